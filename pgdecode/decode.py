@@ -1,0 +1,202 @@
+"""Payloads to messages and to the envelope: owner of the Arrow arrays over the native buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from pgdecode._message import decode_one
+from pgdecode._scan import Scan
+from pgdecode._source import Source
+from pgdecode.inputs import payload_parts, stream_state
+from pgdecode.limits import Limits
+from pgdecode.messages import Message
+from pgdecode.schemas import COLUMN_TYPE, envelope_schema
+
+_LIMITS = Limits()
+_CELLS = ("old", "new")
+
+
+def decode(
+    payload: bytes, *, in_stream: bool = False, strict_flags: bool = True, limits: Limits = _LIMITS
+) -> Message:
+    """Decode one payload.
+
+    Parameters
+    ----------
+    payload : bytes-like
+        One pgoutput message, tag byte first, without any frame around it.
+    in_stream : bool
+        Whether the payload was sent between a Stream Start and a Stream Stop, where some messages carry an xid.
+    strict_flags : bool
+        Refuse flag bits that no server defines today.
+    limits : Limits
+        Sizes past which the payload is refused.
+
+    Returns
+    -------
+    Message
+        One of the 19 dataclasses of `pgdecode.messages`, such as `Insert`. LSNs are int (`lsn_to_text`),
+        timestamps aware datetimes in UTC, tuple values bytes as they were sent.
+
+    Raises
+    ------
+    DecodeError
+        With `offset`, `tag` and where known `relation` and `column`; `row` is None. Also for a timestamp outside
+        the years 1 to 9999, which `decode_messages` can hold and datetime cannot.
+    """
+    if not isinstance(in_stream, bool):
+        raise TypeError(f"in_stream is a bool, not {type(in_stream).__name__}")
+    return decode_one(payload, in_stream, limits, strict_flags)
+
+
+def decode_messages(
+    payloads: Any,
+    *,
+    in_stream: Any = None,
+    fields: Iterable[str] | None = None,
+    mode: str = "FAILFAST",
+    limits: Limits = _LIMITS,
+    strict_flags: bool = True,
+) -> pa.RecordBatch:
+    """Decode a column of payloads into the envelope, one row per payload.
+
+    Parameters
+    ----------
+    payloads : pa.Array or pa.ChunkedArray of binary, large_binary or binary_view; any object with __arrow_c_array__ \
+or __arrow_c_stream__ of such; or a sequence of bytes
+        One pgoutput message per row, tag byte first. Null rows give null rows. Arrow data is read in place.
+    in_stream : None, "auto", bool, or boolean column of the same length
+        How to know which messages carry the xid of a streamed transaction. None: the payloads are in slot order, the
+        Stream Start and Stream Stop among them tell (a window that begins inside a stream is recognised).
+        A bool or column: the caller says. "auto": in no order; each payload's own structure tells, exactly for
+        inserts and deletes, nearly so for updates, and by a guess where a relation, type, truncate or logical
+        message reads well both ways. The `xid_basis` column says how each was decided.
+    fields : iterable of str, optional
+        Envelope columns to build, in the order wanted; the others cost nothing.
+        By default all but `xid_basis`. The verdict on a payload does not depend on it.
+    mode : {"FAILFAST", "PERMISSIVE"}
+        Raise on the first bad payload, or null its row and say why in the `error` column.
+    limits : Limits
+        Sizes past which a payload is refused.
+    strict_flags : bool
+        Refuse flag bits that no server defines today.
+
+    Returns
+    -------
+    pa.RecordBatch
+        As many rows as payloads, in their order; the schema is `schemas.envelope_schema(fields)`. LSNs, OIDs and
+        xids are int64, timestamps microseconds in UTC. `old` and `new` hold a value per tuple column, null for
+        formats n (null) and u (unchanged TOAST), as bytes in the format that `old_formats` and `new_formats` give.
+
+    Raises
+    ------
+    DecodeError
+        In FAILFAST mode, with `row` and `offset`. In both modes `BatchTooLarge`, when values pass 2 GiB.
+    TypeError, ValueError
+        For payloads that are not binary and for options that do not exist.
+    """
+    decoder = MessageDecoder(
+        in_stream=in_stream, fields=fields, mode=mode, limits=limits, strict_flags=strict_flags
+    )
+    return decoder.decode(payloads)
+
+
+class MessageDecoder:
+    """`decode_messages` over consecutive batches of one sequence of payloads.
+
+    With `in_stream=None` the stream state at the end of a batch is where the next one starts, so that a long sequence
+    in slot order can be decoded in pieces. Options are those of `decode_messages`. Not for several threads at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_stream: Any = None,
+        fields: Iterable[str] | None = None,
+        mode: str = "FAILFAST",
+        limits: Limits = _LIMITS,
+        strict_flags: bool = True,
+    ) -> None:
+        if mode not in ("FAILFAST", "PERMISSIVE"):
+            raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
+        self.schema = envelope_schema(fields)
+        self._in_stream = stream_state(in_stream)
+        self._permissive = mode == "PERMISSIVE"
+        self._limits = limits
+        self._strict_flags = strict_flags
+        self._carry: bool | None = None
+
+    def decode(self, payloads: Any) -> pa.RecordBatch:
+        """Decode the next payloads; see `decode_messages`."""
+        source = Source(payload_parts(payloads))
+        scan = Scan(source, self.schema.names, self._limits, self._strict_flags, self._permissive)
+        carry = scan.judge(self._in_stream, self._carry)
+        found = scan.run()
+        self._carry = carry
+        return _envelope(found, source.n_rows, self.schema)
+
+
+def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch over the buffers that the scan filled."""
+    # One zeroed buffer serves every column that no row fills, as validity, offsets and values.
+    zeros = pa.py_buffer(bytes(8 * n_rows + 8))
+    arrays = []
+    for field in schema:
+        name = field.name
+        parts = found.get(name.removesuffix("_formats"))
+        if parts is None:
+            arrays.append(_nulls(field.type, n_rows, zeros))
+        elif name in _CELLS:
+            arrays.append(_cells(field.type, n_rows, *parts))
+        elif name.endswith("_formats"):
+            arrays.append(_array(field.type, n_rows, parts[:3]))
+        elif name == "columns":
+            arrays.append(_columns(field.type, n_rows, *parts))
+        elif pa.types.is_list(field.type):
+            validity, offsets, items = parts
+            child = _array(field.type.value_type, len(items) // 8, (None, items))
+            arrays.append(_array(field.type, n_rows, (validity, offsets), [child]))
+        else:
+            arrays.append(_array(field.type, n_rows, parts))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(
+    type: pa.DataType, length: int, buffers: tuple[Any, ...], children: list[pa.Array] | None = None
+) -> pa.Array:
+    wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    return pa.Array.from_buffers(type, length, wrapped, children=children)
+
+
+def _nulls(type: pa.DataType, length: int, zeros: pa.Buffer) -> pa.Array:
+    if pa.types.is_list(type):
+        return pa.Array.from_buffers(type, length, [zeros, zeros], length, children=[pa.nulls(0, type.value_type)])
+    buffers = [zeros, zeros, zeros] if pa.types.is_string(type) or pa.types.is_binary(type) else [zeros, zeros]
+    return pa.Array.from_buffers(type, length, buffers, length)
+
+
+def _cells(
+    type: pa.DataType, length: int, validity: Any, offsets: Any, letters: Any, n_cells: int, *cells: Any
+) -> pa.Array:
+    return _array(type, length, (validity, offsets), [_array(type.value_type, n_cells, cells)])
+
+
+def _columns(
+    type: pa.DataType,
+    length: int,
+    validity: Any,
+    offsets: Any,
+    n: int,
+    flags: Any,
+    name_ends: Any,
+    names: Any,
+    type_ids: Any,
+    type_modifiers: Any,
+) -> pa.Array:
+    buffers = ((None, flags), (None, name_ends, names), (None, type_ids), (None, type_modifiers))
+    parts = [_array(field.type, n, part) for field, part in zip(COLUMN_TYPE, buffers, strict=True)]
+    columns = pa.Array.from_buffers(COLUMN_TYPE, n, [None], children=parts)
+    return _array(type, length, (validity, offsets), [columns])

@@ -1,0 +1,212 @@
+"""Every way a payload can be wrong: one code, one class, one wording each.
+
+A native room reports a fault as a code with numbers; `_fault` turns it into the class that carries that
+code. Texts name places and sizes, never the bytes of a payload: Spark copies them into logs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class DecodeError(ValueError):
+    """A payload that cannot be decoded.
+
+    Attributes
+    ----------
+    code : str
+        Stable name of the fault, such as "TRUNCATED"; also the first word of the `error` column.
+    row : int or None
+        Index of the payload in the input; None when a single payload was decoded.
+    offset : int
+        Byte offset of the fault in the payload, counted from the tag byte (0).
+    tag : str or None
+        The payload's first byte as one character; None for an empty payload.
+    relation : int or None
+        OID of the relation, where the message names one and it could be read.
+    column : int or None
+        Ordinal of the tuple column or Relation column, counted from 0, where the fault lies in one.
+    expected, seen : int or None
+        What the fault compares: bytes needed and left, limit and size, ...
+    """
+
+    code: ClassVar[str] = ""
+    # Filled with `expected`, `seen` (numbers), `byte` (seen as a byte, printable) and `field` (where).
+    wording: ClassVar[str] = "{field} is malformed"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        row: int | None = None,
+        offset: int = 0,
+        tag: str | None = None,
+        relation: int | None = None,
+        column: int | None = None,
+        expected: int | None = None,
+        seen: int | None = None,
+    ) -> None:
+        where = f"offset {offset}" if row is None else f"row {row}, offset {offset}"
+        super().__init__(f"{where}: {detail}")
+        self.detail = detail
+        self.row = row
+        self.offset = offset
+        self.tag = tag
+        self.relation = relation
+        self.column = column
+        self.expected = expected
+        self.seen = seen
+
+    @property
+    def cell(self) -> str:
+        """Text for the `error` column, where the row is known by its place."""
+        return f"{self.code} at offset {self.offset}: {self.detail}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.detail, {**self.__dict__, "detail": None})
+
+
+def _rebuild(cls: type[DecodeError], detail: str, attributes: dict[str, Any]) -> DecodeError:
+    """Unpickle an error."""
+    del attributes["detail"]
+    return cls(detail, **attributes)
+
+
+class EmptyPayload(DecodeError):
+    """A payload of no bytes; servers send one where the name of an origin is gone."""
+
+    code = "EMPTY"
+    wording = "empty payload, expected a message tag"
+
+
+class UnknownTag(DecodeError):
+    """A first byte that no pgoutput message has. The text hints at frames and encodings it recognises."""
+
+    code = "UNKNOWN_TAG"
+    wording = "unknown message tag {byte}"
+
+
+class TruncatedMessage(DecodeError):
+    """The payload ends before a field does."""
+
+    code = "TRUNCATED"
+    wording = "{field} needs {expected} bytes, {seen} left"
+
+
+class TrailingBytes(DecodeError):
+    """Bytes left over after the last field; `offset` is the first of them."""
+
+    code = "TRAILING"
+    wording = "{field} ends here, {seen} bytes left over"
+
+
+class BadLength(DecodeError):
+    """A length that no server can send: negative, or above 0x3fffffff (MaxAllocSize, utils/memutils.h)."""
+
+    code = "BAD_LENGTH"
+    wording = "{field} has length {seen}, at most {expected} can be"
+
+
+class MissingTerminator(DecodeError):
+    """A string without its NUL."""
+
+    code = "NO_NUL"
+    wording = "{field} has no terminating NUL in the {seen} bytes left"
+
+
+class EmptyName(DecodeError):
+    """A relation, column or type without a name."""
+
+    code = "EMPTY_NAME"
+    wording = "{field} is empty"
+
+
+class BadEncoding(DecodeError):
+    """A string that is not UTF-8; `offset` is the first byte that does not fit."""
+
+    code = "ENCODING"
+    wording = "{field} is not UTF-8 (was client_encoding another?)"
+
+
+class BadFlags(DecodeError):
+    """Flag bits that no server sets."""
+
+    code = "BAD_FLAGS"
+    wording = "{field} is {seen}, at most {expected} is defined"
+
+
+class BadValue(DecodeError):
+    """A field whose value has no meaning."""
+
+    code = "BAD_VALUE"
+    wording = "{field} is {seen}, which has no meaning"
+
+
+class OutOfRange(DecodeError):
+    """A number that the output type cannot hold."""
+
+    code = "OUT_OF_RANGE"
+    wording = "{field} does not fit 63 bits"
+
+
+class BadTupleTag(DecodeError):
+    """Another byte where a tuple's N, K or O must stand."""
+
+    code = "BAD_TUPLE_TAG"
+    wording = "{field} does not start with its tuple tag, but with {byte}"
+
+
+class BadColumnKind(DecodeError):
+    """A tuple column that is not n, u, t or b."""
+
+    code = "BAD_COLUMN_KIND"
+    wording = "{field} has kind {byte}, expected n, u, t or b"
+
+
+class StreamDesync(DecodeError):
+    """The message contradicts what order or caller says about being inside a stream.
+
+    A Stream Start or Stop is missing, payloads are not in slot order, or `in_stream` is wrong.
+    """
+
+    code = "STATE_DESYNC"
+    wording = "{field} contradicts the stream state: a stream_start or stream_stop is missing or out of order"
+
+
+class LimitExceeded(DecodeError):
+    """A size past what `Limits` allows."""
+
+
+class PayloadTooLong(LimitExceeded):
+    """Past `Limits.max_payload_bytes`."""
+
+    code = "LIMIT_PAYLOAD"
+    wording = "payload of {seen} bytes, limit {expected}"
+
+
+class TooManyColumns(LimitExceeded):
+    """Past `Limits.max_columns`."""
+
+    code = "LIMIT_COLUMNS"
+    wording = "{field} has {seen} columns, limit {expected}"
+
+
+class NameTooLong(LimitExceeded):
+    """Past `Limits.max_name_bytes`."""
+
+    code = "LIMIT_NAME"
+    wording = "{field} has {seen} bytes, limit {expected}"
+
+
+class ValueTooLong(LimitExceeded):
+    """Past `Limits.max_value_bytes`."""
+
+    code = "LIMIT_VALUE"
+    wording = "{field} has {seen} bytes, limit {expected}"
+
+
+class BatchTooLarge(LimitExceeded):
+    """More output in one batch than Arrow's 32-bit offsets reach. Raised in every mode: decode fewer rows at once."""
+
+    code = "LIMIT_BATCH"
+    wording = "{field} of this batch would pass 2147483647 bytes or items; decode fewer rows at once"

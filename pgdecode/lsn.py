@@ -1,0 +1,53 @@
+"""Log sequence numbers between their number and PostgreSQL's text form."""
+
+from __future__ import annotations
+
+import re
+
+_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+def lsn_to_text(lsn: int) -> str:
+    """Write an LSN as PostgreSQL's pg_lsn type does.
+
+    Parameters
+    ----------
+    lsn : int
+        From 0 to 2**64 - 1.
+
+    Returns
+    -------
+    str
+        Such as "16/B374D848".
+
+    Raises
+    ------
+    ValueError
+        Outside that range.
+    """
+    if not 0 <= lsn < 2**64:
+        raise ValueError(f"an LSN is from 0 to 2**64 - 1, not {lsn}")
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_from_text(text: str) -> int:
+    """Read PostgreSQL's text form of an LSN.
+
+    Parameters
+    ----------
+    text : str
+        Two hexadecimal numbers of up to 8 digits with a slash between, such as "16/B374D848".
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ValueError
+        For any other text.
+    """
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ValueError('an LSN is two hexadecimal numbers with a slash between, such as "16/B374D848"')
+    return int(match[1], 16) << 32 | int(match[2], 16)

@@ -1,0 +1,43 @@
+"""Fault codes and the record a native room leaves behind when it meets one."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+# One code per class of pgdecode.errors, in the order of `_fault.CLASSES`.
+cdef enum FaultCode:
+    OK = 0
+    FAULT_EMPTY
+    FAULT_UNKNOWN_TAG
+    FAULT_TRUNCATED
+    FAULT_TRAILING
+    FAULT_BAD_LENGTH
+    FAULT_NO_NUL
+    FAULT_EMPTY_NAME
+    FAULT_ENCODING
+    FAULT_BAD_FLAGS
+    FAULT_BAD_VALUE
+    FAULT_OUT_OF_RANGE
+    FAULT_BAD_TUPLE_TAG
+    FAULT_BAD_COLUMN_KIND
+    FAULT_STATE_DESYNC
+    FAULT_LIMIT_PAYLOAD
+    FAULT_LIMIT_COLUMNS
+    FAULT_LIMIT_NAME
+    FAULT_LIMIT_VALUE
+    FAULT_LIMIT_BATCH
+    # Not about the payload: these two become MemoryError and ValueError.
+    FAULT_NO_MEMORY
+    FAULT_BAD_ARRAY
+
+cdef struct Fault:
+    FaultCode code
+    uint8_t tag
+    int16_t label       # index into the plan's labels, -1 where the fault is of the whole payload
+    int32_t column      # ordinal in a tuple or Relation, -1 outside
+    int64_t row
+    int64_t relation    # OID, -1 where the message has none or it could not be read
+    size_t offset
+    int64_t expected
+    int64_t seen
+
+cdef object error_of(const Fault *fault, tuple labels, bint with_row)

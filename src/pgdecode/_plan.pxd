@@ -1,0 +1,69 @@
+"""The message table compiled for the scanner: per tag, the list of fields to read."""
+
+from libc.stdint cimport int8_t, int16_t, uint8_t, uint32_t, uint64_t
+
+# The values of pgdecode.messages.Form; `_plan` checks that they agree when it is imported.
+cdef enum Form:
+    XID_PREFIX = 1
+    UINT32
+    INT32
+    FLAGS
+    LETTER
+    LSN
+    TIMESTAMP
+    NAME
+    TEXT
+    CONTENT
+    COUNT
+    RELATION_IDS
+    COLUMNS
+    OLD_TYPE
+    OLD_TUPLE
+    NEW_TUPLE
+    FORMATS
+
+cdef enum:
+    MAX_OPS = 10
+    N_MESSAGES = 19
+    N_ENVELOPE = 27
+    NO_COLUMN = -1
+
+# Labels of the parts of a COLUMNS field stand right after its own, those of a tuple's cells likewise.
+cdef enum:
+    PART_FLAGS = 1
+    PART_NAME
+    PART_TYPE_ID
+    PART_TYPE_MODIFIER
+    PART_CELL = 1
+
+cdef struct Op:
+    Form form
+    uint8_t width        # bytes, 0 where it varies
+    bint optional
+    bint may_be_empty
+    int8_t column        # index in the envelope, or NO_COLUMN
+    int16_t label        # index in Plan.labels
+    uint32_t minimum
+    uint32_t maximum
+    uint64_t letters     # bit (letter - 64) for each legal letter
+
+cdef struct MessagePlan:
+    uint8_t tag
+    bint streamed        # may carry the xid prefix
+    int8_t relation_at   # offset of the relation OID after the prefix, -1 where there is none
+    uint8_t kind_length
+    char[24] kind        # padded with zeros, so that it can be copied as one block
+    int16_t label        # the message's own name
+    int n_ops
+    Op[MAX_OPS] ops
+    Op prefix
+
+cdef struct PlanTable:
+    uint8_t[256] by_tag  # index into messages, N_MESSAGES where no message has the tag
+    MessagePlan[N_MESSAGES] messages
+
+cdef class Plan:
+    cdef PlanTable table
+    cdef readonly tuple labels
+
+cdef Plan PLAN

@@ -1,0 +1,99 @@
+"""Compiles pgdecode.messages into the scanner's plan, once, at import."""
+
+from libc.string cimport memcpy, memset
+
+from pgdecode import messages as table
+
+WIDTHS = {
+    table.Form.XID_PREFIX: 4,
+    table.Form.UINT32: 4,
+    table.Form.INT32: 4,
+    table.Form.FLAGS: 1,
+    table.Form.LETTER: 1,
+    table.Form.LSN: 8,
+    table.Form.TIMESTAMP: 8,
+    table.Form.COUNT: 4,
+}
+
+
+cdef class Plan:
+    """Every message's fields as the scanner reads them; constant after construction."""
+
+    def __cinit__(self):
+        cdef MessagePlan *plan
+        columns = [column.name for column in table.ENVELOPE]
+        labels = []
+        memset(&self.table, 0, sizeof(self.table))
+        memset(self.table.by_tag, N_MESSAGES, sizeof(self.table.by_tag))
+        for index, message in enumerate(table.MESSAGES):
+            plan = &self.table.messages[index]
+            plan.tag = ord(message.tag)
+            self.table.by_tag[plan.tag] = index
+            kind = message.kind.encode()
+            plan.kind_length = len(kind)
+            memcpy(plan.kind, <const char *>kind, len(kind))
+            plan.label = len(labels)
+            labels.append(message.kind)
+            plan.relation_at = -1
+            at = 0
+            for item in table.wire_fields(message):
+                op = compiled(item, columns, len(labels))
+                labels.extend(labels_of(message.kind, item))
+                if item.wire.form == table.Form.XID_PREFIX:
+                    plan.streamed = True
+                    plan.prefix = op
+                    continue
+                if item.name == "relation_id":
+                    plan.relation_at = at
+                at += op.width
+                plan.ops[plan.n_ops] = op
+                plan.n_ops += 1
+        self.labels = tuple(labels)
+
+
+cdef Op compiled(object item, list columns, int label) except *:
+    """One field of the table as an Op."""
+    cdef Op op
+    wire = item.wire
+    op.form = <Form><int>wire.form
+    op.width = WIDTHS.get(wire.form, 0)
+    op.optional = wire.optional
+    op.may_be_empty = wire.may_be_empty
+    op.column = columns.index(wire.column) if wire.column else NO_COLUMN
+    op.label = label
+    op.minimum = wire.minimum
+    op.maximum = wire.maximum
+    op.letters = 0
+    for letter in wire.letters:
+        op.letters |= <uint64_t>1 << (ord(letter) - 64)
+    return op
+
+
+def labels_of(kind, item):
+    """Names of a field and of its parts for error texts."""
+    name = f"{kind} {item.name}"
+    if item.wire.form == table.Form.COLUMNS:
+        parts = table.wire_fields(table.Column)
+        return [name, *(f"{kind} column {{column}} {part.name}" for part in parts)]
+    if item.wire.form in (table.Form.OLD_TUPLE, table.Form.NEW_TUPLE):
+        return [f"{name} tuple", f"{name} column {{column}}"]
+    return [name]
+
+
+def check_agreement():
+    """The scanner's cases are written for these forms and this layout of a Relation's column."""
+    forms = [XID_PREFIX, UINT32, INT32, FLAGS, LETTER, LSN, TIMESTAMP, NAME, TEXT, CONTENT, COUNT,
+             RELATION_IDS, COLUMNS, OLD_TYPE, OLD_TUPLE, NEW_TUPLE, FORMATS]
+    column = [item.wire.form for item in table.wire_fields(table.Column)]
+    if (
+        forms != [int(form) for form in table.Form]
+        or len(table.MESSAGES) != N_MESSAGES
+        or len(table.ENVELOPE) != N_ENVELOPE
+        or max(len(table.wire_fields(message)) for message in table.MESSAGES) > MAX_OPS
+        or column != [table.Form.FLAGS, table.Form.NAME, table.Form.UINT32, table.Form.INT32]
+    ):
+        raise ImportError("pgdecode was built from another message table: build it again")
+
+
+check_agreement()
+PLAN = Plan()

@@ -1,0 +1,88 @@
+"""Where payloads lie in memory: one segment per Arrow array, or a list of bytes."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+cdef enum Layout:
+    LAYOUT_OFFSETS32   # binary
+    LAYOUT_OFFSETS64   # large_binary
+    LAYOUT_VIEWS       # binary_view
+    LAYOUT_SPANS       # a list of bytes
+
+cdef struct Span:
+    const uint8_t *data
+    size_t length
+
+cdef struct Segment:
+    Layout layout
+    int64_t n_rows
+    int64_t first            # the array's offset, in rows
+    const uint8_t *validity  # NULL where no row is null
+    const uint8_t *index     # offsets or views
+    const uint8_t *data
+    size_t data_size
+    const Span *spans        # SPANS: the payloads; VIEWS: the data buffers
+    int64_t n_spans
+
+cdef enum Presence:
+    ABSENT    # a null row
+    PRESENT
+    CORRUPT   # an Arrow array whose offsets leave its data
+
+
+cdef inline Presence payload_at(const Segment *segment, int64_t row, Span *out) noexcept nogil:
+    """Locate a payload; nothing of it is read."""
+    cdef int64_t i = segment.first + row
+    cdef int64_t start, end
+    cdef const int32_t *view
+    if segment.validity != NULL and not (segment.validity[i >> 3] >> (i & 7)) & 1:
+        return ABSENT
+    if segment.layout == LAYOUT_OFFSETS32:
+        start = (<const int32_t *>segment.index)[i]
+        end = (<const int32_t *>segment.index)[i + 1]
+    elif segment.layout == LAYOUT_OFFSETS64:
+        start = (<const int64_t *>segment.index)[i]
+        end = (<const int64_t *>segment.index)[i + 1]
+    elif segment.layout == LAYOUT_SPANS:
+        out[0] = segment.spans[i]
+        return PRESENT if out.data != NULL else ABSENT
+    else:
+        return view_at(segment, i, out)
+    if start < 0 or end < start or <size_t>end > segment.data_size:
+        return CORRUPT
+    out.data = segment.data + start
+    out.length = <size_t>(end - start)
+    return PRESENT
+
+
+cdef inline Presence view_at(const Segment *segment, int64_t i, Span *out) noexcept nogil:
+    """A binary view: 12 bytes or fewer stand in the view itself, more in a data buffer."""
+    cdef const int32_t *view = <const int32_t *>(segment.index + 16 * i)
+    cdef const Span *buffer
+    if view[0] < 0:
+        return CORRUPT
+    out.length = <size_t>view[0]
+    if view[0] <= 12:
+        out.data = <const uint8_t *>(view + 1)
+        return PRESENT
+    if view[2] < 0 or view[2] >= segment.n_spans or view[3] < 0:
+        return CORRUPT
+    buffer = &segment.spans[view[2]]
+    if <size_t>view[3] + out.length > buffer.length:
+        return CORRUPT
+    out.data = buffer.data + view[3]
+    return PRESENT
+
+
+cdef class Source:
+    """Payloads of one call, held in place until it is deleted."""
+
+    cdef Segment *segments
+    cdef Py_ssize_t n_segments
+    cdef readonly int64_t n_rows
+    cdef list held
+    cdef Py_buffer *views
+    cdef Py_ssize_t n_views
+    cdef const uint8_t *hold(self, object buffer, size_t *size) except? NULL
+    cdef int add_array(self, Segment *segment, object array) except -1
+    cdef int add_bytes(self, Segment *segment, list payloads) except -1

@@ -1,0 +1,105 @@
+"""Locates payloads in Arrow arrays and lists without copying them."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdlib cimport calloc, free, malloc
+
+# Index is the Layout; a list of bytes is no Arrow array.
+LAYOUTS = ("binary", "large_binary", "binary_view")
+
+# Rows without payload bytes still need an address to point at, since NULL means an absent row.
+cdef uint8_t nowhere = 0
+
+
+cdef class Source:
+    def __cinit__(self, list parts):
+        """`parts`: pyarrow arrays of a LAYOUTS type, or lists of bytes and None."""
+        cdef Py_ssize_t i
+        self.held = []
+        self.segments = <Segment *>calloc(len(parts) + 1, sizeof(Segment))
+        # An array has at most validity, offsets and its data buffers.
+        n_views = sum(len(part.buffers()) for part in parts if not isinstance(part, list))
+        self.views = <Py_buffer *>calloc(n_views + 1, sizeof(Py_buffer))
+        if self.segments == NULL or self.views == NULL:
+            raise MemoryError()
+        for i in range(len(parts)):
+            self.n_segments = i + 1
+            if isinstance(parts[i], list):
+                self.add_bytes(&self.segments[i], parts[i])
+            else:
+                self.add_array(&self.segments[i], parts[i])
+            self.n_rows += self.segments[i].n_rows
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        if self.segments != NULL:
+            for i in range(self.n_segments):
+                free(<void *>self.segments[i].spans)
+        free(self.segments)
+        for i in range(self.n_views):
+            PyBuffer_Release(&self.views[i])
+        free(self.views)
+
+    cdef const uint8_t *hold(self, object buffer, size_t *size) except? NULL:
+        """Address of an Arrow buffer, which stays where it is as long as this object."""
+        cdef Py_buffer *view
+        size[0] = 0
+        if buffer is None:
+            return NULL
+        view = &self.views[self.n_views]
+        PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE)
+        self.n_views += 1
+        size[0] = <size_t>view.len
+        return <const uint8_t *>view.buf if view.buf != NULL else &nowhere
+
+    cdef int add_array(self, Segment *segment, object array) except -1:
+        cdef size_t size, needed
+        cdef Span *spans
+        cdef Py_ssize_t i
+        buffers = array.buffers()
+        segment.layout = <Layout><int>LAYOUTS.index(str(array.type))
+        segment.n_rows = len(array)
+        segment.first = array.offset
+        if array.null_count:
+            segment.validity = self.hold(buffers[0], &size)
+            if size < <size_t>(segment.first + segment.n_rows + 7) // 8:
+                raise ValueError("the Arrow array's validity bitmap is too short")
+        segment.index = self.hold(buffers[1], &size)
+        if segment.layout == LAYOUT_VIEWS:
+            needed = 16 * <size_t>(segment.first + segment.n_rows)
+            segment.n_spans = len(buffers) - 2
+            spans = <Span *>calloc(<size_t>segment.n_spans + 1, sizeof(Span))
+            if spans == NULL:
+                raise MemoryError()
+            segment.spans = spans
+            for i in range(segment.n_spans):
+                spans[i].data = self.hold(buffers[2 + i], &spans[i].length)
+        else:
+            needed = <size_t>(segment.first + segment.n_rows + 1) * (4 if segment.layout == LAYOUT_OFFSETS32 else 8)
+            segment.data = self.hold(buffers[2], &segment.data_size)
+            if segment.data == NULL:
+                segment.data = &nowhere
+        if segment.n_rows and size < needed:
+            raise ValueError("the Arrow array's offsets are too short")
+        return 0
+
+    cdef int add_bytes(self, Segment *segment, list payloads) except -1:
+        cdef Py_ssize_t i, n = len(payloads)
+        cdef Span *spans = <Span *>calloc(<size_t>n + 1, sizeof(Span))
+        if spans == NULL:
+            raise MemoryError()
+        segment.layout = LAYOUT_SPANS
+        segment.spans = spans
+        segment.n_rows = n
+        # A copy of the list: the caller's may lose its items while they are read.
+        payloads = list(payloads)
+        self.held.append(payloads)
+        for i in range(n):
+            payload = payloads[i]
+            if payload is None:
+                continue
+            if type(payload) is not bytes:
+                payload = payloads[i] = bytes(memoryview(payload))
+            spans[i].data = <const uint8_t *>PyBytes_AS_STRING(payload)
+            spans[i].length = <size_t>PyBytes_GET_SIZE(payload)
+        return 0

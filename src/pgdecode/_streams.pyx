@@ -1,0 +1,333 @@
+"""Decides for every payload whether it lies inside a stream, and so carries an xid prefix.
+
+By order, the nearest delimiter decides. Without order, the payload's own structure does: one reading parses
+and the other does not. Where both parse, the relations of the same batch are asked, and only then a rule
+of plausibility guesses. Proofs and odds: an Insert has N at byte 5 (plain) or byte 9 (streamed), a Delete K or O
+there, and in the other reading that byte is a column kind or the high byte of a length of at most 1 GiB.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memset
+
+from pgdecode._cursor cimport be32, be64
+from pgdecode._fault cimport FAULT_BAD_ARRAY, FAULT_NO_MEMORY, OK, Fault
+from pgdecode._plan cimport N_MESSAGES, MessagePlan
+from pgdecode._source cimport PRESENT, Span, payload_at
+from pgdecode._walk cimport walk_message
+
+cdef enum Reading:
+    READING_PLAIN = 1
+    READING_STREAMED = 2
+    READING_BOTH = 3
+
+cdef struct Relations:
+    # OIDs that inserts, updates and deletes of the window name for certain, sorted.
+    uint32_t *ids
+    size_t n
+    bint collected
+
+
+cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
+    return plan.by_tag[tag] != N_MESSAGES and plan.messages[plan.by_tag[tag]].streamed
+
+
+cdef inline bint is_delimiter(uint8_t tag) noexcept nogil:
+    """Messages that stand only at or outside the ends of a stream's block."""
+    return (
+        tag == c"B" or tag == c"C" or tag == c"S" or tag == c"E" or tag == c"c" or tag == c"A"
+        or tag == c"b" or tag == c"P" or tag == c"K" or tag == c"r" or tag == c"p"
+    )
+
+
+cdef bint parses(const Window *window, const Span *payload, bint streamed, size_t *offset) noexcept nogil:
+    """Whether the payload is well-formed in this reading; if not, `offset` is how far it was."""
+    cdef Fault fault
+    if walk_message(
+        window.plan, payload.data, payload.length, streamed, window.rules, window.nothing, 0, &fault
+    ) == OK:
+        return True
+    offset[0] = fault.offset
+    return False
+
+
+cdef inline int marks(const Span *payload) noexcept nogil:
+    """Readings in which the byte after the relation OID of an I, U or D is one that may stand there; 0 for others."""
+    cdef const uint8_t *p = payload.data
+    cdef int readings = 0
+    cdef size_t at
+    for at in range(5, 10, 4):
+        if payload.length <= at:
+            break
+        if p[0] == c"I":
+            if p[at] != c"N":
+                continue
+        elif p[0] == c"D" or p[0] == c"U":
+            if p[at] != c"K" and p[at] != c"O" and not (p[0] == c"U" and p[at] == c"N"):
+                continue
+        else:
+            return 0
+        readings |= READING_PLAIN if at == 5 else READING_STREAMED
+    return readings
+
+
+cdef int readings_of(const Window *window, const Span *payload, int *further) noexcept nogil:
+    """Readings in which the payload is well-formed; `further` is the one that got further where none is."""
+    cdef size_t plain_offset = 0, streamed_offset = 0
+    cdef int readings = 0
+    if parses(window, payload, False, &plain_offset):
+        readings |= READING_PLAIN
+    if parses(window, payload, True, &streamed_offset):
+        readings |= READING_STREAMED
+    further[0] = READING_STREAMED if streamed_offset > plain_offset else READING_PLAIN
+    return readings
+
+
+# -- by order --------------------------------------------------------------------------------------------------------
+
+cdef struct Run:
+    # Rows between two delimiters, all inside a stream or all outside.
+    int64_t start
+    int marks            # readings that its inserts, updates and deletes claim, before they are checked
+
+
+cdef bint contradicted(Window *window, int64_t start, int64_t end, bint streamed) noexcept nogil:
+    """Whether an I, U or D of these rows is well-formed in the other reading and not in this one."""
+    cdef Span payload
+    cdef int64_t row
+    cdef int further = 0
+    cdef int this = READING_STREAMED if streamed else READING_PLAIN
+    for row in range(start, end):
+        if not span_at(window, row, &payload) or payload.length == 0:
+            continue
+        if marks(&payload) & ~this and readings_of(window, &payload, &further) == READING_BOTH - this:
+            return True
+    return False
+
+
+cdef bint span_at(const Window *window, int64_t row, Span *out) noexcept nogil:
+    """Locate a payload by its row in the window; False where it is null."""
+    cdef Py_ssize_t i
+    for i in range(window.n_segments):
+        if row < window.segments[i].n_rows:
+            return payload_at(&window.segments[i], row, out) == PRESENT
+        row -= window.segments[i].n_rows
+    return False
+
+
+cdef FaultCode close_run(Window *window, Run *run, int64_t end, Carry *carry, uint8_t next) noexcept nogil:
+    """Give the rows of a run their verdict; `next` is the tag of the delimiter behind it, 0 at the window's end."""
+    cdef bint streamed
+    cdef bint doubtful = False
+    cdef uint8_t verdict
+    cdef Basis basis = BASIS_ORDER
+    if end == run.start:
+        return OK
+    if carry[0] != CARRY_NONE:
+        streamed = carry[0] == CARRY_STREAMED
+        doubtful = next != 0 and (next == c"E") != streamed
+    elif next:
+        streamed = next == c"E"
+    elif run.marks & READING_STREAMED and contradicted(window, run.start, end, False):
+        streamed = True
+        basis = BASIS_STRUCTURE
+        carry[0] = CARRY_STREAMED
+    elif run.marks & READING_PLAIN and contradicted(window, run.start, end, True):
+        streamed = False
+        basis = BASIS_STRUCTURE
+        carry[0] = CARRY_PLAIN
+    else:
+        return judge_rows(window, run.start, end)
+    if run.marks & ~(READING_STREAMED if streamed else READING_PLAIN):
+        doubtful = doubtful or contradicted(window, run.start, end, streamed)
+    verdict = <uint8_t>(basis << BASIS_SHIFT)
+    if streamed:
+        verdict |= STREAMED
+    if doubtful:
+        verdict |= DOUBTFUL
+    memset(window.verdicts + run.start, verdict, <size_t>(end - run.start))
+    return OK
+
+
+cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil:
+    """Verdicts for payloads in slot order; `carry` is the state before the first row, and then after the last."""
+    cdef Span payload
+    cdef Run run
+    cdef FaultCode code
+    cdef Py_ssize_t i
+    cdef int64_t row, first = 0
+    cdef size_t offset = 0
+    cdef uint8_t tag
+    cdef int presence
+    run.start = 0
+    run.marks = 0
+    for i in range(window.n_segments):
+        for row in range(window.segments[i].n_rows):
+            presence = payload_at(&window.segments[i], row, &payload)
+            if presence != PRESENT or payload.length == 0:
+                continue
+            tag = payload.data[0]
+            if not is_delimiter(tag):
+                run.marks |= marks(&payload)
+                continue
+            # A delimiter that is not well-formed is a fault of its own row and says nothing of the others.
+            if not parses(window, &payload, False, &offset):
+                continue
+            code = close_run(window, &run, first + row, carry, tag)
+            if code != OK:
+                return code
+            window.verdicts[first + row] = BASIS_ORDER << BASIS_SHIFT
+            carry[0] = CARRY_STREAMED if tag == c"S" else CARRY_PLAIN
+            run.start = first + row + 1
+            run.marks = 0
+        first += window.segments[i].n_rows
+    return close_run(window, &run, first, carry, 0)
+
+
+# -- one by one ------------------------------------------------------------------------------------------------------
+
+cdef int ascending(const void *a, const void *b) noexcept nogil:
+    cdef uint32_t left = (<const uint32_t *>a)[0]
+    cdef uint32_t right = (<const uint32_t *>b)[0]
+    return (left > right) - (left < right)
+
+
+cdef FaultCode collect_relations(const Window *window, Relations *known) noexcept nogil:
+    """OIDs of the inserts, updates and deletes that only one reading fits."""
+    cdef Span payload
+    cdef Py_ssize_t i
+    cdef int64_t row, n_rows = 0
+    cdef uint32_t oid
+    cdef int reading
+    for i in range(window.n_segments):
+        n_rows += window.segments[i].n_rows
+    known.ids = <uint32_t *>malloc((<size_t>n_rows + 1) * sizeof(uint32_t))
+    if known.ids == NULL:
+        return FAULT_NO_MEMORY
+    known.collected = True
+    for i in range(window.n_segments):
+        for row in range(window.segments[i].n_rows):
+            if payload_at(&window.segments[i], row, &payload) != PRESENT or payload.length == 0:
+                continue
+            reading = marks(&payload)
+            if reading != READING_PLAIN and reading != READING_STREAMED:
+                continue
+            oid = be32(payload.data + (1 if reading == READING_PLAIN else 5))
+            # Most rows name the relation of the row before.
+            if known.n == 0 or known.ids[known.n - 1] != oid:
+                known.ids[known.n] = oid
+                known.n += 1
+    qsort(known.ids, known.n, sizeof(uint32_t), ascending)
+    return OK
+
+
+cdef bint is_known(const Relations *known, uint32_t oid) noexcept nogil:
+    cdef size_t low = 0, high = known.n, middle
+    while low < high:
+        middle = (low + high) // 2
+        if known.ids[middle] < oid:
+            low = middle + 1
+        else:
+            high = middle
+    return low < known.n and known.ids[low] == oid
+
+
+cdef int evident(const Relations *known, const Span *payload) noexcept nogil:
+    """The one reading whose relation OID occurs elsewhere in the window; 0 where both or neither do."""
+    # R and U: the OID follows the tag; T: the first of the OIDs, after count and options.
+    cdef size_t at = 6 if payload.data[0] == c"T" else 1
+    cdef int readings = 0
+    if payload.data[0] == c"Y" or payload.data[0] == c"M" or payload.length < at + 8:
+        return 0
+    if is_known(known, be32(payload.data + at)):
+        readings |= READING_PLAIN
+    if is_known(known, be32(payload.data + at + 4)):
+        readings |= READING_STREAMED
+    return 0 if readings == READING_BOTH else readings
+
+
+cdef bint is_clean(const uint8_t *text) noexcept nogil:
+    """Whether a NUL-terminated string has no control character; that it is UTF-8 and ends has been checked."""
+    while text[0]:
+        if text[0] < 0x20 or text[0] == 0x7F:
+            return False
+        text += 1
+    return True
+
+
+cdef bint is_plausible(const uint8_t *body) noexcept nogil:
+    """Whether flags, LSN and prefix of a LogicalMessage look like a server's."""
+    cdef uint64_t lsn = be64(body + 1)
+    return lsn & 7 == 0 and lsn >> 53 == 0 and is_clean(body + 9)
+
+
+cdef int guess(const Span *payload) noexcept nogil:
+    """The likelier reading of a payload that is well-formed in both."""
+    cdef const uint8_t *p = payload.data
+    if p[0] == c"R" or p[0] == c"Y":
+        # Read as plain, a streamed one has its OID at the front of the namespace: a control character, nearly always.
+        return READING_PLAIN if is_clean(p + 5) else READING_STREAMED
+    if p[0] == c"M":
+        # Only transactional messages are streamed, and no transaction has an xid below 3.
+        if p[5] == 1 and be32(p + 1) >= 3 and is_plausible(p + 5) and not is_plausible(p + 1):
+            return READING_STREAMED
+    return READING_PLAIN
+
+
+cdef FaultCode judge_payload(
+    const Window *window, Relations *known, const Span *payload, uint8_t *verdict
+) noexcept nogil:
+    cdef Basis basis = BASIS_STRUCTURE
+    cdef int further = 0
+    cdef int reading = marks(payload)
+    if reading != READING_PLAIN and reading != READING_STREAMED:
+        reading = readings_of(window, payload, &further)
+        if reading == 0:
+            reading = further
+        elif reading == READING_BOTH:
+            if not known.collected and collect_relations(window, known) != OK:
+                return FAULT_NO_MEMORY
+            reading = evident(known, payload)
+            basis = BASIS_EVIDENCE
+            if reading == 0:
+                reading = guess(payload)
+                basis = BASIS_GUESS
+    verdict[0] = <uint8_t>(basis << BASIS_SHIFT)
+    if reading == READING_STREAMED:
+        verdict[0] |= STREAMED
+    return OK
+
+
+cdef FaultCode judge_rows(Window *window, int64_t start, int64_t end) noexcept nogil:
+    """Verdicts for rows start to end, each from its own bytes."""
+    cdef Relations known
+    cdef FaultCode code = OK
+    cdef Span payload
+    cdef Py_ssize_t i
+    cdef int64_t row, first = 0
+    cdef const Segment *segment
+    memset(&known, 0, sizeof(known))
+    for i in range(window.n_segments):
+        segment = &window.segments[i]
+        for row in range(max(start - first, 0), min(end - first, segment.n_rows)):
+            if payload_at(segment, row, &payload) != PRESENT or payload.length == 0:
+                continue
+            if may_carry_xid(window.plan, payload.data[0]):
+                code = judge_payload(window, &known, &payload, &window.verdicts[first + row])
+                if code != OK:
+                    break
+        if code != OK:
+            break
+        first += segment.n_rows
+    free(known.ids)
+    return code
+
+
+cdef FaultCode judge_each(Window *window) noexcept nogil:
+    """Verdicts for payloads in no order."""
+    cdef Py_ssize_t i
+    cdef int64_t n_rows = 0
+    for i in range(window.n_segments):
+        n_rows += window.segments[i].n_rows
+    return judge_rows(window, 0, n_rows)

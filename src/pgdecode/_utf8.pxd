@@ -1,0 +1,51 @@
+"""UTF-8 as PostgreSQL and Arrow define it: no overlong forms, no surrogates, nothing past U+10FFFF."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memcpy
+
+
+cdef inline size_t utf8_prefix(const uint8_t *text, size_t length) noexcept nogil:
+    """Length of the longest valid prefix; equal to `length` when all of it is UTF-8."""
+    cdef size_t at = 0
+    cdef size_t more, i
+    cdef uint8_t lead, low, high
+    cdef uint64_t word = 0
+    while at < length:
+        if length - at >= 8:
+            memcpy(&word, text + at, 8)
+            if not word & <uint64_t>0x8080808080808080:
+                at += 8
+                continue
+        lead = text[at]
+        if lead < 0x80:
+            at += 1
+            continue
+        # Bounds of the second byte: Unicode, table 3-7 (well-formed UTF-8 byte sequences).
+        low = 0x80
+        high = 0xBF
+        if 0xC2 <= lead <= 0xDF:
+            more = 1
+        elif 0xE0 <= lead <= 0xEF:
+            more = 2
+            if lead == 0xE0:
+                low = 0xA0
+            elif lead == 0xED:
+                high = 0x9F
+        elif 0xF0 <= lead <= 0xF4:
+            more = 3
+            if lead == 0xF0:
+                low = 0x90
+            elif lead == 0xF4:
+                high = 0x8F
+        else:
+            return at
+        if more > length - at - 1:
+            return at
+        if not low <= text[at + 1] <= high:
+            return at
+        for i in range(2, more + 1):
+            if text[at + i] & 0xC0 != 0x80:
+                return at
+        at += more + 1
+    return at
