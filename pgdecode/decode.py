@@ -132,11 +132,16 @@ class MessageDecoder:
     def decode(self, payloads: Any) -> pa.RecordBatch:
         """Decode the next payloads; see `decode_messages`."""
         source = Source(payload_parts(payloads))
-        scan = Scan(source, self.schema.names, self._limits, self._strict_flags, self._permissive)
-        carry = scan.judge(self._in_stream, self._carry)
-        found = scan.run()
+        found, carry = self._scan(source, in_full=False)
+        if found is None:
+            found, carry = self._scan(source, in_full=True)
         self._carry = carry
         return _envelope(found, source.n_rows, self.schema)
+
+    def _scan(self, source: Source, in_full: bool) -> tuple[Any, bool | None]:
+        scan = Scan(source, self.schema.names, self._limits, self._strict_flags, self._permissive)
+        carry = scan.judge(self._in_stream, self._carry, in_full)
+        return scan.run(), carry
 
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:

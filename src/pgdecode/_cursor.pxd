@@ -5,17 +5,13 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr
 
 cdef struct Cursor:
-    const uint8_t *start
+    # Passed and returned by value: two pointers stay in registers.
     const uint8_t *at
     const uint8_t *end
 
 
-cdef inline size_t bytes_left(const Cursor *cursor) noexcept nogil:
+cdef inline size_t bytes_left(Cursor cursor) noexcept nogil:
     return <size_t>(cursor.end - cursor.at)
-
-
-cdef inline size_t offset_of(const Cursor *cursor) noexcept nogil:
-    return <size_t>(cursor.at - cursor.start)
 
 
 # Byte shifts, not pointer casts: payloads are not aligned. Compilers make one load and a swap of them.
@@ -34,7 +30,7 @@ cdef inline uint64_t be64(const uint8_t *p) noexcept nogil:
 cdef inline const uint8_t *take(Cursor *cursor, size_t length) noexcept nogil:
     """The next `length` bytes, or NULL where fewer are left (the cursor then stays)."""
     cdef const uint8_t *p = cursor.at
-    if length > bytes_left(cursor):
+    if length > bytes_left(cursor[0]):
         return NULL
     cursor.at += length
     return p
@@ -45,7 +41,7 @@ cdef inline const uint8_t *take_string(Cursor *cursor, size_t *length) noexcept 
     cdef const uint8_t *p = cursor.at
     cdef const uint8_t *nul = NULL
     if p != cursor.end:
-        nul = <const uint8_t *>memchr(p, 0, bytes_left(cursor))
+        nul = <const uint8_t *>memchr(p, 0, bytes_left(cursor[0]))
     if nul == NULL:
         return NULL
     length[0] = <size_t>(nul - p)

@@ -11,7 +11,6 @@ from pgdecode._plan cimport (
     CONTENT,
     COUNT,
     FLAGS,
-    FORMATS,
     LETTER,
     LSN,
     NEW_TUPLE,
@@ -115,8 +114,6 @@ cdef class Reader:
         if op.form == NEW_TUPLE:
             self.read(1)
             return self.read_tuple()
-        if op.form == FORMATS:
-            return self.formats
         if op.form == CONTENT:
             length = be32(self.read(4))
             return (<const char *>self.read(length))[:length]
@@ -163,4 +160,6 @@ def decode_one(const uint8_t[::1] payload not None, bint in_stream, object limit
             reader.count = be32(reader.read(4))
         else:
             values.append(reader.read_field(&message.ops[i]))
+            if message.ops[i].form == OLD_TUPLE or message.ops[i].form == NEW_TUPLE:
+                values.append(reader.formats)
     return cls(*values, xid=xid) if message.streamed else cls(*values)

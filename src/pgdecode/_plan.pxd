@@ -2,6 +2,8 @@
 
 from libc.stdint cimport int8_t, int16_t, uint8_t, uint32_t, uint64_t
 
+from pgdecode._sink cimport Word
+
 # The values of pgdecode.messages.Form; `_plan` checks that they agree when it is imported.
 cdef enum Form:
     XID_PREFIX = 1
@@ -26,7 +28,7 @@ cdef enum:
     MAX_OPS = 10
     N_MESSAGES = 19
     N_ENVELOPE = 27
-    NO_COLUMN = -1
+    NO_COLUMN = 27      # one past the envelope: a place where nothing is ever wanted
 
 # Labels of the parts of a COLUMNS field stand right after its own, those of a tuple's cells likewise.
 cdef enum:
@@ -37,30 +39,39 @@ cdef enum:
     PART_CELL = 1
 
 cdef struct Op:
-    Form form
-    uint8_t width        # bytes, 0 where it varies
-    bint optional
-    bint may_be_empty
-    int8_t column        # index in the envelope, or NO_COLUMN
-    int16_t label        # index in Plan.labels
+    uint64_t letters     # bit (letter - 64) for each legal letter
     uint32_t minimum
     uint32_t maximum
-    uint64_t letters     # bit (letter - 64) for each legal letter
+    uint8_t form         # a Form
+    uint8_t width        # bytes, 0 where it varies
+    uint8_t column       # index in the envelope, or NO_COLUMN
+    uint8_t optional
+    uint8_t may_be_empty
+    uint8_t is_bool      # FLAGS that fill a bool column
+    int16_t label        # index in Plan.labels
 
 cdef struct MessagePlan:
     uint8_t tag
     bint streamed        # may carry the xid prefix
     int8_t relation_at   # offset of the relation OID after the prefix, -1 where there is none
-    uint8_t kind_length
-    char[24] kind        # padded with zeros, so that it can be copied as one block
     int16_t label        # the message's own name
     int n_ops
+    int n_window         # ops at the front that are of constant width and always there
+    uint8_t window       # bytes of these
     Op[MAX_OPS] ops
     Op prefix
 
+cdef enum TagClass:
+    TAG_OTHER
+    TAG_DELIMITER        # stands only at or outside the ends of a stream's block
+    TAG_MARKED           # I, U, D: a byte after the relation OID tells a plain message from a streamed one
+
 cdef struct PlanTable:
+    uint8_t[256] tag_class
     uint8_t[256] by_tag  # index into messages, N_MESSAGES where no message has the tag
     MessagePlan[N_MESSAGES] messages
+    Word[N_MESSAGES] kinds
+    Word[8] bases
 
 cdef class Plan:
     cdef PlanTable table

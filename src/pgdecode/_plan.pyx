@@ -2,6 +2,8 @@
 
 from libc.string cimport memcpy, memset
 
+from pgdecode._sink cimport WORD_BYTES
+
 from pgdecode import messages as table
 
 WIDTHS = {
@@ -21,7 +23,6 @@ cdef class Plan:
 
     def __cinit__(self):
         cdef MessagePlan *plan
-        columns = [column.name for column in table.ENVELOPE]
         labels = []
         memset(&self.table, 0, sizeof(self.table))
         memset(self.table.by_tag, N_MESSAGES, sizeof(self.table.by_tag))
@@ -29,37 +30,67 @@ cdef class Plan:
             plan = &self.table.messages[index]
             plan.tag = ord(message.tag)
             self.table.by_tag[plan.tag] = index
-            kind = message.kind.encode()
-            plan.kind_length = len(kind)
-            memcpy(plan.kind, <const char *>kind, len(kind))
+            self.table.kinds[index] = word_of(message.kind)
             plan.label = len(labels)
             labels.append(message.kind)
             plan.relation_at = -1
             at = 0
             for item in table.wire_fields(message):
-                op = compiled(item, columns, len(labels))
+                op = compiled(item, len(labels))
                 labels.extend(labels_of(message.kind, item))
                 if item.wire.form == table.Form.XID_PREFIX:
                     plan.streamed = True
                     plan.prefix = op
                     continue
+                if op.form == FORMATS:
+                    # No bytes of its own: whoever reads the tuple before it knows the formats.
+                    continue
                 if item.name == "relation_id":
                     plan.relation_at = at
                 at += op.width
+                if op.width and not op.optional and plan.n_window == plan.n_ops:
+                    plan.n_window += 1
+                    plan.window += op.width
                 plan.ops[plan.n_ops] = op
                 plan.n_ops += 1
+            self.table.tag_class[plan.tag] = class_of(message)
+        for index, base in enumerate(table.XID_BASES):
+            self.table.bases[index] = word_of(base)
         self.labels = tuple(labels)
 
 
-cdef Op compiled(object item, list columns, int label) except *:
+cdef Word word_of(str text) except *:
+    cdef Word word
+    encoded = text.encode()
+    if len(encoded) >= WORD_BYTES:
+        raise ImportError(f"{text!r} is too long for a word")
+    memset(&word, 0, sizeof(word))
+    memcpy(word.text, <const char *>encoded, len(encoded))
+    word.length = len(encoded)
+    return word
+
+
+def class_of(message):
+    """How the stream state judges a message."""
+    forms = {item.wire.form for item in table.wire_fields(message)}
+    if forms & {table.Form.OLD_TYPE, table.Form.NEW_TUPLE}:
+        return TAG_MARKED
+    # An Origin carries no xid, but it stands inside a block too.
+    is_delimiter = table.Form.XID_PREFIX not in forms and message is not table.Origin
+    return TAG_DELIMITER if is_delimiter else TAG_OTHER
+
+
+cdef Op compiled(object item, int label) except *:
     """One field of the table as an Op."""
     cdef Op op
+    columns = [column.name for column in table.ENVELOPE]
     wire = item.wire
-    op.form = <Form><int>wire.form
+    op.form = wire.form
     op.width = WIDTHS.get(wire.form, 0)
     op.optional = wire.optional
     op.may_be_empty = wire.may_be_empty
     op.column = columns.index(wire.column) if wire.column else NO_COLUMN
+    op.is_bool = wire.column is not None and table.ENVELOPE[op.column].type == "bool"
     op.label = label
     op.minimum = wire.minimum
     op.maximum = wire.maximum

@@ -7,14 +7,16 @@ from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
+    FAULT_EMPTY,
     FAULT_LIMIT_BATCH,
     FAULT_NO_MEMORY,
+    FAULT_STATE_DESYNC,
     OK,
     Fault,
     FaultCode,
     error_of,
 )
-from pgdecode._plan cimport N_ENVELOPE, PLAN, PlanTable
+from pgdecode._plan cimport N_ENVELOPE, PLAN, TAG_DELIMITER, PlanTable
 from pgdecode._sink cimport (
     SINK_BOOL,
     SINK_INT16,
@@ -25,14 +27,17 @@ from pgdecode._sink cimport (
     Sink,
     SinkType,
     TupleSink,
+    WordSink,
     finish_columns,
     finish_sink,
     finish_tuple,
     free_columns,
     free_sink,
     free_tuple,
+    free_words,
+    finish_words,
+    open_words,
     put_text,
-    reserve,
     undo_columns,
     undo_row,
     undo_tuple,
@@ -49,6 +54,7 @@ from pgdecode._streams cimport (
     Window,
     judge_by_order,
     judge_each,
+    judge_plain,
 )
 from pgdecode._walk cimport Envelope, Rules, judge_fault, rules_of, walk_message
 
@@ -65,7 +71,6 @@ SINK_TYPES = {
     "list<int64>": SINK_LIST,
 }
 NAMES = tuple(column.name for column in messages.ENVELOPE)
-BASES = tuple(base.encode() for base in messages.XID_BASES)
 
 cdef struct Faults:
     Fault *items
@@ -94,8 +99,8 @@ cdef class Scan:
     cdef ColumnsSink columns
     cdef Envelope out       # the wanted sinks
     cdef Envelope nothing   # no sink at all
-    cdef Sink *kinds
-    cdef Sink *bases
+    cdef WordSink kinds
+    cdef WordSink bases
     cdef Sink *errors
     cdef Rules rules
     cdef Faults faults
@@ -103,10 +108,9 @@ cdef class Scan:
     cdef const PlanTable *plan
     cdef Source source
     cdef bint permissive
+    cdef bint judged_by_tags
     cdef Fault stopped
     cdef Carry carry
-    cdef const char *basis_words[8]
-    cdef size_t[8] basis_lengths
 
     def __cinit__(self, Source source, object fields, object limits, bint strict_flags, bint permissive):
         self.source = source
@@ -116,9 +120,6 @@ cdef class Scan:
         self.verdicts = <uint8_t *>calloc(<size_t>source.n_rows + 1, 1)
         if self.verdicts == NULL:
             raise MemoryError()
-        for i, base in enumerate(BASES):
-            self.basis_words[i] = base
-            self.basis_lengths[i] = len(base)
         self.open_sinks(frozenset(fields))
 
     def __dealloc__(self):
@@ -128,6 +129,8 @@ cdef class Scan:
         free_tuple(&self.old)
         free_tuple(&self.new)
         free_columns(&self.columns)
+        free_words(&self.kinds)
+        free_words(&self.bases)
         free(self.faults.items)
         free(self.verdicts)
 
@@ -156,19 +159,23 @@ cdef class Scan:
         if "columns" in fields:
             self.out.columns = &self.columns
         # These three are filled here and not by the walk.
-        self.kinds = self.out.sinks[NAMES.index("kind")]
-        self.bases = self.out.sinks[NAMES.index("xid_basis")]
+        if "kind" in fields:
+            open_words(&self.kinds, self.source.n_rows)
+        if "xid_basis" in fields:
+            open_words(&self.bases, self.source.n_rows)
         self.errors = self.out.sinks[NAMES.index("error")]
         return 0
 
-    def judge(self, object in_stream, object carry):
+    def judge(self, object in_stream, object carry, bint in_full):
         """Decide which payloads carry an xid prefix; returns the stream state after the last row.
 
         Parameters
         ----------
         in_stream : None, "auto", bool or bytes-like of n_rows zeros and ones
         carry : None or bool
-            With None: the state before the first row, where it is known.
+            With in_stream None: the state before the first row, where it is known.
+        in_full : bool
+            With in_stream None: look for contradictions too, as is needed when a payload is malformed.
         """
         cdef Window window
         cdef FaultCode code = OK
@@ -185,7 +192,12 @@ cdef class Scan:
             window.nothing = &self.nothing
             window.verdicts = self.verdicts
             with nogil:
-                code = judge_by_order(&window, &self.carry) if by_order else judge_each(&window)
+                if by_order and not in_full:
+                    self.judged_by_tags = judge_plain(&window, &self.carry)
+                if not by_order:
+                    code = judge_each(&window)
+                elif not self.judged_by_tags:
+                    code = judge_by_order(&window, &self.carry)
             if code != OK:
                 raise MemoryError()
         elif self.source.n_rows:
@@ -196,10 +208,15 @@ cdef class Scan:
         return None if self.carry == CARRY_NONE else self.carry == CARRY_STREAMED
 
     def run(self):
-        """Decode all rows; returns {column name: tuple of buffers}, columns that no row fills left out."""
+        """Decode all rows; returns {column name: tuple of buffers}, columns that no row fills left out.
+
+        None where a malformed payload calls for another scan, judged in full.
+        """
         cdef FaultCode code
         with nogil:
             code = self.scan()
+        if self.judged_by_tags and self.is_doubted(code):
+            return None
         if code != OK:
             raise error_of(&self.stopped, PLAN.labels, True)
         self.write_errors()
@@ -211,10 +228,26 @@ cdef class Scan:
         for name, parts in (("old", finish_tuple(&self.old)), ("new", finish_tuple(&self.new))):
             if parts is not None:
                 found[name] = parts
-        parts = finish_columns(&self.columns)
-        if parts is not None:
-            found["columns"] = parts
+        words = (
+            ("columns", finish_columns(&self.columns)),
+            ("kind", finish_words(&self.kinds, self.plan.kinds)),
+            ("xid_basis", finish_words(&self.bases, self.plan.bases)),
+        )
+        found.update((name, parts) for name, parts in words if parts is not None)
         return found
+
+    cdef bint is_doubted(self, FaultCode code) noexcept nogil:
+        """Whether a fault met may change what the other rows are: a delimiter that is none, or a contradiction."""
+        cdef size_t i
+        if code != OK:
+            return code < FAULT_LIMIT_BATCH
+        for i in range(self.faults.n):
+            if self.faults.items[i].code == FAULT_STATE_DESYNC:
+                return True
+            if self.faults.items[i].code != FAULT_EMPTY:
+                if self.plan.tag_class[self.faults.items[i].tag] == TAG_DELIMITER:
+                    return True
+        return False
 
     cdef int write_errors(self) except -1:
         cdef size_t i
@@ -247,6 +280,7 @@ cdef class Scan:
         cdef FaultCode code
         cdef Presence presence = payload_at(segment, index, &payload)
         cdef uint8_t verdict = self.verdicts[row]
+        cdef uint8_t kind
         if presence == ABSENT:
             return OK
         if presence == CORRUPT:
@@ -262,8 +296,12 @@ cdef class Scan:
                 &self.stopped,
             )
         if code == OK:
-            code = self.put_words(payload.data[0], verdict, row)
-        if code == OK:
+            # The columns that no field of a message fills: its kind, and how its xid prefix was decided.
+            kind = self.plan.by_tag[payload.data[0]]
+            if self.kinds.indexes != NULL:
+                self.kinds.indexes[row] = kind
+            if self.bases.indexes != NULL and self.plan.messages[kind].streamed:
+                self.bases.indexes[row] = verdict >> BASIS_SHIFT
             return OK
         if code >= FAULT_LIMIT_BATCH or not self.permissive:
             # The last three are not about this payload, and end the batch in every mode.
@@ -273,22 +311,6 @@ cdef class Scan:
         code = keep_fault(&self.faults, &self.stopped)
         if code != OK:
             self.stopped.code = code
-        return code
-
-    cdef inline FaultCode put_words(self, uint8_t tag, uint8_t verdict, int64_t row) noexcept nogil:
-        """The columns that no field of a message fills: its kind, and how its xid prefix was decided."""
-        cdef const uint8_t *kind
-        cdef int basis
-        cdef FaultCode code = OK
-        cdef int index = self.plan.by_tag[tag]
-        if self.kinds != NULL:
-            kind = <const uint8_t *>self.plan.messages[index].kind
-            code = put_text(self.kinds, row, kind, self.plan.messages[index].kind_length)
-        if self.bases != NULL and code == OK and self.plan.messages[index].streamed:
-            basis = verdict >> BASIS_SHIFT
-            code = put_text(self.bases, row, <const uint8_t *>self.basis_words[basis], self.basis_lengths[basis])
-        if code != OK:
-            self.stopped.label = self.plan.messages[index].label
         return code
 
     cdef void undo(self, int64_t row) noexcept nogil:

@@ -53,6 +53,21 @@ cdef struct ColumnsSink:
     Bytes type_modifiers # int32 each
 
 
+cdef enum:
+    WORD_BYTES = 24
+    NO_WORD = 0xFF
+
+cdef struct Word:
+    # One of a few strings that a column repeats, padded with zeros so that it can be copied as one block.
+    char[WORD_BYTES] text
+    uint8_t length
+
+cdef struct WordSink:
+    # A string column of few words: a byte a row while scanning, NO_WORD where null.
+    int64_t n_rows
+    uint8_t *indexes
+
+
 cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
     """Make room for `extra` more bytes and the slack."""
     cdef size_t needed, capacity
@@ -72,14 +87,16 @@ cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
     return OK
 
 
-cdef inline FaultCode open_fixed(Sink *sink, size_t width) noexcept nogil:
-    """First fill of a fixed-width column."""
-    if sink.validity == NULL:
-        sink.validity = <uint8_t *>calloc(<size_t>(sink.n_rows + 7) // 8, 1)
-        if sink.validity == NULL:
-            return FAULT_NO_MEMORY
-    sink.values = <uint8_t *>calloc(<size_t>sink.n_rows, width)
-    return FAULT_NO_MEMORY if sink.values == NULL else OK
+cdef inline size_t width_of(const Sink *sink) noexcept nogil:
+    """Bytes a row takes while scanning; `finish_sink` packs the bytes of a BOOL into bits."""
+    return 8 if sink.type == SINK_INT64 else 2 if sink.type == SINK_INT16 else 1
+
+
+cdef inline FaultCode open_fixed(Sink *sink) noexcept nogil:
+    """First fill of a column of constant width: the caller then writes values and validity in place."""
+    sink.validity = <uint8_t *>calloc(<size_t>(sink.n_rows + 7) // 8, 1)
+    sink.values = <uint8_t *>calloc(<size_t>sink.n_rows, width_of(sink))
+    return FAULT_NO_MEMORY if sink.validity == NULL or sink.values == NULL else OK
 
 
 cdef inline FaultCode open_offsets(Sink *sink) noexcept nogil:
@@ -94,31 +111,6 @@ cdef inline FaultCode open_offsets(Sink *sink) noexcept nogil:
 
 cdef inline void set_valid(Sink *sink, int64_t row) noexcept nogil:
     sink.validity[row >> 3] |= <uint8_t>(1 << (row & 7))
-
-
-cdef inline FaultCode put_int64(Sink *sink, int64_t row, int64_t value) noexcept nogil:
-    if sink.values == NULL and open_fixed(sink, sizeof(int64_t)) != OK:
-        return FAULT_NO_MEMORY
-    (<int64_t *>sink.values)[row] = value
-    set_valid(sink, row)
-    return OK
-
-
-cdef inline FaultCode put_int16(Sink *sink, int64_t row, int16_t value) noexcept nogil:
-    if sink.values == NULL and open_fixed(sink, sizeof(int16_t)) != OK:
-        return FAULT_NO_MEMORY
-    (<int16_t *>sink.values)[row] = value
-    set_valid(sink, row)
-    return OK
-
-
-cdef inline FaultCode put_bool(Sink *sink, int64_t row, bint value) noexcept nogil:
-    # A byte a row while scanning; `finish` packs them into bits.
-    if sink.values == NULL and open_fixed(sink, 1) != OK:
-        return FAULT_NO_MEMORY
-    sink.values[row] = value
-    set_valid(sink, row)
-    return OK
 
 
 cdef inline void pad_offsets(Sink *sink, int64_t row, int32_t end) noexcept nogil:
@@ -177,14 +169,40 @@ cdef inline FaultCode append_int16(Bytes *bytes, int16_t value) noexcept nogil:
     return OK
 
 
+cdef inline FaultCode open_tuple(TupleSink *sink, int64_t row, size_t n, size_t left) noexcept nogil:
+    """Start the row's tuple: room for `n` cells and for all the `left` bytes of its payload."""
+    cdef size_t n_cells = sink.letters.size
+    if n > left:
+        # The claimed count does not fit: the walk will fault, and needs no more room than this.
+        n = left
+    if n_cells + n > <size_t>0x7FFFFFFF or sink.values.size + left > <size_t>0x7FFFFFFF:
+        return FAULT_LIMIT_BATCH
+    if put_list(&sink.rows, row, n_cells) != OK or reserve(&sink.letters, n) != OK:
+        return FAULT_NO_MEMORY
+    if sink.wants_values:
+        if sink.ends.size == 0 and append_int32(&sink.ends, 0) != OK:
+            return FAULT_NO_MEMORY
+        if reserve(&sink.ends, n * sizeof(int32_t)) != OK or reserve(&sink.values, left) != OK:
+            return FAULT_NO_MEMORY
+    return OK
+
+
+cdef FaultCode open_columns(ColumnsSink *sink, int64_t row, size_t n) noexcept nogil
+cdef FaultCode put_column(
+    ColumnsSink *sink, int16_t flags, const uint8_t *name, size_t length, int64_t type_id, int32_t type_modifier
+) noexcept nogil
+
 cdef void undo_row(Sink *sink, int64_t row, size_t item_width) noexcept nogil
 cdef void undo_tuple(TupleSink *sink, int64_t row) noexcept nogil
 cdef void undo_columns(ColumnsSink *sink, int64_t row) noexcept nogil
 
+cdef int open_words(WordSink *sink, int64_t n_rows) except -1
+cdef tuple finish_words(WordSink *sink, const Word *words)
 cdef tuple finish_sink(Sink *sink)
 cdef tuple finish_tuple(TupleSink *sink)
 cdef tuple finish_columns(ColumnsSink *sink)
 
 cdef void free_sink(Sink *sink) noexcept nogil
+cdef void free_words(WordSink *sink) noexcept nogil
 cdef void free_tuple(TupleSink *sink) noexcept nogil
 cdef void free_columns(ColumnsSink *sink) noexcept nogil

@@ -3,7 +3,9 @@
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
+
+from pgdecode import errors
 
 # Buffers that Python still holds; tests assert that it returns to where it was.
 cdef Py_ssize_t n_live = 0
@@ -97,8 +99,60 @@ cdef tuple finish_sink(Sink *sink):
         for row in range(sink.n_rows):
             bits[row >> 3] |= <uint8_t>(sink.values[row] << (row & 7))
         return own_validity(sink), own(&bits, <size_t>(sink.n_rows + 7) // 8)
-    width = sizeof(int64_t) if sink.type == SINK_INT64 else sizeof(int16_t)
-    return own_validity(sink), own(&sink.values, <size_t>sink.n_rows * width)
+    return own_validity(sink), own(&sink.values, <size_t>sink.n_rows * width_of(sink))
+
+
+cdef int open_words(WordSink *sink, int64_t n_rows) except -1:
+    sink.n_rows = n_rows
+    sink.indexes = <uint8_t *>malloc(<size_t>n_rows + 1)
+    if sink.indexes == NULL:
+        raise MemoryError()
+    memset(sink.indexes, NO_WORD, <size_t>n_rows)
+    return 0
+
+
+cdef tuple finish_words(WordSink *sink, const Word *words):
+    """(validity, offsets, data), or None where the column is not wanted."""
+    cdef int64_t row, n = sink.n_rows
+    cdef int64_t total = 0
+    cdef uint8_t *bits
+    cdef uint8_t *ends
+    cdef uint8_t *data
+    if sink.indexes == NULL:
+        return None
+    with nogil:
+        for row in range(n):
+            if sink.indexes[row] != NO_WORD:
+                total += words[sink.indexes[row]].length
+    if total > 0x7FFFFFFF:
+        raise errors.BatchTooLarge(errors.BatchTooLarge.wording.format(field="kind"))
+    bits = <uint8_t *>calloc(<size_t>(n + 7) // 8 + 1, 1)
+    ends = <uint8_t *>malloc((<size_t>n + 1) * sizeof(int32_t))
+    data = <uint8_t *>malloc(<size_t>total + WORD_BYTES)
+    validity = own(&bits, <size_t>(n + 7) // 8)
+    offsets = own(&ends, (<size_t>n + 1) * sizeof(int32_t))
+    text = own(&data, <size_t>total)
+    write_words(sink, words, validity, offsets, text)
+    return validity, offsets, text
+
+
+cdef int write_words(WordSink *sink, const Word *words, Buffer bits, Buffer ends, Buffer data) except -1:
+    cdef int64_t row
+    cdef int32_t size = 0
+    cdef uint8_t index
+    if bits.data == NULL or ends.data == NULL or data.data == NULL:
+        raise MemoryError()
+    with nogil:
+        for row in range(sink.n_rows):
+            (<int32_t *>ends.data)[row] = size
+            index = sink.indexes[row]
+            if index != NO_WORD:
+                # The whole padded word: the next one, or the spare bytes at the end, take what is too much.
+                memcpy(data.data + size, words[index].text, WORD_BYTES)
+                size += words[index].length
+                bits.data[row >> 3] |= <uint8_t>(1 << (row & 7))
+        (<int32_t *>ends.data)[sink.n_rows] = size
+    return 0
 
 
 cdef tuple finish_tuple(TupleSink *sink):
@@ -156,14 +210,40 @@ cdef tuple finish_columns(ColumnsSink *sink):
     )
 
 
+cdef FaultCode open_columns(ColumnsSink *sink, int64_t row, size_t n) noexcept nogil:
+    """Start the row's list of `n` columns; nothing is reserved by the count."""
+    cdef size_t n_before = sink.flags.size // sizeof(int16_t)
+    if n_before + n > <size_t>0x7FFFFFFF:
+        return FAULT_LIMIT_BATCH
+    if sink.name_ends.size == 0 and append_int32(&sink.name_ends, 0) != OK:
+        return FAULT_NO_MEMORY
+    return put_list(&sink.rows, row, n_before)
+
+
+cdef FaultCode put_column(
+    ColumnsSink *sink, int16_t flags, const uint8_t *name, size_t length, int64_t type_id, int32_t type_modifier
+) noexcept nogil:
+    if sink.names.size + length > <size_t>0x7FFFFFFF:
+        return FAULT_LIMIT_BATCH
+    if (
+        append_int16(&sink.flags, flags) != OK
+        or append_int64(&sink.type_ids, type_id) != OK
+        or append_int32(&sink.type_modifiers, type_modifier) != OK
+        or reserve(&sink.names, length) != OK
+    ):
+        return FAULT_NO_MEMORY
+    memcpy(sink.names.data + sink.names.size, name, length)
+    sink.names.size += length
+    return append_int32(&sink.name_ends, <int32_t>sink.names.size)
+
+
 cdef void undo_row(Sink *sink, int64_t row, size_t item_width) noexcept nogil:
     """Make the row null again; `item_width` is the width of what the offsets count (1 for text)."""
-    cdef size_t width
+    cdef size_t width = width_of(sink)
     if sink.validity == NULL:
         return
     sink.validity[row >> 3] &= <uint8_t>~(1 << (row & 7))
     if sink.values != NULL:
-        width = 8 if sink.type == SINK_INT64 else 2 if sink.type == SINK_INT16 else 1
         memset(sink.values + <size_t>row * width, 0, width)
     elif sink.offsets != NULL and sink.next_row == row + 1:
         sink.data.size = <size_t>sink.offsets[row] * item_width
@@ -206,6 +286,10 @@ cdef void free_sink(Sink *sink) noexcept nogil:
     free(sink.values)
     free(sink.offsets)
     free(sink.data.data)
+
+
+cdef void free_words(WordSink *sink) noexcept nogil:
+    free(sink.indexes)
 
 
 cdef void free_tuple(TupleSink *sink) noexcept nogil:

@@ -36,6 +36,7 @@ cdef struct Window:
     Envelope *nothing    # all sinks NULL
     uint8_t *verdicts    # one a row, in and out
 
+cdef bint judge_plain(Window *window, Carry *carry) noexcept nogil
 cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil
 cdef FaultCode judge_each(Window *window) noexcept nogil
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil

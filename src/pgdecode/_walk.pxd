@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from pgdecode._fault cimport Fault, FaultCode
-from pgdecode._plan cimport N_ENVELOPE, PlanTable
+from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PlanTable
 from pgdecode._sink cimport ColumnsSink, Sink, TupleSink
 
 cdef struct Rules:
@@ -15,12 +15,19 @@ cdef struct Rules:
     uint32_t max_columns
     bint strict_flags
 
+cdef struct Slot:
+    # Where a column of constant width lies, once a message came that may fill it.
+    uint8_t *values
+    uint8_t *validity
+
 cdef struct Envelope:
     # A NULL sink is a column nobody wants; with all of them NULL a walk only checks.
-    Sink *sinks[N_ENVELOPE]
+    Sink *sinks[N_ENVELOPE + 1]
+    Slot slots[N_ENVELOPE + 1]
     TupleSink *old
     TupleSink *new
     ColumnsSink *columns
+    uint8_t seen[N_MESSAGES]     # kinds whose columns of constant width are open
 
 cdef Rules rules_of(object limits, bint strict_flags) except *
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport int16_t, int32_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from pgdecode._cursor cimport Cursor, be16, be32, be64, bytes_left, offset_of, take, take_string
+from pgdecode._cursor cimport Cursor, be16, be32, be64, bytes_left, take, take_string
 from pgdecode._fault cimport (
     FAULT_BAD_COLUMN_KIND,
     FAULT_BAD_FLAGS,
@@ -32,8 +32,6 @@ from pgdecode._plan cimport (
     CONTENT,
     COUNT,
     FLAGS,
-    FORMATS,
-    INT32,
     LETTER,
     LSN,
     N_MESSAGES,
@@ -55,17 +53,17 @@ from pgdecode._plan cimport (
     Op,
 )
 from pgdecode._sink cimport (
-    SINK_BOOL,
-    append_int16,
-    append_int32,
+    SINK_INT64,
     append_int64,
-    put_bool,
-    put_int16,
-    put_int64,
+    open_columns,
+    open_fixed,
+    open_tuple,
+    put_column,
     put_list,
     put_text,
     reserve,
 )
+from pgdecode._source cimport Span
 from pgdecode._utf8 cimport utf8_prefix
 
 cdef enum:
@@ -73,39 +71,49 @@ cdef enum:
     MAX_LENGTH = 0x3FFFFFFF
 
 # 946684800000000 us = 2000-01-01 minus 1970-01-01
-cdef int64_t EPOCH_SHIFT_US = 946684800000000
+cdef extern from *:
+    """
+    #define PGDECODE_EPOCH_SHIFT_US 946684800000000LL
+    """
+    const int64_t EPOCH_SHIFT_US "PGDECODE_EPOCH_SHIFT_US"
 
 cdef struct Walk:
-    # What one walk carries from field to field.
-    Cursor cursor
+    # What one walk carries from field to field, beside its cursor.
+    const uint8_t *start
     const Rules *rules
+    Envelope *out
     Fault *fault
     int64_t row
     uint32_t count       # of the COUNT field
     uint8_t old_type     # of the OLD_TYPE field, 0 where no old tuple was sent
 
+# A field function takes the cursor and returns it moved on, or with `at` NULL after a fault.
 
-cdef FaultCode fail(
-    Walk *walk, FaultCode code, int label, size_t offset, int64_t expected, int64_t seen, int32_t column
+cdef Cursor fail(
+    Walk *walk, FaultCode code, int label, const uint8_t *at, int64_t expected, int64_t seen, int32_t column
 ) noexcept nogil:
+    """Note a fault at a byte of the payload."""
+    cdef Cursor failed
+    failed.at = NULL
+    failed.end = NULL
     walk.fault.code = code
+    walk.fault.row = walk.row
+    walk.fault.relation = -1
     walk.fault.label = <int16_t>label
-    walk.fault.offset = offset
+    walk.fault.offset = <size_t>(at - walk.start)
     walk.fault.expected = expected
     walk.fault.seen = seen
     walk.fault.column = column
-    return code
+    return failed
 
 
-cdef FaultCode fail_truncated(Walk *walk, int label, int64_t needed, int32_t column) noexcept nogil:
-    return fail(
-        walk, FAULT_TRUNCATED, label, offset_of(&walk.cursor), needed, <int64_t>bytes_left(&walk.cursor), column
-    )
+cdef Cursor fail_truncated(Walk *walk, int label, Cursor cursor, int64_t needed, int32_t column) noexcept nogil:
+    return fail(walk, FAULT_TRUNCATED, label, cursor.at, needed, <int64_t>bytes_left(cursor), column)
 
 
-cdef FaultCode fail_in_sink(Walk *walk, FaultCode code, int label) noexcept nogil:
+cdef Cursor fail_in_sink(Walk *walk, FaultCode code, int label) noexcept nogil:
     """A sink that could not take a value: no memory, or no room for more in 32-bit offsets."""
-    return fail(walk, code, label, 0, 0, 0, -1)
+    return fail(walk, code, label, walk.start, 0, 0, -1)
 
 
 cdef int recognise(const uint8_t *payload, size_t length) noexcept nogil:
@@ -132,121 +140,167 @@ cdef int recognise(const uint8_t *payload, size_t length) noexcept nogil:
     return 0
 
 
-cdef inline FaultCode fixed_field(Walk *walk, const Op *op, Envelope *out) noexcept nogil:
-    """A field of constant width."""
-    cdef Sink *sink = NULL if op.column < 0 else out.sinks[op.column]
-    cdef size_t offset = offset_of(&walk.cursor)
-    cdef const uint8_t *p = take(&walk.cursor, op.width)
-    cdef FaultCode code = OK
+cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) noexcept nogil:
+    """First message of its kind: allocate the columns of constant width that it may fill."""
+    cdef int i, column
+    for i in range(-1, message.n_ops):
+        column = message.prefix.column if i < 0 else message.ops[i].column
+        if out.sinks[column] == NULL or out.slots[column].values != NULL or out.sinks[column].type > SINK_INT64:
+            continue
+        if open_fixed(out.sinks[column]) != OK:
+            return FAULT_NO_MEMORY
+        out.slots[column].values = out.sinks[column].values
+        out.slots[column].validity = out.sinks[column].validity
+    out.seen[index] = True
+    return OK
+
+
+# -- fields of constant width ----------------------------------------------------------------------------------------
+
+cdef inline void put_number(const Slot *slot, int64_t row, int64_t number) noexcept nogil:
+    if slot.values != NULL:
+        (<int64_t *>slot.values)[row] = number
+        slot.validity[row >> 3] |= <uint8_t>(1 << (row & 7))
+
+
+cdef inline bint fixed_field(Walk *walk, const Op *op, const uint8_t *p) noexcept nogil:
+    """A field of constant width whose bytes at `p` are there; False after a fault."""
+    cdef const Slot *slot = &walk.out.slots[op.column]
     cdef uint64_t wide
     cdef uint32_t word
-    cdef int64_t moment
-    if p == NULL:
-        return fail_truncated(walk, op.label, op.width, -1)
+    cdef int64_t row = walk.row
     if op.form == LSN:
         wide = be64(p)
         if wide >> 63:
-            return fail(walk, FAULT_OUT_OF_RANGE, op.label, offset, 0, 0, -1)
-        if sink != NULL:
-            code = put_int64(sink, walk.row, <int64_t>wide)
+            return fail(walk, FAULT_OUT_OF_RANGE, op.label, p, 0, 0, -1).at != NULL
+        put_number(slot, row, <int64_t>wide)
     elif op.form == UINT32 or op.form == XID_PREFIX:
         word = be32(p)
         if word < op.minimum:
-            return fail(walk, FAULT_BAD_VALUE, op.label, offset, op.minimum, word, -1)
-        if sink != NULL:
-            code = put_int64(sink, walk.row, word)
+            return fail(walk, FAULT_BAD_VALUE, op.label, p, op.minimum, word, -1).at != NULL
+        put_number(slot, row, word)
     elif op.form == TIMESTAMP:
-        moment = <int64_t>be64(p)
-        if moment > <int64_t>0x7FFFFFFFFFFFFFFF - EPOCH_SHIFT_US:
-            return fail(walk, FAULT_OUT_OF_RANGE, op.label, offset, 0, 0, -1)
-        if sink != NULL:
-            code = put_int64(sink, walk.row, moment + EPOCH_SHIFT_US)
+        wide = be64(p)
+        if <int64_t>wide > <int64_t>0x7FFFFFFFFFFFFFFF - <int64_t>EPOCH_SHIFT_US:
+            return fail(walk, FAULT_OUT_OF_RANGE, op.label, p, 0, 0, -1).at != NULL
+        put_number(slot, row, <int64_t>wide + <int64_t>EPOCH_SHIFT_US)
     elif op.form == FLAGS:
         if p[0] > op.maximum and walk.rules.strict_flags:
-            return fail(walk, FAULT_BAD_FLAGS, op.label, offset, op.maximum, p[0], -1)
-        if sink != NULL:
-            code = put_bool(sink, walk.row, p[0] != 0) if sink.type == SINK_BOOL else put_int16(sink, walk.row, p[0])
+            return fail(walk, FAULT_BAD_FLAGS, op.label, p, op.maximum, p[0], -1).at != NULL
+        if slot.values != NULL:
+            if op.is_bool:
+                slot.values[row] = p[0] != 0
+            else:
+                (<int16_t *>slot.values)[row] = p[0]
+            slot.validity[row >> 3] |= <uint8_t>(1 << (row & 7))
     elif op.form == LETTER:
         if p[0] < 64 or p[0] > 127 or not (op.letters >> (p[0] - 64)) & 1:
-            return fail(walk, FAULT_BAD_VALUE, op.label, offset, 0, p[0], -1)
-        if sink != NULL:
-            code = put_text(sink, walk.row, p, 1)
+            return fail(walk, FAULT_BAD_VALUE, op.label, p, 0, p[0], -1).at != NULL
+        return put_letter(walk, op, p)
     else:  # COUNT
         walk.count = be32(p)
-    return OK if code == OK else fail_in_sink(walk, code, op.label)
+    return True
 
 
-cdef FaultCode string_of(
-    Walk *walk, const Op *op, int label, bint is_name, const uint8_t **text, size_t *length, int32_t column
+cdef bint put_letter(Walk *walk, const Op *op, const uint8_t *p) noexcept nogil:
+    """Put one character into a string column; False after a fault."""
+    cdef Sink *sink = walk.out.sinks[op.column]
+    cdef FaultCode code
+    if sink == NULL:
+        return True
+    code = put_text(sink, walk.row, p, 1)
+    return code == OK or fail_in_sink(walk, code, op.label).at != NULL
+
+
+cdef inline Cursor take_fixed(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
+    cdef const uint8_t *p = take(&cursor, op.width)
+    if p == NULL:
+        return fail_truncated(walk, op.label, cursor, op.width, -1)
+    if not fixed_field(walk, op, p):
+        cursor.at = NULL
+    return cursor
+
+
+cdef Cursor window_to_fault(Walk *walk, const MessagePlan *message, Cursor cursor) noexcept nogil:
+    """Fields at the front that do not all fit: one by one to the fault."""
+    cdef int i
+    for i in range(message.n_window):
+        cursor = take_fixed(walk, &message.ops[i], cursor)
+        if cursor.at == NULL:
+            break
+    return cursor
+
+
+# -- strings, contents and lists -------------------------------------------------------------------------------------
+
+cdef Cursor string_of(
+    Walk *walk, const Op *op, int label, bint is_name, Cursor cursor, Span *text, int32_t column
 ) noexcept nogil:
     """A NUL-terminated UTF-8 string; a name has a length to keep."""
-    cdef size_t offset = offset_of(&walk.cursor)
+    cdef const uint8_t *start = cursor.at
     cdef size_t valid
-    text[0] = take_string(&walk.cursor, length)
-    if text[0] == NULL:
-        return fail(walk, FAULT_NO_NUL, label, offset, 0, <int64_t>bytes_left(&walk.cursor), column)
+    text.length = 0
+    text.data = take_string(&cursor, &text.length)
+    if text.data == NULL:
+        return fail(walk, FAULT_NO_NUL, label, start, 0, <int64_t>bytes_left(cursor), column)
     if is_name:
-        if length[0] == 0 and not op.may_be_empty:
-            return fail(walk, FAULT_EMPTY_NAME, label, offset, 1, 0, column)
-        if length[0] > walk.rules.max_name_bytes:
+        if text.length == 0 and not op.may_be_empty:
+            return fail(walk, FAULT_EMPTY_NAME, label, start, 1, 0, column)
+        if text.length > walk.rules.max_name_bytes:
             return fail(
-                walk, FAULT_LIMIT_NAME, label, offset, <int64_t>walk.rules.max_name_bytes, <int64_t>length[0], column
+                walk, FAULT_LIMIT_NAME, label, start, <int64_t>walk.rules.max_name_bytes, <int64_t>text.length, column
             )
-    valid = utf8_prefix(text[0], length[0])
-    if valid != length[0]:
-        return fail(walk, FAULT_ENCODING, label, offset + valid, 0, 0, column)
-    return OK
+    valid = utf8_prefix(text.data, text.length)
+    if valid != text.length:
+        return fail(walk, FAULT_ENCODING, label, start + valid, 0, 0, column)
+    return cursor
 
 
-cdef inline FaultCode length_of(Walk *walk, int label, size_t *length, int32_t column) noexcept nogil:
-    """An Int32 length whose bytes are there and which the limits allow."""
-    cdef size_t offset = offset_of(&walk.cursor)
-    cdef const uint8_t *p = take(&walk.cursor, 4)
+cdef Cursor value_of(Walk *walk, int label, Cursor cursor, Span *value, int32_t column) noexcept nogil:
+    """An Int32 length and as many bytes, which are there and which the limits allow."""
+    cdef const uint8_t *p = take(&cursor, 4)
     if p == NULL:
-        return fail_truncated(walk, label, 4, column)
-    length[0] = be32(p)
+        return fail_truncated(walk, label, cursor, 4, column)
+    value.length = be32(p)
     # The length is checked against what is left before anything is reserved: a corrupt length must cost nothing.
-    if length[0] > MAX_LENGTH:
-        return fail(walk, FAULT_BAD_LENGTH, label, offset, MAX_LENGTH, <int64_t>length[0], column)
-    if length[0] > bytes_left(&walk.cursor):
-        return fail_truncated(walk, label, <int64_t>length[0], column)
-    if length[0] > walk.rules.max_value_bytes:
+    if value.length > MAX_LENGTH:
+        return fail(walk, FAULT_BAD_LENGTH, label, p, MAX_LENGTH, <int64_t>value.length, column)
+    value.data = take(&cursor, value.length)
+    if value.data == NULL:
+        return fail_truncated(walk, label, cursor, <int64_t>value.length, column)
+    if value.length > walk.rules.max_value_bytes:
         return fail(
-            walk, FAULT_LIMIT_VALUE, label, offset, <int64_t>walk.rules.max_value_bytes, <int64_t>length[0], column
+            walk, FAULT_LIMIT_VALUE, label, p, <int64_t>walk.rules.max_value_bytes, <int64_t>value.length, column
         )
-    return OK
+    return cursor
 
 
-cdef FaultCode text_field(Walk *walk, const Op *op, Envelope *out) noexcept nogil:
-    cdef const uint8_t *text = NULL
-    cdef size_t length = 0
+cdef Cursor text_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
+    cdef Span text
     cdef FaultCode code
     if op.form == CONTENT:
-        code = length_of(walk, op.label, &length, -1)
-        text = walk.cursor.at
-        if code == OK:
-            walk.cursor.at += length
+        cursor = value_of(walk, op.label, cursor, &text, -1)
     else:
-        code = string_of(walk, op, op.label, op.form == NAME, &text, &length, -1)
-    if code != OK or out.sinks[op.column] == NULL:
-        return code
-    code = put_text(out.sinks[op.column], walk.row, text, length)
-    return OK if code == OK else fail_in_sink(walk, code, op.label)
+        cursor = string_of(walk, op, op.label, op.form == NAME, cursor, &text, -1)
+    if cursor.at == NULL or walk.out.sinks[op.column] == NULL:
+        return cursor
+    code = put_text(walk.out.sinks[op.column], walk.row, text.data, text.length)
+    return cursor if code == OK else fail_in_sink(walk, code, op.label)
 
 
-cdef FaultCode relation_ids_field(Walk *walk, const Op *op, Envelope *out) noexcept nogil:
-    cdef Sink *sink = out.sinks[op.column]
-    cdef size_t n = bytes_left(&walk.cursor) // 4
+cdef Cursor relation_ids_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
+    cdef Sink *sink = walk.out.sinks[op.column]
+    cdef size_t n = bytes_left(cursor) // 4
     cdef const uint8_t *p
     cdef size_t i, n_before
     if n > walk.count:
         n = walk.count
     # n is what the bytes hold, never what the count claims, so reserving for it is safe.
-    p = take(&walk.cursor, n * 4)
+    p = take(&cursor, n * 4)
     if n < walk.count:
-        return fail_truncated(walk, op.label, 4, -1)
+        return fail_truncated(walk, op.label, cursor, 4, -1)
     if sink == NULL:
-        return OK
+        return cursor
     n_before = sink.data.size // sizeof(int64_t)
     if n_before + n > <size_t>0x7FFFFFFF:
         return fail_in_sink(walk, FAULT_LIMIT_BATCH, op.label)
@@ -254,207 +308,251 @@ cdef FaultCode relation_ids_field(Walk *walk, const Op *op, Envelope *out) noexc
         return fail_in_sink(walk, FAULT_NO_MEMORY, op.label)
     for i in range(n):
         append_int64(&sink.data, be32(p + 4 * i))
-    return OK
+    return cursor
 
 
-cdef FaultCode columns_field(Walk *walk, const Op *op, Envelope *out) noexcept nogil:
-    cdef ColumnsSink *sink = out.columns
-    cdef size_t offset = offset_of(&walk.cursor)
-    cdef const uint8_t *p = take(&walk.cursor, 2)
-    cdef const uint8_t *name = NULL
+cdef Cursor columns_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
+    cdef ColumnsSink *sink = walk.out.columns
+    cdef const uint8_t *p = take(&cursor, 2)
     cdef const uint8_t *flags
-    cdef size_t length = 0
+    cdef Span name
     cdef uint16_t n
     cdef int32_t i
     cdef FaultCode code
     if p == NULL:
-        return fail_truncated(walk, op.label, 2, -1)
+        return fail_truncated(walk, op.label, cursor, 2, -1)
     n = be16(p)
     if n > walk.rules.max_columns:
-        return fail(walk, FAULT_LIMIT_COLUMNS, op.label, offset, walk.rules.max_columns, n, -1)
+        return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p, walk.rules.max_columns, n, -1)
     if sink != NULL:
-        if sink.flags.size // sizeof(int16_t) + n > <size_t>0x7FFFFFFF:
-            return fail_in_sink(walk, FAULT_LIMIT_BATCH, op.label)
-        if sink.name_ends.size == 0 and append_int32(&sink.name_ends, 0) != OK:
-            return fail_in_sink(walk, FAULT_NO_MEMORY, op.label)
-        if put_list(&sink.rows, walk.row, sink.flags.size // sizeof(int16_t)) != OK:
-            return fail_in_sink(walk, FAULT_NO_MEMORY, op.label)
+        code = open_columns(sink, walk.row, n)
+        if code != OK:
+            return fail_in_sink(walk, code, op.label)
     for i in range(n):
-        offset = offset_of(&walk.cursor)
-        flags = take(&walk.cursor, 1)
+        flags = take(&cursor, 1)
         if flags == NULL:
-            return fail_truncated(walk, op.label + PART_FLAGS, 1, i)
+            return fail_truncated(walk, op.label + PART_FLAGS, cursor, 1, i)
         if flags[0] > 1 and walk.rules.strict_flags:
-            return fail(walk, FAULT_BAD_FLAGS, op.label + PART_FLAGS, offset, 1, flags[0], i)
-        code = string_of(walk, op, op.label + PART_NAME, True, &name, &length, i)
-        if code != OK:
-            return code
-        p = take(&walk.cursor, 4)
+            return fail(walk, FAULT_BAD_FLAGS, op.label + PART_FLAGS, flags, 1, flags[0], i)
+        cursor = string_of(walk, op, op.label + PART_NAME, True, cursor, &name, i)
+        if cursor.at == NULL:
+            return cursor
+        p = take(&cursor, 4)
         if p == NULL:
-            return fail_truncated(walk, op.label + PART_TYPE_ID, 4, i)
-        if take(&walk.cursor, 4) == NULL:
-            return fail_truncated(walk, op.label + PART_TYPE_MODIFIER, 4, i)
-        if sink == NULL:
-            continue
-        if sink.names.size + length > <size_t>0x7FFFFFFF:
-            return fail_in_sink(walk, FAULT_LIMIT_BATCH, op.label)
-        if (
-            append_int16(&sink.flags, flags[0]) != OK
-            or reserve(&sink.names, length) != OK
-            or append_int64(&sink.type_ids, be32(p)) != OK
-            or append_int32(&sink.type_modifiers, <int32_t>be32(p + 4)) != OK
-        ):
-            return fail_in_sink(walk, FAULT_NO_MEMORY, op.label)
-        memcpy(sink.names.data + sink.names.size, name, length)
-        sink.names.size += length
-        if append_int32(&sink.name_ends, <int32_t>sink.names.size) != OK:
-            return fail_in_sink(walk, FAULT_NO_MEMORY, op.label)
-    return OK
+            return fail_truncated(walk, op.label + PART_TYPE_ID, cursor, 4, i)
+        if take(&cursor, 4) == NULL:
+            return fail_truncated(walk, op.label + PART_TYPE_MODIFIER, cursor, 4, i)
+        if sink != NULL:
+            code = put_column(sink, flags[0], name.data, name.length, be32(p), <int32_t>be32(p + 4))
+            if code != OK:
+                return fail_in_sink(walk, code, op.label)
+    return cursor
 
 
-cdef FaultCode open_tuple(Walk *walk, const Op *op, TupleSink *sink, size_t n) noexcept nogil:
-    """Start the row's tuple and make room for `n` cells and for all the bytes that are left."""
-    cdef size_t left = bytes_left(&walk.cursor)
-    cdef size_t n_cells = sink.letters.size
-    if n > left:
-        # The claimed count does not fit: the walk will fault, and needs no more room than this.
-        n = left
-    if n_cells + n > <size_t>0x7FFFFFFF or sink.values.size + left > <size_t>0x7FFFFFFF:
-        return fail_in_sink(walk, FAULT_LIMIT_BATCH, op.label)
-    if put_list(&sink.rows, walk.row, n_cells) != OK or reserve(&sink.letters, n) != OK:
-        return fail_in_sink(walk, FAULT_NO_MEMORY, op.label)
-    if sink.wants_values:
-        if sink.ends.size == 0 and append_int32(&sink.ends, 0) != OK:
-            return fail_in_sink(walk, FAULT_NO_MEMORY, op.label)
-        if reserve(&sink.ends, n * sizeof(int32_t)) != OK or reserve(&sink.values, left) != OK:
-            return fail_in_sink(walk, FAULT_NO_MEMORY, op.label)
-    return OK
+# -- tuples ----------------------------------------------------------------------------------------------------------
+
+cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Span *value) noexcept nogil:
+    """One tuple column: its value, NULL for n and u. False where it is not well-formed; `fail_in_cell` says why."""
+    cdef const uint8_t *kind = take(cursor, 1)
+    cdef const uint8_t *p
+    if kind == NULL:
+        return False
+    if kind[0] == c"t" or kind[0] == c"b":
+        p = take(cursor, 4)
+        if p == NULL:
+            return False
+        # The length is checked against what is left before anything is reserved: a corrupt length must cost nothing.
+        value.length = be32(p)
+        value.data = take(cursor, value.length)
+        return value.data != NULL and value.length <= max_value_bytes
+    value.data = NULL
+    return kind[0] == c"n" or kind[0] == c"u"
 
 
-cdef FaultCode tuple_field(Walk *walk, const Op *op, TupleSink *sink) noexcept nogil:
-    """TupleData: Int16 count, then per column a kind and, for t and b, an Int32 length and the value."""
-    cdef Cursor *cursor = &walk.cursor
-    cdef const uint8_t *end = cursor.end
-    cdef size_t offset = offset_of(cursor)
-    cdef const uint8_t *p = take(cursor, 2)
+cdef Cursor fail_in_cell(Walk *walk, const Op *op, const uint8_t *kind, const uint8_t *end, int32_t i) noexcept nogil:
+    """What is wrong with the cell at `kind`, which `take_cell` has refused."""
+    cdef Cursor cursor
+    cdef Span value
+    cursor.at = kind
+    cursor.end = end
+    if take(&cursor, 1) == NULL:
+        return fail_truncated(walk, op.label + PART_CELL, cursor, 1, i)
+    if kind[0] != c"t" and kind[0] != c"b":
+        return fail(walk, FAULT_BAD_COLUMN_KIND, op.label + PART_CELL, kind, 0, kind[0], i)
+    return value_of(walk, op.label + PART_CELL, cursor, &value, i)
+
+
+cdef inline void copy_short(uint8_t *target, const uint8_t *value, size_t length, size_t readable) noexcept nogil:
+    """Copy at most 16 bytes: most values are short, and blocks of constant size cost less than a call.
+
+    `readable` bytes of the payload are there from the value's start on, and never more are read; the sink has slack
+    for what is written past the value.
+    """
+    cdef size_t i
+    if readable >= 16:
+        memcpy(target, value, 16)
+    elif length >= 8:
+        # Two blocks that overlap in the middle.
+        memcpy(target, value, 8)
+        memcpy(target + length - 8, value + length - 8, 8)
+    elif length >= 4:
+        memcpy(target, value, 4)
+        memcpy(target + length - 4, value + length - 4, 4)
+    else:
+        for i in range(length):
+            target[i] = value[i]
+
+
+cdef Cursor check_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n) noexcept nogil:
+    cdef size_t max_value_bytes = walk.rules.max_value_bytes
     cdef const uint8_t *kind
-    cdef uint8_t *letters = NULL
-    cdef uint8_t *values = NULL
-    cdef int32_t *ends = NULL
-    cdef size_t length = 0, size = 0
-    cdef uint16_t n
+    cdef Span value
     cdef int32_t i
+    for i in range(n):
+        kind = cursor.at
+        if not take_cell(&cursor, max_value_bytes, &value):
+            return fail_in_cell(walk, op, kind, cursor.end, i)
+    return cursor
+
+
+cdef Cursor copy_letters(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
+    """Cells of which only the formats are wanted."""
+    cdef size_t max_value_bytes = walk.rules.max_value_bytes
+    cdef uint8_t *letters = sink.letters.data + sink.letters.size
+    cdef const uint8_t *kind
+    cdef Span value
+    cdef int32_t i
+    for i in range(n):
+        kind = cursor.at
+        if not take_cell(&cursor, max_value_bytes, &value):
+            return fail_in_cell(walk, op, kind, cursor.end, i)
+        letters[i] = kind[0]
+    sink.letters.size += n
+    return cursor
+
+
+cdef Cursor copy_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
+    """Cells with their values."""
+    cdef size_t max_value_bytes = walk.rules.max_value_bytes
+    cdef uint8_t *letters = sink.letters.data + sink.letters.size
+    cdef int32_t *ends = <int32_t *>(sink.ends.data + sink.ends.size)
+    cdef uint8_t *start = sink.values.data
+    cdef uint8_t *values = start + sink.values.size
+    cdef const uint8_t *kind
+    cdef Span value
+    cdef int32_t i
+    for i in range(n):
+        kind = cursor.at
+        if not take_cell(&cursor, max_value_bytes, &value):
+            return fail_in_cell(walk, op, kind, cursor.end, i)
+        letters[i] = kind[0]
+        if value.data != NULL:
+            if value.length <= 16:
+                copy_short(values, value.data, value.length, <size_t>(cursor.end - value.data))
+            else:
+                memcpy(values, value.data, value.length)
+            values += value.length
+        ends[i] = <int32_t>(values - start)
+    sink.letters.size += n
+    sink.ends.size += n * sizeof(int32_t)
+    sink.values.size = <size_t>(values - start)
+    return cursor
+
+
+cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleSink *sink) noexcept nogil:
+    """TupleData: Int16 count, then per column a kind and, for t and b, an Int32 length and the value."""
+    cdef const uint8_t *p = take(&cursor, 2)
+    cdef uint16_t n
     cdef FaultCode code
     if p == NULL:
-        return fail_truncated(walk, op.label, 2, -1)
+        return fail_truncated(walk, op.label, cursor, 2, -1)
     n = be16(p)
     if n > walk.rules.max_columns:
-        return fail(walk, FAULT_LIMIT_COLUMNS, op.label, offset, walk.rules.max_columns, n, -1)
-    if sink != NULL:
-        code = open_tuple(walk, op, sink, n)
-        if code != OK:
-            return code
-        letters = sink.letters.data + sink.letters.size
-        if sink.wants_values:
-            values = sink.values.data
-            ends = <int32_t *>(sink.ends.data + sink.ends.size)
-            size = sink.values.size
-    for i in range(n):
-        kind = take(cursor, 1)
-        if kind == NULL:
-            return fail_truncated(walk, op.label + PART_CELL, 1, i)
-        if kind[0] == c"t" or kind[0] == c"b":
-            code = length_of(walk, op.label + PART_CELL, &length, i)
-            if code != OK:
-                return code
-            p = cursor.at
-            cursor.at += length
-            if ends != NULL:
-                # Most values are short: one block copied whole costs less than a call. Only bytes of this payload
-                # are read, and the sink has slack for what is written past the value.
-                if length <= 16 and <size_t>(end - p) >= 16:
-                    memcpy(values + size, p, 16)
-                else:
-                    memcpy(values + size, p, length)
-                size += length
-        elif kind[0] != c"n" and kind[0] != c"u":
-            return fail(
-                walk, FAULT_BAD_COLUMN_KIND, op.label + PART_CELL, offset_of(cursor) - 1, 0, kind[0], i
-            )
-        if letters != NULL:
-            letters[i] = kind[0]
-            if ends != NULL:
-                ends[i] = <int32_t>size
-    if sink != NULL:
-        sink.letters.size += n
-        if ends != NULL:
-            sink.ends.size += n * sizeof(int32_t)
-            sink.values.size = size
-    return OK
+        return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p, walk.rules.max_columns, n, -1)
+    if sink == NULL:
+        return check_cells(walk, op, cursor, n)
+    code = open_tuple(sink, walk.row, n, bytes_left(cursor))
+    if code != OK:
+        return fail_in_sink(walk, code, op.label)
+    if sink.wants_values:
+        return copy_cells(walk, op, cursor, n, sink)
+    return copy_letters(walk, op, cursor, n, sink)
 
 
-cdef inline FaultCode old_type_field(Walk *walk, const Op *op, Envelope *out) noexcept nogil:
+cdef inline Cursor old_type_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
     """K or O; where it is optional, anything else is left for the new tuple to judge."""
-    cdef const uint8_t *p = take(&walk.cursor, 1)
-    cdef FaultCode code
+    cdef const uint8_t *p = take(&cursor, 1)
     if p == NULL:
-        return fail_truncated(walk, op.label, 1, -1)
-    if p[0] != c"K" and p[0] != c"O":
-        walk.cursor.at -= 1
-        if op.optional:
-            return OK
-        return fail(walk, FAULT_BAD_TUPLE_TAG, op.label, offset_of(&walk.cursor), 0, p[0], -1)
-    walk.old_type = p[0]
-    if out.sinks[op.column] == NULL:
-        return OK
-    code = put_text(out.sinks[op.column], walk.row, p, 1)
-    return OK if code == OK else fail_in_sink(walk, code, op.label)
+        return fail_truncated(walk, op.label, cursor, 1, -1)
+    if p[0] == c"K" or p[0] == c"O":
+        walk.old_type = p[0]
+        if not put_letter(walk, op, p):
+            cursor.at = NULL
+    elif op.optional:
+        cursor.at = p
+    else:
+        return fail(walk, FAULT_BAD_TUPLE_TAG, op.label, p, 0, p[0], -1)
+    return cursor
 
 
-cdef inline FaultCode new_tuple_field(Walk *walk, const Op *op, Envelope *out) noexcept nogil:
-    cdef const uint8_t *p = take(&walk.cursor, 1)
+cdef inline Cursor new_tuple_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
+    cdef const uint8_t *p = take(&cursor, 1)
     if p == NULL:
-        return fail_truncated(walk, op.label, 1, -1)
+        return fail_truncated(walk, op.label, cursor, 1, -1)
     if p[0] != c"N":
-        return fail(walk, FAULT_BAD_TUPLE_TAG, op.label, offset_of(&walk.cursor) - 1, 0, p[0], -1)
-    return tuple_field(walk, op, out.new)
+        return fail(walk, FAULT_BAD_TUPLE_TAG, op.label, p, 0, p[0], -1)
+    return tuple_field(walk, op, cursor, walk.out.new)
 
 
-cdef FaultCode walk_fields(Walk *walk, const MessagePlan *message, bint streamed, Envelope *out) noexcept nogil:
-    cdef const Op *op
-    cdef FaultCode code = OK
-    cdef int i
+# -- messages --------------------------------------------------------------------------------------------------------
+
+cdef Cursor later_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
+    """A field that is not of constant width, or stands behind one."""
+    if op.form == COLUMNS:
+        return columns_field(walk, op, cursor)
+    if op.form == RELATION_IDS:
+        return relation_ids_field(walk, op, cursor)
+    if op.width:
+        return take_fixed(walk, op, cursor)
+    return text_field(walk, op, cursor)
+
+
+cdef inline Cursor walk_fields(Walk *walk, const MessagePlan *message, bint streamed, Cursor cursor) noexcept nogil:
+    """All fields of a message, in wire order."""
+    cdef const Op *op = &message.ops[0]
+    cdef const Op *stop = op + message.n_ops
+    cdef const Op *later = op + message.n_window
+    cdef const uint8_t *p
     if streamed:
-        code = fixed_field(walk, &message.prefix, out)
-        if code != OK:
-            return code
-    for i in range(message.n_ops):
-        op = &message.ops[i]
-        if op.width:
-            # The optional fields end a message: all of them are there, or none.
-            if op.optional and walk.cursor.at == walk.cursor.end and not message.ops[i - 1].optional:
-                break
-            code = fixed_field(walk, op, out)
-        elif op.form == NEW_TUPLE:
-            code = new_tuple_field(walk, op, out)
+        cursor = take_fixed(walk, &message.prefix, cursor)
+        if cursor.at == NULL:
+            return cursor
+    p = take(&cursor, message.window)
+    if p == NULL:
+        return window_to_fault(walk, message, cursor)
+    while op != later:
+        if not fixed_field(walk, op, p):
+            cursor.at = NULL
+            return cursor
+        p += op.width
+        op += 1
+    while op != stop:
+        if op.form == NEW_TUPLE:
+            cursor = new_tuple_field(walk, op, cursor)
         elif op.form == OLD_TYPE:
-            code = old_type_field(walk, op, out)
+            cursor = old_type_field(walk, op, cursor)
         elif op.form == OLD_TUPLE:
             if walk.old_type:
-                code = tuple_field(walk, op, out.old)
-        elif op.form == COLUMNS:
-            code = columns_field(walk, op, out)
-        elif op.form == RELATION_IDS:
-            code = relation_ids_field(walk, op, out)
-        elif op.form != FORMATS:
-            code = text_field(walk, op, out)
-        if code != OK:
-            return code
-    if walk.cursor.at != walk.cursor.end:
-        return fail(
-            walk, FAULT_TRAILING, message.label, offset_of(&walk.cursor), 0, <int64_t>bytes_left(&walk.cursor), -1
-        )
-    return OK
+                cursor = tuple_field(walk, op, cursor, walk.out.old)
+        elif op.optional and cursor.at == cursor.end and not (op - 1).optional:
+            # The optional fields end a message: all of them are there, or none.
+            return cursor
+        else:
+            cursor = later_field(walk, op, cursor)
+        if cursor.at == NULL:
+            return cursor
+        op += 1
+    return cursor
 
 
 cdef Rules rules_of(object limits, bint strict_flags) except *:
@@ -484,34 +582,56 @@ cdef FaultCode walk_message(
     """
     cdef Walk walk
     cdef const MessagePlan *message
-    cdef FaultCode code
-    cdef size_t relation_at
-    walk.fault = fault
+    cdef Cursor cursor
+    cdef int index
+    walk.start = payload
     walk.rules = rules
+    walk.out = out
+    walk.fault = fault
     walk.row = row
     walk.count = 0
     walk.old_type = 0
-    walk.cursor.start = payload
-    walk.cursor.at = payload
-    walk.cursor.end = payload + length
-    fault.relation = -1
-    fault.row = row
-    if length == 0:
-        return fail(&walk, FAULT_EMPTY, -1, 0, 1, 0, -1)
-    fault.tag = payload[0]
-    if length > rules.max_payload_bytes:
-        return fail(&walk, FAULT_LIMIT_PAYLOAD, -1, 0, <int64_t>rules.max_payload_bytes, <int64_t>length, -1)
-    if plan.by_tag[payload[0]] == N_MESSAGES:
-        return fail(&walk, FAULT_UNKNOWN_TAG, -1, 0, recognise(payload, length), payload[0], -1)
-    message = &plan.messages[plan.by_tag[payload[0]]]
-    walk.cursor.at += 1
+    cursor.at = payload
+    cursor.end = payload + length
+    if length == 0 or length > rules.max_payload_bytes or plan.by_tag[payload[0]] == N_MESSAGES:
+        return fail_whole(&walk, cursor)
+    index = plan.by_tag[payload[0]]
+    message = &plan.messages[index]
+    if not out.seen[index] and open_slots(out, message, index) != OK:
+        fail_in_sink(&walk, FAULT_NO_MEMORY, message.label)
+        return FAULT_NO_MEMORY
+    cursor.at += 1
     streamed = streamed and message.streamed
-    code = walk_fields(&walk, message, streamed, out)
-    if code != OK and message.relation_at >= 0:
-        relation_at = 1 + <size_t>message.relation_at + (4 if streamed else 0)
-        if length >= relation_at + 4:
-            fault.relation = be32(payload + relation_at)
-    return code
+    cursor = walk_fields(&walk, message, streamed, cursor)
+    if cursor.at == cursor.end and cursor.at != NULL:
+        return OK
+    if cursor.at != NULL:
+        fail(&walk, FAULT_TRAILING, message.label, cursor.at, 0, <int64_t>bytes_left(cursor), -1)
+    name_message(&walk, message, streamed, length)
+    return fault.code
+
+
+cdef FaultCode fail_whole(Walk *walk, Cursor cursor) noexcept nogil:
+    """A payload of which not even the tag stands."""
+    cdef size_t length = bytes_left(cursor)
+    walk.fault.tag = 0 if length == 0 else cursor.at[0]
+    if length == 0:
+        fail(walk, FAULT_EMPTY, -1, cursor.at, 1, 0, -1)
+    elif length > walk.rules.max_payload_bytes:
+        fail(
+            walk, FAULT_LIMIT_PAYLOAD, -1, cursor.at, <int64_t>walk.rules.max_payload_bytes, <int64_t>length, -1
+        )
+    else:
+        fail(walk, FAULT_UNKNOWN_TAG, -1, cursor.at, recognise(cursor.at, length), cursor.at[0], -1)
+    return walk.fault.code
+
+
+cdef void name_message(Walk *walk, const MessagePlan *message, bint streamed, size_t length) noexcept nogil:
+    """Add to a fault the message's tag and the OID of the relation it is about."""
+    cdef size_t at = 1 + <size_t>message.relation_at + (4 if streamed else 0)
+    walk.fault.tag = message.tag
+    if message.relation_at >= 0 and length >= at + 4:
+        walk.fault.relation = be32(walk.start + at)
 
 
 cdef FaultCode judge_fault(
