@@ -162,7 +162,7 @@ def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema)
             arrays.append(_columns(field.type, n_rows, *parts))
         elif pa.types.is_list(field.type):
             validity, offsets, items = parts
-            child = _array(field.type.value_type, len(items) // 8, (None, items))
+            child = _array(field.type.value_type, items.size // 8, (None, items))
             arrays.append(_array(field.type, n_rows, (validity, offsets), [child]))
         else:
             arrays.append(_array(field.type, n_rows, parts))
@@ -172,8 +172,7 @@ def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema)
 def _array(
     type: pa.DataType, length: int, buffers: tuple[Any, ...], children: list[pa.Array] | None = None
 ) -> pa.Array:
-    wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-    return pa.Array.from_buffers(type, length, wrapped, children=children)
+    return pa.Array.from_buffers(type, length, buffers, children=children)
 
 
 def _nulls(type: pa.DataType, length: int, zeros: pa.Buffer) -> pa.Array:

@@ -28,6 +28,12 @@ cdef enum FaultCode:
     # Not about the payload: these two become MemoryError and ValueError.
     FAULT_NO_MEMORY
     FAULT_BAD_ARRAY
+    # No fault: a scan that hoped for no stream has met one, and is to be judged in full.
+    STREAM_MET
+
+cdef extern from *:
+    # Tells the compiler which way to lay out: faults are cold, and must not crowd the hot path's registers.
+    bint rarely "unlikely"(bint condition) noexcept nogil
 
 cdef struct Fault:
     FaultCode code

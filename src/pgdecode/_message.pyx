@@ -23,7 +23,7 @@ from pgdecode._plan cimport (
     Op,
     PlanTable,
 )
-from pgdecode._walk cimport Envelope, Rules, judge_fault, rules_of, walk_message
+from pgdecode._walk cimport Envelope, Rules, Walk, judge_fault, rules_of, walk_message
 
 from datetime import datetime, timedelta, timezone
 
@@ -135,15 +135,21 @@ def decode_one(const uint8_t[::1] payload not None, bint in_stream, object limit
     cdef const MessagePlan *message
     cdef Envelope nothing
     cdef Fault fault
+    cdef Walk walk
     cdef FaultCode code
     cdef Reader reader
     cdef int i
     if length:
         data = &payload[0]
     memset(&nothing, 0, sizeof(nothing))
-    code = walk_message(plan, data, length, in_stream, &rules, &nothing, 0, &fault)
+    memset(&walk, 0, sizeof(walk))
+    walk.plan = plan
+    walk.rules = &rules
+    walk.out = &nothing
+    walk.fault = &fault
+    code = walk_message(&walk, data, length, in_stream)
     if code != OK:
-        judge_fault(plan, data, length, in_stream, &rules, &nothing, code, &fault)
+        judge_fault(&walk, &nothing, data, length, in_stream, code)
         raise error_of(&fault, PLAN.labels, False)
     message = &plan.messages[plan.by_tag[data[0]]]
     reader = Reader()

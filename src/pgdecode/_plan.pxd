@@ -55,6 +55,7 @@ cdef struct MessagePlan:
     bint streamed        # may carry the xid prefix
     int8_t relation_at   # offset of the relation OID after the prefix, -1 where there is none
     int16_t label        # the message's own name
+    int16_t new_op       # I and U: index of the NEW_TUPLE that may stand right after the relation OID, else 0
     int n_ops
     int n_window         # ops at the front that are of constant width and always there
     uint8_t window       # bytes of these
@@ -63,8 +64,9 @@ cdef struct MessagePlan:
 
 cdef enum TagClass:
     TAG_OTHER
-    TAG_DELIMITER        # stands only at or outside the ends of a stream's block
     TAG_MARKED           # I, U, D: a byte after the relation OID tells a plain message from a streamed one
+    TAG_DELIMITER        # stands only at or outside the ends of a stream's block
+    TAG_STREAM           # a delimiter that starts or stops a block
 
 cdef struct PlanTable:
     uint8_t[256] tag_class

@@ -53,6 +53,8 @@ cdef class Plan:
                     plan.window += op.width
                 plan.ops[plan.n_ops] = op
                 plan.n_ops += 1
+                if op.form == NEW_TUPLE and plan.n_window == 1:
+                    plan.new_op = plan.n_ops - 1
             self.table.tag_class[plan.tag] = class_of(message)
         for index, base in enumerate(table.XID_BASES):
             self.table.bases[index] = word_of(base)
@@ -75,6 +77,8 @@ def class_of(message):
     forms = {item.wire.form for item in table.wire_fields(message)}
     if forms & {table.Form.OLD_TYPE, table.Form.NEW_TUPLE}:
         return TAG_MARKED
+    if message in (table.StreamStart, table.StreamStop):
+        return TAG_STREAM
     # An Origin carries no xid, but it stands inside a block too.
     is_delimiter = table.Form.XID_PREFIX not in forms and message is not table.Origin
     return TAG_DELIMITER if is_delimiter else TAG_OTHER

@@ -6,17 +6,16 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport (
-    FAULT_BAD_ARRAY,
-    FAULT_EMPTY,
     FAULT_LIMIT_BATCH,
     FAULT_NO_MEMORY,
     FAULT_STATE_DESYNC,
     OK,
+    STREAM_MET,
     Fault,
     FaultCode,
     error_of,
 )
-from pgdecode._plan cimport N_ENVELOPE, PLAN, TAG_DELIMITER, PlanTable
+from pgdecode._plan cimport N_ENVELOPE, PLAN
 from pgdecode._sink cimport (
     SINK_BOOL,
     SINK_INT16,
@@ -31,32 +30,29 @@ from pgdecode._sink cimport (
     finish_columns,
     finish_sink,
     finish_tuple,
+    finish_words,
     free_columns,
     free_sink,
     free_tuple,
     free_words,
-    finish_words,
     open_words,
     put_text,
     undo_columns,
     undo_row,
     undo_tuple,
 )
-from pgdecode._source cimport ABSENT, CORRUPT, Presence, Segment, Source, Span, payload_at
+from pgdecode._source cimport Segment, Source
 from pgdecode._streams cimport (
-    BASIS_SHIFT,
+    BASIS_ORDER,
     CARRY_NONE,
     CARRY_PLAIN,
     CARRY_STREAMED,
-    DOUBTFUL,
-    STREAMED,
     Carry,
     Window,
     judge_by_order,
     judge_each,
-    judge_plain,
 )
-from pgdecode._walk cimport Envelope, Rules, judge_fault, rules_of, walk_message
+from pgdecode._walk cimport BASIS_SHIFT, STREAMED, Envelope, Rules, Walk, rules_of, walk_rows
 
 from pgdecode import messages
 
@@ -98,28 +94,26 @@ cdef class Scan:
     cdef TupleSink old, new
     cdef ColumnsSink columns
     cdef Envelope out       # the wanted sinks
-    cdef Envelope nothing   # no sink at all
     cdef WordSink kinds
     cdef WordSink bases
     cdef Sink *errors
     cdef Rules rules
     cdef Faults faults
     cdef uint8_t *verdicts
-    cdef const PlanTable *plan
+    cdef Walk walk
     cdef Source source
     cdef bint permissive
-    cdef bint judged_by_tags
-    cdef Fault stopped
+    cdef Fault fault
     cdef Carry carry
 
     def __cinit__(self, Source source, object fields, object limits, bint strict_flags, bint permissive):
         self.source = source
-        self.plan = &PLAN.table
+        self.walk.plan = &PLAN.table
+        self.walk.rules = &self.rules
+        self.walk.out = &self.out
+        self.walk.fault = &self.fault
         self.permissive = permissive
         self.rules = rules_of(limits, strict_flags)
-        self.verdicts = <uint8_t *>calloc(<size_t>source.n_rows + 1, 1)
-        if self.verdicts == NULL:
-            raise MemoryError()
         self.open_sinks(frozenset(fields))
 
     def __dealloc__(self):
@@ -161,8 +155,10 @@ cdef class Scan:
         # These three are filled here and not by the walk.
         if "kind" in fields:
             open_words(&self.kinds, self.source.n_rows)
+            self.out.kinds = self.kinds.indexes.data
         if "xid_basis" in fields:
             open_words(&self.bases, self.source.n_rows)
+            self.out.bases = self.bases.indexes.data
         self.errors = self.out.sinks[NAMES.index("error")]
         return 0
 
@@ -177,29 +173,22 @@ cdef class Scan:
         in_full : bool
             With in_stream None: look for contradictions too, as is needed when a payload is malformed.
         """
-        cdef Window window
-        cdef FaultCode code = OK
         cdef const uint8_t[::1] explicit
-        cdef bint by_order = in_stream is None
         self.carry = CARRY_NONE if carry is None else CARRY_STREAMED if carry else CARRY_PLAIN
         if isinstance(in_stream, bool):
-            memset(self.verdicts, STREAMED if in_stream else 0, <size_t>self.source.n_rows)
-        elif by_order or isinstance(in_stream, str):
-            window.segments = self.source.segments
-            window.n_segments = self.source.n_segments
-            window.plan = self.plan
-            window.rules = &self.rules
-            window.nothing = &self.nothing
-            window.verdicts = self.verdicts
-            with nogil:
-                if by_order and not in_full:
-                    self.judged_by_tags = judge_plain(&window, &self.carry)
-                if not by_order:
-                    code = judge_each(&window)
-                elif not self.judged_by_tags:
-                    code = judge_by_order(&window, &self.carry)
-            if code != OK:
-                raise MemoryError()
+            self.walk.verdict = STREAMED if in_stream else 0
+            return None
+        if in_stream is None and not in_full and self.carry != CARRY_STREAMED:
+            # Most data has no stream in it: no pass over it is spent on finding that out.
+            self.walk.hopeful = True
+            self.walk.verdict = BASIS_ORDER << BASIS_SHIFT
+            return False
+        self.verdicts = <uint8_t *>calloc(<size_t>self.source.n_rows + 1, 1)
+        if self.verdicts == NULL:
+            raise MemoryError()
+        self.walk.verdicts = self.verdicts
+        if in_stream is None or isinstance(in_stream, str):
+            self.judge_rows(in_stream is None)
         elif self.source.n_rows:
             explicit = in_stream
             if explicit.shape[0] != self.source.n_rows:
@@ -207,18 +196,36 @@ cdef class Scan:
             memcpy(self.verdicts, &explicit[0], <size_t>self.source.n_rows)
         return None if self.carry == CARRY_NONE else self.carry == CARRY_STREAMED
 
+    cdef int judge_rows(self, bint by_order) except -1:
+        cdef Envelope nothing
+        cdef Walk walk = self.walk
+        cdef Window window
+        cdef FaultCode code
+        memset(&nothing, 0, sizeof(nothing))
+        walk.out = &nothing
+        window.segments = self.source.segments
+        window.n_segments = self.source.n_segments
+        window.plan = walk.plan
+        window.walk = &walk
+        window.verdicts = self.verdicts
+        with nogil:
+            code = judge_by_order(&window, &self.carry) if by_order else judge_each(&window)
+        if code != OK:
+            raise MemoryError()
+        return 0
+
     def run(self):
         """Decode all rows; returns {column name: tuple of buffers}, columns that no row fills left out.
 
-        None where a malformed payload calls for another scan, judged in full.
+        None where the hope that no stream is in the batch was in vain: judge in full, then.
         """
         cdef FaultCode code
         with nogil:
             code = self.scan()
-        if self.judged_by_tags and self.is_doubted(code):
+        if self.walk.hopeful and self.is_doubted(code):
             return None
         if code != OK:
-            raise error_of(&self.stopped, PLAN.labels, True)
+            raise error_of(&self.fault, PLAN.labels, True)
         self.write_errors()
         found = {}
         for i, name in enumerate(NAMES):
@@ -230,23 +237,22 @@ cdef class Scan:
                 found[name] = parts
         words = (
             ("columns", finish_columns(&self.columns)),
-            ("kind", finish_words(&self.kinds, self.plan.kinds)),
-            ("xid_basis", finish_words(&self.bases, self.plan.bases)),
+            ("kind", finish_words(&self.kinds, PLAN.table.kinds)),
+            ("xid_basis", finish_words(&self.bases, PLAN.table.bases)),
         )
         found.update((name, parts) for name, parts in words if parts is not None)
         return found
 
     cdef bint is_doubted(self, FaultCode code) noexcept nogil:
-        """Whether a fault met may change what the other rows are: a delimiter that is none, or a contradiction."""
+        """Whether rows may be other than plain: no delimiter tells, or a fault may change what the others are."""
         cdef size_t i
         if code != OK:
-            return code < FAULT_LIMIT_BATCH
+            return code < FAULT_LIMIT_BATCH or code == STREAM_MET
+        if self.carry == CARRY_NONE and not self.walk.has_delimiter:
+            return True
         for i in range(self.faults.n):
             if self.faults.items[i].code == FAULT_STATE_DESYNC:
                 return True
-            if self.faults.items[i].code != FAULT_EMPTY:
-                if self.plan.tag_class[self.faults.items[i].tag] == TAG_DELIMITER:
-                    return True
         return False
 
     cdef int write_errors(self) except -1:
@@ -261,57 +267,26 @@ cdef class Scan:
         return 0
 
     cdef FaultCode scan(self) noexcept nogil:
+        """All rows; stops at a fault that is not to be kept for the `error` column."""
         cdef Py_ssize_t i
-        cdef int64_t row, first = 0
+        cdef int64_t next
         cdef FaultCode code
         cdef const Segment *segment
         for i in range(self.source.n_segments):
             segment = &self.source.segments[i]
-            for row in range(segment.n_rows):
-                code = self.scan_row(segment, row, first + row)
-                if code != OK:
+            next = 0
+            while next < segment.n_rows:
+                code = walk_rows(&self.walk, segment, &next)
+                # The last few codes are not about one payload, and end the batch in every mode.
+                if code != OK and (code >= FAULT_LIMIT_BATCH or not self.permissive):
                     return code
-            first += segment.n_rows
+                if code != OK:
+                    self.undo(self.walk.row)
+                    if keep_fault(&self.faults, &self.fault) != OK:
+                        return FAULT_NO_MEMORY
+                    next += 1
+            self.walk.first_row += segment.n_rows
         return OK
-
-    cdef inline FaultCode scan_row(self, const Segment *segment, int64_t index, int64_t row) noexcept nogil:
-        """Decode one row; OK also where its fault was kept for the `error` column."""
-        cdef Span payload
-        cdef FaultCode code
-        cdef Presence presence = payload_at(segment, index, &payload)
-        cdef uint8_t verdict = self.verdicts[row]
-        cdef uint8_t kind
-        if presence == ABSENT:
-            return OK
-        if presence == CORRUPT:
-            self.stopped.row = row
-            self.stopped.code = FAULT_BAD_ARRAY
-            return FAULT_BAD_ARRAY
-        code = walk_message(
-            self.plan, payload.data, payload.length, verdict & STREAMED, &self.rules, &self.out, row, &self.stopped
-        )
-        if (code != OK or verdict & DOUBTFUL) and code < FAULT_LIMIT_BATCH:
-            code = judge_fault(
-                self.plan, payload.data, payload.length, verdict & STREAMED, &self.rules, &self.nothing, code,
-                &self.stopped,
-            )
-        if code == OK:
-            # The columns that no field of a message fills: its kind, and how its xid prefix was decided.
-            kind = self.plan.by_tag[payload.data[0]]
-            if self.kinds.indexes != NULL:
-                self.kinds.indexes[row] = kind
-            if self.bases.indexes != NULL and self.plan.messages[kind].streamed:
-                self.bases.indexes[row] = verdict >> BASIS_SHIFT
-            return OK
-        if code >= FAULT_LIMIT_BATCH or not self.permissive:
-            # The last three are not about this payload, and end the batch in every mode.
-            self.stopped.code = code
-            return code
-        self.undo(row)
-        code = keep_fault(&self.faults, &self.stopped)
-        if code != OK:
-            self.stopped.code = code
-        return code
 
     cdef void undo(self, int64_t row) noexcept nogil:
         """Make the row null again in every column."""

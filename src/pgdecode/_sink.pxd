@@ -6,18 +6,10 @@ A sink that no row fills allocates nothing. Rows are filled in ascending order, 
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, malloc, realloc
 from libc.string cimport memcpy
 
-from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode
-
-cdef enum:
-    SLACK = 32  # bytes past the end that a block copy may scribble on; never exported
-
-cdef struct Bytes:
-    uint8_t *data
-    size_t size
-    size_t capacity
+from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, rarely
+from pgdecode._memory cimport Bytes, grow, open_zeroed, reserve
 
 cdef enum SinkType:
     SINK_BOOL
@@ -30,9 +22,9 @@ cdef struct Sink:
     SinkType type
     int64_t n_rows
     int64_t next_row     # TEXT, LIST: offsets are written for all rows before this one
-    uint8_t *validity    # one bit a row, all 0 at first
-    uint8_t *values      # BOOL, INT16, INT64: all 0 at first, so null slots hold no old memory
-    int32_t *offsets     # TEXT, LIST: n_rows + 1
+    Bytes validity       # one bit a row, all 0 at first
+    Bytes values         # BOOL, INT16, INT64: all 0 at first, so null slots hold no old memory
+    Bytes offsets        # TEXT, LIST: n_rows + 1 int32
     Bytes data           # TEXT: the bytes; LIST of int64: the items
 
 cdef struct TupleSink:
@@ -65,26 +57,7 @@ cdef struct Word:
 cdef struct WordSink:
     # A string column of few words: a byte a row while scanning, NO_WORD where null.
     int64_t n_rows
-    uint8_t *indexes
-
-
-cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
-    """Make room for `extra` more bytes and the slack."""
-    cdef size_t needed, capacity
-    cdef void *data
-    if extra <= bytes.capacity - bytes.size and bytes.data != NULL:
-        return OK
-    # Payloads are limited to 1 GiB and sinks to 2 GiB, so none of these sums can wrap.
-    needed = bytes.size + extra
-    capacity = bytes.capacity + (bytes.capacity >> 1)
-    if capacity < needed:
-        capacity = needed
-    data = realloc(bytes.data, capacity + SLACK)
-    if data == NULL:
-        return FAULT_NO_MEMORY
-    bytes.data = <uint8_t *>data
-    bytes.capacity = capacity
-    return OK
+    Bytes indexes
 
 
 cdef inline size_t width_of(const Sink *sink) noexcept nogil:
@@ -92,37 +65,39 @@ cdef inline size_t width_of(const Sink *sink) noexcept nogil:
     return 8 if sink.type == SINK_INT64 else 2 if sink.type == SINK_INT16 else 1
 
 
+cdef inline FaultCode open_validity(Sink *sink) noexcept nogil:
+    return open_zeroed(&sink.validity, <size_t>(sink.n_rows + 7) // 8)
+
+
 cdef inline FaultCode open_fixed(Sink *sink) noexcept nogil:
     """First fill of a column of constant width: the caller then writes values and validity in place."""
-    sink.validity = <uint8_t *>calloc(<size_t>(sink.n_rows + 7) // 8, 1)
-    sink.values = <uint8_t *>calloc(<size_t>sink.n_rows, width_of(sink))
-    return FAULT_NO_MEMORY if sink.validity == NULL or sink.values == NULL else OK
+    if open_validity(sink) != OK:
+        return FAULT_NO_MEMORY
+    return open_zeroed(&sink.values, <size_t>sink.n_rows * width_of(sink))
 
 
 cdef inline FaultCode open_offsets(Sink *sink) noexcept nogil:
-    """First fill of a column with offsets."""
-    if sink.validity == NULL:
-        sink.validity = <uint8_t *>calloc(<size_t>(sink.n_rows + 7) // 8, 1)
-        if sink.validity == NULL:
-            return FAULT_NO_MEMORY
-    sink.offsets = <int32_t *>malloc((<size_t>sink.n_rows + 1) * sizeof(int32_t))
-    return FAULT_NO_MEMORY if sink.offsets == NULL else OK
+    """First fill of a column with offsets, which `pad_offsets` writes."""
+    if open_validity(sink) != OK:
+        return FAULT_NO_MEMORY
+    return grow(&sink.offsets, (<size_t>sink.n_rows + 1) * sizeof(int32_t))
 
 
 cdef inline void set_valid(Sink *sink, int64_t row) noexcept nogil:
-    sink.validity[row >> 3] |= <uint8_t>(1 << (row & 7))
+    sink.validity.data[row >> 3] |= <uint8_t>(1 << (row & 7))
 
 
 cdef inline void pad_offsets(Sink *sink, int64_t row, int32_t end) noexcept nogil:
     """Write the starts of all rows up to and including `row`."""
+    cdef int32_t *offsets = <int32_t *>sink.offsets.data
     cdef int64_t i
     for i in range(sink.next_row, row + 1):
-        sink.offsets[i] = end
+        offsets[i] = end
     sink.next_row = row + 1
 
 
 cdef inline FaultCode put_text(Sink *sink, int64_t row, const uint8_t *text, size_t length) noexcept nogil:
-    if sink.offsets == NULL and open_offsets(sink) != OK:
+    if rarely(sink.offsets.data == NULL) and open_offsets(sink) != OK:
         return FAULT_NO_MEMORY
     if sink.data.size + length > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
@@ -138,7 +113,7 @@ cdef inline FaultCode put_text(Sink *sink, int64_t row, const uint8_t *text, siz
 
 cdef inline FaultCode put_list(Sink *sink, int64_t row, size_t items_before) noexcept nogil:
     """Start the list of this row; the caller then appends its items."""
-    if sink.offsets == NULL and open_offsets(sink) != OK:
+    if rarely(sink.offsets.data == NULL) and open_offsets(sink) != OK:
         return FAULT_NO_MEMORY
     pad_offsets(sink, row, <int32_t>items_before)
     set_valid(sink, row)
@@ -202,7 +177,7 @@ cdef tuple finish_sink(Sink *sink)
 cdef tuple finish_tuple(TupleSink *sink)
 cdef tuple finish_columns(ColumnsSink *sink)
 
-cdef void free_sink(Sink *sink) noexcept nogil
-cdef void free_words(WordSink *sink) noexcept nogil
-cdef void free_tuple(TupleSink *sink) noexcept nogil
-cdef void free_columns(ColumnsSink *sink) noexcept nogil
+cdef void free_sink(Sink *sink) noexcept
+cdef void free_words(WordSink *sink) noexcept
+cdef void free_tuple(TupleSink *sink) noexcept
+cdef void free_columns(ColumnsSink *sink) noexcept

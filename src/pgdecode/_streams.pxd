@@ -5,14 +5,7 @@ from libc.stdint cimport int64_t, uint8_t
 from pgdecode._fault cimport FaultCode
 from pgdecode._plan cimport PlanTable
 from pgdecode._source cimport Segment
-from pgdecode._walk cimport Envelope, Rules
-
-# A verdict is a byte: bit 0 streamed, bit 1 doubtful (order and evidence disagree somewhere in this run),
-# from bit 4 how it was decided, an index into messages.XID_BASES.
-cdef enum Verdict:
-    STREAMED = 1
-    DOUBTFUL = 2
-    BASIS_SHIFT = 4
+from pgdecode._walk cimport Walk
 
 cdef enum Basis:
     BASIS_EXPLICIT
@@ -32,11 +25,9 @@ cdef struct Window:
     const Segment *segments
     Py_ssize_t n_segments
     const PlanTable *plan
-    const Rules *rules
-    Envelope *nothing    # all sinks NULL
+    Walk *walk           # into no sinks
     uint8_t *verdicts    # one a row, in and out
 
-cdef bint judge_plain(Window *window, Carry *carry) noexcept nogil
 cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil
 cdef FaultCode judge_each(Window *window) noexcept nogil
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil

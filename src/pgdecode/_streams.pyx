@@ -12,10 +12,10 @@ from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memset
 
 from pgdecode._cursor cimport be32, be64
-from pgdecode._fault cimport FAULT_NO_MEMORY, OK, Fault
+from pgdecode._fault cimport FAULT_NO_MEMORY, OK
 from pgdecode._plan cimport N_MESSAGES, TAG_DELIMITER, TAG_MARKED
 from pgdecode._source cimport PRESENT, Span, payload_at
-from pgdecode._walk cimport walk_message
+from pgdecode._walk cimport BASIS_SHIFT, DOUBTFUL, STREAMED, walk_message
 
 cdef enum Reading:
     READING_PLAIN = 1
@@ -35,12 +35,9 @@ cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
 
 cdef bint parses(const Window *window, const Span *payload, bint streamed, size_t *offset) noexcept nogil:
     """Whether the payload is well-formed in this reading; if not, `offset` is how far it was."""
-    cdef Fault fault
-    if walk_message(
-        window.plan, payload.data, payload.length, streamed, window.rules, window.nothing, 0, &fault
-    ) == OK:
+    if walk_message(window.walk, payload.data, payload.length, streamed) == OK:
         return True
-    offset[0] = fault.offset
+    offset[0] = window.walk.fault.offset
     return False
 
 
@@ -142,33 +139,6 @@ cdef FaultCode close_run(Window *window, Run *run, int64_t end, Carry *carry, ui
     return OK
 
 
-cdef bint judge_plain(Window *window, Carry *carry) noexcept nogil:
-    """Judge a window without a stream by its tags alone; False where there may be one.
-
-    Contradictions are not looked for: the caller judges again, by order, where a row then turns out to be malformed.
-    """
-    cdef Span payload
-    cdef Py_ssize_t i
-    cdef int64_t row, n_rows = 0
-    cdef bint has_delimiter = False
-    cdef uint8_t tag
-    if carry[0] == CARRY_STREAMED:
-        return False
-    for i in range(window.n_segments):
-        n_rows += window.segments[i].n_rows
-        for row in range(window.segments[i].n_rows):
-            if payload_at(&window.segments[i], row, &payload) == PRESENT and payload.length:
-                tag = payload.data[0]
-                if tag == c"S" or tag == c"E":
-                    return False
-                has_delimiter |= window.plan.tag_class[tag] == TAG_DELIMITER
-    if not has_delimiter and carry[0] == CARRY_NONE:
-        return False
-    carry[0] = CARRY_PLAIN
-    memset(window.verdicts, BASIS_ORDER << BASIS_SHIFT, <size_t>n_rows)
-    return True
-
-
 cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil:
     """Verdicts for payloads in slot order; `carry` is the state before the first row, and then after the last."""
     cdef Span payload
@@ -187,7 +157,7 @@ cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil:
             if presence != PRESENT or payload.length == 0:
                 continue
             tag = payload.data[0]
-            if window.plan.tag_class[tag] != TAG_DELIMITER:
+            if window.plan.tag_class[tag] < TAG_DELIMITER:
                 if window.plan.tag_class[tag] == TAG_MARKED:
                     run.marks |= marks(&payload)
                 continue

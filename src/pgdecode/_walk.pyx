@@ -1,10 +1,11 @@
 """Walks one message by the plan and puts its fields into the envelope's sinks, or into none."""
 
 from libc.stdint cimport int16_t, int32_t, uint16_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from pgdecode._cursor cimport Cursor, be16, be32, be64, bytes_left, take, take_string
 from pgdecode._fault cimport (
+    FAULT_BAD_ARRAY,
     FAULT_BAD_COLUMN_KIND,
     FAULT_BAD_FLAGS,
     FAULT_BAD_LENGTH,
@@ -26,7 +27,10 @@ from pgdecode._fault cimport (
     FAULT_TRUNCATED,
     FAULT_UNKNOWN_TAG,
     OK,
+    STREAM_MET,
+    rarely,
 )
+from pgdecode._memory cimport reserve
 from pgdecode._plan cimport (
     COLUMNS,
     CONTENT,
@@ -45,6 +49,8 @@ from pgdecode._plan cimport (
     PART_TYPE_ID,
     PART_TYPE_MODIFIER,
     RELATION_IDS,
+    TAG_DELIMITER,
+    TAG_STREAM,
     TEXT,
     TIMESTAMP,
     UINT32,
@@ -61,9 +67,8 @@ from pgdecode._sink cimport (
     put_column,
     put_list,
     put_text,
-    reserve,
 )
-from pgdecode._source cimport Span
+from pgdecode._source cimport ABSENT, CORRUPT, Presence, Segment, Span, payload_at
 from pgdecode._utf8 cimport utf8_prefix
 
 cdef enum:
@@ -76,16 +81,6 @@ cdef extern from *:
     #define PGDECODE_EPOCH_SHIFT_US 946684800000000LL
     """
     const int64_t EPOCH_SHIFT_US "PGDECODE_EPOCH_SHIFT_US"
-
-cdef struct Walk:
-    # What one walk carries from field to field, beside its cursor.
-    const uint8_t *start
-    const Rules *rules
-    Envelope *out
-    Fault *fault
-    int64_t row
-    uint32_t count       # of the COUNT field
-    uint8_t old_type     # of the OLD_TYPE field, 0 where no old tuple was sent
 
 # A field function takes the cursor and returns it moved on, or with `at` NULL after a fault.
 
@@ -149,8 +144,8 @@ cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) 
             continue
         if open_fixed(out.sinks[column]) != OK:
             return FAULT_NO_MEMORY
-        out.slots[column].values = out.sinks[column].values
-        out.slots[column].validity = out.sinks[column].validity
+        out.slots[column].values = out.sinks[column].values.data
+        out.slots[column].validity = out.sinks[column].validity.data
     out.seen[index] = True
     return OK
 
@@ -171,21 +166,21 @@ cdef inline bint fixed_field(Walk *walk, const Op *op, const uint8_t *p) noexcep
     cdef int64_t row = walk.row
     if op.form == LSN:
         wide = be64(p)
-        if wide >> 63:
+        if rarely(wide >> 63 != 0):
             return fail(walk, FAULT_OUT_OF_RANGE, op.label, p, 0, 0, -1).at != NULL
         put_number(slot, row, <int64_t>wide)
     elif op.form == UINT32 or op.form == XID_PREFIX:
         word = be32(p)
-        if word < op.minimum:
+        if rarely(word < op.minimum):
             return fail(walk, FAULT_BAD_VALUE, op.label, p, op.minimum, word, -1).at != NULL
         put_number(slot, row, word)
     elif op.form == TIMESTAMP:
         wide = be64(p)
-        if <int64_t>wide > <int64_t>0x7FFFFFFFFFFFFFFF - <int64_t>EPOCH_SHIFT_US:
+        if rarely(<int64_t>wide > <int64_t>0x7FFFFFFFFFFFFFFF - <int64_t>EPOCH_SHIFT_US):
             return fail(walk, FAULT_OUT_OF_RANGE, op.label, p, 0, 0, -1).at != NULL
         put_number(slot, row, <int64_t>wide + <int64_t>EPOCH_SHIFT_US)
     elif op.form == FLAGS:
-        if p[0] > op.maximum and walk.rules.strict_flags:
+        if rarely(p[0] > op.maximum and walk.rules.strict_flags):
             return fail(walk, FAULT_BAD_FLAGS, op.label, p, op.maximum, p[0], -1).at != NULL
         if slot.values != NULL:
             if op.is_bool:
@@ -214,9 +209,9 @@ cdef bint put_letter(Walk *walk, const Op *op, const uint8_t *p) noexcept nogil:
 
 cdef inline Cursor take_fixed(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
     cdef const uint8_t *p = take(&cursor, op.width)
-    if p == NULL:
+    if rarely(p == NULL):
         return fail_truncated(walk, op.label, cursor, op.width, -1)
-    if not fixed_field(walk, op, p):
+    if rarely(not fixed_field(walk, op, p)):
         cursor.at = NULL
     return cursor
 
@@ -259,7 +254,7 @@ cdef Cursor string_of(
 cdef Cursor value_of(Walk *walk, int label, Cursor cursor, Span *value, int32_t column) noexcept nogil:
     """An Int32 length and as many bytes, which are there and which the limits allow."""
     cdef const uint8_t *p = take(&cursor, 4)
-    if p == NULL:
+    if rarely(p == NULL):
         return fail_truncated(walk, label, cursor, 4, column)
     value.length = be32(p)
     # The length is checked against what is left before anything is reserved: a corrupt length must cost nothing.
@@ -319,10 +314,10 @@ cdef Cursor columns_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogi
     cdef uint16_t n
     cdef int32_t i
     cdef FaultCode code
-    if p == NULL:
+    if rarely(p == NULL):
         return fail_truncated(walk, op.label, cursor, 2, -1)
     n = be16(p)
-    if n > walk.rules.max_columns:
+    if rarely(n > walk.rules.max_columns):
         return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p, walk.rules.max_columns, n, -1)
     if sink != NULL:
         code = open_columns(sink, walk.row, n)
@@ -353,20 +348,16 @@ cdef Cursor columns_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogi
 
 cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Span *value) noexcept nogil:
     """One tuple column: its value, NULL for n and u. False where it is not well-formed; `fail_in_cell` says why."""
-    cdef const uint8_t *kind = take(cursor, 1)
-    cdef const uint8_t *p
-    if kind == NULL:
-        return False
-    if kind[0] == c"t" or kind[0] == c"b":
-        p = take(cursor, 4)
-        if p == NULL:
-            return False
+    cdef const uint8_t *kind = cursor.at
+    cdef const uint8_t *p = take(cursor, 5)
+    if p != NULL and (kind[0] == c"t" or kind[0] == c"b"):
         # The length is checked against what is left before anything is reserved: a corrupt length must cost nothing.
-        value.length = be32(p)
+        value.length = be32(p + 1)
         value.data = take(cursor, value.length)
         return value.data != NULL and value.length <= max_value_bytes
     value.data = NULL
-    return kind[0] == c"n" or kind[0] == c"u"
+    cursor.at = kind
+    return take(cursor, 1) != NULL and (kind[0] == c"n" or kind[0] == c"u")
 
 
 cdef Cursor fail_in_cell(Walk *walk, const Op *op, const uint8_t *kind, const uint8_t *end, int32_t i) noexcept nogil:
@@ -410,7 +401,7 @@ cdef Cursor check_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n) noe
     cdef int32_t i
     for i in range(n):
         kind = cursor.at
-        if not take_cell(&cursor, max_value_bytes, &value):
+        if rarely(not take_cell(&cursor, max_value_bytes, &value)):
             return fail_in_cell(walk, op, kind, cursor.end, i)
     return cursor
 
@@ -424,7 +415,7 @@ cdef Cursor copy_letters(Walk *walk, const Op *op, Cursor cursor, uint16_t n, Tu
     cdef int32_t i
     for i in range(n):
         kind = cursor.at
-        if not take_cell(&cursor, max_value_bytes, &value):
+        if rarely(not take_cell(&cursor, max_value_bytes, &value)):
             return fail_in_cell(walk, op, kind, cursor.end, i)
         letters[i] = kind[0]
     sink.letters.size += n
@@ -443,7 +434,7 @@ cdef Cursor copy_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, Tupl
     cdef int32_t i
     for i in range(n):
         kind = cursor.at
-        if not take_cell(&cursor, max_value_bytes, &value):
+        if rarely(not take_cell(&cursor, max_value_bytes, &value)):
             return fail_in_cell(walk, op, kind, cursor.end, i)
         letters[i] = kind[0]
         if value.data != NULL:
@@ -459,30 +450,33 @@ cdef Cursor copy_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, Tupl
     return cursor
 
 
-cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleSink *sink) noexcept nogil:
-    """TupleData: Int16 count, then per column a kind and, for t and b, an Int32 length and the value."""
-    cdef const uint8_t *p = take(&cursor, 2)
-    cdef uint16_t n
-    cdef FaultCode code
-    if p == NULL:
-        return fail_truncated(walk, op.label, cursor, 2, -1)
-    n = be16(p)
-    if n > walk.rules.max_columns:
-        return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p, walk.rules.max_columns, n, -1)
-    if sink == NULL:
-        return check_cells(walk, op, cursor, n)
-    code = open_tuple(sink, walk.row, n, bytes_left(cursor))
-    if code != OK:
+cdef inline Cursor put_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
+    cdef FaultCode code = open_tuple(sink, walk.row, n, bytes_left(cursor))
+    if rarely(code != OK):
         return fail_in_sink(walk, code, op.label)
     if sink.wants_values:
         return copy_cells(walk, op, cursor, n, sink)
     return copy_letters(walk, op, cursor, n, sink)
 
 
+cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleSink *sink) noexcept nogil:
+    """TupleData: Int16 count, then per column a kind and, for t and b, an Int32 length and the value."""
+    cdef const uint8_t *p = take(&cursor, 2)
+    cdef uint16_t n
+    if rarely(p == NULL):
+        return fail_truncated(walk, op.label, cursor, 2, -1)
+    n = be16(p)
+    if rarely(n > walk.rules.max_columns):
+        return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p, walk.rules.max_columns, n, -1)
+    if sink == NULL:
+        return check_cells(walk, op, cursor, n)
+    return put_cells(walk, op, cursor, n, sink)
+
+
 cdef inline Cursor old_type_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
     """K or O; where it is optional, anything else is left for the new tuple to judge."""
     cdef const uint8_t *p = take(&cursor, 1)
-    if p == NULL:
+    if rarely(p == NULL):
         return fail_truncated(walk, op.label, cursor, 1, -1)
     if p[0] == c"K" or p[0] == c"O":
         walk.old_type = p[0]
@@ -497,9 +491,9 @@ cdef inline Cursor old_type_field(Walk *walk, const Op *op, Cursor cursor) noexc
 
 cdef inline Cursor new_tuple_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
     cdef const uint8_t *p = take(&cursor, 1)
-    if p == NULL:
+    if rarely(p == NULL):
         return fail_truncated(walk, op.label, cursor, 1, -1)
-    if p[0] != c"N":
+    if rarely(p[0] != c"N"):
         return fail(walk, FAULT_BAD_TUPLE_TAG, op.label, p, 0, p[0], -1)
     return tuple_field(walk, op, cursor, walk.out.new)
 
@@ -523,15 +517,15 @@ cdef inline Cursor walk_fields(Walk *walk, const MessagePlan *message, bint stre
     cdef const Op *stop = op + message.n_ops
     cdef const Op *later = op + message.n_window
     cdef const uint8_t *p
-    if streamed:
+    if rarely(streamed):
         cursor = take_fixed(walk, &message.prefix, cursor)
         if cursor.at == NULL:
             return cursor
     p = take(&cursor, message.window)
-    if p == NULL:
+    if rarely(p == NULL):
         return window_to_fault(walk, message, cursor)
     while op != later:
-        if not fixed_field(walk, op, p):
+        if rarely(not fixed_field(walk, op, p)):
             cursor.at = NULL
             return cursor
         p += op.width
@@ -549,10 +543,27 @@ cdef inline Cursor walk_fields(Walk *walk, const MessagePlan *message, bint stre
             return cursor
         else:
             cursor = later_field(walk, op, cursor)
-        if cursor.at == NULL:
+        if rarely(cursor.at == NULL):
             return cursor
         op += 1
     return cursor
+
+
+cdef inline Cursor walk_new_row(Walk *walk, const MessagePlan *message, Cursor cursor) noexcept nogil:
+    """An Insert, or an Update without old tuple, outside a stream: most of all data, so written out.
+
+    The caller has seen that the 8 bytes up to the tuple's columns are there, and the N in them.
+    """
+    cdef const Op *op = &message.ops[message.new_op]
+    cdef TupleSink *sink = walk.out.new
+    cdef const uint8_t *p = take(&cursor, 8)
+    cdef uint16_t n = be16(p + 6)
+    put_number(&walk.out.slots[message.ops[0].column], walk.row, be32(p + 1))
+    if rarely(n > walk.rules.max_columns):
+        return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p + 6, walk.rules.max_columns, n, -1)
+    if sink == NULL:
+        return check_cells(walk, op, cursor, n)
+    return put_cells(walk, op, cursor, n, sink)
 
 
 cdef Rules rules_of(object limits, bint strict_flags) except *:
@@ -566,49 +577,79 @@ cdef Rules rules_of(object limits, bint strict_flags) except *:
     return rules
 
 
-cdef FaultCode walk_message(
-    const PlanTable *plan,
-    const uint8_t *payload,
-    size_t length,
-    bint streamed,
-    const Rules *rules,
-    Envelope *out,
-    int64_t row,
-    Fault *fault,
-) noexcept nogil:
-    """Decode one payload into `out`, or say in `fault` why not; then parts of the row may already be put.
-
-    `streamed` says whether the message carries an xid prefix, where its kind can.
-    """
-    cdef Walk walk
+cdef inline FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil:
+    """One payload into `walk.out`, or its fault into `walk.fault`; then parts of the row may already be put."""
     cdef const MessagePlan *message
     cdef Cursor cursor
     cdef int index
     walk.start = payload
-    walk.rules = rules
-    walk.out = out
-    walk.fault = fault
-    walk.row = row
-    walk.count = 0
     walk.old_type = 0
     cursor.at = payload
     cursor.end = payload + length
-    if length == 0 or length > rules.max_payload_bytes or plan.by_tag[payload[0]] == N_MESSAGES:
-        return fail_whole(&walk, cursor)
-    index = plan.by_tag[payload[0]]
-    message = &plan.messages[index]
-    if not out.seen[index] and open_slots(out, message, index) != OK:
-        fail_in_sink(&walk, FAULT_NO_MEMORY, message.label)
+    if rarely(length == 0 or length > walk.rules.max_payload_bytes):
+        return fail_whole(walk, cursor)
+    index = walk.plan.by_tag[payload[0]]
+    if rarely(index == N_MESSAGES):
+        return fail_whole(walk, cursor)
+    message = &walk.plan.messages[index]
+    if rarely(not walk.out.seen[index]) and open_slots(walk.out, message, index) != OK:
+        fail_in_sink(walk, FAULT_NO_MEMORY, message.label)
         return FAULT_NO_MEMORY
-    cursor.at += 1
-    streamed = streamed and message.streamed
-    cursor = walk_fields(&walk, message, streamed, cursor)
-    if cursor.at == cursor.end and cursor.at != NULL:
-        return OK
-    if cursor.at != NULL:
-        fail(&walk, FAULT_TRAILING, message.label, cursor.at, 0, <int64_t>bytes_left(cursor), -1)
-    name_message(&walk, message, streamed, length)
-    return fault.code
+    if message.new_op and not streamed and length >= 8 and payload[5] == c"N":
+        cursor = walk_new_row(walk, message, cursor)
+    else:
+        cursor.at += 1
+        streamed = streamed and message.streamed
+        cursor = walk_fields(walk, message, streamed, cursor)
+    if rarely(cursor.at != cursor.end or cursor.at == NULL):
+        return fail_message(walk, message, streamed, cursor, length)
+    return OK
+
+
+cdef FaultCode walk_message(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil:
+    """Decode one payload into row 0 of `walk.out`; `streamed`: it carries an xid prefix, where its kind can."""
+    walk.row = 0
+    return walk_payload(walk, payload, length, streamed)
+
+
+cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil:
+    """Decode the segment's rows from `next` on, up to the first fault, whose row `next` then is."""
+    cdef Envelope nothing
+    cdef Span payload
+    cdef Presence presence
+    cdef FaultCode code
+    cdef uint8_t verdict = walk.verdict
+    cdef uint8_t index
+    cdef int64_t i
+    memset(&nothing, 0, sizeof(nothing))
+    for i in range(next[0], segment.n_rows):
+        presence = payload_at(segment, i, &payload)
+        if presence == ABSENT:
+            continue
+        next[0] = i
+        walk.row = walk.first_row + i
+        if rarely(presence == CORRUPT):
+            fail(walk, FAULT_BAD_ARRAY, -1, walk.start, 0, 0, -1)
+            return FAULT_BAD_ARRAY
+        if walk.verdicts != NULL:
+            verdict = walk.verdicts[walk.row]
+        code = walk_payload(walk, payload.data, payload.length, verdict & STREAMED)
+        if rarely(code != OK or verdict & DOUBTFUL != 0):
+            code = judge_fault(walk, &nothing, payload.data, payload.length, verdict & STREAMED, code)
+            if code != OK:
+                return code
+        index = walk.plan.by_tag[payload.data[0]]
+        if walk.hopeful and walk.plan.tag_class[payload.data[0]] >= TAG_DELIMITER:
+            if walk.plan.tag_class[payload.data[0]] == TAG_STREAM:
+                return STREAM_MET
+            walk.has_delimiter = True
+        # The columns that no field of a message fills: its kind, and how its xid prefix was decided.
+        if walk.out.kinds != NULL:
+            walk.out.kinds[walk.row] = index
+        if walk.out.bases != NULL and walk.plan.messages[index].streamed:
+            walk.out.bases[walk.row] = verdict >> BASIS_SHIFT
+    next[0] = segment.n_rows
+    return OK
 
 
 cdef FaultCode fail_whole(Walk *walk, Cursor cursor) noexcept nogil:
@@ -626,42 +667,36 @@ cdef FaultCode fail_whole(Walk *walk, Cursor cursor) noexcept nogil:
     return walk.fault.code
 
 
-cdef void name_message(Walk *walk, const MessagePlan *message, bint streamed, size_t length) noexcept nogil:
-    """Add to a fault the message's tag and the OID of the relation it is about."""
+cdef FaultCode fail_message(
+    Walk *walk, const MessagePlan *message, bint streamed, Cursor cursor, size_t length
+) noexcept nogil:
+    """A message with a fault, or with bytes left over: add its tag and the OID of the relation it is about."""
     cdef size_t at = 1 + <size_t>message.relation_at + (4 if streamed else 0)
+    if cursor.at != NULL:
+        fail(walk, FAULT_TRAILING, message.label, cursor.at, 0, <int64_t>bytes_left(cursor), -1)
     walk.fault.tag = message.tag
     if message.relation_at >= 0 and length >= at + 4:
         walk.fault.relation = be32(walk.start + at)
+    return walk.fault.code
 
 
 cdef FaultCode judge_fault(
-    const PlanTable *plan,
-    const uint8_t *payload,
-    size_t length,
-    bint streamed,
-    const Rules *rules,
-    Envelope *nothing,
-    FaultCode code,
-    Fault *fault,
+    Walk *walk, Envelope *nothing, const uint8_t *payload, size_t length, bint streamed, FaultCode code
 ) noexcept nogil:
     """Turn a fault into a contradiction of the stream state where the other reading is well-formed.
 
-    `nothing` has no sinks. Returns `code` where the state is not to blame.
+    `nothing` has no sinks. Returns `code` where the state is not to blame, or the fault is not about the payload.
     """
-    cdef Fault other
+    cdef Walk other = walk[0]
+    cdef Fault other_fault
     cdef const MessagePlan *message
-    if length == 0 or plan.by_tag[payload[0]] == N_MESSAGES:
+    if code >= FAULT_LIMIT_BATCH or length == 0 or walk.plan.by_tag[payload[0]] == N_MESSAGES:
         return code
-    message = &plan.messages[plan.by_tag[payload[0]]]
-    if not message.streamed:
+    message = &walk.plan.messages[walk.plan.by_tag[payload[0]]]
+    other.out = nothing
+    other.fault = &other_fault
+    if not message.streamed or walk_message(&other, payload, length, not streamed) != OK:
         return code
-    if walk_message(plan, payload, length, not streamed, rules, nothing, fault.row, &other) != OK:
-        return code
-    fault.code = FAULT_STATE_DESYNC
-    fault.label = message.label
-    fault.offset = 1
-    fault.expected = streamed
-    fault.seen = not streamed
-    fault.column = -1
-    fault.relation = -1
+    fail(walk, FAULT_STATE_DESYNC, message.label, payload + 1, streamed, not streamed, -1)
+    walk.fault.tag = message.tag
     return FAULT_STATE_DESYNC

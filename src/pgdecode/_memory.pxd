@@ -1,0 +1,33 @@
+"""Growable memory from pyarrow's pool: it reuses pages from batch to batch, and counts what Python still holds."""
+
+from cpython.ref cimport PyObject
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t
+
+from pgdecode._fault cimport OK, FaultCode, rarely
+
+cdef enum:
+    SLACK = 32  # bytes past the capacity that a block copy may scribble on; never exported
+
+cdef struct Bytes:
+    uint8_t *data
+    size_t size
+    size_t capacity
+    PyObject *owner  # the pyarrow buffer that `data` lies in, one reference
+
+
+cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil
+cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil
+cdef object hand_over(Bytes *bytes)
+cdef void free_bytes(Bytes *bytes) noexcept
+
+
+cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
+    """Make room for `extra` more bytes and the slack."""
+    cdef size_t needed, capacity
+    if not rarely(extra > bytes.capacity - bytes.size or bytes.data == NULL):
+        return OK
+    # Payloads are limited to 1 GiB and sinks to 2 GiB, so none of these sums can wrap.
+    needed = bytes.size + extra
+    capacity = bytes.capacity + (bytes.capacity >> 1)
+    return grow(bytes, capacity if capacity > needed else needed)
