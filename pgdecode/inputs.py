@@ -24,6 +24,8 @@ def payload_parts(payloads: Any) -> list[pa.Array | list[bytes | None]]:
     if arrow is None:
         return [list(payloads)]
     chunks = arrow.chunks if isinstance(arrow, pa.ChunkedArray) else [arrow]
+    # A column without chunks has a type all the same, which is to be checked.
+    chunks = chunks or [pa.array([], arrow.type)]
     return [_as_binary(chunk) for chunk in chunks]
 
 
@@ -71,4 +73,4 @@ def stream_state(in_stream: Any) -> Any:
         raise ValueError(f"in_stream has {arrow.null_count} nulls: it says for every payload whether it lies in a stream")
     states = arrow.cast(pa.uint8())
     data = states.buffers()[1]
-    return memoryview(data if data is not None else b"")[states.offset : states.offset + len(states)]
+    return memoryview(data if data is not None else b"").cast("B")[states.offset : states.offset + len(states)]

@@ -35,6 +35,7 @@ EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
 cdef class Reader:
     """Reads the fields of a payload that the walker has found well-formed."""
 
+    cdef const uint8_t *start
     cdef Cursor cursor
     cdef uint32_t count
     cdef str formats    # of the newest tuple; None where no old tuple was sent
@@ -89,8 +90,8 @@ cdef class Reader:
         except OverflowError:
             raise errors.OutOfRange(
                 "the timestamp lies outside the years 1 to 9999 of datetime; decode_messages can hold it",
-                offset=self.cursor.at - self.cursor.start - 8,
-                tag=chr(self.cursor.start[0]),
+                offset=self.cursor.at - self.start - 8,
+                tag=chr(self.start[0]),
             ) from None
 
     cdef object read_field(self, const Op *op):
@@ -99,7 +100,8 @@ cdef class Reader:
         if op.form == TIMESTAMP:
             return self.read_timestamp()
         if op.form == FLAGS:
-            return self.read(1)[0]
+            flags = self.read(1)[0]
+            return flags != 0 if op.is_bool else flags
         if op.form == LETTER:
             return chr(self.read(1)[0])
         if op.form == OLD_TYPE:
@@ -153,7 +155,7 @@ def decode_one(const uint8_t[::1] payload not None, bint in_stream, object limit
         raise error_of(&fault, PLAN.labels, False)
     message = &plan.messages[plan.by_tag[data[0]]]
     reader = Reader()
-    reader.cursor.start = data
+    reader.start = data
     reader.cursor.at = data + 1
     reader.cursor.end = data + length
     cls = messages.MESSAGES[plan.by_tag[data[0]]]

@@ -685,12 +685,12 @@ cdef FaultCode judge_fault(
 ) noexcept nogil:
     """Turn a fault into a contradiction of the stream state where the other reading is well-formed.
 
-    `nothing` has no sinks. Returns `code` where the state is not to blame, or the fault is not about the payload.
+    `nothing` has no sinks. Returns `code` where the state is not to blame: the fault is a limit, or no payload's.
     """
     cdef Walk other = walk[0]
     cdef Fault other_fault
     cdef const MessagePlan *message
-    if code >= FAULT_LIMIT_BATCH or length == 0 or walk.plan.by_tag[payload[0]] == N_MESSAGES:
+    if code >= FAULT_LIMIT_PAYLOAD or length == 0 or walk.plan.by_tag[payload[0]] == N_MESSAGES:
         return code
     message = &walk.plan.messages[walk.plan.by_tag[payload[0]]]
     other.out = nothing
