@@ -1,0 +1,46 @@
+# One way to do each chore; CONTRIBUTING.md says when. PYTHON is the interpreter of the development environment.
+PYTHON ?= .venv/bin/python
+SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
+
+.PHONY: env build test lint types sanitize fuzz bench dist readme clean
+
+env:  ## a virtual environment with everything
+	python3 -m venv .venv
+	.venv/bin/pip install -e ".[dev]"
+
+build:  ## compile the native modules in place
+	$(PYTHON) setup.py build_ext --inplace
+
+test:
+	$(PYTHON) -m pytest
+
+lint:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m cython_lint src
+
+types:
+	$(PYTHON) -m mypy
+
+sanitize:  ## the suite without Spark, on modules built with AddressSanitizer and UndefinedBehaviorSanitizer
+	PGDECODE_CFLAGS="$(SANITIZERS)" $(PYTHON) setup.py build_ext --inplace --force
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system $(PYTHON) -m pytest -p no:cacheprovider --ignore-glob="*spark*" \
+		--ignore=tests/test_cli.py --ignore=tests/test_readme.py --ignore=tests/test_benchmarks.py
+	$(PYTHON) setup.py build_ext --inplace --force
+
+fuzz:  ## long property runs: ten thousand examples each
+	$(PYTHON) -m pytest tests/test_hostile.py tests/test_messages.py --hypothesis-profile=long
+
+bench:
+	$(PYTHON) -m benchmarks
+
+dist:  ## sdist and wheel
+	$(PYTHON) -m build
+
+readme:  ## write the generated parts of README.md anew
+	$(PYTHON) -m tests.readme
+
+clean:
+	rm -rf build dist *.egg-info pgdecode/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,4 @@
+from pgdecode.errors import DecodeError
+
+CLASSES: tuple[type[DecodeError] | None, ...]
+HINTS: tuple[str, ...]

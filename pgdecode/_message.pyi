@@ -1,0 +1,11 @@
+from typing_extensions import Buffer
+from datetime import datetime
+
+from pgdecode.limits import Limits
+from pgdecode.messages import Message
+
+EPOCH: datetime
+
+class Reader: ...
+
+def decode_one(payload: Buffer, in_stream: bool, limits: Limits, strict_flags: bool) -> Message: ...

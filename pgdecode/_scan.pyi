@@ -1,0 +1,15 @@
+from collections.abc import Iterable
+from typing import Any
+
+from pgdecode._source import Source
+from pgdecode.limits import Limits
+
+SINK_TYPES: dict[str, int]
+NAMES: tuple[str, ...]
+
+class Scan:
+    def __init__(
+        self, source: Source, fields: Iterable[str], limits: Limits, strict_flags: bool, permissive: bool
+    ) -> None: ...
+    def judge(self, in_stream: Any, carry: bool | None, in_full: bool) -> bool | None: ...
+    def run(self) -> dict[str, tuple[Any, ...]] | None: ...

@@ -1,0 +1,7 @@
+from typing import Any
+
+LAYOUTS: tuple[str, ...]
+
+class Source:
+    n_rows: int
+    def __init__(self, parts: list[Any]) -> None: ...

@@ -1,0 +1,77 @@
+"""What README.md shows is run, and what it says of the tables is what they hold."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import readme
+
+import pgdecode
+
+ROOT = Path(__file__).parent.parent
+TEXT = readme.README.read_text()
+SNIPPETS = readme.code_blocks(TEXT, "python")
+
+
+@pytest.mark.parametrize("marker", readme.GENERATED)
+def test_a_generated_part_is_up_to_date(marker: str) -> None:
+    assert readme.between(TEXT, marker) == readme.GENERATED[marker](), "run `make readme`"
+
+
+@pytest.fixture(scope="module")
+def namespace() -> dict[str, Any]:
+    """Names that the snippets share, as a reader who pastes them one after the other has them."""
+    return {}
+
+
+@pytest.mark.parametrize("number", [i for i, code in enumerate(SNIPPETS) if "pyspark" not in code])
+def test_a_snippet_runs(
+    number: int, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    exec(compile(SNIPPETS[number], f"README.md snippet {number}", "exec"), namespace)
+    printed = capsys.readouterr().out
+    assert bool(printed) == ("print(" in SNIPPETS[number])
+
+
+def test_the_spark_snippet_runs(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (code,) = [code for code in SNIPPETS if "pyspark" in code]
+    exec(compile(code, "README.md spark", "exec"), {})
+    assert "relation" in capfd.readouterr().out
+
+
+def pgdecode_commands() -> list[str]:
+    """Command lines of the shell part."""
+    blocks = [block for block in readme.code_blocks(TEXT, "sh") if block.startswith("pgdecode ")]
+    return [line for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("line", pgdecode_commands())
+def test_a_command_line_runs(line: str, tmp_path: Path) -> None:
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    command = [sys.executable, "-m", *shlex.split(line)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout or "decode " in line
+
+
+def test_the_main_command_decodes_and_shows(tmp_path: Path, java_home: str | None) -> None:
+    line = readme.between(TEXT, "main command").splitlines()[1].split("&&")[-1].strip()
+    words = shlex.split(line)
+    assert words[0] == ".venv/bin/pgdecode"
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    done = subprocess.run([sys.executable, "-m", "pgdecode", *words[1:]], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "customers" in done.stdout
+    decoded = pq.read_table(tmp_path / "decoded").sort_by("seq")
+    landed = pq.read_table(ROOT / "tests/data/16.shop.v1.parquet")["data"]
+    assert decoded.drop_columns("seq").to_batches()[0].to_pylist() == pgdecode.decode_messages(landed).to_pylist()

@@ -1,0 +1,71 @@
+"""Each compiled module has a stub, and the stub says what the module has."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pgdecode
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted(path.stem for path in (ROOT / "src" / "pgdecode").glob("*.pyx"))
+
+
+def stub(module: str) -> ast.Module:
+    return ast.parse((ROOT / "pgdecode" / f"{module}.pyi").read_text())
+
+
+def declared(body: list[ast.stmt]) -> set[str]:
+    """Names that a stub's body defines."""
+    names = set()
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def public(module: Any) -> set[str]:
+    """Names that a compiled module defines for Python, imported ones left out."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not inspect.ismodule(value)
+        and getattr(value, "__module__", module.__name__) == module.__name__
+        and not (inspect.isclass(value) and value.__module__ != module.__name__)
+    } - {"datetime", "timedelta", "timezone"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_stub_declares_what_its_module_has(name: str) -> None:
+    assert declared(stub(name).body) == public(importlib.import_module(f"pgdecode.{name}"))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_methods_in_a_stub_exist(name: str) -> None:
+    module = importlib.import_module(f"pgdecode.{name}")
+    for node in stub(name).body:
+        if isinstance(node, ast.ClassDef):
+            cls = getattr(module, node.name)
+            assert {method for method in declared(node.body) if not hasattr(cls, method)} == set()
+
+
+def test_no_stub_is_left_of_a_module_that_is_gone() -> None:
+    assert sorted(path.stem for path in (ROOT / "pgdecode").glob("*.pyi")) == MODULES
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert (ROOT / "pgdecode" / "py.typed").exists()
+    assert (ROOT / "spark_udfs" / "py.typed").exists()
+
+
+def test_all_names_only_what_is_there() -> None:
+    assert [name for name in pgdecode.__all__ if not hasattr(pgdecode, name)] == []
+    assert len(set(pgdecode.__all__)) == len(pgdecode.__all__)
