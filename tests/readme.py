@@ -73,10 +73,8 @@ def picture() -> str:
     payloads = pq.read_table(DATA / "16.shop.v1.parquet")["data"]
     columns = ["kind", "xid", "lsn", "relation_id", "name", "old", "new", "new_formats"]
     rows = pgdecode.decode_messages(payloads, fields=columns).to_pylist()
-    # The first of each of these kinds; of the updates, the first that left a TOAST value unsent.
-    wanted = [next(i for i, row in enumerate(rows) if row["kind"] == kind) for kind in ("begin", "relation", "insert")]
-    wanted.append(next(i for i, row in enumerate(rows) if row["kind"] == "update" and "u" in row["new_formats"]))
-    wanted += [next(i for i, row in enumerate(rows) if row["kind"] == kind) for kind in ("delete", "commit")]
+    kinds = ("begin", "relation", "insert", "update", "delete", "commit")
+    wanted = [next(i for i, row in enumerate(rows) if row["kind"] == kind) for kind in kinds]
     lines = ["| `data` (as landed) | " + " | ".join(f"`{name}`" for name in columns) + " |", "|---" * 9 + "|"]
     for i in wanted:
         landed = payloads[i].as_py()
