@@ -17,7 +17,7 @@ test:
 lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m cython_lint src
+	PATH="$(dir $(PYTHON)):$$PATH" cython-lint src
 
 types:
 	$(PYTHON) -m mypy

@@ -19,7 +19,7 @@ DIRECTIVES = {
 }
 # One switch for instrumented builds (see CONTRIBUTING): PGDECODE_CFLAGS="-O1 -g -fsanitize=address,undefined".
 EXTRA = os.environ.get("PGDECODE_CFLAGS", "").split()
-FLAGS = [] if os.name == "nt" else ["-O3", "-fno-math-errno", "-Wno-unused-function", *EXTRA]
+FLAGS = [] if os.name == "nt" else ["-O3", "-g0", "-Wno-unused-function", *EXTRA]
 
 
 def extensions() -> list[Extension]:
@@ -29,7 +29,12 @@ def extensions() -> list[Extension]:
         relative = path.relative_to(ROOT)
         module = ".".join(relative.relative_to(SOURCES).with_suffix("").parts)
         found.append(
-            Extension(module, [str(relative)], extra_compile_args=FLAGS, extra_link_args=[f for f in EXTRA if "sanitize" in f])
+            Extension(
+                module,
+                [str(relative)],
+                extra_compile_args=FLAGS,
+                extra_link_args=[flag for flag in EXTRA if "sanitize" in flag],
+            )
         )
     return found
 

@@ -19,9 +19,7 @@ _LIMITS = Limits()
 _CELLS = ("old", "new")
 
 
-def decode(
-    payload: bytes, *, in_stream: bool = False, strict_flags: bool = True, limits: Limits = _LIMITS
-) -> Message:
+def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True, limits: Limits = _LIMITS) -> Message:
     """Decode one payload.
 
     Parameters
@@ -98,9 +96,7 @@ or __arrow_c_stream__ of such; or a sequence of bytes
     TypeError, ValueError
         For payloads that are not binary and for options that do not exist.
     """
-    decoder = MessageDecoder(
-        in_stream=in_stream, fields=fields, mode=mode, limits=limits, strict_flags=strict_flags
-    )
+    decoder = MessageDecoder(in_stream=in_stream, fields=fields, mode=mode, limits=limits, strict_flags=strict_flags)
     return decoder.decode(payloads)
 
 
@@ -145,7 +141,7 @@ class MessageDecoder:
 
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch over the buffers that the scan filled."""
+    """Put the batch together over the buffers that the scan filled."""
     # One zeroed buffer serves every column that no row fills, as validity, offsets and values.
     zeros = pa.py_buffer(bytes(8 * n_rows + 8))
     arrays = []

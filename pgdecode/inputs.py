@@ -70,7 +70,7 @@ def stream_state(in_stream: Any) -> Any:
     if not pa.types.is_boolean(arrow.type):
         raise TypeError(f"in_stream is a boolean column, not {arrow.type}")
     if arrow.null_count:
-        raise ValueError(f"in_stream has {arrow.null_count} nulls: it says for every payload whether it lies in a stream")
+        raise ValueError(f"in_stream has {arrow.null_count} nulls, but every payload is in a stream or not")
     states = arrow.cast(pa.uint8())
     data = states.buffers()[1]
     return memoryview(data if data is not None else b"").cast("B")[states.offset : states.offset + len(states)]

@@ -18,7 +18,8 @@ class Limits:
     max_columns : int
         Columns of a relation or tuple; the server's maximum is 1600.
     max_name_bytes : int
-        Bytes of a relation, namespace, type or column name: 63 in the server's encoding, up to four times that in UTF-8.
+        Bytes of a relation, namespace, type or column name: 63 in the server's encoding, up to four times
+        that in UTF-8.
     max_value_bytes : int
         Bytes of one tuple value or of a logical message's content.
     """

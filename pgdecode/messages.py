@@ -11,7 +11,6 @@ src/backend/replication/logical/proto.c where the documentation is silent.
 from __future__ import annotations
 
 import enum
-import functools
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
@@ -400,9 +399,14 @@ ENVELOPE: tuple[EnvelopeColumn, ...] = (
 XID_BASES: tuple[str, ...] = ("explicit", "order", "structure", "evidence", "guess")
 
 
-@functools.cache
+_layouts: dict[type, tuple[WireField, ...]] = {}  # what wire_fields has worked out
+
+
 def wire_fields(cls: type) -> tuple[WireField, ...]:
     """Layout of a message (or of `Column`) in wire order, the tag left out."""
+    known = _layouts.get(cls)
+    if known is not None:
+        return known
     hints = get_type_hints(cls, include_extras=True)
     fields = []
     for name, hint in hints.items():
@@ -413,7 +417,7 @@ def wire_fields(cls: type) -> tuple[WireField, ...]:
             fields.append(WireField(name, wire))
     # A class's own fields come before inherited ones in some Python versions; the prefix is always first.
     fields.sort(key=lambda item: item.wire.form is not Form.XID_PREFIX)
-    return tuple(fields)
+    return _layouts.setdefault(cls, tuple(fields))
 
 
 def filled_by(column: str) -> tuple[tuple[type[Message], str], ...]:

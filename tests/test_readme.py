@@ -40,9 +40,7 @@ def test_a_snippet_runs(
     assert bool(printed) == ("print(" in SNIPPETS[number])
 
 
-def test_the_spark_snippet_runs(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_spark_snippet_runs(spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
     (code,) = [code for code in SNIPPETS if "pyspark" in code]
     exec(compile(code, "README.md spark", "exec"), {})

@@ -74,10 +74,10 @@ cdef class Reader:
 
     cdef tuple read_columns(self):
         cdef uint16_t n = be16(self.read(2))
-        cdef uint16_t i
+        cdef uint16_t _i
         cdef const uint8_t *p
         columns = []
-        for i in range(n):
+        for _i in range(n):
             flags = self.read(1)[0]
             name = self.read_string()
             p = self.read(8)

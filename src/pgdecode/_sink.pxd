@@ -42,7 +42,7 @@ cdef struct ColumnsSink:
     Bytes name_ends      # int32 each
     Bytes names
     Bytes type_ids       # int64 each
-    Bytes type_modifiers # int32 each
+    Bytes type_modifiers  # int32 each
 
 
 cdef enum:

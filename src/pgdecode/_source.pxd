@@ -34,7 +34,6 @@ cdef inline Presence payload_at(const Segment *segment, int64_t row, Span *out) 
     """Locate a payload; nothing of it is read."""
     cdef int64_t i = segment.first + row
     cdef int64_t start, end
-    cdef const int32_t *view
     if segment.validity != NULL and not (segment.validity[i >> 3] >> (i & 7)) & 1:
         return ABSENT
     if segment.layout == LAYOUT_OFFSETS32:

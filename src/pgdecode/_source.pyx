@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free
 
 # Index is the Layout; a list of bytes is no Arrow array.
 LAYOUTS = ("binary", "large_binary", "binary_view")

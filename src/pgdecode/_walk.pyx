@@ -34,7 +34,6 @@ from pgdecode._memory cimport reserve
 from pgdecode._plan cimport (
     COLUMNS,
     CONTENT,
-    COUNT,
     FLAGS,
     LETTER,
     LSN,
@@ -51,7 +50,6 @@ from pgdecode._plan cimport (
     RELATION_IDS,
     TAG_DELIMITER,
     TAG_STREAM,
-    TEXT,
     TIMESTAMP,
     UINT32,
     XID_PREFIX,
