@@ -43,7 +43,6 @@ from pgdecode._sink cimport (
 )
 from pgdecode._source cimport Segment, Source
 from pgdecode._streams cimport (
-    BASIS_ORDER,
     CARRY_NONE,
     CARRY_PLAIN,
     CARRY_STREAMED,
@@ -52,7 +51,7 @@ from pgdecode._streams cimport (
     judge_by_order,
     judge_each,
 )
-from pgdecode._walk cimport BASIS_SHIFT, STREAMED, Envelope, Rules, Walk, rules_of, walk_rows
+from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, STREAMED, Envelope, Rules, Walk, rules_of, walk_rows
 
 from pgdecode import messages
 

@@ -46,11 +46,11 @@ cdef struct ColumnsSink:
 
 
 cdef enum:
-    WORD_BYTES = 24
+    WORD_BYTES = 31
     NO_WORD = 0xFF
 
 cdef struct Word:
-    # One of a few strings that a column repeats, padded with zeros so that it can be copied as one block.
+    # One of a few strings that a column repeats, padded with zeros to SLACK bytes, so that one block copies it.
     char[WORD_BYTES] text
     uint8_t length
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from pgdecode._memory cimport free_bytes, hand_over
+from pgdecode._memory cimport SLACK, free_bytes, hand_over
 
 from pgdecode import errors
 
@@ -104,8 +104,8 @@ cdef void write_words(
     for row in range(sink.n_rows):
         ends[row] = size
         if indexes[row] != NO_WORD:
-            # The whole padded word: the next one, or the slack at the end, takes what is too much.
-            memcpy(text + size, words[indexes[row]].text, WORD_BYTES)
+            # The whole word, its length included: the next one, or the slack at the end, takes what is too much.
+            memcpy(text + size, words[indexes[row]].text, SLACK)
             size += words[indexes[row]].length
         else:
             bits[row >> 3] &= <uint8_t>~(1 << (row & 7))

@@ -7,13 +7,6 @@ from pgdecode._plan cimport PlanTable
 from pgdecode._source cimport Segment
 from pgdecode._walk cimport Walk
 
-cdef enum Basis:
-    BASIS_EXPLICIT
-    BASIS_ORDER
-    BASIS_STRUCTURE
-    BASIS_EVIDENCE
-    BASIS_GUESS
-
 cdef enum Carry:
     # The nearest delimiter before the first row.
     CARRY_NONE

@@ -15,7 +15,17 @@ from pgdecode._cursor cimport be32, be64
 from pgdecode._fault cimport FAULT_NO_MEMORY, OK
 from pgdecode._plan cimport N_MESSAGES, TAG_DELIMITER, TAG_MARKED
 from pgdecode._source cimport PRESENT, Span, payload_at
-from pgdecode._walk cimport BASIS_SHIFT, DOUBTFUL, STREAMED, walk_message
+from pgdecode._walk cimport (
+    BASIS_EVIDENCE,
+    BASIS_GUESS,
+    BASIS_ORDER,
+    BASIS_SHIFT,
+    BASIS_STRUCTURE,
+    DOUBTFUL,
+    STREAMED,
+    Basis,
+    walk_message,
+)
 
 cdef enum Reading:
     READING_PLAIN = 1

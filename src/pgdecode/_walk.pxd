@@ -63,3 +63,10 @@ cdef enum Verdict:
     STREAMED = 1
     DOUBTFUL = 2
     BASIS_SHIFT = 4
+
+cdef enum Basis:
+    BASIS_EXPLICIT
+    BASIS_ORDER
+    BASIS_STRUCTURE
+    BASIS_EVIDENCE
+    BASIS_GUESS

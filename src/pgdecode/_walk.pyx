@@ -633,6 +633,9 @@ cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noex
             verdict = walk.verdicts[walk.row]
         code = walk_payload(walk, payload.data, payload.length, verdict & STREAMED)
         if rarely(code != OK or verdict & DOUBTFUL != 0):
+            # Where order is sure of the state, a string in another encoding is just that.
+            if code == FAULT_ENCODING and verdict == (BASIS_ORDER << BASIS_SHIFT) | (verdict & STREAMED):
+                return code
             code = judge_fault(walk, &nothing, payload.data, payload.length, verdict & STREAMED, code)
             if code != OK:
                 return code

@@ -1,0 +1,63 @@
+"""What every test runs under: a printed seed, and no exception that native code dropped."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+
+import captures
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile(
+    "pgdecode",
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("pgdecode")
+
+SEED = int(os.environ.get("PGDECODE_TEST_SEED") or random.SystemRandom().getrandbits(32))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give hypothesis the same seed as the tests' own random payloads."""
+    if config.getoption("hypothesis_seed") is None:
+        config.option.hypothesis_seed = SEED
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say how to repeat this run."""
+    return f"seed: PGDECODE_TEST_SEED={SEED}"
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    """Random numbers that the printed seed brings back, whatever other tests run."""
+    return random.Random(SEED)
+
+
+@pytest.fixture(autouse=True)
+def dropped_exceptions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Fail a test during which an exception was ignored.
+
+    A native function that cannot raise (`noexcept`) prints "Exception ignored in" and goes on. A test that means to
+    provoke that clears the list.
+    """
+    dropped: list[str] = []
+    # The object itself is not kept: it may be on its way out.
+    monkeypatch.setattr(
+        sys, "unraisablehook", lambda event: dropped.append(f"{event.err_msg} {event.exc_type}: {event.exc_value}")
+    )
+    yield dropped
+    assert dropped == []
+
+
+@pytest.fixture(params=captures.NAMES)
+def capture(request: pytest.FixtureRequest) -> captures.Capture:
+    """Each capture in turn."""
+    return captures.capture(request.param)
