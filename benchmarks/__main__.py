@@ -1,0 +1,124 @@
+"""Command line of the benchmarks: `python -m benchmarks`, from the source tree."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+try:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    import pgdecode  # noqa: F401
+except ImportError as problem:
+    # In a source tree the package lies beside this one, and comes before an installed copy.
+    sys.exit(f"{problem}\nthe benchmarks need the compiled package and extras: python -m pip install -e '.[bench]'")
+
+from benchmarks import datasets, measure, plot, report
+from benchmarks.lines import LINES, Line
+
+PROGRAM = "python -m benchmarks"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the options."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Measure pgdecode beside its baselines, in one run.")
+    parser.add_argument("--quick", action="store_true", help="fewer messages, under a minute, no memory figures")
+    parser.add_argument("--rows", type=int, metavar="N", help="messages of each data set")
+    parser.add_argument(
+        "--only", type=pattern, metavar="PATTERN", help="lines matching this regular expression in 'DATASET: LINE'"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the lines here (.png, .svg, .pdf)")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="put the table between the markers of this file")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="show the JSON of an earlier run, measure nothing")
+    options = parser.parse_args(arguments)
+    if options.rows is not None and options.rows < 1:
+        parser.error("--rows is at least 1")
+    return options
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression that ignores case."""
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error as problem:
+        raise argparse.ArgumentTypeError(f"not a regular expression: {problem}") from problem
+
+
+def chosen_lines(data_set: str, only: re.Pattern[str] | None) -> list[Line]:
+    """Pick the lines that were asked for, and the baselines that they stand beside."""
+    wanted = [line for line in LINES if only is None or only.search(f"{data_set}: {line.name}")]
+    names = {line.name for line in wanted} | {name for line in wanted for name in line.baselines}
+    return [line for line in LINES if line.name in names]
+
+
+def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
+    """Measure what the options say."""
+    machine = report.machine()  # first: the load average is not to be our own
+    effort = measure.QUICK if options.quick else measure.FULL
+    plan = {recording: chosen_lines(recording.name, options.only) for recording in datasets.RECORDINGS}
+    n_steps = sum(len(lines) * (2 if effort.memory else 1) for lines in plan.values())
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    results: list[measure.Result] = []
+    skipped: list[measure.Skipped] = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=n_steps)
+        for recording, lines in plan.items():
+            if not lines:
+                continue
+            n_rows = options.rows or (recording.quick_rows if options.quick else recording.full_rows)
+            progress.update(task, description=recording.name)
+            data = datasets.load(recording.name, n_rows)
+            found, missing = measure.measure(data, lines, effort, lambda name: progress.advance(task))
+            del data  # the memory figures come from processes that hold it too
+            if effort.memory:
+                for result in found:
+                    progress.update(task, description=f"{recording.name}, memory")
+                    result.peak_bytes = measure.peak_bytes(result, n_rows, effort)
+                    progress.advance(task)
+                progress.advance(task, len(missing))
+            results += found
+            skipped += missing
+    return report.Report(
+        command=" ".join([PROGRAM, shlex.join(arguments)]).strip(),
+        effort=effort.name,
+        machine=machine,
+        lines=results,
+        skipped=skipped,
+    )
+
+
+def table_console() -> Console:
+    """Make the console of the table; a file or a pipe has no width of its own."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure or load, then show and write; the exit code."""
+    options = parse(arguments)
+    try:
+        found = report.read_json(options.load) if options.load else run(options, arguments)
+        if not found.lines:
+            raise ValueError("no line matches --only")
+        report.print_table(found, table_console())
+        if options.json:
+            report.write_json(found, options.json)
+        if options.readme:
+            report.write_readme(found, options.readme)
+        if options.plot:
+            plot.write_plot(found, options.plot)
+    except (ValueError, OSError, ImportError) as problem:
+        print(f"{PROGRAM}: {problem}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

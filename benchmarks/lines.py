@@ -1,0 +1,270 @@
+"""What is measured, one object per line of the table; add a line by adding it to `LINES`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import pgdecode
+from benchmarks.baselines import CellWalk, MemoryRead, NoCompiler, library
+from benchmarks.datasets import DataSet
+
+MEMORY_READ = "memory read"
+C_WALK = "C walk"
+PLAIN_PYTHON = "plain Python decoder"
+PYPGOUTPUT = "pypgoutput"
+TUPLES = ("kind", "relation_id", "old", "old_formats", "new", "new_formats")
+BATCH_ROWS = 65_536  # a usual Parquet or Spark batch
+
+Work = Callable[[], Any]
+
+
+class WrongResult(AssertionError):
+    """A line did not give what the data hold; its time would mean nothing."""
+
+
+def can_run(data: DataSet) -> str | None:
+    """Find nothing missing."""
+    return None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table.
+
+    `prepare` is not timed and returns what is. `verify` calls that once or more and compares all of its result with
+    another source of the truth; `digest` makes something small of a result, which has to be the same each time.
+    `missing` says why a line cannot run on a data set here, or None. `sample` is the number of messages a slow line is
+    tried on in a full run. `baselines` are the lines that run right before each repetition.
+    """
+
+    name: str
+    group: str
+    prepare: Callable[[DataSet], Work]
+    verify: Callable[[DataSet, Any], None]
+    digest: Callable[[Any], Any]
+    missing: Callable[[DataSet], str | None] = can_run
+    sample: int | None = None
+    baselines: tuple[str, ...] = (MEMORY_READ, C_WALK)
+
+
+def require(data: DataSet, what: str, seen: int, expected: int) -> None:
+    """Stop the run over a wrong result."""
+    if seen != expected:
+        raise WrongResult(f"{data.name}: {what} is {seen}, not {expected}")
+
+
+# Baselines
+
+
+def without_compiler(data: DataSet) -> str | None:
+    """Why there is no baseline in C."""
+    try:
+        library()
+    except NoCompiler as problem:
+        return str(problem)
+    return None
+
+
+def verify_read(data: DataSet, read: MemoryRead) -> None:
+    """Compare the sum of 64-bit words with one made in Python, where the data are few enough for that."""
+    if data.n_bytes <= 1 << 20:
+        whole = data.payloads.buffers()[2].to_pybytes()[: data.n_bytes]
+        words = (int.from_bytes(whole[at : at + 8], "little") for at in range(0, len(whole), 8))
+        require(data, "sum of words", read(), sum(words) % 2**64)
+
+
+def verify_walk(data: DataSet, walk: CellWalk) -> None:
+    """Compare what the walk writes to its index with the cells that pgdecode finds."""
+    require(data, "number of cells", walk(), walk.n_cells)
+    index = walk.index()
+    found = pgdecode.decode_messages(data.payloads, fields=TUPLES)
+    cells = [found[name].flatten() for name in ("old", "new")]
+    require(data, "number of cells", walk.n_cells, sum(map(len, cells)))
+    n_bytes = [pc.sum(pc.binary_length(part)).as_py() or 0 for part in cells]
+    require(data, "bytes in cells", pc.sum(index.lengths).as_py() or 0, sum(n_bytes))
+    for kind in "nutb":
+        counted = [pc.sum(pc.count_substring(found[f"{name}_formats"], kind)).as_py() or 0 for name in ("old", "new")]
+        indexed = pc.sum(pc.equal(index.kinds, ord(kind))).as_py() or 0
+        require(data, f"number of {kind!r} cells", indexed, sum(counted))
+
+
+# pgdecode
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batch after batch, each dropped when the next is done, as a reader of files or a Spark task does it."""
+
+    payloads: list[pa.BinaryArray]
+    fields: Sequence[str] | None
+
+    def decoded(self) -> Iterator[pa.RecordBatch]:
+        """Decode them as they are asked for."""
+        return map(pgdecode.MessageDecoder(fields=self.fields).decode, self.payloads)
+
+    def __call__(self) -> deque[pa.RecordBatch]:
+        """Decode them all and keep the last."""
+        return deque(self.decoded(), maxlen=1)
+
+
+@dataclass(frozen=True)
+class OneCall:
+    """All payloads at once, into one batch."""
+
+    payloads: pa.BinaryArray
+    fields: Sequence[str] | None
+
+    def decoded(self) -> Iterator[pa.RecordBatch]:
+        """Decode when asked for."""
+        yield from self()
+
+    def __call__(self) -> tuple[pa.RecordBatch]:
+        """Decode."""
+        return (pgdecode.decode_messages(self.payloads, fields=self.fields),)
+
+
+def digest_batch(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    """Row count and sum of relation ids of the one batch that was kept."""
+    (batch,) = result
+    return batch.num_rows, pc.sum(batch["relation_id"]).as_py() or 0
+
+
+def verify_batches(data: DataSet, work: Batches | OneCall) -> None:
+    """Compare rows and relation ids of all batches with plain Python."""
+    digests = [digest_batch([batch]) for batch in work.decoded()]
+    require(data, "number of rows", sum(n_rows for n_rows, _ in digests), data.n_rows)
+    require(data, "sum of relation ids", sum(ids for _, ids in digests), data.relation_id_sum)
+
+
+def in_batches(name: str, fields: Sequence[str] | None) -> Line:
+    """Make a line of `Batches`."""
+
+    def prepare(data: DataSet) -> Work:
+        return Batches([data.payloads.slice(at, BATCH_ROWS) for at in range(0, data.n_rows, BATCH_ROWS)], fields)
+
+    return Line(name, "pgdecode", prepare, verify_batches, digest_batch)
+
+
+def in_one_call(name: str, fields: Sequence[str] | None) -> Line:
+    """Make a line of `OneCall`."""
+    return Line(name, "pgdecode", lambda data: OneCall(data.payloads, fields), verify_batches, digest_batch)
+
+
+# Decoders of one message
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """A loop in C over payloads as bytes objects; each message is dropped when the next one is there."""
+
+    decode: Callable[[bytes], Any]
+    payloads: list[bytes]
+
+    def __call__(self) -> deque[Any]:
+        """Decode them all and keep the last."""
+        return deque(map(self.decode, self.payloads), maxlen=1)
+
+
+def relation_of(message: Any) -> int:
+    """Find the relation id of a decoded message, as an attribute or a key, 0 without one."""
+    found = message.get("relation_id") if isinstance(message, dict) else getattr(message, "relation_id", None)
+    return found or 0
+
+
+def verify_one_by_one(data: DataSet, work: OneByOne) -> None:
+    """Compare the relation ids of all messages with those that a look at the bytes gives."""
+    seen = sum(map(relation_of, map(work.decode, work.payloads)))
+    require(data, "sum of relation ids", seen, data.relation_id_sum)
+
+
+def one_by_one(
+    name: str,
+    group: str,
+    load: Callable[[], Callable[[bytes], Any]],
+    sample: int,
+    missing: Callable[[DataSet], str | None] = can_run,
+) -> Line:
+    """Make a line of `OneByOne`; `load` finds the decoder."""
+
+    def prepare(data: DataSet) -> Work:
+        return OneByOne(load(), data.payloads.to_pylist())
+
+    def digest(result: Iterable[Any]) -> int:
+        (last,) = result
+        return relation_of(last)
+
+    return Line(name, group, prepare, verify_one_by_one, digest, missing, sample)
+
+
+def load_reference() -> Callable[[bytes], Any]:
+    """Find the tests' own decoder, plain Python written from the documents."""
+    decode = importlib.import_module("tests.reference").decode_payload
+    return functools.partial(decode, in_stream=False)
+
+
+def without_reference(data: DataSet) -> str | None:
+    """Why the tests' decoder is not there."""
+    try:
+        load_reference()
+    except ImportError:
+        return "tests/reference.py is not importable (run from the source tree)"
+    return None
+
+
+@functools.cache
+def load_pypgoutput() -> Callable[[bytes], Any]:
+    """Find the decoders of the package pypgoutput.
+
+    Its __init__ imports a database driver that decoding does not need, so the one file is loaded by itself.
+    """
+    found = importlib.util.find_spec("pypgoutput")
+    if found is None or not found.submodule_search_locations:
+        raise ImportError("not installed")
+    path = Path(found.submodule_search_locations[0]) / "decoders.py"
+    spec = importlib.util.spec_from_file_location("pypgoutput_decoders", path)
+    if spec is None or spec.loader is None:
+        raise ImportError("has no decoders.py")
+    decoders = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(decoders)
+    classes = {
+        ord(name[0]): getattr(decoders, name)
+        for name in ("Begin", "Commit", "Relation", "Insert", "Update", "Delete", "Truncate")
+    }
+    return lambda payload: classes[payload[0]](payload)
+
+
+def without_pypgoutput(data: DataSet) -> str | None:
+    """Why pypgoutput cannot read this data set here."""
+    if data.name.endswith(".bin"):
+        return "skips the values of binary cells and reads what follows wrongly"
+    try:
+        load_pypgoutput()
+    except (ImportError, AttributeError) as problem:
+        return str(problem)
+    return None
+
+
+LINES = (
+    Line(MEMORY_READ, "baseline", MemoryRead, verify_read, int, without_compiler),
+    Line(C_WALK, "baseline", CellWalk, verify_walk, int, without_compiler),
+    in_batches("envelope", None),
+    in_batches("envelope, tuples", TUPLES),
+    in_batches("envelope, kind and relation", ("kind", "relation_id")),
+    in_one_call("envelope, one call", None),
+    in_one_call("envelope, tuples, one call", TUPLES),
+    one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
+    one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
+    one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),
+)
+# Too slow to run before every repetition of another line: compared by median rates of the same run.
+SLOW_BASELINES = (PLAIN_PYTHON, PYPGOUTPUT)

@@ -1,0 +1,157 @@
+"""The benchmarks run, and say what they measured; how long anything took is never looked at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rich")
+
+ROOT = Path(__file__).parent.parent
+DATA_SETS = ["pgbench.text", "pgbench.bin", "wide.text", "wide.bin"]
+BASELINES = ["memory read", "C walk"]
+PGDECODE = [
+    "envelope",
+    "envelope, tuples",
+    "envelope, kind and relation",
+    "envelope, one call",
+    "envelope, tuples, one call",
+    "decode, one message",
+]
+N_ROWS = 200
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="the baselines need a C compiler"
+)
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the benchmarks as a user does, from the source tree."""
+    command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("benchmarks") / "figures.json"
+    done = run("--quick", "--rows", str(N_ROWS), "--json", path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # progress is for terminals
+    for name in (*DATA_SETS, *PGDECODE):
+        assert name in done.stdout
+    return path
+
+
+@pytest.fixture
+def report(figures: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(figures.read_text())
+    return found
+
+
+def test_json_names_machine_and_command(report: dict[str, Any]) -> None:
+    assert set(report) == {"command", "effort", "machine", "lines", "skipped"}
+    assert report["command"].startswith("python -m benchmarks --quick --rows 200")
+    assert report["effort"] == "quick"
+    assert {"cpu", "cores", "python", "pyarrow", "pgdecode", "compiler", "date"} <= set(report["machine"])
+
+
+def test_every_line_is_measured_or_says_why_not(report: dict[str, Any]) -> None:
+    for data_set in DATA_SETS:
+        measured = [line["line"] for line in report["lines"] if line["data_set"] == data_set]
+        skipped = {skip["line"]: skip["reason"] for skip in report["skipped"] if skip["data_set"] == data_set}
+        assert [name for name in measured if name in PGDECODE] == PGDECODE
+        assert sorted([*measured, *skipped]) == sorted([*BASELINES, *PGDECODE, "plain Python decoder", "pypgoutput"])
+        assert all(skipped.values())
+
+
+def test_lines_have_their_figures(report: dict[str, Any]) -> None:
+    for line in report["lines"]:
+        assert 0 < line["n_rows"] <= N_ROWS
+        assert line["n_bytes"] > line["n_rows"]
+        assert len(line["seconds"]) >= 3
+        assert min(line["seconds"]) > 0
+        assert line["best_messages_per_second"] >= line["messages_per_second"] > 0
+        assert line["gigabytes_per_second"] > 0
+        assert line["peak_bytes"] is None  # full runs only
+
+
+@needs_compiler
+def test_lines_have_a_ratio_to_every_baseline_of_the_run(report: dict[str, Any]) -> None:
+    for line in report["lines"]:
+        assert {"memory read", "C walk", "plain Python decoder"} <= set(line["ratios"])
+        assert all(ratio > 0 for ratio in line["ratios"].values())
+
+
+def test_an_earlier_run_is_shown_drawn_and_put_into_a_readme(figures: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    readme, drawing = tmp_path / "README.md", tmp_path / "figures.png"
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    readme.write_text(text, encoding="utf-8")
+    for _ in range(2):  # the second time over its own figures
+        done = run("--load", figures, "--readme", readme, "--plot", drawing)
+        assert done.returncode == 0, done.stderr
+    assert drawing.read_bytes().startswith(b"\x89PNG")
+    written = readme.read_text(encoding="utf-8")
+    assert written.count("**wide.bin**") == written.count("| envelope, tuples |") // 4 == 1
+    assert written.split("<!-- figures: begin")[0] == text.split("<!-- figures: begin")[0]
+    assert written.split("<!-- figures: end -->")[1] == text.split("<!-- figures: end -->")[1]
+
+
+@needs_compiler
+def test_a_chosen_line_brings_its_baselines(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    done = run("--quick", "--rows", "50", "--only", "wide.text: envelope, kind", "--json", path)
+    assert done.returncode == 0, done.stderr
+    lines = [(line["data_set"], line["line"]) for line in json.loads(path.read_text())["lines"]]
+    assert lines == [("wide.text", name) for name in (*BASELINES, "envelope, kind and relation")]
+
+
+@needs_compiler
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux only")
+def test_a_full_run_measures_memory(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    done = run("--rows", "50", "--only", "pgbench.bin: envelope, tuples, one call", "--json", path)
+    assert done.returncode == 0, done.stderr
+    assert all(line["peak_bytes"] >= 0 for line in json.loads(path.read_text())["lines"])
+
+
+def test_a_wrong_result_stops_the_run() -> None:
+    script = """
+import dataclasses
+from benchmarks import datasets, lines, measure
+
+data = dataclasses.replace(datasets.load("wide.text", 50), relation_id_sum=1)
+for line in lines.LINES:
+    if line.group != "baseline" and line.missing(data) is None:
+        try:
+            measure.Runner(line, data, measure.QUICK).warm_up()
+        except lines.WrongResult as problem:
+            print(problem)
+        else:
+            print(line.name, "was not stopped")
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    problems = done.stdout.splitlines()
+    assert len(problems) >= len(PGDECODE)
+    assert all("wide.text: sum of relation ids is" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--only", "no such line"], "no line matches --only", id="nothing chosen"),
+        pytest.param(["--only", "("], "not a regular expression", id="bad pattern"),
+        pytest.param(["--rows", "0"], "--rows is at least 1", id="no rows"),
+        pytest.param(["--load", "missing.json"], "missing.json", id="missing file"),
+    ],
+)
+def test_bad_options_are_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
