@@ -27,7 +27,7 @@ sanitize:  ## the suite without Spark, on modules built with AddressSanitizer an
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system $(PYTHON) -m pytest -p no:cacheprovider --ignore-glob="*spark*" \
-		--ignore=tests/test_cli.py --ignore=tests/test_readme.py --ignore=tests/test_benchmarks.py
+		--ignore-glob="tests/test_cli*" --ignore=tests/test_readme.py --ignore=tests/test_benchmarks.py
 	$(PYTHON) setup.py build_ext --inplace --force
 
 fuzz:  ## long property runs: ten thousand examples each

@@ -69,7 +69,7 @@ def test_the_main_command_decodes_and_shows(tmp_path: Path, java_home: str | Non
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     done = subprocess.run([sys.executable, "-m", "pgdecode", *words[1:]], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "customers" in done.stdout
+    assert "products" in done.stdout
     decoded = pq.read_table(tmp_path / "decoded").sort_by("seq")
     landed = pq.read_table(ROOT / "tests/data/16.shop.v1.parquet")["data"]
     assert decoded.drop_columns("seq").to_batches()[0].to_pylist() == pgdecode.decode_messages(landed).to_pylist()

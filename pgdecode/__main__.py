@@ -1,0 +1,7 @@
+"""`python -m pgdecode`."""
+
+import sys
+
+from pgdecode.cli import main
+
+sys.exit(main())

@@ -1,0 +1,107 @@
+"""Files of payloads to batches of the envelope, each with where its rows stand in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.decode import MessageDecoder
+from pgdecode.errors import DecodeError
+from pgdecode.files import BATCH_ROWS, FileFault, PayloadFile
+from pgdecode.schemas import envelope_schema
+
+MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+
+
+@dataclass(frozen=True)
+class DecodedBatch:
+    """Consecutive rows of a file.
+
+    Attributes
+    ----------
+    start : int
+        Row of the file that the first row is, counted from 0; not to be used where rows were dropped.
+    source : pa.RecordBatch
+        The payload and `keep` columns.
+    envelope : pa.RecordBatch
+        The asked columns, then `error` if it was not among them; as many rows as `source`.
+    n_read : int
+        Rows read from the file, dropped ones included.
+    n_bytes : int
+        Their payloads' size.
+    n_bad : int
+        Rows whose payload is faulty.
+    """
+
+    start: int
+    source: pa.RecordBatch
+    envelope: pa.RecordBatch
+    n_read: int
+    n_bytes: int
+    n_bad: int
+
+
+def decoded_batches(
+    file: PayloadFile,
+    *,
+    fields: Sequence[str] | None = None,
+    in_stream: bool | str | None = None,
+    mode: str = "FAILFAST",
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[DecodedBatch]:
+    """Decode a file from its first row to its last; the stream state is carried along.
+
+    Parameters
+    ----------
+    file : PayloadFile
+    fields : sequence of str, optional
+        Envelope columns; by default all but `xid_basis`.
+    in_stream : None, bool or "auto"
+        As of `decode_messages`.
+    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
+        At a bad row: stop, after the rows before it; give its `error`; leave it out.
+    batch_rows : int
+        Rows at a time, at most.
+
+    Raises
+    ------
+    FileFault
+        If the file is damaged, or in FAILFAST mode at a bad row, which the text names.
+    """
+    wanted = envelope_schema(fields).names
+    # Always permissive underneath: that is how the rows before a bad one come out, too.
+    decoder = MessageDecoder(in_stream=in_stream, fields=dict.fromkeys((*wanted, "error")), mode="PERMISSIVE")
+    start = 0
+    for source in file.batches(batch_rows):
+        try:
+            envelope = decoder.decode(source.column(file.payload))
+        except DecodeError as error:
+            raise FileFault(f"{file.path}: rows from {start}: {error.detail}") from error
+        errors = envelope.column("error")
+        n_bad = len(errors) - errors.null_count
+        if n_bad and mode == "FAILFAST":
+            bad = errors.is_valid().index(True).as_py()
+            text = errors[bad].as_py()
+            good_rows = source.slice(0, bad)
+            yield DecodedBatch(start, good_rows, envelope.slice(0, bad), bad, _payload_bytes(good_rows, file), 0)
+            raise FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, in_stream)}")
+        n_read, n_bytes = source.num_rows, _payload_bytes(source, file)
+        if n_bad and mode == "DROPMALFORMED":
+            good = errors.is_null()
+            source, envelope = source.filter(good), envelope.filter(good)
+        yield DecodedBatch(start, source, envelope, n_read, n_bytes, n_bad)
+        start += n_read
+
+
+def _payload_bytes(batch: pa.RecordBatch, file: PayloadFile) -> int:
+    n_bytes: int | None = pc.sum(pc.binary_length(batch.column(file.payload))).as_py()
+    return n_bytes or 0
+
+
+def _hint(error: str, in_stream: bool | str | None) -> str:
+    if in_stream is None and error.startswith("STATE_DESYNC"):
+        return " (--in-stream auto reads payloads in any order)"
+    return ""

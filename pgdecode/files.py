@@ -1,0 +1,172 @@
+"""Parquet files of raw payloads: which ones a path means, and their columns in batches of bounded size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# What one batch may hold: enough to keep the decoder busy, little beside the interpreter itself.
+BATCH_ROWS = 32_768
+BATCH_BYTES = 32 * 2**20
+# Pages are read through a buffer of this size. Without one, pyarrow loads a row group's whole column chunk.
+_READ_BUFFER = 2**20
+
+
+class PathError(ValueError):
+    """A path or column that cannot be worked with: the mistake is in what was asked, not in the data."""
+
+
+class FileFault(ValueError):
+    """Data in a file that cannot be read or decoded; the text begins with the file."""
+
+
+@dataclass(frozen=True)
+class PayloadFile:
+    """A Parquet file whose `payload` column holds one message per row.
+
+    Attributes
+    ----------
+    path : Path
+    payload : str
+        The column of payloads, checked to be binary.
+    keep : tuple of str
+        Other columns to read along, checked to be there.
+    schema : pa.Schema
+        Of the `keep` columns.
+    n_rows : int
+    """
+
+    path: Path
+    payload: str
+    keep: tuple[str, ...]
+    schema: pa.Schema
+    n_rows: int
+
+    def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Read the payload and `keep` columns in order, at most `batch_rows` and about `BATCH_BYTES` at a time.
+
+        Raises
+        ------
+        FileFault
+            If the file is damaged.
+        """
+        columns = list(dict.fromkeys((*self.keep, self.payload)))
+        try:
+            with _opened(self.path) as file:
+                # Threads would not help one column, and each would keep memory of its own.
+                batches = file.iter_batches(
+                    _rows_that_fit(file.metadata, columns, batch_rows), columns=columns, use_threads=False
+                )
+                for batch in batches:
+                    yield from _pieces(_plain(batch, self.payload))
+        except (pa.ArrowException, OSError) as error:
+            raise FileFault(f"{self.path}: cannot be read further: {_first_line(error)}") from error
+
+
+def payload_files(path: Path, payload: str, keep: Sequence[str] = ()) -> list[PayloadFile]:
+    """Open what a path means and check it: a Parquet file, or all `*.parquet` files below a folder in sorted order.
+
+    As in Spark, files and folders whose names begin with `_` or `.` are left out (`_x=1` is a partition and is not).
+
+    Raises
+    ------
+    PathError
+        If there is no such path, no Parquet in it, or a column is missing or not binary.
+    """
+    return [_checked(found, payload, tuple(keep)) for found in _find(path)]
+
+
+def _find(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise PathError(f"{path}: {'not a file or folder' if path.exists() else 'no such file or folder'}")
+    found = []
+    for folder, below, names in os.walk(path):
+        below[:] = [name for name in below if not _hidden(name)]
+        found += [Path(folder, name) for name in names if name.endswith(".parquet") and not _hidden(name)]
+    if not found:
+        raise PathError(f"{path}: no Parquet file (*.parquet) in this folder")
+    return sorted(found)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BUFFER)
+
+
+def _checked(path: Path, payload: str, keep: tuple[str, ...]) -> PayloadFile:
+    try:
+        with _opened(path) as file:
+            schema, n_rows = file.schema_arrow, file.metadata.num_rows
+    except PermissionError as error:
+        raise PathError(f"{path}: no permission to read it") from error
+    except (pa.ArrowException, OSError) as error:
+        raise PathError(f"{path}: not a Parquet file") from error
+    binary = ", ".join(field.name for field in schema if _is_binary(field.type)) or "none"
+    for name in (payload, *keep):
+        found = schema.names.count(name)
+        if found != 1:
+            hint = f"binary columns: {binary}" if name == payload else f"columns: {', '.join(schema.names)}"
+            raise PathError(f"{path}: {'no' if found == 0 else 'more than one'} column {name!r}; {hint}")
+    type = schema.field(payload).type
+    if not _is_binary(type):
+        raise PathError(f"{path}: column {payload!r} is {type}, not binary; binary columns: {binary}")
+    kept = pa.schema([(name, _plain_type(schema.field(name).type)) for name in keep])
+    return PayloadFile(path, payload, keep, kept, n_rows)
+
+
+def _is_binary(type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    return _plain_type(type) in (pa.binary(), pa.large_binary()) or pa.types.is_fixed_size_binary(type)
+
+
+def _plain_type(type: pa.DataType) -> pa.DataType:
+    """Give the type without views, which pyarrow can neither filter nor tell the size of."""
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(type, type)
+
+
+def _plain(batch: pa.RecordBatch, payload: str) -> pa.RecordBatch:
+    """Bring columns to layouts that pyarrow's own functions take, payloads to plain binary."""
+    for index, field in enumerate(batch.schema):
+        plain = _plain_type(field.type)
+        if field.name == payload and plain != pa.large_binary():
+            plain = pa.binary()
+        if plain != field.type:
+            batch = batch.set_column(index, field.name, batch.column(index).cast(plain))
+    return batch
+
+
+def _rows_that_fit(metadata: pq.FileMetaData, columns: Sequence[str], batch_rows: int) -> int:
+    """Count the rows that hold `BATCH_BYTES` of these columns where rows are widest; at most `batch_rows`."""
+    paths = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
+    leaves = [leaf for leaf, path in enumerate(paths) if path in columns or path.partition(".")[0] in columns]
+    widest = 1.0
+    for group in (metadata.row_group(index) for index in range(metadata.num_row_groups)):
+        n_bytes = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+        widest = max(widest, n_bytes / max(group.num_rows, 1))
+    return max(1, min(batch_rows, int(BATCH_BYTES / widest)))
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch where sizes vary too much for the average to keep it small."""
+    if batch.nbytes <= 2 * BATCH_BYTES or batch.num_rows < 2:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
