@@ -30,8 +30,8 @@ sanitize:  ## the suite without Spark, on modules built with AddressSanitizer an
 		--ignore-glob="tests/test_cli*" --ignore=tests/test_readme.py --ignore=tests/test_benchmarks.py
 	$(PYTHON) setup.py build_ext --inplace --force
 
-fuzz:  ## long property runs: ten thousand examples each
-	$(PYTHON) -m pytest tests/test_hostile.py tests/test_messages.py --hypothesis-profile=long
+fuzz:  ## long property runs
+	$(PYTHON) -m pytest tests/test_fuzz.py tests/test_messages.py --hypothesis-profile=long
 
 bench:
 	$(PYTHON) -m benchmarks

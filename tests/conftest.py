@@ -18,6 +18,8 @@ hypothesis.settings.register_profile(
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
+# `make fuzz`: the same properties, two hundred times as long.
+hypothesis.settings.register_profile("long", hypothesis.settings.get_profile("pgdecode"), max_examples=20_000)
 hypothesis.settings.load_profile("pgdecode")
 
 SEED = int(os.environ.get("PGDECODE_TEST_SEED") or random.SystemRandom().getrandbits(32))

@@ -1,0 +1,28 @@
+"""pgoutput payloads on Spark: column functions and jobs over `pgdecode`.
+
+The package is needed on the driver and on every executor, in one version. pyspark is imported with the first name
+that is used, and a session is never made by an import.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_udfs.functions import parse_pgoutput, register
+
+__all__ = ["parse_pgoutput", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        functions = import_module("spark_udfs.functions")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing != "pyspark":
+            raise
+        raise ModuleNotFoundError(f"spark_udfs needs {missing}: pip install 'pgdecode[spark]'", name=missing) from error
+    return getattr(functions, name)
