@@ -62,7 +62,7 @@ def test_a_command_line_runs(line: str, tmp_path: Path) -> None:
     assert done.stdout or "decode " in line
 
 
-def test_the_main_command_decodes_and_shows(tmp_path: Path, java_home: str | None) -> None:
+def test_the_main_command_decodes_and_shows(tmp_path: Path) -> None:
     line = readme.between(TEXT, "main command").splitlines()[1].split("&&")[-1].strip()
     words = shlex.split(line)
     assert words[0] == ".venv/bin/pgdecode"
