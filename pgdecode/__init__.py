@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from pgdecode.decode import MessageDecoder, decode, decode_messages
 from pgdecode.errors import (
+    ArityMismatch,
     BadColumnKind,
     BadEncoding,
     BadFlags,
@@ -17,14 +18,20 @@ from pgdecode.errors import (
     LimitExceeded,
     MissingTerminator,
     NameTooLong,
+    NotARow,
+    OtherRelation,
     OutOfRange,
     PayloadTooLong,
     StreamDesync,
     TooManyColumns,
     TrailingBytes,
     TruncatedMessage,
+    UndeclaredSetting,
     UnknownTag,
+    UnknownType,
+    Unrepresentable,
     ValueTooLong,
+    WrongSize,
 )
 from pgdecode.limits import Limits
 from pgdecode.lsn import lsn_from_text, lsn_to_text
@@ -51,10 +58,13 @@ from pgdecode.messages import (
     Type,
     Update,
 )
+from pgdecode.relations import row_schema
+from pgdecode.rows import decode_rows
 
 __version__ = version("pgdecode")
 
 __all__ = [
+    "ArityMismatch",
     "BadColumnKind",
     "BadEncoding",
     "BadFlags",
@@ -79,7 +89,9 @@ __all__ = [
     "MessageDecoder",
     "MissingTerminator",
     "NameTooLong",
+    "NotARow",
     "Origin",
+    "OtherRelation",
     "OutOfRange",
     "PayloadTooLong",
     "Prepare",
@@ -96,12 +108,18 @@ __all__ = [
     "Truncate",
     "TruncatedMessage",
     "Type",
+    "UndeclaredSetting",
     "UnknownTag",
+    "UnknownType",
+    "Unrepresentable",
     "Update",
     "ValueTooLong",
+    "WrongSize",
     "__version__",
     "decode",
     "decode_messages",
+    "decode_rows",
     "lsn_from_text",
     "lsn_to_text",
+    "row_schema",
 ]

@@ -1,5 +1,6 @@
-from typing_extensions import Buffer
 from datetime import datetime
+
+from typing_extensions import Buffer
 
 from pgdecode.limits import Limits
 from pgdecode.messages import Message

@@ -54,8 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror or error}", DATA_FAULT)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:
         return _say(str(error), DATA_FAULT)
+    except UnicodeEncodeError as error:
+        return _say(f"{error.object!a}: not a name that can be written as UTF-8", MISUSE)
     except click.Abort:
         return _say("interrupted", INTERRUPTED)
     return code or FINE

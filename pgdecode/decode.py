@@ -47,7 +47,9 @@ def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True
     """
     if not isinstance(in_stream, bool):
         raise TypeError(f"in_stream is a bool, not {type(in_stream).__name__}")
-    return decode_one(payload, in_stream, limits, strict_flags)
+    # Arrow's buffers and numpy's may be signed; bytes, the usual case, need no view.
+    data = payload if type(payload) is bytes else memoryview(payload).cast("B")
+    return decode_one(data, in_stream, limits, strict_flags)
 
 
 def decode_messages(
@@ -71,7 +73,9 @@ or __arrow_c_stream__ of such; or a sequence of bytes
         Stream Start and Stream Stop among them tell (a window that begins inside a stream is recognised).
         A bool or column: the caller says. "auto": in no order; each payload's own structure tells, exactly for
         inserts and deletes, nearly so for updates, and by a guess where a relation, type, truncate or logical
-        message reads well both ways. The `xid_basis` column says how each was decided.
+        message reads well both ways. The `xid_basis` column says how each was decided. Where the payloads contradict
+        the state, as when a Stream Start is missing, the contradicting ones are errors, and so are those between the
+        same two transaction boundaries that would read well both ways.
     fields : iterable of str, optional
         Envelope columns to build, in the order wanted; the others cost nothing.
         By default all but `xid_basis`. The verdict on a payload does not depend on it.
@@ -118,6 +122,8 @@ class MessageDecoder:
     ) -> None:
         if mode not in ("FAILFAST", "PERMISSIVE"):
             raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
+        if not isinstance(limits, Limits):
+            raise TypeError(f"limits is a Limits, not {type(limits).__name__}")
         self.schema = envelope_schema(fields)
         self._in_stream = stream_state(in_stream)
         self._permissive = mode == "PERMISSIVE"

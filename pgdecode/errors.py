@@ -146,7 +146,7 @@ class OutOfRange(DecodeError):
     """A number that the output type cannot hold."""
 
     code = "OUT_OF_RANGE"
-    wording = "{field} does not fit 63 bits"
+    wording = "{field} is past what its output type holds"
 
 
 class BadTupleTag(DecodeError):
@@ -171,6 +171,55 @@ class StreamDesync(DecodeError):
 
     code = "STATE_DESYNC"
     wording = "{field} contradicts the stream state: a stream_start or stream_stop is missing or out of order"
+
+
+class ArityMismatch(DecodeError):
+    """A tuple with more or fewer columns than its relation."""
+
+    code = "ARITY"
+    wording = "{field} has {seen} columns, the relation has {expected}"
+
+
+class OtherRelation(DecodeError):
+    """A row of another relation than the one to be decoded."""
+
+    code = "OTHER_RELATION"
+    wording = "{field} is {seen}, expected {expected}"
+
+
+class NotARow(DecodeError):
+    """A message that is no insert, update or delete."""
+
+    code = "NOT_A_ROW"
+    wording = "{field} is no insert, update or delete"
+
+
+class UnknownType(DecodeError):
+    """A binary value of a type that the stream does not describe; say what it is by `types`."""
+
+    code = "UNKNOWN_TYPE"
+    wording = "{field} is binary and of an unknown type: name it by types="
+
+
+class WrongSize(DecodeError):
+    """A binary value of another length than its type has."""
+
+    code = "WRONG_SIZE"
+    wording = "{field} has {seen} bytes, which its type cannot have"
+
+
+class UndeclaredSetting(DecodeError):
+    """Text written under another DateStyle, IntervalStyle or the like than was declared."""
+
+    code = "SETTING"
+    wording = "{field} was not written under the declared session settings (DateStyle, IntervalStyle)"
+
+
+class Unrepresentable(DecodeError):
+    """A value that PostgreSQL has and the Arrow type has not: NaN in a decimal, infinity in a date, year 294276."""
+
+    code = "NOT_REPRESENTABLE"
+    wording = "{field} does not fit its Arrow type"
 
 
 class LimitExceeded(DecodeError):

@@ -100,7 +100,8 @@ def _hidden(name: str) -> bool:
 
 
 def _opened(path: Path) -> pq.ParquetFile:
-    return pq.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BUFFER)
+    # Absolute: pyarrow would take "s3:x/y" for a URI.
+    return pq.ParquetFile(path.absolute(), pre_buffer=False, buffer_size=_READ_BUFFER)
 
 
 def _checked(path: Path, payload: str, keep: tuple[str, ...]) -> PayloadFile:

@@ -22,7 +22,11 @@ def payload_parts(payloads: Any) -> list[pa.Array | list[bytes | None]]:
         raise TypeError(f"payloads is a column of payloads, not one {type(payloads).__name__}; decode() takes one")
     arrow = _as_arrow(payloads)
     if arrow is None:
-        return [list(payloads)]
+        found = list(payloads)
+        text = next((row for row, payload in enumerate(found) if isinstance(payload, str)), None)
+        if text is not None:
+            raise TypeError(f"row {text}: payloads are bytes, not str")
+        return [found]
     chunks = arrow.chunks if isinstance(arrow, pa.ChunkedArray) else [arrow]
     # A column without chunks has a type all the same, which is to be checked.
     chunks = chunks or [pa.array([], arrow.type)]

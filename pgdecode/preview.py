@@ -34,7 +34,7 @@ def first_lines(
 
 
 def _parquet_lines(path: Path, n_rows: int, keep: Sequence[str], fields: Sequence[str] | None) -> Iterator[str]:
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path.absolute()) as file:
         for batch in file.iter_batches(n_rows, use_threads=False):
             yield from json_lines(batch, keep=keep, fields=fields)
 

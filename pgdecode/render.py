@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
@@ -28,7 +29,13 @@ _MICROSECONDS_OF_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 _TUPLES = ("old", "new")
 _LSNS = ("lsn", "end_lsn")
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+# What moves a terminal's cursor or turns its text around and JSON would let pass: C1 controls and bidi overrides.
+_MOVING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def _encode(row: object) -> str:
+    return _MOVING.sub(lambda found: f"\\u{ord(found[0]):04x}", _to_json(row))
 
 
 def fields_to_decode(fields: Iterable[str] | None = None) -> tuple[str, ...]:

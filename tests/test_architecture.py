@@ -17,16 +17,19 @@ PACKAGE = ROOT / "pgdecode"
 # Each room may import those of the lines above it. Command-line rooms share one line's rank and are checked as a tree.
 ORDER = [
     {"errors", "lsn", "limits", "messages"},
-    {"schemas"},
+    {"schemas", "pgtypes"},
+    {"relations"},
     {"_fault"},
     {"_memory", "_cursor", "_utf8"},
-    {"_sink"},
+    {"_sink", "_column"},
+    {"_codec"},
+    {"_codecs"},
     {"_plan", "_source"},
     {"_walk"},
     {"_streams"},
-    {"_scan", "_message"},
+    {"_scan", "_message", "_rows"},
     {"inputs"},
-    {"decode"},
+    {"decode", "rows"},
     {"__init__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
@@ -63,6 +66,12 @@ def test_a_python_room_imports_only_rooms_above_it(path: Path) -> None:
     imported = rooms_of(python_imports(path)) - {path.stem}
     if path.stem in RANK:
         assert {room for room in imported if RANK.get(room, len(ORDER)) >= RANK[path.stem]} == set()
+
+
+@pytest.mark.parametrize("path", sorted((NATIVE / "_codecs").glob("*.p[xy]*")), ids=lambda path: path.name)
+def test_a_codec_imports_only_rooms_above_the_codecs(path: Path) -> None:
+    imported = native_imports(path) - {"_codecs"}
+    assert {room for room in imported if RANK[room] >= RANK["_codecs"]} == set()
 
 
 @pytest.mark.parametrize("path", sorted(NATIVE.glob("_*.p[xy]*")), ids=lambda path: path.name)

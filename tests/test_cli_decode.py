@@ -332,3 +332,33 @@ def test_memory_does_not_grow_with_the_file(
     # keep for themselves.
     assert pq.read_metadata(paths[1]).num_rows == 1_251_200
     assert long - short < 64 * 2**20
+
+
+def test_a_file_that_pgdecode_does_not_write_is_not_replaced(run: Shell, tmp_path: Path) -> None:
+    (tmp_path / "thesis.odt").write_text("thesis")
+    done = run("decode", SHOP, tmp_path / "thesis.odt", "--overwrite")
+    assert done.code == 2
+    assert "thesis.odt: not replaced" in done.err
+    assert (tmp_path / "thesis.odt").read_text() == "thesis"
+
+
+def test_a_path_with_a_colon_is_a_path(run: Shell, tmp_path: Path) -> None:
+    (tmp_path / "s3:x").mkdir()
+    assert run("decode", SHOP, "s3:x/out.parquet").code == 0
+    assert pq.ParquetFile(tmp_path / "s3:x" / "out.parquet").metadata.num_rows == decoded(SHOP).num_rows
+    assert run("inspect", "s3:x/out.parquet", "--payload", "content").code == 0
+
+
+def test_what_moves_a_terminals_cursor_is_escaped_in_json(run: Shell) -> None:
+    prefix = "a\x9bb\u202ec".encode()
+    message = b"M\0" + bytes(8) + prefix + b"\0" + bytes(4)
+    done = run("cat", written("moving.parquet", [message]))
+    assert "a\\u009bb\\u202ec" in done.out
+    assert json.loads(done.out)["prefix"] == "a\x9bb\u202ec"
+
+
+def test_a_name_that_is_not_utf_8_is_one_clear_line(run: Shell, tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.parquet")).write_bytes(SHOP.read_bytes())
+    done = run("cat", os.fsdecode(b"\xff.parquet"))
+    assert done.code == 2
+    assert done.err.count("\n") == 1

@@ -442,3 +442,25 @@ def test_one_name_instead_of_fields_is_a_type_error() -> None:
 def test_without_the_error_column_permissive_rows_are_null() -> None:
     batch = pgdecode.decode_messages([b"E", b"?", b"E"], mode="PERMISSIVE", fields=["kind"])
     assert rows_of(batch) == [{"kind": "stream_stop"}, {"kind": None}, {"kind": "stream_stop"}]
+
+
+@pytest.mark.parametrize(
+    "payload", [pa.py_buffer(b"E"), bytearray(b"E"), memoryview(b"E")], ids=lambda value: type(value).__name__
+)
+def test_decode_takes_what_is_like_bytes(payload: Any) -> None:
+    assert pgdecode.decode(payload) == pgdecode.StreamStop()
+
+
+def test_text_is_not_taken_for_payloads() -> None:
+    with pytest.raises(TypeError, match="row 1: payloads are bytes, not str"):
+        pgdecode.decode_messages([b"E", "E"])
+
+
+def test_states_without_payloads_are_refused() -> None:
+    with pytest.raises(ValueError, match="in_stream has 2 values for 0 payloads"):
+        pgdecode.decode_messages([], in_stream=[True, False])
+
+
+def test_limits_are_limits() -> None:
+    with pytest.raises(TypeError, match="limits is a Limits, not NoneType"):
+        pgdecode.decode_messages([b"E"], limits=None)

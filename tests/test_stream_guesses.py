@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import captures
+import pyarrow as pa
 import pytest
 from compare import NULL_ROW, assert_same_rows, failfast_verdict, rows_of
 from encoder import encode, plain_messages, streamed_messages
@@ -235,3 +236,35 @@ def test_only_messages_that_may_carry_an_xid_have_a_basis(in_stream: Any) -> Non
 def test_every_kind_is_covered_by_the_delimiters_and_the_prefixed() -> None:
     tags = {payload[:1] for payload in DELIMITERS.values()} | {bytes([tag]) for tag in PREFIXED} | {b"O"}
     assert tags == {message.tag.encode() for message in MESSAGES}
+
+
+RELATION_T0 = bytes.fromhex("52000040007075626c696300743000640000")  # R, oid, 'public', 't0', d, 0 columns
+
+
+@pytest.mark.parametrize("in_stream", ["auto", None])
+def test_a_malformed_row_is_evidence_of_nothing(in_stream: str | None) -> None:
+    cut = b"IpublN"  # an insert whose OID would make sense of the relation read as streamed
+    fields = ["xid", "relation_id", "namespace"]
+    alone = pgdecode.decode_messages([RELATION_T0], in_stream=in_stream, fields=fields).to_pylist()
+    beside = pgdecode.decode_messages([RELATION_T0, cut], in_stream=in_stream, fields=fields, mode="PERMISSIVE")
+    assert beside.to_pylist()[:1] == alone == [{"xid": None, "relation_id": 16384, "namespace": "public"}]
+
+
+def test_a_row_past_a_limit_is_no_contradiction() -> None:
+    begin = bytes.fromhex("420000000000000008000000000000000000000300")  # B, LSN, time, xid
+    # I, oid 0x300, N, 65535 columns; read as streamed it is an empty tuple.
+    too_wide = bytes.fromhex("49000003004effff014e0000")
+    permissive = pgdecode.decode_messages([begin, RELATION_T0, too_wide], mode="PERMISSIVE")
+    assert [None if text is None else text.split()[0] for text in permissive["error"].to_pylist()] == [
+        None,
+        None,
+        "LIMIT_COLUMNS",
+    ]
+    with pytest.raises(pgdecode.TooManyColumns, match="row 2, offset 6"):
+        pgdecode.decode_messages([begin, RELATION_T0, too_wide])
+
+
+def test_a_column_of_many_chunks_is_judged() -> None:
+    ambiguous = bytes.fromhex("55000050194f00016e4e0001740000000131")
+    chunks = pa.chunked_array([pa.array([ambiguous])] * 3000)
+    assert pgdecode.decode_messages(chunks, fields=["xid"])["xid"].null_count == 3000

@@ -270,7 +270,7 @@ def test_one_capture_after_another_is_as_each_alone() -> None:
 
 
 def test_a_name_in_another_encoding_is_no_contradiction_where_order_is_sure() -> None:
-    begin = bytes.fromhex("42" "0000000000000008" "0000000000000000" "00000007")  # B, LSN, time, xid
-    latin1 = bytes.fromhex("59" "00004001" "6e61ef766500" "7400")  # Y, oid, namespace 'na\xefve', name 't'
+    begin = bytes.fromhex("420000000000000008000000000000000000000007")  # B, LSN, time, xid
+    latin1 = bytes.fromhex("59000040016e61ef7665007400")  # Y, oid, namespace 'na\xefve', name 't'
     rows = pgdecode.decode_messages([begin, latin1], mode="PERMISSIVE", fields=["kind", "error"]).to_pylist()
     assert rows[1]["error"].startswith("ENCODING at offset 7: type namespace is not UTF-8")

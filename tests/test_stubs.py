@@ -13,11 +13,12 @@ import pytest
 import pgdecode
 
 ROOT = Path(__file__).parent.parent
-MODULES = sorted(path.stem for path in (ROOT / "src" / "pgdecode").glob("*.pyx"))
+SOURCES = ROOT / "src" / "pgdecode"
+MODULES = sorted(".".join(path.relative_to(SOURCES).with_suffix("").parts) for path in SOURCES.rglob("*.pyx"))
 
 
 def stub(module: str) -> ast.Module:
-    return ast.parse((ROOT / "pgdecode" / f"{module}.pyi").read_text())
+    return ast.parse((ROOT / "pgdecode" / f"{module.replace('.', '/')}.pyi").read_text())
 
 
 def declared(body: list[ast.stmt]) -> set[str]:
@@ -58,7 +59,9 @@ def test_the_methods_in_a_stub_exist(name: str) -> None:
 
 
 def test_no_stub_is_left_of_a_module_that_is_gone() -> None:
-    assert sorted(path.stem for path in (ROOT / "pgdecode").glob("*.pyi")) == MODULES
+    package = ROOT / "pgdecode"
+    stubs = [".".join(path.relative_to(package).with_suffix("").parts) for path in package.rglob("*.pyi")]
+    assert sorted(stubs) == MODULES
 
 
 def test_the_package_is_marked_as_typed() -> None:

@@ -20,10 +20,20 @@ cdef enum FaultCode:
     FAULT_BAD_TUPLE_TAG
     FAULT_BAD_COLUMN_KIND
     FAULT_STATE_DESYNC
+    FAULT_ARITY
+    FAULT_OTHER_RELATION
+    FAULT_NOT_A_ROW
     FAULT_LIMIT_PAYLOAD
     FAULT_LIMIT_COLUMNS
     FAULT_LIMIT_NAME
     FAULT_LIMIT_VALUE
+    # Of values inside a tuple; _codec says what each means.
+    FAULT_WRONG_SIZE
+    FAULT_UNKNOWN_TYPE
+    FAULT_SETTING
+    FAULT_UNREPRESENTABLE
+    FAULT_TOO_LOW
+    FAULT_TOO_HIGH
     FAULT_LIMIT_BATCH
     # Not about the payload: these two become MemoryError and ValueError.
     FAULT_NO_MEMORY

@@ -26,8 +26,8 @@ cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil:
             bytes.data = <uint8_t *><uintptr_t>owner.address
             bytes.capacity = capacity
             return OK
-        except Exception:
-            # The pool raises MemoryError; whatever else it may raise, there is no memory to write to.
+        except BaseException:
+            # The pool raises MemoryError; whatever else comes up, there is no memory to write to.
             return FAULT_NO_MEMORY
 
 

@@ -188,10 +188,12 @@ cdef class Scan:
         self.walk.verdicts = self.verdicts
         if in_stream is None or isinstance(in_stream, str):
             self.judge_rows(in_stream is None)
-        elif self.source.n_rows:
+        else:
+            if len(in_stream) != self.source.n_rows:
+                raise ValueError(f"in_stream has {len(in_stream)} values for {self.source.n_rows} payloads")
+            if not self.source.n_rows:
+                return None
             explicit = in_stream
-            if explicit.shape[0] != self.source.n_rows:
-                raise ValueError(f"in_stream has {explicit.shape[0]} values for {self.source.n_rows} payloads")
             memcpy(self.verdicts, &explicit[0], <size_t>self.source.n_rows)
         return None if self.carry == CARRY_NONE else self.carry == CARRY_STREAMED
 

@@ -5,7 +5,7 @@ A sink that no row fills allocates nothing. Rows are filled in ascending order, 
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t
 from libc.string cimport memcpy
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, rarely
@@ -27,9 +27,17 @@ cdef struct Sink:
     Bytes offsets        # TEXT, LIST: n_rows + 1 int32
     Bytes data           # TEXT: the bytes; LIST of int64: the items
 
+cdef struct Cell:
+    # A tuple column where it lies in its payload.
+    const uint8_t *value     # NULL for n and u
+    size_t length
+    uint8_t kind
+
 cdef struct TupleSink:
     # TupleData: the list of values and the string of their formats share offsets and validity.
     Sink rows
+    Cell *cells          # if not NULL, the next tuple's columns are only noted here, and there must be `n_cells`
+    uint16_t n_cells
     bint wants_values
     Bytes letters        # one format a cell
     Bytes ends           # int32 a cell: where its value ends

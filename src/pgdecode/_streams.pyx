@@ -12,7 +12,7 @@ from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memset
 
 from pgdecode._cursor cimport be32, be64
-from pgdecode._fault cimport FAULT_NO_MEMORY, OK
+from pgdecode._fault cimport FAULT_LIMIT_PAYLOAD, FAULT_NO_MEMORY, OK
 from pgdecode._plan cimport N_MESSAGES, TAG_DELIMITER, TAG_MARKED
 from pgdecode._source cimport PRESENT, Span, payload_at
 from pgdecode._walk cimport (
@@ -43,12 +43,9 @@ cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
     return plan.by_tag[tag] != N_MESSAGES and plan.messages[plan.by_tag[tag]].streamed
 
 
-cdef bint parses(const Window *window, const Span *payload, bint streamed, size_t *offset) noexcept nogil:
-    """Whether the payload is well-formed in this reading; if not, `offset` is how far it was."""
-    if walk_message(window.walk, payload.data, payload.length, streamed) == OK:
-        return True
-    offset[0] = window.walk.fault.offset
-    return False
+cdef inline FaultCode reading_fault(const Window *window, const Span *payload, bint streamed) noexcept nogil:
+    """OK where the payload is well-formed in this reading; how far it was else, the walk's fault tells."""
+    return walk_message(window.walk, payload.data, payload.length, streamed)
 
 
 cdef inline int marks(const Span *payload) noexcept nogil:
@@ -75,10 +72,14 @@ cdef int readings_of(const Window *window, const Span *payload, int *further) no
     """Readings in which the payload is well-formed; `further` is the one that got further where none is."""
     cdef size_t plain_offset = 0, streamed_offset = 0
     cdef int readings = 0
-    if parses(window, payload, False, &plain_offset):
+    if reading_fault(window, payload, False) == OK:
         readings |= READING_PLAIN
-    if parses(window, payload, True, &streamed_offset):
+    else:
+        plain_offset = window.walk.fault.offset
+    if reading_fault(window, payload, True) == OK:
         readings |= READING_STREAMED
+    else:
+        streamed_offset = window.walk.fault.offset
     further[0] = READING_STREAMED if streamed_offset > plain_offset else READING_PLAIN
     return readings
 
@@ -92,26 +93,25 @@ cdef struct Run:
 
 
 cdef bint contradicted(Window *window, int64_t start, int64_t end, bint streamed) noexcept nogil:
-    """Whether an I, U or D of these rows is well-formed in the other reading and not in this one."""
+    """Whether an I, U or D of these rows is well-formed in the other reading and malformed in this one.
+
+    One past a limit is not malformed: `judge_fault` makes the same difference.
+    """
     cdef Span payload
-    cdef int64_t row
-    cdef int further = 0
-    cdef int this = READING_STREAMED if streamed else READING_PLAIN
-    for row in range(start, end):
-        if not span_at(window, row, &payload) or payload.length == 0:
-            continue
-        if marks(&payload) & ~this and readings_of(window, &payload, &further) == READING_BOTH - this:
-            return True
-    return False
-
-
-cdef bint span_at(const Window *window, int64_t row, Span *out) noexcept nogil:
-    """Locate a payload by its row in the window; False where it is null."""
     cdef Py_ssize_t i
+    cdef int64_t row, first = 0
+    cdef FaultCode code
+    cdef int this = READING_STREAMED if streamed else READING_PLAIN
+    cdef const Segment *segment
     for i in range(window.n_segments):
-        if row < window.segments[i].n_rows:
-            return payload_at(&window.segments[i], row, out) == PRESENT
-        row -= window.segments[i].n_rows
+        segment = &window.segments[i]
+        for row in range(max(start - first, 0), min(end - first, segment.n_rows)):
+            if payload_at(segment, row, &payload) != PRESENT or payload.length == 0 or not marks(&payload) & ~this:
+                continue
+            code = reading_fault(window, &payload, streamed)
+            if code != OK and code < FAULT_LIMIT_PAYLOAD and reading_fault(window, &payload, not streamed) == OK:
+                return True
+        first += segment.n_rows
     return False
 
 
@@ -156,7 +156,6 @@ cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil:
     cdef FaultCode code
     cdef Py_ssize_t i
     cdef int64_t row, first = 0
-    cdef size_t offset = 0
     cdef uint8_t tag
     cdef int presence
     run.start = 0
@@ -172,7 +171,7 @@ cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil:
                     run.marks |= marks(&payload)
                 continue
             # A delimiter that is not well-formed is a fault of its own row and says nothing of the others.
-            if not parses(window, &payload, False, &offset):
+            if reading_fault(window, &payload, False) != OK:
                 continue
             code = close_run(window, &run, first + row, carry, tag)
             if code != OK:
@@ -212,6 +211,9 @@ cdef FaultCode collect_relations(const Window *window, Relations *known) noexcep
                 continue
             reading = marks(&payload)
             if reading != READING_PLAIN and reading != READING_STREAMED:
+                continue
+            # A malformed row is evidence of nothing.
+            if reading_fault(window, &payload, reading == READING_STREAMED) != OK:
                 continue
             oid = be32(payload.data + (1 if reading == READING_PLAIN else 5))
             # Most rows name the relation of the row before.

@@ -5,6 +5,7 @@ from libc.string cimport memcpy, memset
 
 from pgdecode._cursor cimport Cursor, be16, be32, be64, bytes_left, take, take_string
 from pgdecode._fault cimport (
+    FAULT_ARITY,
     FAULT_BAD_ARRAY,
     FAULT_BAD_COLUMN_KIND,
     FAULT_BAD_FLAGS,
@@ -448,8 +449,31 @@ cdef Cursor copy_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, Tupl
     return cursor
 
 
+cdef Cursor note_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
+    """Cells that are decoded later, where they lie."""
+    cdef size_t max_value_bytes = walk.rules.max_value_bytes
+    cdef const uint8_t *kind
+    cdef Span value
+    cdef int32_t i
+    if n != sink.n_cells:
+        # The count is the two bytes before the cursor.
+        return fail(walk, FAULT_ARITY, op.label, cursor.at - 2, sink.n_cells, n, -1)
+    value.length = 0
+    for i in range(n):
+        kind = cursor.at
+        if not take_cell(&cursor, max_value_bytes, &value):
+            return fail_in_cell(walk, op, kind, cursor.end, i)
+        sink.cells[i].kind = kind[0]
+        sink.cells[i].value = value.data
+        sink.cells[i].length = value.length
+    return cursor
+
+
 cdef inline Cursor put_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
-    cdef FaultCode code = open_tuple(sink, walk.row, n, bytes_left(cursor))
+    cdef FaultCode code
+    if sink.cells != NULL:
+        return note_cells(walk, op, cursor, n, sink)
+    code = open_tuple(sink, walk.row, n, bytes_left(cursor))
     if rarely(code != OK):
         return fail_in_sink(walk, code, op.label)
     if sink.wants_values:

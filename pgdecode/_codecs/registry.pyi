@@ -1,0 +1,18 @@
+from collections.abc import Iterable
+from typing import Literal
+
+import pyarrow as pa
+
+from pgdecode.pgtypes import Decoding
+
+class CodecTree:
+    def __init__(self, decoding: Decoding) -> None: ...
+
+def decode_values(
+    pg_type: str,
+    values: Iterable[bytes | None],
+    *,
+    binary: bool,
+    typmod: int = -1,
+    unrepresentable: Literal["error", "null"] = "error",
+) -> pa.Array: ...

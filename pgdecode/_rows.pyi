@@ -1,0 +1,22 @@
+import pyarrow as pa
+
+from pgdecode._source import Source
+from pgdecode.limits import Limits
+from pgdecode.pgtypes import Decoding
+
+UNCHANGED: pa.DataType
+
+class Rows:
+    def __init__(
+        self,
+        source: Source,
+        relation_id: int,
+        names: list[str],
+        decodings: list[Decoding],
+        limits: Limits,
+        strict_flags: bool,
+        permissive: bool,
+        null_unrepresentable: bool,
+    ) -> None: ...
+    def run(self) -> tuple[list[pa.Array], list[pa.Array], dict[int, str]]: ...
+    def named(self, error: Exception) -> Exception: ...

@@ -1,0 +1,232 @@
+"""The PostgreSQL types: OID, name, codec and Arrow type. Everything typed is read off this table.
+
+How to add a type: one line in `TYPES` with its OIDs (from pg_type of a server), the name of its codec and its Arrow
+type; a codec that does not exist yet is a pair `<pgtype>_from_text`, `<pgtype>_from_binary` in its family's file under
+src/pgdecode/_codecs/, made known to that family's finder. A type of an extension has no fixed OID: it goes into
+`NAMED`, and is recognised by the name that the stream's Type message gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+FIRST_USER_OID = 16384  # FirstNormalObjectId, access/transam.h: smaller OIDs mean the same on every server
+
+
+class PgType(NamedTuple):
+    """A type built into PostgreSQL, or an extension's (OIDs 0). `arrow` is a function of the type modifier."""
+
+    oid: int
+    array_oid: int
+    name: str
+    codec: str
+    arrow: Callable[[int], pa.DataType]
+    delimiter: str = ","
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How the values of one column are decoded: a codec and its parameters, and the Arrow type it fills."""
+
+    codec: str
+    arrow: pa.DataType
+    oid: int = 0
+    precision: int = 0
+    scale: int = 0
+    delimiter: str = ","
+    element: Decoding | None = None
+
+
+def _as(arrow: pa.DataType) -> Callable[[int], pa.DataType]:
+    return lambda typmod: arrow
+
+
+def numeric_modifier(typmod: int) -> tuple[int, int] | None:
+    """Precision and scale of numeric(p, s); None without modifier. The scale is 11 bits, signed (numeric.c)."""
+    if typmod < 4:
+        return None
+    return (typmod - 4) >> 16 & 0xFFFF, ((typmod - 4 & 0x7FF) ^ 1024) - 1024
+
+
+def _numeric(typmod: int) -> pa.DataType:
+    modifier = numeric_modifier(typmod)
+    if modifier is None or not 0 <= modifier[1] <= modifier[0] <= 38:
+        return pa.string()
+    return pa.decimal128(*modifier)
+
+
+INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
+
+_string = _as(pa.string())
+_int64 = _as(pa.int64())
+
+# OIDs from pg_type of PostgreSQL 18.
+TYPES: tuple[PgType, ...] = (
+    PgType(16, 1000, "bool", "bool", _as(pa.bool_())),
+    PgType(17, 1001, "bytea", "bytea", _as(pa.binary())),
+    PgType(18, 1002, "char", "char", _string),
+    PgType(19, 1003, "name", "text", _string),
+    PgType(20, 1016, "int8", "int8", _int64),
+    PgType(21, 1005, "int2", "int2", _as(pa.int16())),
+    PgType(23, 1007, "int4", "int4", _as(pa.int32())),
+    PgType(24, 1008, "regproc", "reg", _string),
+    PgType(25, 1009, "text", "text", _string),
+    PgType(26, 1028, "oid", "oid", _int64),
+    PgType(27, 1010, "tid", "tid", _string),
+    PgType(28, 1011, "xid", "oid", _int64),
+    PgType(29, 1012, "cid", "oid", _int64),
+    PgType(114, 199, "json", "text", _string),
+    PgType(142, 143, "xml", "text", _string),
+    PgType(600, 1017, "point", "point", _string),
+    PgType(601, 1018, "lseg", "lseg", _string),
+    PgType(602, 1019, "path", "path", _string),
+    PgType(603, 1020, "box", "box", _string, ";"),
+    PgType(604, 1027, "polygon", "polygon", _string),
+    PgType(628, 629, "line", "line", _string),
+    PgType(650, 651, "cidr", "cidr", _string),
+    PgType(700, 1021, "float4", "float4", _as(pa.float32())),
+    PgType(701, 1022, "float8", "float8", _as(pa.float64())),
+    PgType(705, 0, "unknown", "text", _string),
+    PgType(718, 719, "circle", "circle", _string),
+    PgType(774, 775, "macaddr8", "macaddr8", _string),
+    PgType(790, 791, "money", "money", _string),
+    PgType(829, 1040, "macaddr", "macaddr", _string),
+    PgType(869, 1041, "inet", "inet", _string),
+    PgType(1042, 1014, "bpchar", "text", _string),
+    PgType(1043, 1015, "varchar", "text", _string),
+    PgType(1082, 1182, "date", "date", _as(pa.date32())),
+    PgType(1083, 1183, "time", "time", _as(pa.time64("us"))),
+    PgType(1114, 1115, "timestamp", "timestamp", _as(pa.timestamp("us"))),
+    PgType(1184, 1185, "timestamptz", "timestamptz", _as(pa.timestamp("us", "UTC"))),
+    PgType(1186, 1187, "interval", "interval", _as(INTERVAL)),
+    PgType(1266, 1270, "timetz", "timetz", _string),
+    PgType(1560, 1561, "bit", "bit", _string),
+    PgType(1562, 1563, "varbit", "varbit", _string),
+    PgType(1700, 1231, "numeric", "numeric", _numeric),
+    PgType(1790, 2201, "refcursor", "text", _string),
+    PgType(2202, 2207, "regprocedure", "reg", _string),
+    PgType(2203, 2208, "regoper", "reg", _string),
+    PgType(2204, 2209, "regoperator", "reg", _string),
+    PgType(2205, 2210, "regclass", "reg", _string),
+    PgType(2206, 2211, "regtype", "reg", _string),
+    PgType(2950, 2951, "uuid", "uuid", _string),
+    PgType(3220, 3221, "pg_lsn", "pg_lsn", _string),
+    PgType(3614, 3643, "tsvector", "tsvector", _string),
+    PgType(3615, 3645, "tsquery", "tsquery", _string),
+    PgType(3734, 3735, "regconfig", "reg", _string),
+    PgType(3769, 3770, "regdictionary", "reg", _string),
+    PgType(3802, 3807, "jsonb", "jsonb", _string),
+    PgType(4072, 4073, "jsonpath", "jsonpath", _string),
+    PgType(4089, 4090, "regnamespace", "reg", _string),
+    PgType(4096, 4097, "regrole", "reg", _string),
+    PgType(4191, 4192, "regcollation", "reg", _string),
+    PgType(5069, 271, "xid8", "xid8", _as(pa.decimal128(20, 0))),
+)
+
+# Types of extensions, by the name that the Type message gives.
+NAMED: tuple[PgType, ...] = (
+    PgType(0, 0, "citext", "text", _string),
+    PgType(0, 0, "ltree", "ltree", _string),
+    PgType(0, 0, "lquery", "ltree", _string),
+    PgType(0, 0, "ltxtquery", "ltree", _string),
+)
+
+
+class RangeType(NamedTuple):
+    """A range type with its array, its multirange and that one's array."""
+
+    oid: int
+    array_oid: int
+    multirange_oid: int
+    multirange_array_oid: int
+    name: str
+    bound: str
+
+
+RANGES: tuple[RangeType, ...] = (
+    RangeType(3904, 3905, 4451, 6150, "int4range", "int4"),
+    RangeType(3906, 3907, 4532, 6151, "numrange", "numeric"),
+    RangeType(3908, 3909, 4533, 6152, "tsrange", "timestamp"),
+    RangeType(3910, 3911, 4534, 6153, "tstzrange", "timestamptz"),
+    RangeType(3912, 3913, 4535, 6155, "daterange", "date"),
+    RangeType(3926, 3927, 4536, 6157, "int8range", "int8"),
+)
+
+_BY_NAME: Mapping[str, PgType] = {item.name: item for item in (*TYPES, *NAMED)}
+
+
+def scalar(name: str, typmod: int = -1) -> Decoding:
+    """How a scalar type is decoded; KeyError where there is no such type."""
+    item = _BY_NAME[name]
+    arrow = item.arrow(typmod)
+    if item.codec != "numeric":
+        return Decoding(item.codec, arrow, item.oid, delimiter=item.delimiter)
+    if not pa.types.is_decimal(arrow):
+        return Decoding("numeric_text", arrow, item.oid)
+    return Decoding("numeric", arrow, item.oid, arrow.precision, arrow.scale)
+
+
+def array_of(element: Decoding) -> Decoding:
+    """How an array is decoded."""
+    return Decoding("array", pa.list_(element.arrow), element=element, delimiter=element.delimiter)
+
+
+def range_of(bound: Decoding) -> Decoding:
+    """How a range is decoded."""
+    arrow = pa.struct(
+        [
+            ("lower", bound.arrow),
+            ("upper", bound.arrow),
+            ("lower_inclusive", pa.bool_()),
+            ("upper_inclusive", pa.bool_()),
+            ("empty", pa.bool_()),
+        ]
+    )
+    return Decoding("range", arrow, element=bound)
+
+
+def multirange_of(item: Decoding) -> Decoding:
+    """How a multirange is decoded."""
+    return Decoding("multirange", pa.list_(item.arrow), element=item)
+
+
+def named(name: str, typmod: int = -1) -> Decoding | None:
+    """How the type of a name is decoded: "int4", "int4[]", "_int4", "numeric(12,2)" goes by its modifier."""
+    if name.endswith("[]") or name.startswith("_"):
+        element = named(name[:-2] if name.endswith("[]") else name[1:], typmod)
+        return None if element is None else array_of(element)
+    if name in _BY_NAME:
+        return scalar(name, typmod)
+    for item in RANGES:
+        if name == item.name:
+            return range_of(scalar(item.bound))
+        if name == item.name.replace("range", "multirange"):
+            return multirange_of(range_of(scalar(item.bound)))
+    special = {
+        "hstore": Decoding("hstore", pa.map_(pa.string(), pa.string())),
+        "vector": Decoding("vector", pa.list_(pa.float32()), element=scalar("float4")),
+        "halfvec": Decoding("halfvec", pa.list_(pa.float32()), element=scalar("float4")),
+        "int2vector": Decoding("spaced", pa.list_(pa.int16()), element=scalar("int2")),
+        "oidvector": Decoding("spaced", pa.list_(pa.int64()), element=scalar("oid")),
+    }
+    return special.get(name)
+
+
+OPAQUE = Decoding("opaque", pa.string())
+
+
+def _by_oid() -> dict[int, str]:
+    names = {item.oid: item.name for item in TYPES}
+    names |= {item.array_oid: item.name + "[]" for item in TYPES if item.array_oid}
+    for item in RANGES:
+        multirange = item.name.replace("range", "multirange")
+        names |= {item.oid: item.name, item.array_oid: item.name + "[]"}
+        names |= {item.multirange_oid: multirange, item.multirange_array_oid: multirange + "[]"}
+    return names | {22: "int2vector", 1006: "int2vector[]", 30: "oidvector", 1013: "oidvector[]"}
+
+
+NAME_BY_OID: Mapping[int, str] = _by_oid()

@@ -1,0 +1,23 @@
+"""What a codec is: a pair of functions that append one decoded value to a column."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+
+from pgdecode._column cimport Column
+from pgdecode._fault cimport FaultCode
+
+# A decoder gets exactly the value's bytes (no NUL behind them, never a byte more) and appends exactly one item, or
+# returns a fault; it may then leave half an item, which the caller takes back. Faults: FAULT_BAD_VALUE for a value the
+# type does not have, FAULT_WRONG_SIZE for a binary value of another length, FAULT_ENCODING for text that is not UTF-8,
+# FAULT_UNREPRESENTABLE, FAULT_TOO_LOW or FAULT_TOO_HIGH for a value that PostgreSQL has and the Arrow type has not
+# (NaN; below or above its range), FAULT_SETTING for text written under a setting that was not declared.
+ctypedef FaultCode (*Decoder)(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil
+
+cdef struct Codec:
+    Decoder from_text
+    Decoder from_binary
+    const Codec *element   # of an array, range, multirange or vector; NULL elsewhere
+    int32_t precision      # of a decimal
+    int32_t scale
+    uint32_t oid           # of the type, for what names it in its binary form
+    uint8_t delimiter      # between the elements of an array of it: a comma, but a semicolon for box

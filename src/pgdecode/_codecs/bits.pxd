@@ -1,0 +1,6 @@
+"""Bit strings."""
+
+from pgdecode._codec cimport Codec
+
+
+cdef bint bits_codec(str name, Codec *codec)

@@ -1,0 +1,372 @@
+"""date, time, timetz, timestamp and timestamptz: text of DateStyle ISO, and binary."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
+from libc.string cimport memcmp
+
+from pgdecode._codec cimport Codec
+from pgdecode._codecs.clock cimport (
+    UNIX_TO_POSTGRES_DAYS,
+    US_PER_SECOND,
+    ZONE_LIMIT_SECONDS,
+    clock_from_text,
+    days_from_text,
+    fraction_from_text,
+    is_digit,
+    year_digits,
+    zone_from_text,
+    zone_start,
+)
+from pgdecode._column cimport Column, put_bytes, put_int32, put_int64
+from pgdecode._cursor cimport be32, be64
+from pgdecode._fault cimport (
+    FAULT_BAD_VALUE,
+    FAULT_SETTING,
+    FAULT_TOO_HIGH,
+    FAULT_TOO_LOW,
+    FAULT_WRONG_SIZE,
+    FaultCode,
+    rarely,
+)
+
+cdef extern from *:
+    """
+    /* The server's ranges (datatype/timestamp.h) since 2000-01-01: Julian day 0, which is 4714-11-24 BC, to before
+       5874898-01-01 for dates and before 294277-01-01 for timestamps. */
+    #define MIN_DAY (-2451545)
+    #define END_DATE 2145031949
+    #define END_TIMESTAMP_DAY 106751983
+    #define US_PER_DAY INT64_C(86400000000)
+    #define MIN_TIMESTAMP (MIN_DAY * US_PER_DAY)
+    #define END_TIMESTAMP (END_TIMESTAMP_DAY * US_PER_DAY)
+    #define UNIX_TO_POSTGRES_US INT64_C(946684800000000)
+    """
+    const int64_t MIN_DAY
+    const int64_t END_DATE
+    const int64_t END_TIMESTAMP_DAY
+    const int64_t US_PER_DAY
+    const int64_t MIN_TIMESTAMP
+    const int64_t END_TIMESTAMP
+    const int64_t UNIX_TO_POSTGRES_US  # 10957 days
+
+cdef enum:
+    # A zone can put the local date seven days past the range; further ones are refused before they could overflow.
+    ZONE_DAYS = 7
+    TIMETZ_BYTES = 25  # 24:00:00.000000+167:59:59
+
+
+cdef bint is_letter(uint8_t byte) noexcept nogil:
+    return <uint8_t>((byte | 0x20) - c"a") < 26
+
+
+cdef bint of_other_style(const uint8_t *value, size_t length) noexcept nogil:
+    """Whether text looks like DateStyle SQL (29/02/2024), German (29.02.2024) or Postgres (29-02-2024, Thu Feb 29)."""
+    cdef const char *weekdays = b"SunMonTueWedThuFriSat"
+    cdef size_t i, n_year
+    if length < 10:
+        return False
+    if value[3] == c" ":
+        for i in range(0, 21, 3):
+            if memcmp(value, weekdays + i, 3) == 0:
+                return True
+    if (value[2] == c"/" or value[2] == c"." or value[2] == c"-") and value[2] == value[5]:
+        for i in range(10):
+            if i != 2 and i != 5 and not is_digit(value[i]):
+                return False
+        return True
+    # ISO but for a zone that is named.
+    n_year = year_digits(value, length)
+    if n_year == 0 or length < n_year + 19 or not is_digit(value[0]) or not is_digit(value[n_year + 14]):
+        return False
+    i = n_year + 15
+    while i < length and i < n_year + 22 and (value[i] == c"." or is_digit(value[i])):
+        i += 1
+    if length - i < 4 or value[i] != c" ":
+        return False
+    return is_letter(value[i + 1]) and is_letter(value[i + 2]) and is_letter(value[i + 3])
+
+
+cdef FaultCode why_not(const uint8_t *value, size_t length) noexcept nogil:
+    """The fault of text that is no date or timestamp of style ISO; apart, so that decoders stay small."""
+    if length == 8 and memcmp(value, b"infinity", 8) == 0:
+        return FAULT_TOO_HIGH
+    if length == 9 and memcmp(value, b"-infinity", 9) == 0:
+        return FAULT_TOO_LOW
+    return FAULT_SETTING if of_other_style(value, length) else FAULT_BAD_VALUE
+
+
+cdef inline bint ends_before_christ(const uint8_t *value, size_t length) noexcept nogil:
+    return value[length - 1] == c"C" and value[length - 2] == c"B" and value[length - 3] == c" "
+
+
+cdef FaultCode date_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append days since 1970-01-01 of `YYYY-MM-DD[ BC]`, four or more year digits.
+
+    Faults: TOO_HIGH, TOO_LOW for infinities; SETTING for other DateStyles; BAD_VALUE. Source: date_out,
+    utils/adt/date.c.
+    """
+    cdef int64_t days = 0
+    cdef bint before_christ = False
+    cdef size_t n_year = year_digits(value, length)
+    if rarely(n_year == 0):
+        return why_not(value, length)
+    if rarely(length != n_year + 6):
+        before_christ = True
+        if length != n_year + 9 or not ends_before_christ(value, length):
+            return why_not(value, length)
+    if rarely(not days_from_text(value, n_year, before_christ, &days)):
+        return why_not(value, length)
+    if rarely(days < MIN_DAY + UNIX_TO_POSTGRES_DAYS or days >= END_DATE + UNIX_TO_POSTGRES_DAYS):
+        return FAULT_BAD_VALUE
+    return put_int32(out, <int32_t>days)
+
+
+cdef FaultCode date_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append days since 1970-01-01 of four bytes, big-endian days since 2000-01-01.
+
+    Faults: WRONG_SIZE; TOO_HIGH, TOO_LOW for infinities; BAD_VALUE past the server's range. Source: date_recv,
+    utils/adt/date.c.
+    """
+    cdef int32_t days
+    if rarely(length != 4):
+        return FAULT_WRONG_SIZE
+    days = <int32_t>be32(value)
+    if rarely(days == INT32_MAX):
+        return FAULT_TOO_HIGH
+    if rarely(days == INT32_MIN):
+        return FAULT_TOO_LOW
+    if rarely(days < MIN_DAY or days >= END_DATE):
+        return FAULT_BAD_VALUE
+    return put_int32(out, days + UNIX_TO_POSTGRES_DAYS)
+
+
+cdef FaultCode time_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append microseconds since midnight of `HH:MM:SS[.ffffff]`.
+
+    Faults: TOO_HIGH for 24:00:00, also written 23:59:60; BAD_VALUE. Source: time_out, utils/adt/date.c.
+    """
+    cdef int64_t hour = 0
+    cdef int64_t minute = 0
+    cdef int64_t second = 0
+    cdef int64_t us = 0
+    if rarely(length < 8 or not clock_from_text(value, &hour, &minute, &second)):
+        return FAULT_BAD_VALUE
+    if rarely((hour > 24) | (minute > 59) | (second > 60) or not fraction_from_text(value, 8, length, &us)):
+        return FAULT_BAD_VALUE
+    us += (hour * 3600 + minute * 60 + second) * US_PER_SECOND
+    if rarely(us >= US_PER_DAY):
+        return FAULT_TOO_HIGH if us == US_PER_DAY else FAULT_BAD_VALUE
+    return put_int64(out, us)
+
+
+cdef FaultCode time_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append microseconds since midnight of eight bytes, big-endian.
+
+    Faults: WRONG_SIZE; TOO_HIGH for 24:00:00; BAD_VALUE. Source: time_recv, utils/adt/date.c.
+    """
+    cdef int64_t us
+    if rarely(length != 8):
+        return FAULT_WRONG_SIZE
+    us = <int64_t>be64(value)
+    if rarely(us < 0 or us >= US_PER_DAY):
+        return FAULT_TOO_HIGH if us == US_PER_DAY else FAULT_BAD_VALUE
+    return put_int64(out, us)
+
+
+cdef inline size_t put_pair(uint8_t *text, size_t at, int64_t number) noexcept nogil:
+    text[at] = <uint8_t>(c"0" + number // 10)
+    text[at + 1] = <uint8_t>(c"0" + number % 10)
+    return at + 2
+
+
+cdef FaultCode put_timetz(Column *out, int64_t us, int64_t east) noexcept nogil:
+    """Append a time of day with its offset as timetz_out prints it (EncodeTimeOnly, utils/adt/datetime.c)."""
+    cdef uint8_t[TIMETZ_BYTES] text
+    cdef int64_t fraction = us % US_PER_SECOND
+    cdef int64_t seconds = us // US_PER_SECOND
+    cdef int64_t unit = US_PER_SECOND // 10
+    cdef size_t n = put_pair(text, 0, seconds // 3600)
+    text[n] = c":"
+    n = put_pair(text, n + 1, seconds // 60 % 60)
+    text[n] = c":"
+    n = put_pair(text, n + 1, seconds % 60)
+    if fraction:
+        text[n] = c"."
+        n += 1
+        while fraction:
+            text[n] = <uint8_t>(c"0" + fraction // unit)
+            fraction %= unit
+            unit //= 10
+            n += 1
+    text[n] = c"-" if east < 0 else c"+"
+    n += 1
+    seconds = -east if east < 0 else east
+    if seconds >= 360000:
+        text[n] = c"1"
+        n += 1
+    n = put_pair(text, n, seconds // 3600 % 100)
+    if seconds % 3600:
+        text[n] = c":"
+        n = put_pair(text, n + 1, seconds // 60 % 60)
+    if seconds % 60:
+        text[n] = c":"
+        n = put_pair(text, n + 1, seconds % 60)
+    return put_bytes(out, text, n)
+
+
+cdef FaultCode timetz_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append `HH:MM:SS[.ffffff]+HH[:MM[:SS]]` as text, the way the server prints it; 24:00:00 is the last one.
+
+    Faults: BAD_VALUE. Source: timetz_out, utils/adt/date.c.
+    """
+    cdef int64_t hour = 0
+    cdef int64_t minute = 0
+    cdef int64_t second = 0
+    cdef int64_t us = 0
+    cdef int64_t east = 0
+    cdef size_t end
+    if rarely(length < 8 or not clock_from_text(value, &hour, &minute, &second)):
+        return FAULT_BAD_VALUE
+    end = zone_start(value, 8, length)
+    if rarely(not zone_from_text(value + end, length - end, &east)):
+        return FAULT_BAD_VALUE
+    if rarely((hour > 24) | (minute > 59) | (second > 60) or not fraction_from_text(value, 8, end, &us)):
+        return FAULT_BAD_VALUE
+    us += (hour * 3600 + minute * 60 + second) * US_PER_SECOND
+    return FAULT_BAD_VALUE if us > US_PER_DAY else put_timetz(out, us, east)
+
+
+cdef FaultCode timetz_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append as text 12 bytes, big-endian: int64 microseconds since midnight, int32 seconds west of Greenwich.
+
+    Faults: WRONG_SIZE, BAD_VALUE. Source: timetz_recv, utils/adt/date.c; it takes 16 hours of offset, but timetz_send
+    sends what TimeZone may have given, which is more.
+    """
+    cdef int64_t us, west
+    if rarely(length != 12):
+        return FAULT_WRONG_SIZE
+    us = <int64_t>be64(value)
+    west = <int32_t>be32(value + 8)
+    if rarely(us < 0 or us > US_PER_DAY):
+        return FAULT_BAD_VALUE
+    if rarely(west <= -ZONE_LIMIT_SECONDS or west >= ZONE_LIMIT_SECONDS):
+        return FAULT_BAD_VALUE
+    return put_timetz(out, us, -west)
+
+
+cdef inline FaultCode put_moment(Column *out, int64_t us) noexcept nogil:
+    """Append microseconds since 1970-01-01 of finite microseconds since 2000-01-01."""
+    if rarely(us < MIN_TIMESTAMP or us >= END_TIMESTAMP):
+        return FAULT_BAD_VALUE
+    # int64 since 1970 ends in January 294247, 30 years before the server's range.
+    if rarely(us > INT64_MAX - UNIX_TO_POSTGRES_US):
+        return FAULT_TOO_HIGH
+    return put_int64(out, us + UNIX_TO_POSTGRES_US)
+
+
+cdef inline FaultCode put_moment_of_text(const uint8_t *value, size_t length, Column *out, bint zoned) noexcept nogil:
+    """Append a timestamp of `YYYY-MM-DD HH:MM:SS[.ffffff][+HH[:MM[:SS]]][ BC]`; the offset is there if zoned."""
+    cdef int64_t days = 0
+    cdef int64_t hour = 0
+    cdef int64_t minute = 0
+    cdef int64_t second = 0
+    cdef int64_t us = 0
+    cdef int64_t east = 0
+    cdef size_t end = length
+    cdef size_t clock_end
+    cdef bint before_christ = False
+    cdef size_t n_year = year_digits(value, length)
+    cdef size_t start = n_year + 15
+    if rarely(n_year == 0 or length < start):
+        return why_not(value, length)
+    if rarely(value[length - 1] == c"C"):
+        before_christ = ends_before_christ(value, length)
+        end -= 3
+        if not before_christ or end < start:
+            return why_not(value, length)
+    clock_end = end
+    if zoned:
+        clock_end = zone_start(value, start, end)
+        if rarely(not zone_from_text(value + clock_end, end - clock_end, &east)):
+            return why_not(value, length)
+    if rarely(value[n_year + 6] != c" " or not days_from_text(value, n_year, before_christ, &days)):
+        return why_not(value, length)
+    if rarely(not clock_from_text(value + n_year + 7, &hour, &minute, &second)):
+        return why_not(value, length)
+    # Unlike times, timestamps are printed from a day and a time in it: 24:00:00 and second 60 do not come out.
+    if rarely((hour > 23) | (minute > 59) | (second > 59) or not fraction_from_text(value, start, clock_end, &us)):
+        return why_not(value, length)
+    days -= UNIX_TO_POSTGRES_DAYS
+    if rarely(days < MIN_DAY - ZONE_DAYS or days >= END_TIMESTAMP_DAY + ZONE_DAYS):
+        return FAULT_BAD_VALUE
+    us += days * US_PER_DAY + (hour * 3600 + minute * 60 + second - east) * US_PER_SECOND
+    return put_moment(out, us)
+
+
+cdef inline FaultCode put_moment_of_binary(const uint8_t *value, size_t length, Column *out) noexcept nogil:
+    cdef int64_t us
+    if rarely(length != 8):
+        return FAULT_WRONG_SIZE
+    us = <int64_t>be64(value)
+    if rarely(us == INT64_MAX):
+        return FAULT_TOO_HIGH
+    if rarely(us == INT64_MIN):
+        return FAULT_TOO_LOW
+    return put_moment(out, us)
+
+
+cdef FaultCode timestamp_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append microseconds since 1970-01-01 of `YYYY-MM-DD HH:MM:SS[.ffffff][ BC]`.
+
+    Faults: TOO_HIGH, TOO_LOW for infinities and past int64; SETTING for other DateStyles; BAD_VALUE. Source:
+    timestamp_out, utils/adt/timestamp.c.
+    """
+    return put_moment_of_text(value, length, out, False)
+
+
+cdef FaultCode timestamp_from_binary(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append microseconds since 1970-01-01 of eight bytes, big-endian microseconds since 2000-01-01.
+
+    Faults: WRONG_SIZE; TOO_HIGH, TOO_LOW for infinities and past int64; BAD_VALUE past the server's range. Source:
+    timestamp_recv, utils/adt/timestamp.c.
+    """
+    return put_moment_of_binary(value, length, out)
+
+
+cdef FaultCode timestamptz_from_text(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append microseconds since 1970-01-01 UTC of `YYYY-MM-DD HH:MM:SS[.ffffff]+HH[:MM[:SS]][ BC]`.
+
+    Faults: as timestamp's; SETTING also for a named zone. Source: timestamptz_out, utils/adt/timestamp.c.
+    """
+    return put_moment_of_text(value, length, out, True)
+
+
+cdef FaultCode timestamptz_from_binary(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append microseconds since 1970-01-01 UTC of eight bytes; layout and faults are timestamp's.
+
+    Source: timestamptz_recv, utils/adt/timestamp.c.
+    """
+    return put_moment_of_binary(value, length, out)
+
+
+cdef bint datetimes_codec(str name, Codec *codec):
+    """Fill the decoders of a codec of this family; whether it is one."""
+    if name == "date":
+        codec.from_text, codec.from_binary = date_from_text, date_from_binary
+    elif name == "time":
+        codec.from_text, codec.from_binary = time_from_text, time_from_binary
+    elif name == "timetz":
+        codec.from_text, codec.from_binary = timetz_from_text, timetz_from_binary
+    elif name == "timestamp":
+        codec.from_text, codec.from_binary = timestamp_from_text, timestamp_from_binary
+    elif name == "timestamptz":
+        codec.from_text, codec.from_binary = timestamptz_from_text, timestamptz_from_binary
+    else:
+        return False
+    return True

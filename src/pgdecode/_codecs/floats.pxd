@@ -1,0 +1,5 @@
+"""float4 and float8."""
+
+from pgdecode._codec cimport Codec
+
+cdef bint floats_codec(str name, Codec *codec)

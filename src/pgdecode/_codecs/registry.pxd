@@ -1,0 +1,10 @@
+"""Finds a codec by its name, and builds the codecs of nested types."""
+
+from pgdecode._codec cimport Codec
+
+
+cdef class CodecTree:
+    """A codec with those of its elements, which stay where they are as long as this object."""
+
+    cdef Codec codec
+    cdef CodecTree element

@@ -1,0 +1,91 @@
+"""Finds a codec by its name, and builds the codecs of nested types."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t
+from libc.string cimport memset
+
+from pgdecode._codecs.bits cimport bits_codec
+from pgdecode._codecs.containers cimport containers_codec
+from pgdecode._codecs.datetimes cimport datetimes_codec
+from pgdecode._codecs.floats cimport floats_codec
+from pgdecode._codecs.geometric cimport geometric_codec
+from pgdecode._codecs.intervals cimport intervals_codec
+from pgdecode._codecs.network cimport network_codec
+from pgdecode._codecs.numbers cimport numbers_codec
+from pgdecode._codecs.numeric cimport numeric_codec
+from pgdecode._codecs.search cimport search_codec
+from pgdecode._codecs.texts cimport texts_codec
+from pgdecode._column cimport Column, finish_column, free_column, open_column, put_null, take_back
+from pgdecode._fault cimport FAULT_TOO_HIGH, FAULT_UNREPRESENTABLE, OK, Fault, FaultCode, error_of
+
+from pgdecode import pgtypes
+
+
+cdef class CodecTree:
+    def __cinit__(self, decoding):
+        memset(&self.codec, 0, sizeof(self.codec))
+        name = decoding.codec
+        # One line for each family's finder.
+        if not (
+            numbers_codec(name, &self.codec)
+            or texts_codec(name, &self.codec)
+            or numeric_codec(name, &self.codec)
+            or datetimes_codec(name, &self.codec)
+            or bits_codec(name, &self.codec)
+            or containers_codec(name, &self.codec)
+            or floats_codec(name, &self.codec)
+            or geometric_codec(name, &self.codec)
+            or intervals_codec(name, &self.codec)
+            or network_codec(name, &self.codec)
+            or search_codec(name, &self.codec)
+        ):
+            raise LookupError(f"there is no codec {name!r}")
+        self.codec.precision = decoding.precision
+        self.codec.scale = decoding.scale
+        self.codec.oid = decoding.oid
+        self.codec.delimiter = ord(decoding.delimiter)
+        if decoding.element is not None:
+            self.element = CodecTree(decoding.element)
+            self.codec.element = &self.element.codec
+
+
+def decode_values(pg_type, values, *, binary, typmod=-1, unrepresentable="error"):
+    """Decode values of one type, given by name, to a pyarrow array; None stays null."""
+    cdef CodecTree tree
+    cdef Column column
+    cdef FaultCode code
+    cdef Fault fault
+    cdef const uint8_t[::1] value
+    cdef uint8_t nothing = 0
+    cdef const uint8_t *data
+    cdef size_t n
+    decoding = pgtypes.named(pg_type, typmod)
+    if decoding is None:
+        raise LookupError(f"there is no type {pg_type!r}")
+    tree = CodecTree(decoding)
+    memset(&column, 0, sizeof(column))
+    try:
+        open_column(&column, decoding.arrow)
+        for row, item in enumerate(values):
+            n = column.n
+            if item is None:
+                code = put_null(&column)
+            else:
+                value = item
+                data = &value[0] if value.shape[0] else &nothing
+                decoder = tree.codec.from_binary if binary else tree.codec.from_text
+                code = decoder(data, <size_t>value.shape[0], &column, &tree.codec)
+            if code != OK:
+                take_back(&column, n)
+                if unrepresentable == "null" and FAULT_UNREPRESENTABLE <= code <= FAULT_TOO_HIGH:
+                    put_null(&column)
+                    continue
+                memset(&fault, 0, sizeof(fault))
+                fault.code = code
+                fault.row = row
+                fault.relation = fault.column = -1
+                fault.tag = b"I"[0]
+                raise error_of(&fault, (f"{pg_type} value",), True)
+        return finish_column(&column, decoding.arrow)
+    finally:
+        free_column(&column)

@@ -1,0 +1,213 @@
+"""Types that are text on the wire, or bytes: text and its kin, jsonb, ltree, "char", bytea, and names of OIDs."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memchr, memcpy
+
+from pgdecode._codec cimport Codec
+from pgdecode._codecs._rendering cimport MAX_DIGITS, make_room, write_decimal
+from pgdecode._column cimport Column, end_bytes, put_bytes
+from pgdecode._cursor cimport be32
+from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_ENCODING, FAULT_WRONG_SIZE, OK, FaultCode, rarely
+from pgdecode._utf8 cimport utf8_prefix
+
+
+cdef bint texts_codec(str name, Codec *codec):
+    """Fill in the decoders of a codec of this family; False for a name of another."""
+    if name == "text":
+        codec.from_text = text_from_text
+        codec.from_binary = text_from_binary
+    elif name == "jsonb" or name == "jsonpath" or name == "ltree":
+        codec.from_text = text_from_text
+        codec.from_binary = versioned_from_binary
+    elif name == "char":
+        codec.from_text = char_from_text
+        codec.from_binary = char_from_binary
+    elif name == "bytea":
+        codec.from_text = bytea_from_text
+        codec.from_binary = bytea_from_binary
+    elif name == "reg":
+        codec.from_text = text_from_text
+        codec.from_binary = reg_from_binary
+    else:
+        return False
+    return True
+
+
+cdef inline bint is_plain(const uint8_t *text, size_t length) noexcept nogil:
+    """Whether it is ASCII without NUL throughout, as most text is; told eight bytes at a time."""
+    cdef uint64_t word = 0
+    cdef uint64_t seen = 0
+    cdef size_t at = 0
+    if length < 8:
+        while at < length:
+            # A byte less one has its high bit only where the byte is NUL or has it, or is 0x80: no ASCII.
+            seen |= text[at] | <uint8_t>(text[at] - 1)
+            at += 1
+        return not seen & 0x80
+    while at + 8 <= length:
+        memcpy(&word, text + at, 8)
+        seen |= word | (word - <uint64_t>0x0101010101010101)
+        at += 8
+    memcpy(&word, text + length - 8, 8)
+    seen |= word | (word - <uint64_t>0x0101010101010101)
+    return not seen & <uint64_t>0x8080808080808080
+
+
+cdef FaultCode check_text(const uint8_t *text, size_t length) noexcept nogil:
+    """Whether it is text as PostgreSQL has it. Faults: BAD_VALUE for a NUL, ENCODING if not UTF-8."""
+    if is_plain(text, length):
+        return OK
+    if memchr(text, 0, length) != NULL:
+        return FAULT_BAD_VALUE
+    return OK if utf8_prefix(text, length) == length else FAULT_ENCODING
+
+
+cdef FaultCode text_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append one text as it is. Faults: BAD_VALUE for a NUL, ENCODING. Source: textin, utils/adt/varlena.c."""
+    cdef FaultCode code = check_text(value, length)
+    return put_bytes(out, value, length) if code == OK else code
+
+
+cdef FaultCode text_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append one text, whose two forms are the same. Faults and source: as text_from_text; textsend."""
+    return text_from_text(value, length, out, codec)
+
+
+cdef FaultCode versioned_from_binary(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append one jsonb, jsonpath, ltree, lquery or ltxtquery: a version byte, always 1, then the text.
+
+    Faults: WRONG_SIZE if empty, BAD_VALUE for another version or a NUL, ENCODING.
+    Source: jsonb_send, utils/adt/jsonb.c.
+    """
+    if rarely(length == 0):
+        return FAULT_WRONG_SIZE
+    if rarely(value[0] != 1):
+        return FAULT_BAD_VALUE
+    return text_from_text(value + 1, length - 1, out, codec)
+
+
+cdef FaultCode put_char(Column *out, uint8_t byte) noexcept nogil:
+    """Append a "char" as PostgreSQL 15 and later write it: a byte past ASCII, no text by itself, as \\ooo in octal."""
+    cdef uint8_t[4] octal
+    if not byte & 0x80:
+        return put_bytes(out, &byte, byte != 0)
+    octal[0] = c"\\"
+    octal[1] = <uint8_t>(c"0" + (byte >> 6))
+    octal[2] = <uint8_t>(c"0" + (byte >> 3 & 7))
+    octal[3] = <uint8_t>(c"0" + (byte & 7))
+    return put_bytes(out, octal, 4)
+
+
+cdef inline int octal_value(const uint8_t *digits) noexcept nogil:
+    """The byte that three octal digits stand for, -1 where they do not."""
+    if not (c"0" <= digits[0] <= c"3" and c"0" <= digits[1] <= c"7" and c"0" <= digits[2] <= c"7"):
+        return -1
+    return (digits[0] - c"0") << 6 | (digits[1] - c"0") << 3 | (digits[2] - c"0")
+
+
+cdef FaultCode char_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append one "char": nothing for a NUL, the byte itself (past ASCII too, before PostgreSQL 15), or \\ooo.
+
+    Faults: BAD_VALUE for anything else. Source: charin and charout, utils/adt/char.c.
+    """
+    cdef int byte
+    if length == 0:
+        return put_bytes(out, value, 0)
+    if length == 1 and value[0]:
+        return put_char(out, value[0])
+    if length == 4 and value[0] == c"\\":
+        byte = octal_value(value + 1)
+        if byte >= 0:
+            return put_char(out, <uint8_t>byte)
+    return FAULT_BAD_VALUE
+
+
+cdef FaultCode char_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append one "char": its byte, 0 for an empty one. Faults: WRONG_SIZE. Source: charsend, utils/adt/char.c."""
+    return put_char(out, value[0]) if length == 1 else FAULT_WRONG_SIZE
+
+
+cdef FaultCode put_hex_bytes(const uint8_t *digits, size_t length, Column *out) noexcept nogil:
+    """Append the bytes that pairs of hexadecimal digits stand for. Faults: BAD_VALUE."""
+    cdef size_t n = length >> 1
+    cdef size_t i
+    cdef uint8_t *to
+    cdef uint8_t high, low, high_letter, low_letter
+    cdef uint8_t wrong = 0
+    cdef FaultCode code = FAULT_BAD_VALUE if length & 1 else make_room(out, n)
+    if code != OK:
+        return code
+    to = out.data.data + out.data.size
+    # No branch depends on a digit, so that compilers can do many at once.
+    for i in range(n):
+        high = digits[2 * i] - c"0"
+        low = digits[2 * i + 1] - c"0"
+        high_letter = (digits[2 * i] | 0x20) - c"a"
+        low_letter = (digits[2 * i + 1] | 0x20) - c"a"
+        wrong |= ((high > 9) & (high_letter > 5)) | ((low > 9) & (low_letter > 5))
+        high = high if high <= 9 else <uint8_t>(high_letter + 10)
+        low = low if low <= 9 else <uint8_t>(low_letter + 10)
+        to[i] = <uint8_t>(high << 4) | low
+    if wrong:
+        return FAULT_BAD_VALUE
+    out.data.size += n
+    return end_bytes(out)
+
+
+cdef FaultCode put_escaped_bytes(const uint8_t *text, size_t length, Column *out) noexcept nogil:
+    """Append the bytes of the escape format, where \\\\ is a backslash and \\ooo a byte outside ' ' to '~'."""
+    cdef const uint8_t *end = text + length
+    cdef uint8_t *to
+    cdef int byte
+    cdef FaultCode code = make_room(out, length)
+    if code != OK:
+        return code
+    to = out.data.data + out.data.size
+    while text < end:
+        byte = text[0]
+        if not c" " <= byte <= c"~":
+            return FAULT_BAD_VALUE
+        if byte != c"\\":
+            text += 1
+        elif end - text >= 2 and text[1] == c"\\":
+            text += 2
+        else:
+            byte = octal_value(text + 1) if end - text >= 4 else -1
+            if byte < 0:
+                return FAULT_BAD_VALUE
+            text += 4
+        to[0] = <uint8_t>byte
+        to += 1
+    out.data.size = <size_t>(to - out.data.data)
+    return end_bytes(out)
+
+
+cdef FaultCode bytea_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append one bytea, written by either bytea_output: \\x and hexadecimal digits, or the escape format.
+
+    Faults: BAD_VALUE, LIMIT_VALUE. Source: byteaout, utils/adt/varlena.c.
+    """
+    # The escape format writes a backslash twice, so it never begins with \x.
+    if length >= 2 and value[0] == c"\\" and value[1] == c"x":
+        return put_hex_bytes(value + 2, length - 2, out)
+    return put_escaped_bytes(value, length, out)
+
+
+cdef FaultCode bytea_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append one bytea as it is. Faults: none. Source: byteasend, utils/adt/varlena.c."""
+    return put_bytes(out, value, length)
+
+
+cdef FaultCode reg_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append the OID of a regclass, regtype or the like in decimal: 4 bytes, big-endian.
+
+    The text form is the name instead, which only the server's catalog could give: the two forms differ.
+    Faults: WRONG_SIZE. Source: regclasssend, utils/adt/regproc.c.
+    """
+    cdef uint8_t[MAX_DIGITS] digits
+    if length != 4:
+        return FAULT_WRONG_SIZE
+    return put_bytes(out, digits, <size_t>(write_decimal(digits, be32(value)) - digits))

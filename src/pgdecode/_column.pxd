@@ -1,0 +1,125 @@
+"""Typed Arrow columns under construction: items are appended one by one, and can be taken back.
+
+Unlike an envelope's sinks, whose rows are known, a typed column may be the child of a list and grow without bound.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, rarely
+from pgdecode._memory cimport SLACK, Bytes, reserve
+
+cdef enum Shape:
+    SHAPE_FIXED    # `width` bytes an item; a bool is one byte until it is finished
+    SHAPE_BYTES    # utf8 or binary: ends and data
+    SHAPE_LIST     # ends; one child. A map is a list of structs of key and value
+    SHAPE_STRUCT   # children alone, all of the struct's length
+
+cdef struct Column:
+    Shape shape
+    int width
+    size_t n              # items so far
+    size_t n_null
+    Bytes valid           # a byte an item: 1 or 0
+    Bytes values          # FIXED
+    Bytes ends            # BYTES, LIST: int32 an item, a 0 in front
+    Bytes data            # BYTES
+    int n_children
+    Column *children
+
+
+cdef inline FaultCode mark(Column *column, uint8_t valid) noexcept nogil:
+    """Count one more item; its value has been put."""
+    if rarely(reserve(&column.valid, 1) != OK):
+        return FAULT_NO_MEMORY
+    column.valid.data[column.valid.size] = valid
+    column.valid.size += 1
+    column.n += 1
+    column.n_null += not valid
+    return OK
+
+
+cdef inline FaultCode put_fixed(Column *column, const void *value, size_t width) noexcept nogil:
+    """Append an item of constant width, in the machine's byte order."""
+    if rarely(reserve(&column.values, width) != OK):
+        return FAULT_NO_MEMORY
+    memcpy(column.values.data + column.values.size, value, width)
+    column.values.size += width
+    return mark(column, 1)
+
+
+cdef inline FaultCode put_bool(Column *column, bint value) noexcept nogil:
+    cdef uint8_t byte = value != 0
+    return put_fixed(column, &byte, 1)
+
+
+cdef inline FaultCode put_int16(Column *column, int16_t value) noexcept nogil:
+    return put_fixed(column, &value, sizeof(value))
+
+
+cdef inline FaultCode put_int32(Column *column, int32_t value) noexcept nogil:
+    return put_fixed(column, &value, sizeof(value))
+
+
+cdef inline FaultCode put_int64(Column *column, int64_t value) noexcept nogil:
+    return put_fixed(column, &value, sizeof(value))
+
+
+cdef inline FaultCode put_float(Column *column, float value) noexcept nogil:
+    return put_fixed(column, &value, sizeof(value))
+
+
+cdef inline FaultCode put_double(Column *column, double value) noexcept nogil:
+    return put_fixed(column, &value, sizeof(value))
+
+
+cdef inline FaultCode put_end(Column *column, size_t end) noexcept nogil:
+    """Append the end of an item that is so many bytes or children."""
+    cdef int32_t narrow = <int32_t>end
+    if rarely(end > <size_t>0x7FFFFFFF):
+        return FAULT_LIMIT_BATCH
+    if rarely(reserve(&column.ends, 2 * sizeof(narrow)) != OK):
+        return FAULT_NO_MEMORY
+    if rarely(column.ends.size == 0):
+        memset(column.ends.data, 0, sizeof(narrow))
+        column.ends.size = sizeof(narrow)
+    memcpy(column.ends.data + column.ends.size, &narrow, sizeof(narrow))
+    column.ends.size += sizeof(narrow)
+    return OK
+
+
+cdef inline FaultCode add_bytes(Column *column, const uint8_t *bytes, size_t length) noexcept nogil:
+    """Add to the item being written; `end_bytes` ends it."""
+    if rarely(length > <size_t>0x7FFFFFFF - column.data.size):
+        return FAULT_LIMIT_BATCH
+    if rarely(reserve(&column.data, length) != OK):
+        return FAULT_NO_MEMORY
+    if length:
+        memcpy(column.data.data + column.data.size, bytes, length)
+    column.data.size += length
+    return OK
+
+
+cdef inline FaultCode end_bytes(Column *column) noexcept nogil:
+    cdef FaultCode code = put_end(column, column.data.size)
+    return code if code != OK else mark(column, 1)
+
+
+cdef inline FaultCode put_bytes(Column *column, const uint8_t *bytes, size_t length) noexcept nogil:
+    """Append an item of text, which the caller has found to be UTF-8, or of bytes."""
+    cdef FaultCode code = add_bytes(column, bytes, length)
+    return code if code != OK else end_bytes(column)
+
+
+cdef inline FaultCode end_list(Column *column) noexcept nogil:
+    """End a list: its items are what has been appended to the child since the list before."""
+    cdef FaultCode code = put_end(column, column.children[0].n)
+    return code if code != OK else mark(column, 1)
+
+
+cdef FaultCode put_null(Column *column) noexcept nogil
+cdef void take_back(Column *column, size_t n) noexcept nogil
+cdef int open_column(Column *column, object arrow_type) except -1
+cdef object finish_column(Column *column, object arrow_type)
+cdef void free_column(Column *column) noexcept
