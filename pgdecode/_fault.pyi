@@ -2,3 +2,4 @@ from pgdecode.errors import DecodeError
 
 CLASSES: tuple[type[DecodeError] | None, ...]
 HINTS: tuple[str, ...]
+OF_VALUES: str

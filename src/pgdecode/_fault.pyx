@@ -45,6 +45,9 @@ HINTS = (
     "; it looks zstd-compressed",
 )
 
+# Of BadValue where it is about a tuple's value, which sets `expected` to -1.
+OF_VALUES = "{field} has {seen} bytes that are no value of its type"
+
 
 cdef str printable(int64_t byte):
     return f"0x{byte:02x} {chr(byte)!r}" if 0x20 <= byte < 0x7F else f"0x{byte:02x}"
@@ -58,7 +61,9 @@ cdef object error_of(const Fault *fault, tuple labels, bint with_row):
         return ValueError(f"row {fault.row}: the Arrow array's offsets do not lie inside its data")
     cls = CLASSES[<int>fault.code]
     field = "payload" if fault.label < 0 else labels[fault.label].format(column=fault.column)
-    detail = cls.wording.format(
+    # A value's own bytes are never shown, so that only their number is left to say.
+    wording = OF_VALUES if fault.code == FAULT_BAD_VALUE and fault.expected < 0 else cls.wording
+    detail = wording.format(
         field=field, expected=fault.expected, seen=fault.seen, byte=printable(fault.seen & 0xFF)
     )
     if fault.code == FAULT_UNKNOWN_TAG:
@@ -70,6 +75,6 @@ cdef object error_of(const Fault *fault, tuple labels, bint with_row):
         tag=None if fault.code == FAULT_EMPTY else chr(fault.tag),
         relation=None if fault.relation < 0 else fault.relation,
         column=None if fault.column < 0 else fault.column,
-        expected=None if fault.code == FAULT_UNKNOWN_TAG else fault.expected,
+        expected=None if fault.code == FAULT_UNKNOWN_TAG or fault.expected < 0 else fault.expected,
         seen=fault.seen,
     )

@@ -349,6 +349,7 @@ cdef class Rows:
         fault.row = index
         fault.relation = self.relation_id
         fault.offset = <size_t>(cell.value - row.payload)
+        fault.expected = -1
         fault.seen = <int64_t>cell.length
         return self.keep(&fault)
 

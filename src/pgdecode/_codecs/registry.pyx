@@ -85,6 +85,8 @@ def decode_values(pg_type, values, *, binary, typmod=-1, unrepresentable="error"
                 fault.row = row
                 fault.relation = fault.column = -1
                 fault.tag = b"I"[0]
+                fault.expected = -1
+                fault.seen = len(item)
                 raise error_of(&fault, (f"{pg_type} value",), True)
         return finish_column(&column, decoding.arrow)
     finally:
