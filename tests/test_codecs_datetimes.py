@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgdecode._codecs.registry import decode_values
 
+from pgdecode._codecs.registry import decode_values
 from pgdecode.errors import DecodeError
 
 DATA = Path(__file__).parent / "data"
