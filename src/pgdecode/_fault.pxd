@@ -2,6 +2,7 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport realloc
 
 # One code per class of pgdecode.errors, in the order of `_fault.CLASSES`.
 cdef enum FaultCode:
@@ -55,5 +56,27 @@ cdef struct Fault:
     size_t offset
     int64_t expected
     int64_t seen
+
+cdef struct Faults:
+    # Faults of a batch, kept until the GIL is there to word them.
+    Fault *items
+    size_t n
+    size_t capacity
+
+
+cdef inline FaultCode keep_fault(Faults *faults, const Fault *fault) noexcept nogil:
+    cdef Fault *items
+    cdef size_t capacity
+    if faults.n == faults.capacity:
+        capacity = 64 if faults.capacity == 0 else 2 * faults.capacity
+        items = <Fault *>realloc(faults.items, capacity * sizeof(Fault))
+        if items == NULL:
+            return FAULT_NO_MEMORY
+        faults.items = items
+        faults.capacity = capacity
+    faults.items[faults.n] = fault[0]
+    faults.n += 1
+    return OK
+
 
 cdef object error_of(const Fault *fault, tuple labels, bint with_row)

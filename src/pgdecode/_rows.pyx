@@ -2,7 +2,7 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from pgdecode._codec cimport Codec
@@ -31,7 +31,9 @@ from pgdecode._fault cimport (
     OK,
     Fault,
     FaultCode,
+    Faults,
     error_of,
+    keep_fault,
 )
 from pgdecode._plan cimport N_MESSAGES, PLAN, TAG_MARKED
 from pgdecode._sink cimport Cell, TupleSink
@@ -83,9 +85,7 @@ cdef class Rows:
     cdef TupleSink new_sink, old_sink
     cdef Rules rules
     cdef Walk walk
-    cdef Fault *faults
-    cdef size_t n_faults
-    cdef size_t fault_capacity
+    cdef Faults faults
     cdef bint permissive
     cdef bint null_unrepresentable
 
@@ -171,7 +171,7 @@ cdef class Rows:
         free(self.cells)
         free(self.rows)
         free(self.verdicts)
-        free(self.faults)
+        free(self.faults.items)
 
     def run(self):
         """Decode everything; returns ([_op, _xid, _old_type, _old, _unchanged], columns, [(row, text of _error)])."""
@@ -190,12 +190,12 @@ cdef class Rows:
             raise error_of(&fault, (), True)
         labels = PLAN.labels + tuple(f"column {name!r}" for name in self.names)
         if code != OK:
-            raise self.named(error_of(&self.faults[self.n_faults - 1], labels, True))
+            raise self.named(error_of(&self.faults.items[self.faults.n - 1], labels, True))
         told = {}
-        for k in range(self.n_faults):
+        for k in range(self.faults.n):
             # Of several faults in a row the first column's is told.
-            if self.faults[k].row not in told:
-                told[self.faults[k].row] = error_of(&self.faults[k], labels, False).cell
+            if self.faults.items[k].row not in told:
+                told[self.faults.items[k].row] = error_of(&self.faults.items[k], labels, False).cell
         meta = [
             finish_column(self.op, pa.string()),
             finish_column(self.xid, pa.int64()),
@@ -246,7 +246,7 @@ cdef class Rows:
     cdef FaultCode decode_block(self, const Segment *segment, int64_t start, int n, int64_t first) noexcept nogil:
         """Note the cells of up to BLOCK rows, then decode them column by column."""
         cdef FaultCode code = OK
-        cdef size_t n_before = self.n_faults
+        cdef size_t n_before = self.faults.n
         cdef int i, c
         for i in range(n):
             code = self.note_row(segment, start + i, i, first + i)
@@ -268,7 +268,7 @@ cdef class Rows:
             code = mark(self.old, self.rows[i].old_type != 0)
             if code != OK:
                 return code
-        if self.n_faults == n_before or self.permissive:
+        if self.faults.n == n_before or self.permissive:
             return OK
         return self.first_of(n_before)
 
@@ -276,26 +276,13 @@ cdef class Rows:
         """Put the fault of the earliest row last, where `run` raises it."""
         cdef size_t best = n_before, i
         cdef Fault fault
-        for i in range(n_before, self.n_faults):
-            if self.faults[i].row < self.faults[best].row:
+        for i in range(n_before, self.faults.n):
+            if self.faults.items[i].row < self.faults.items[best].row:
                 best = i
-        fault = self.faults[best]
-        self.faults[best] = self.faults[self.n_faults - 1]
-        self.faults[self.n_faults - 1] = fault
+        fault = self.faults.items[best]
+        self.faults.items[best] = self.faults.items[self.faults.n - 1]
+        self.faults.items[self.faults.n - 1] = fault
         return fault.code
-
-    cdef FaultCode keep(self, const Fault *fault) noexcept nogil:
-        """Keep a fault for the end; OK where there was room."""
-        cdef void *grown
-        if self.n_faults == self.fault_capacity:
-            grown = realloc(self.faults, (2 * self.fault_capacity + 16) * sizeof(Fault))
-            if grown == NULL:
-                return FAULT_NO_MEMORY
-            self.fault_capacity = 2 * self.fault_capacity + 16
-            self.faults = <Fault *>grown
-        self.faults[self.n_faults] = fault[0]
-        self.n_faults += 1
-        return OK
 
     cdef inline Cell *new_cells(self, int i) noexcept nogil:
         return self.cells + <size_t>i * self.n_columns
@@ -351,7 +338,7 @@ cdef class Rows:
         fault.offset = <size_t>(cell.value - row.payload)
         fault.expected = -1
         fault.seen = <int64_t>cell.length
-        return self.keep(&fault)
+        return keep_fault(&self.faults, &fault)
 
     cdef FaultCode note_row(self, const Segment *segment, int64_t index, int i, int64_t row) noexcept nogil:
         """Find the cells of one payload; a fault is kept, and the row is null."""
@@ -380,7 +367,7 @@ cdef class Rows:
         if code != OK:
             fault.code = code
             fault.row = row
-            return self.keep(&fault) if code != FAULT_BAD_ARRAY else code
+            return keep_fault(&self.faults, &fault) if code != FAULT_BAD_ARRAY else code
         kept.payload = payload.data
         kept.tag = payload.data[0]
         kept.streamed = streamed

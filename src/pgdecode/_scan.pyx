@@ -2,7 +2,7 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport (
@@ -13,7 +13,9 @@ from pgdecode._fault cimport (
     STREAM_MET,
     Fault,
     FaultCode,
+    Faults,
     error_of,
+    keep_fault,
 )
 from pgdecode._plan cimport N_ENVELOPE, PLAN
 from pgdecode._sink cimport (
@@ -66,24 +68,6 @@ SINK_TYPES = {
     "list<int64>": SINK_LIST,
 }
 NAMES = tuple(column.name for column in messages.ENVELOPE)
-
-cdef struct Faults:
-    Fault *items
-    size_t n
-    size_t capacity
-
-
-cdef FaultCode keep_fault(Faults *faults, const Fault *fault) noexcept nogil:
-    cdef Fault *items
-    if faults.n == faults.capacity:
-        faults.capacity = 64 if faults.capacity == 0 else 2 * faults.capacity
-        items = <Fault *>realloc(faults.items, faults.capacity * sizeof(Fault))
-        if items == NULL:
-            return FAULT_NO_MEMORY
-        faults.items = items
-    faults.items[faults.n] = fault[0]
-    faults.n += 1
-    return OK
 
 
 cdef class Scan:

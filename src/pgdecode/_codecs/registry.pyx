@@ -7,7 +7,6 @@ from libc.string cimport memset
 from pgdecode._codecs.bits cimport bits_codec
 from pgdecode._codecs.containers cimport containers_codec
 from pgdecode._codecs.datetimes cimport datetimes_codec
-from pgdecode._codecs.floats cimport floats_codec
 from pgdecode._codecs.geometric cimport geometric_codec
 from pgdecode._codecs.intervals cimport intervals_codec
 from pgdecode._codecs.network cimport network_codec
@@ -33,7 +32,6 @@ cdef class CodecTree:
             or datetimes_codec(name, &self.codec)
             or bits_codec(name, &self.codec)
             or containers_codec(name, &self.codec)
-            or floats_codec(name, &self.codec)
             or geometric_codec(name, &self.codec)
             or intervals_codec(name, &self.codec)
             or network_codec(name, &self.codec)
