@@ -9,7 +9,13 @@ NAMES: tuple[str, ...]
 
 class Scan:
     def __init__(
-        self, source: Source, fields: Iterable[str], limits: Limits, strict_flags: bool, permissive: bool
+        self,
+        source: Source,
+        fields: Iterable[str],
+        limits: Limits,
+        strict_flags: bool,
+        permissive: bool,
+        kind_codes: bool = False,
     ) -> None: ...
     def judge(self, in_stream: Any, carry: bool | None, in_full: bool) -> bool | None: ...
     def run(self) -> dict[str, tuple[Any, ...]] | None: ...

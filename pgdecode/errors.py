@@ -173,6 +173,20 @@ class StreamDesync(DecodeError):
     wording = "{field} contradicts the stream state: a stream_start or stream_stop is missing or out of order"
 
 
+class TransactionDesync(DecodeError):
+    """Payloads that do not make transactions: a begin, commit or stream_start is missing or out of order."""
+
+    code = "STATE_TRANSACTION"
+    wording = "{field}"
+
+
+class UnknownRelation(DecodeError):
+    """A row of a relation that no message before it describes; pass `catalog=` where payloads begin mid-stream."""
+
+    code = "REL_UNKNOWN"
+    wording = "relation {seen} has not been described before this {field}: pass catalog= with its Relation message"
+
+
 class ArityMismatch(DecodeError):
     """A tuple with more or fewer columns than its relation."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgdecode._source import LAYOUTS
 
@@ -31,6 +32,49 @@ def payload_parts(payloads: Any) -> list[pa.Array | list[bytes | None]]:
     # A column without chunks has a type all the same, which is to be checked.
     chunks = chunks or [pa.array([], arrow.type)]
     return [_as_binary(chunk) for chunk in chunks]
+
+
+def payload_array(payloads: Any) -> pa.ChunkedArray:
+    """Payloads as Arrow chunks of one binary type, for what slices and takes them.
+
+    Raises
+    ------
+    TypeError
+        If the payloads are not binary.
+    """
+    parts = [pa.array(part, pa.large_binary()) if isinstance(part, list) else part for part in payload_parts(payloads)]
+    return pa.chunked_array(parts, parts[0].type)
+
+
+def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
+    """Positions of payloads as int64, by default counted on from `first`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are not ascending integers, one for each payload and none below `first`.
+    """
+    if position is None:
+        return pa.array(range(first, first + n_rows), pa.int64())
+    arrow = _as_arrow(position)
+    if arrow is None:
+        arrow = pa.array(list(position), pa.int64() if n_rows == 0 else None)
+    if isinstance(arrow, pa.ChunkedArray):
+        arrow = pa.concat_arrays(arrow.chunks) if arrow.num_chunks else pa.array([], arrow.type)
+    if not pa.types.is_integer(arrow.type):
+        raise TypeError(f"position is a column of integers, not {arrow.type}")
+    if len(arrow) != n_rows:
+        raise ValueError(f"position has {len(arrow)} values for {n_rows} payloads")
+    if arrow.null_count:
+        raise ValueError(f"position has {arrow.null_count} nulls")
+    arrow = arrow.cast(pa.int64())
+    if n_rows and arrow[0].as_py() < first:
+        raise ValueError(f"position starts at {arrow[0].as_py()}, but the payloads before reach to {first - 1}")
+    descents = pc.less_equal(arrow.slice(1), arrow.slice(0, max(n_rows - 1, 0)))
+    if n_rows and pc.any(descents).as_py():
+        row = pc.index(descents, True).as_py() + 1
+        raise ValueError(f"row {row}: position {arrow[row].as_py()} does not come after {arrow[row - 1].as_py()}")
+    return arrow
 
 
 def _as_arrow(values: Any) -> pa.Array | pa.ChunkedArray | None:

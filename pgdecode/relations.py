@@ -77,3 +77,10 @@ def row_schema(
         pa.field("_error", pa.string()),
     ]
     return pa.schema(meta + fields)
+
+
+def text_decodings(
+    relation: Relation, types: Mapping[str | int, str] | None = None, type_messages: Iterable[Type] = ()
+) -> list[Decoding]:
+    """How each column of a relation is decoded to PostgreSQL's text form."""
+    return [item if item.arrow == pa.string() else OPAQUE for item in decodings(relation, types, type_messages)]

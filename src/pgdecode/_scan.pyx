@@ -17,6 +17,7 @@ from pgdecode._fault cimport (
     error_of,
     keep_fault,
 )
+from pgdecode._memory cimport hand_over
 from pgdecode._plan cimport N_ENVELOPE, PLAN
 from pgdecode._sink cimport (
     SINK_BOOL,
@@ -86,11 +87,22 @@ cdef class Scan:
     cdef Walk walk
     cdef Source source
     cdef bint permissive
+    cdef bint kind_codes
     cdef Fault fault
     cdef Carry carry
 
-    def __cinit__(self, Source source, object fields, object limits, bint strict_flags, bint permissive):
+    def __cinit__(
+        self,
+        Source source,
+        object fields,
+        object limits,
+        bint strict_flags,
+        bint permissive,
+        bint kind_codes=False,
+    ):
+        """`kind_codes`: hand the kinds out as a byte a row, the index of the message, NO_WORD where there is none."""
         self.source = source
+        self.kind_codes = kind_codes
         self.walk.plan = &PLAN.table
         self.walk.rules = &self.rules
         self.walk.out = &self.out
@@ -220,9 +232,12 @@ cdef class Scan:
         for name, parts in (("old", finish_tuple(&self.old)), ("new", finish_tuple(&self.new))):
             if parts is not None:
                 found[name] = parts
+        if self.kind_codes:
+            self.kinds.indexes.size = <size_t>self.kinds.n_rows
+            found["kind"] = (None, hand_over(&self.kinds.indexes))
         words = (
             ("columns", finish_columns(&self.columns)),
-            ("kind", finish_words(&self.kinds, PLAN.table.kinds)),
+            ("kind", None if self.kind_codes else finish_words(&self.kinds, PLAN.table.kinds)),
             ("xid_basis", finish_words(&self.bases, PLAN.table.bases)),
         )
         found.update((name, parts) for name, parts in words if parts is not None)

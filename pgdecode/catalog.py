@@ -1,0 +1,391 @@
+"""Relations by position: which columns a table had when a row of it was sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.decode import MessageDecoder, decode
+from pgdecode.inputs import payload_array, positions_of
+from pgdecode.messages import (
+    Column,
+    Message,
+    Relation,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Type,
+)
+
+FORMAT = "pgdecode.RelationCatalog"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RelationVersion:
+    """A relation as one Relation message described it, and the rows that the description is for.
+
+    Attributes
+    ----------
+    relation : Relation
+        Without the xid of a stream.
+    types : tuple of Type
+        What the stream had said of its columns' types by then.
+    position : int
+        Of the Relation message.
+    xid : int or None
+        The top-level transaction in whose stream it was sent: its rows use it from `position` on.
+    visible_from : int or None
+        The position from which the rows of other transactions use it: `position` itself outside a stream, the commit
+        or prepare of its transaction inside one. None while that is undecided, and for good after an abort.
+    """
+
+    relation: Relation
+    types: tuple[Type, ...] = ()
+    position: int = 0
+    xid: int | None = None
+    visible_from: int | None = None
+
+    @property
+    def relation_id(self) -> int:
+        """OID of the table."""
+        return self.relation.relation_id
+
+    @property
+    def namespace(self) -> str:
+        """Schema of the table; pg_catalog is written out."""
+        return self.relation.namespace or "pg_catalog"
+
+    @property
+    def name(self) -> str:
+        """Name of the table, without its schema."""
+        return self.relation.name
+
+    @property
+    def qualified_name(self) -> str:
+        """ "schema.table"."""
+        return f"{self.namespace}.{self.name}"
+
+    @property
+    def replica_identity(self) -> str:
+        """One of d, n, f, i."""
+        return self.relation.replica_identity
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in wire order."""
+        return self.relation.columns
+
+    def describes(self, relation: Relation, types: tuple[Type, ...]) -> bool:
+        """Whether a Relation message, sent when these were the types, says the same."""
+        return self.relation == relation and self.types == types
+
+
+class RelationCatalog:
+    """The relations of a sequence of payloads, every version of each, in the order they were sent.
+
+    Immutable. `from_messages` makes one from payloads, `ChangeDecoder.catalog` is the one that a decoder has seen,
+    `to_json` and `from_json` store it.
+
+    Parameters
+    ----------
+    versions : iterable of RelationVersion
+        In ascending order of position.
+    """
+
+    def __init__(self, versions: Iterable[RelationVersion] = ()) -> None:
+        self._versions = tuple(versions)
+        self._by_id: dict[int, list[RelationVersion]] = {}
+        self._by_name: dict[str, list[RelationVersion]] = {}
+        for version in self._versions:
+            self._by_id.setdefault(version.relation_id, []).append(version)
+            self._by_name.setdefault(version.qualified_name, []).append(version)
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def __iter__(self) -> Iterator[RelationVersion]:
+        return iter(self._versions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RelationCatalog) and self._versions == other._versions
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"RelationCatalog({len(self._by_id)} relations, {len(self)} versions)"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """ "schema.table" of each table, in the order they were first sent."""
+        return tuple(self._by_name)
+
+    def versions(self, relation: int | str) -> tuple[RelationVersion, ...]:
+        """Versions of a table, by its OID or "schema.table"; several OIDs may have borne one name.
+
+        Raises
+        ------
+        KeyError
+            If no version is of that table.
+        """
+        found = self._by_id if isinstance(relation, int) else self._by_name
+        if relation not in found:
+            raise KeyError(f"no relation {relation!r} in the catalog, which has {', '.join(self.names) or 'none'}")
+        return tuple(found[relation])  # type: ignore[index]
+
+    def at(self, relation: int | str, position: int | None = None, xid: int | None = None) -> RelationVersion | None:
+        """The version that a row at a position uses.
+
+        Parameters
+        ----------
+        relation : int or str
+            OID, or "schema.table".
+        position : int, optional
+            Of the row; without it, after everything.
+        xid : int, optional
+            The top-level transaction, for a row that was sent in its stream.
+
+        Returns
+        -------
+        RelationVersion or None
+            None if the relation had not been described by then.
+        """
+        found = None
+        for version in (self._by_id if isinstance(relation, int) else self._by_name).get(relation, ()):  # type: ignore[attr-defined]
+            if xid is not None and version.xid == xid and (position is None or version.position <= position):
+                found = version
+            elif found is None or found.xid is None or found.xid != xid:
+                seen = version.visible_from
+                if seen is not None and (position is None or seen <= position):
+                    found = version
+        return found
+
+    def __getitem__(self, relation: int | str) -> RelationVersion:
+        """The last version of a table that rows outside its own stream see.
+
+        Raises
+        ------
+        KeyError
+            If there is none.
+        """
+        self.versions(relation)
+        found = self.at(relation)
+        if found is None:
+            raise KeyError(f"relation {relation!r} was sent only in streams that did not commit")
+        return found
+
+    def to_json(self) -> str:
+        """The catalog as one JSON object."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": FORMAT_VERSION,
+                "length": len(self),
+                "relations": [version_to_plain(item) for item in self],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RelationCatalog:
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            If it is something else, was cut, or comes from a later version of the format.
+        """
+        plain = json.loads(text)
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+            raise ValueError(f"no {FORMAT} in JSON")
+        if plain.get("version") != FORMAT_VERSION:
+            raise ValueError(f"{FORMAT} of version {plain.get('version')!r}, this pgdecode reads {FORMAT_VERSION}")
+        relations = plain.get("relations")
+        if not isinstance(relations, list) or plain.get("length") != len(relations):
+            raise ValueError(f"{FORMAT} is not whole: it says that it has {plain.get('length')!r} relations")
+        return cls(version_from_plain(item) for item in relations)
+
+    @classmethod
+    def from_messages(cls, messages: Any, position: Any = None) -> RelationCatalog:
+        """Collect the relations of messages in slot order.
+
+        Parameters
+        ----------
+        messages : column of payloads, as `decode_messages` takes them, or iterable of Message
+            Messages of other kinds are passed over.
+        position : column of ascending integers, optional
+            Of each message; by default its place, counted from 0.
+
+        Raises
+        ------
+        DecodeError
+            For a bad payload.
+        """
+        builder = CatalogBuilder()
+        stream: int | None = None
+        for at, message in _catalog_messages(messages, position):
+            if isinstance(message, StreamStart):
+                stream = message.xid
+                if message.first_segment:
+                    builder.drop(stream)
+            elif isinstance(message, StreamStop):
+                stream = None
+            elif isinstance(message, Relation):
+                builder.add(message, at, stream)
+            elif isinstance(message, Type):
+                builder.add_type(message, stream)
+            elif isinstance(message, StreamCommit | StreamPrepare):
+                builder.publish(message.xid, at)
+            elif isinstance(message, StreamAbort) and message.xid == message.subxid:
+                builder.drop(message.xid)
+        return cls(builder.versions)
+
+
+_KINDS = ("relation", "type", "stream_start", "stream_stop", "stream_commit", "stream_abort", "stream_prepare")
+
+
+def _catalog_messages(messages: Any, position: Any) -> Iterator[tuple[int, Message]]:
+    """The messages that a catalog is made from, each with its position."""
+    if not isinstance(messages, pa.Array | pa.ChunkedArray) and not hasattr(messages, "__arrow_c_stream__"):
+        messages = list(messages)
+        if messages and isinstance(messages[0], Message):
+            yield from zip(range(len(messages)) if position is None else position, messages, strict=True)
+            return
+    payloads = payload_array(messages)
+    positions = positions_of(position, len(payloads), 0)
+    decoder = MessageDecoder(fields=["kind"])
+    stream, first = False, 0
+    for chunk in payloads.chunks:
+        kinds = decoder.decode(chunk).column("kind")
+        wanted = pc.indices_nonzero(pc.is_in(kinds, pa.array(_KINDS)))
+        for row in wanted.to_pylist():
+            message = decode(chunk[row].as_py(), in_stream=stream)
+            stream = isinstance(message, StreamStart) or (stream and not isinstance(message, StreamStop))
+            yield positions[first + row].as_py(), message
+        first += len(chunk)
+
+
+def version_to_plain(version: RelationVersion) -> dict[str, Any]:
+    """A version as JSON's own types."""
+    return {
+        "position": version.position,
+        "xid": version.xid,
+        "visible_from": version.visible_from,
+        "relation": asdict(version.relation),
+        "types": [type_to_plain(item) for item in version.types],
+    }
+
+
+def type_to_plain(message: Type) -> dict[str, Any]:
+    """A Type message as JSON's own types."""
+    return asdict(message)
+
+
+def type_from_plain(plain: Mapping[str, Any]) -> Type:
+    """Undo `type_to_plain`."""
+    return Type(plain["type_id"], plain["namespace"], plain["name"])
+
+
+def version_from_plain(plain: Mapping[str, Any]) -> RelationVersion:
+    """Undo `version_to_plain`.
+
+    Raises
+    ------
+    ValueError
+        If something is missing.
+    """
+    try:
+        described = dict(plain["relation"])
+        columns = tuple(Column(**item) for item in described.pop("columns"))
+        return RelationVersion(
+            Relation(**described, columns=columns),
+            tuple(map(type_from_plain, plain["types"])),
+            plain["position"],
+            plain["xid"],
+            plain["visible_from"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no relation in JSON: {error!r}") from error
+
+
+@dataclass
+class Scope:
+    """What the stream of one transaction has sent."""
+
+    visible: dict[int, int]
+    types: dict[int, Type]
+
+
+class CatalogBuilder:
+    """A catalog that grows: what is visible now, outside the streams and in each of them.
+
+    Relations and types sent inside a stream are for its transaction alone until that commits or is prepared; those of
+    a transaction that aborts never count outside it.
+    """
+
+    def __init__(self, versions: Iterable[RelationVersion] = ()) -> None:
+        self.versions = list(versions)
+        self.visible: dict[int, int] = {}  # relation OID -> index of its version, for rows outside streams
+        self.types: dict[int, Type] = {}
+        self.scopes: dict[int, Scope] = {}  # by top-level xid
+        for index, version in enumerate(self.versions):
+            if version.visible_from is not None:
+                self.visible[version.relation_id] = index
+                self.types |= {item.type_id: item for item in version.types}
+
+    def copy(self) -> CatalogBuilder:
+        """One that goes its own way."""
+        other = CatalogBuilder()
+        other.versions = list(self.versions)
+        other.visible = dict(self.visible)
+        other.types = dict(self.types)
+        other.scopes = {xid: Scope(dict(item.visible), dict(item.types)) for xid, item in self.scopes.items()}
+        return other
+
+    def seen_by(self, stream: int | None) -> dict[int, int]:
+        """Version of each relation for rows in the stream of a transaction, or outside."""
+        scope = None if stream is None else self.scopes.get(stream)
+        return self.visible if scope is None else self.visible | scope.visible
+
+    def add(self, message: Relation, position: int, stream: int | None) -> None:
+        """Take up a Relation message; one that says nothing new costs nothing."""
+        relation = replace(message, xid=None)
+        scope = None if stream is None else self.scopes.setdefault(stream, Scope({}, {}))
+        known = self.types if scope is None else self.types | scope.types
+        types = tuple(known[column.type_id] for column in relation.columns if column.type_id in known)
+        index = self.seen_by(stream).get(relation.relation_id)
+        if index is None or not self.versions[index].describes(relation, types):
+            index = len(self.versions)
+            self.versions.append(
+                RelationVersion(relation, types, position, stream, position if stream is None else None)
+            )
+        (self.visible if scope is None else scope.visible)[relation.relation_id] = index
+
+    def add_type(self, message: Type, stream: int | None) -> None:
+        """Take up a Type message."""
+        types = self.types if stream is None else self.scopes.setdefault(stream, Scope({}, {})).types
+        types[message.type_id] = replace(message, xid=None)
+
+    def publish(self, stream: int, position: int) -> None:
+        """Make visible to all what a stream sent: its transaction has committed or been prepared."""
+        scope = self.scopes.pop(stream, None)
+        if scope is None:
+            return
+        self.types |= scope.types
+        for relation_id, index in scope.visible.items():
+            version = self.versions[index]
+            known = self.visible.get(relation_id)
+            if known is None or self.versions[known].position <= version.position:
+                self.visible[relation_id] = index
+            if version.visible_from is None:
+                self.versions[index] = replace(version, visible_from=position)
+
+    def drop(self, stream: int) -> None:
+        """Forget what a stream sent: its transaction was aborted, or is sent again."""
+        self.scopes.pop(stream, None)

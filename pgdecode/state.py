@@ -1,0 +1,152 @@
+"""A ledger as JSON's own types, and back: what a decoder that is to go on elsewhere must know."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from pgdecode.catalog import CatalogBuilder, Scope, type_from_plain, type_to_plain, version_from_plain, version_to_plain
+from pgdecode.transactions import Held, Ledger, Transaction
+
+FORMAT = "pgdecode.ChangeDecoder"
+FORMAT_VERSION = 1
+
+
+def state_to_plain(ledger: Ledger) -> dict[str, Any]:
+    """Everything that a ledger holds; payloads of undecided transactions in base 64."""
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "position": ledger.position,
+        "begun": ledger.begun,
+        "last_lsn": ledger.last_lsn,
+        "stream": ledger.stream,
+        "open": None if ledger.open is None else _transaction_to_plain(ledger.open),
+        "streamed": [_transaction_to_plain(item) for item in ledger.streamed.values()],
+        "prepared": [_transaction_to_plain(item) for item in ledger.prepared.values()],
+        "catalog": _catalog_to_plain(ledger.catalog),
+    }
+
+
+def state_from_plain(plain: Mapping[str, Any]) -> Ledger:
+    """Undo `state_to_plain`.
+
+    Raises
+    ------
+    ValueError
+        If it is something else, or of a later version of the format.
+    """
+    if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
+        raise ValueError(f"state is what {FORMAT}.state gave, which this is not")
+    if plain.get("version") != FORMAT_VERSION:
+        raise ValueError(f"state of version {plain.get('version')!r}, this pgdecode reads {FORMAT_VERSION}")
+    try:
+        streamed = [_transaction_from_plain(item) for item in plain["streamed"]]
+        prepared = [_transaction_from_plain(item) for item in plain["prepared"]]
+        ledger = Ledger(
+            position=int(plain["position"]),
+            begun=bool(plain["begun"]),
+            last_lsn=int(plain["last_lsn"]),
+            stream=plain["stream"],
+            open=None if plain["open"] is None else _transaction_from_plain(plain["open"]),
+            streamed={item.xid: item for item in streamed},
+            prepared={item.gid or "": item for item in prepared},
+            catalog=_catalog_from_plain(plain["catalog"]),
+        )
+    except (KeyError, TypeError, AttributeError, pa.ArrowInvalid) as error:
+        raise ValueError(f"state of {FORMAT} is not whole: {error!r}") from error
+    _check(ledger)
+    return ledger
+
+
+def _check(ledger: Ledger) -> None:
+    """Refuse versions that the catalog does not have, and a stream that is not open."""
+    n_versions = len(ledger.catalog.versions)
+    numbers = [
+        number
+        for item in ledger.undecided
+        for held in item.held
+        for number in memoryview(held.versions).cast("i").tolist()
+    ]
+    scopes = [ledger.catalog.visible, *(scope.visible for scope in ledger.catalog.scopes.values())]
+    numbers += [number for scope in scopes for number in scope.values()]
+    if any(not -1 <= number < n_versions for number in numbers):
+        raise ValueError(f"state of {FORMAT} names a relation version that its catalog does not have")
+    if ledger.stream is not None and ledger.stream not in ledger.streamed:
+        raise ValueError(f"state of {FORMAT} is inside a stream that it does not have")
+
+
+def _transaction_to_plain(item: Transaction) -> dict[str, Any]:
+    return {
+        "xid": item.xid,
+        "gid": item.gid,
+        "final_lsn": item.final_lsn,
+        "aborted": list(item.aborted.items()),
+        "held": [_held_to_plain(held) for held in item.held],
+    }
+
+
+def _transaction_from_plain(plain: Mapping[str, Any]) -> Transaction:
+    return Transaction(
+        plain["xid"],
+        plain["gid"],
+        plain["final_lsn"],
+        held=[_held_from_plain(held) for held in plain["held"]],
+        aborted={int(xid): int(cut) for xid, cut in plain["aborted"]},
+    )
+
+
+def _held_to_plain(held: Held) -> dict[str, Any]:
+    return {
+        "payloads": [base64.b64encode(item).decode("ascii") for item in held.payloads.to_pylist()],
+        "positions": held.positions.to_pylist(),
+        "relation_ids": memoryview(held.relation_ids).cast("q").tolist(),
+        "xids": memoryview(held.xids).cast("q").tolist(),
+        "versions": memoryview(held.versions).cast("i").tolist(),
+    }
+
+
+def _held_from_plain(plain: Mapping[str, Any]) -> Held:
+    columns = [plain[name] for name in ("payloads", "positions", "relation_ids", "xids", "versions")]
+    if len({len(column) for column in columns}) != 1:
+        raise ValueError(f"state of {FORMAT} is not whole: held changes are cut")
+    payloads, positions, relation_ids, xids, versions = columns
+    return Held(
+        pa.array([base64.b64decode(item, validate=True) for item in payloads], pa.large_binary()),
+        pa.array(positions, pa.int64()),
+        *(pa.array(column, type).buffers()[1] or pa.py_buffer(b"")
+          for column, type in ((relation_ids, pa.int64()), (xids, pa.int64()), (versions, pa.int32()))),
+    )
+
+
+def _catalog_to_plain(catalog: CatalogBuilder) -> dict[str, Any]:
+    return {
+        "versions": [version_to_plain(item) for item in catalog.versions],
+        "visible": list(catalog.visible.items()),
+        "types": [type_to_plain(item) for item in catalog.types.values()],
+        "scopes": [
+            {"xid": xid, "visible": list(scope.visible.items()), "types": [type_to_plain(t) for t in scope.types.values()]}
+            for xid, scope in catalog.scopes.items()
+        ],
+    }
+
+
+def _catalog_from_plain(plain: Mapping[str, Any]) -> CatalogBuilder:
+    builder = CatalogBuilder()
+    builder.versions = [version_from_plain(item) for item in plain["versions"]]
+    builder.visible = _numbers(plain["visible"])
+    builder.types = {item.type_id: item for item in map(type_from_plain, plain["types"])}
+    builder.scopes = {
+        scope["xid"]: Scope(
+            _numbers(scope["visible"]), {item.type_id: item for item in map(type_from_plain, scope["types"])}
+        )
+        for scope in plain["scopes"]
+    }
+    return builder
+
+
+def _numbers(pairs: list[list[int]]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in pairs}

@@ -1,0 +1,541 @@
+"""The rules of transactions: which changes were committed and when; plain, streamed and prepared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from pgdecode._message import decode_one
+from pgdecode._outline import Outline
+from pgdecode._scan import Scan
+from pgdecode._source import Source
+from pgdecode.catalog import CatalogBuilder
+from pgdecode.errors import DecodeError, StreamDesync, TransactionDesync, UnknownRelation
+from pgdecode.limits import Limits
+from pgdecode.messages import MESSAGES
+from pgdecode.schemas import envelope_schema
+
+_FIELDS = ("kind", "xid", "subxid", "lsn", "timestamp", "gid", "relation_id", "first_segment", "error")
+_TYPES = {name: item.type for name, item in zip(_FIELDS, envelope_schema(_FIELDS), strict=True)}
+_NO_KIND = 0xFF
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Changes of a transaction that is not decided yet: their payloads, and what is known of each."""
+
+    payloads: pa.Array
+    positions: pa.Array  # int64
+    relation_ids: pa.Buffer  # int64
+    xids: pa.Buffer  # int64, each row's own
+    versions: pa.Buffer  # int32
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction whose outcome is to come.
+
+    `ranges` are its changes in the batch at hand, by their numbers in the outline; `aborted` says of each
+    sub-transaction that was rolled back how many changes of the transaction had been sent before.
+    """
+
+    xid: int  # top-level; 0 where its beginning was not seen
+    gid: str | None = None
+    final_lsn: int = -1
+    held: list[Held] = field(default_factory=list)
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    aborted: dict[int, int] = field(default_factory=dict)
+
+    def copy(self) -> Transaction:
+        """One that goes its own way."""
+        return replace(self, held=list(self.held), ranges=list(self.ranges), aborted=dict(self.aborted))
+
+    @property
+    def n_changes(self) -> int:
+        """Changes so far, undone ones too."""
+        return sum(map(len, self.held)) + sum(end - start for start, end in self.ranges)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What is known between two batches."""
+
+    position: int = 0  # the least that the next payload may have
+    begun: bool = False  # a transaction boundary has come by
+    last_lsn: int = -1  # of the newest commit
+    stream: int | None = None  # top-level xid of the stream block that is open
+    open: Transaction | None = None  # between Begin and Commit, or Begin Prepare and Prepare
+    streamed: dict[int, Transaction] = field(default_factory=dict)
+    prepared: dict[str, Transaction] = field(default_factory=dict)
+    catalog: CatalogBuilder = field(default_factory=CatalogBuilder)
+
+    def copy(self) -> Ledger:
+        """One that goes its own way."""
+        return replace(
+            self,
+            open=None if self.open is None else self.open.copy(),
+            streamed={key: item.copy() for key, item in self.streamed.items()},
+            prepared={key: item.copy() for key, item in self.prepared.items()},
+            catalog=self.catalog.copy(),
+        )
+
+    @property
+    def undecided(self) -> list[Transaction]:
+        """Transactions without an outcome."""
+        return [*([self.open] if self.open else []), *self.streamed.values(), *self.prepared.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a batch has brought: changes in the order to apply them, by places in `parts`."""
+
+    parts: list[pa.Array]  # payloads of the batch, then those held from earlier ones
+    positions: pa.Array  # of all of them
+    found: dict[str, pa.Buffer]  # of Outline.delivered
+    gids: dict[int, str]  # outcome -> gid
+    told: dict[int, str]  # row of a bad payload -> its error
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a decoder was asked to decode."""
+
+    mode: str = "FAILFAST"
+    include_uncommitted: bool = False
+    drop_duplicates: bool = False
+    limits: Limits = field(default_factory=Limits)
+    strict_flags: bool = True
+
+
+class Follower:
+    """Follows the transactions through one batch; the ledger is changed in place.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        As it stood before the batch.
+    payloads, positions : pa.Array
+    first_row : int
+        Number of the batch's first payload, for errors.
+    """
+
+    def __init__(
+        self, ledger: Ledger, payloads: pa.Array, positions: pa.Array, options: Options, first_row: int = 0
+    ) -> None:
+        self.ledger = ledger
+        self.payloads = payloads
+        self.positions = positions
+        self.options = options
+        self.first_row = first_row
+        self.parts = [payloads]
+        self.all_positions = [positions]
+        self.n_rows = len(payloads)
+        self.gids: dict[int, str] = {}
+        self.told: dict[int, str] = {}
+        self.since = 0  # the first change since a transaction was entered
+
+    def run(self) -> Delivery:
+        """Follow all rows."""
+        found = self._scan()
+        self.columns = {name: self._column(name, found.get(name)) for name in _FIELDS if name != "kind"}
+        numbers = {name: parts[1] for name, parts in found.items() if _TYPES[name] in (pa.int64(), _TYPES["timestamp"])}
+        self.kinds = memoryview(found["kind"][1]).cast("B")
+        ledger = self.ledger
+        self.outline = Outline(
+            self.kinds, numbers, self.n_rows, ledger.last_lsn, self.options.drop_duplicates
+        )
+        self._know()
+        if ledger.open is not None or ledger.stream is not None:
+            self.outline.enter()
+        row = self.outline.follow(0)
+        while row < self.n_rows:
+            self._meet(row)
+            row = self.outline.follow(row + 1)
+        self._check_relations()
+        self._hold()
+        ledger.last_lsn = self.outline.last_lsn
+        ledger.begun = self.begun
+        if self.n_rows:
+            ledger.position = self.positions[-1].as_py() + 1
+        return self.delivery()
+
+    def delivery(self) -> Delivery:
+        """What is delivered so far."""
+        positions = self.all_positions
+        joined = positions[0] if len(positions) == 1 else pa.concat_arrays(positions)
+        return Delivery(self.parts, joined, self.outline.delivered(), self.gids, self.told)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a transaction boundary has come by."""
+        return self.ledger.begun or self.outline.begun
+
+    # -- the batch ---------------------------------------------------------------------------------------------------
+
+    def _scan(self) -> dict[str, tuple[Any, ...]]:
+        """Check all payloads, and read the fields that transactions are made of."""
+        carry = None
+        if self.ledger.stream is not None:
+            carry = True
+        elif self.ledger.begun:
+            carry = False
+        source = Source([self.payloads])
+        permissive = self.options.mode != "FAILFAST"
+        found = None
+        for in_full in (False, True):
+            scan = Scan(source, _FIELDS, self.options.limits, self.options.strict_flags, permissive, kind_codes=True)
+            scan.judge(None, carry, in_full)
+            try:
+                found = scan.run()
+            except DecodeError as error:
+                raise self._moved(error) from None
+            if found is not None:
+                break
+        assert found is not None
+        return found
+
+    def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
+        """The error of a delivered change with the row of its payload; None where that was of an earlier call."""
+        row = None if error.row is None else rows[error.row].as_py()
+        error.row = row if row is not None and row < self.n_rows else None
+        return self._moved(error)
+
+    def _moved(self, error: DecodeError) -> DecodeError:
+        """The error with its row counted from the first payload of the call."""
+        row = None if error.row is None else error.row + self.first_row
+        known = {name: getattr(error, name) for name in ("offset", "tag", "relation", "column", "expected", "seen")}
+        return type(error)(error.detail, row=row, **known)
+
+    def _column(self, name: str, parts: tuple[Any, ...] | None) -> pa.Array:
+        if parts is None:
+            return pa.nulls(self.n_rows, _TYPES[name])
+        return pa.Array.from_buffers(_TYPES[name], self.n_rows, list(parts))
+
+    def _value(self, name: str, row: int) -> Any:
+        return self.columns[name][row].as_py()
+
+    def _time(self, row: int) -> int:
+        """Timestamp of a row in microseconds; a datetime could not hold every one."""
+        return self.columns["timestamp"][row].value
+
+    def _position(self, row: int) -> int:
+        return self.positions[row].as_py()
+
+    def _know(self) -> None:
+        self.outline.know(self.ledger.catalog.seen_by(self.ledger.stream))
+
+    def _check_relations(self) -> None:
+        """Refuse rows of relations that have not been described."""
+        unknown = self.outline.first_unknown()
+        if unknown is None or self.options.mode != "FAILFAST":
+            return
+        row, relation_id = unknown
+        raise self.unknown_relation(relation_id, self._kind(row), self.first_row + row)
+
+    def unknown_relation(self, relation_id: int, kind: str, row: int | None) -> UnknownRelation:
+        """The error of a row whose relation has not been described."""
+        detail = UnknownRelation.wording.format(seen=relation_id, field=kind)
+        tag = {item.kind: item.tag for item in MESSAGES}[kind]
+        return UnknownRelation(detail, row=row, offset=1, tag=tag, relation=relation_id, seen=relation_id)
+
+    def _kind(self, row: int) -> str:
+        return MESSAGES[self.kinds[row]].kind
+
+    def _hold(self) -> None:
+        """Keep the payloads of undecided transactions for the batches to come."""
+        ledger = self.ledger
+        if self.outline.is_plain:
+            ledger.begun = True
+            ranges = [(self.outline.start, self.outline.n)]
+            ledger.open = Transaction(self.outline.xid, final_lsn=self.outline.lsn, ranges=ranges)
+        elif ledger.stream is not None or ledger.open is not None:
+            self._pause()
+        for item in ledger.undecided:
+            rows, relation_ids, xids, versions = self.outline.rows_of(item.ranges)
+            n = rows.size // 8
+            item.ranges = []
+            if n:
+                places = pa.Array.from_buffers(pa.int64(), n, [None, rows])
+                held = Held(self.payloads.take(places), self.positions.take(places), relation_ids, xids, versions)
+                item.held.append(held)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _meet(self, row: int) -> None:
+        """Deal with a row that the outline leaves to these rules."""
+        code = self.kinds[row]
+        if code == _NO_KIND:
+            error = self._value("error", row)
+            if error is not None:
+                self.told[row] = error
+                self.outline.list_bad(row)
+            return
+        getattr(self, f"_meet_{MESSAGES[code].kind}")(row)
+
+    def _fault(self, row: int, cls: type[DecodeError], detail: str) -> None:
+        """Raise, or tell it of the row."""
+        error = cls(detail, row=self.first_row + row, tag=MESSAGES[self.kinds[row]].tag)
+        if self.options.mode == "FAILFAST":
+            raise error
+        self.told[row] = error.cell
+        self.outline.list_bad(row)
+
+    def _pause(self) -> None:
+        """Give the changes listed since the last boundary to the transaction that is open."""
+        ledger = self.ledger
+        current = ledger.open if ledger.stream is None else ledger.streamed[ledger.stream]
+        if current is not None and self.since < self.outline.n:
+            current.ranges.append((self.since, self.outline.n))
+        self.since = self.outline.n
+
+    def _between(self, row: int) -> None:
+        """Come to a message that stands outside streams and transactions; leave what is open, and say so."""
+        ledger = self.ledger
+        kind = self._kind(row)
+        if ledger.stream is not None:
+            self._pause()
+            ledger.stream = None
+            self._fault(row, StreamDesync, f"{kind} inside a stream: the stream_stop before it is missing")
+        if self.outline.is_plain:
+            ledger.open = Transaction(self.outline.xid, final_lsn=self.outline.lsn)
+            ledger.open.ranges.append((self.outline.start, self.outline.n))
+        elif ledger.open is not None:
+            self._pause()
+        lost, ledger.open = ledger.open, None
+        if lost is not None:
+            if not self._is_sent_again(row, lost):
+                self._fault(row, TransactionDesync, f"{kind} inside a transaction: the commit before it is missing")
+            self._undecided(lost)
+        self.outline.leave()
+        self._know()
+        ledger.begun = True
+        self.since = self.outline.n
+
+    def _is_sent_again(self, row: int, lost: Transaction) -> bool:
+        """Whether a Begin inside a transaction is the server starting over: commits come in the order of their LSNs."""
+        return self._kind(row) in ("begin", "begin_prepare") and self._value("lsn", row) <= lost.final_lsn
+
+    def _meet_begin(self, row: int) -> None:
+        self._between(row)
+        self._open(Transaction(self._value("xid", row), final_lsn=self._value("lsn", row)))
+
+    def _open(self, transaction: Transaction) -> None:
+        self.ledger.open = transaction
+        self.outline.enter()
+        self.since = self.outline.n
+
+    def _meet_commit(self, row: int) -> None:
+        ledger = self.ledger
+        if ledger.stream is not None or ledger.open is None:
+            stray = ledger.stream is None and self.begun
+            self._between(row)
+            if stray:
+                self._fault(row, TransactionDesync, "commit outside a transaction: its begin is missing")
+            return
+        self._pause()
+        self._commit(row, ledger.open)
+        ledger.open = None
+        self.outline.leave()
+
+    def _meet_insert(self, row: int) -> None:
+        """A row outside any transaction: at the very start, the rest of one whose Begin was not captured."""
+        ledger = self.ledger
+        if self.begun or self._value("xid", row) is not None:
+            boundary = "begin or stream_start"
+            self._fault(row, TransactionDesync, f"{self._kind(row)} outside a transaction: its {boundary} is missing")
+            return
+        self._open(Transaction(0))
+        self.outline.list(row, self._value("relation_id", row), 0)
+
+    _meet_update = _meet_delete = _meet_insert
+
+    def _meet_truncate(self, row: int) -> None:
+        ledger = self.ledger
+        xid = self._value("xid", row)
+        if self.outline.is_plain or ledger.open is not None or ledger.stream is not None:
+            pass
+        elif self.begun or xid is not None:
+            self._meet_insert(row)
+            return
+        else:
+            self._open(Transaction(0))
+        for relation_id in self._message(row, xid).relation_ids:
+            self.outline.list(row, relation_id, xid or 0)
+
+    def _message(self, row: int, xid: int | None) -> Any:
+        payload = self.payloads[row].as_py()
+        return decode_one(payload, xid is not None, self.options.limits, self.options.strict_flags)
+
+    def _meet_relation(self, row: int) -> None:
+        self.ledger.catalog.add(self._message(row, self._value("xid", row)), self._position(row), self.ledger.stream)
+        self._know()
+
+    def _meet_type(self, row: int) -> None:
+        self.ledger.catalog.add_type(self._message(row, self._value("xid", row)), self.ledger.stream)
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    def _meet_stream_start(self, row: int) -> None:
+        ledger = self.ledger
+        xid = self._value("xid", row)
+        first = self._value("first_segment", row)
+        if first and ledger.stream == xid:
+            # The server starts over in the middle of the block.
+            self._pause()
+            ledger.stream = None
+        self._between(row)
+        if first and xid in ledger.streamed:
+            self._undecided(ledger.streamed.pop(xid))
+            ledger.catalog.drop(xid)
+        ledger.streamed.setdefault(xid, Transaction(xid))
+        ledger.stream = xid
+        self.outline.enter()
+        self._know()
+
+    def _meet_stream_stop(self, row: int) -> None:
+        ledger = self.ledger
+        if ledger.stream is None:
+            if self.begun:
+                self._fault(row, StreamDesync, "stream_stop outside a stream: its stream_start is missing")
+            ledger.begun = True
+            return
+        self._pause()
+        ledger.stream = None
+        self.outline.leave()
+        self._know()
+
+    def _meet_stream_commit(self, row: int) -> None:
+        self._between(row)
+        xid = self._value("xid", row)
+        transaction = self.ledger.streamed.pop(xid, None)
+        self.ledger.catalog.publish(xid, self._position(row))
+        self._know()
+        if transaction is not None:
+            self._commit(row, transaction)
+
+    def _meet_stream_abort(self, row: int) -> None:
+        self._between(row)
+        xid, subxid = self._value("xid", row), self._value("subxid", row)
+        transaction = self.ledger.streamed.get(xid)
+        if transaction is None:
+            # A transaction of which nothing was streamed.
+            return
+        if subxid != xid:
+            transaction.aborted[subxid] = transaction.n_changes
+            return
+        del self.ledger.streamed[xid]
+        self.ledger.catalog.drop(xid)
+        self._abort(transaction)
+
+    # -- two-phase commit --------------------------------------------------------------------------------------------
+
+    def _meet_begin_prepare(self, row: int) -> None:
+        self._between(row)
+        self._open(Transaction(self._value("xid", row), self._value("gid", row), self._value("lsn", row)))
+
+    def _meet_prepare(self, row: int) -> None:
+        ledger = self.ledger
+        if ledger.stream is not None or ledger.open is None:
+            stray = ledger.stream is None and self.begun
+            self._between(row)
+            if stray:
+                self._fault(row, TransactionDesync, "prepare outside a transaction: its begin_prepare is missing")
+            return
+        self._pause()
+        self._prepare(row, ledger.open)
+        ledger.open = None
+        self.outline.leave()
+
+    def _meet_stream_prepare(self, row: int) -> None:
+        self._between(row)
+        xid = self._value("xid", row)
+        transaction = self.ledger.streamed.pop(xid, None)
+        self.ledger.catalog.publish(xid, self._position(row))
+        self._know()
+        if transaction is not None:
+            self._prepare(row, transaction)
+
+    def _prepare(self, row: int, transaction: Transaction) -> None:
+        transaction.gid = self._value("gid", row)
+        replaced = self.ledger.prepared.pop(transaction.gid, None)
+        if replaced is not None:
+            # Prepared again under the name: the server has started over.
+            self._undecided(replaced)
+        self.ledger.prepared[transaction.gid] = transaction
+
+    def _meet_commit_prepared(self, row: int) -> None:
+        self._between(row)
+        transaction = self.ledger.prepared.pop(self._value("gid", row), None)
+        if transaction is not None:
+            self._commit(row, transaction)
+
+    def _meet_rollback_prepared(self, row: int) -> None:
+        self._between(row)
+        transaction = self.ledger.prepared.pop(self._value("gid", row), None)
+        if transaction is not None:
+            self._abort(transaction)
+
+    # -- outcomes ----------------------------------------------------------------------------------------------------
+
+    def _commit(self, row: int, transaction: Transaction) -> None:
+        lsn = self._value("lsn", row)
+        if self.options.drop_duplicates and lsn <= self.outline.last_lsn:
+            return
+        self.outline.last_lsn = max(lsn, self.outline.last_lsn)
+        pieces = self._pieces(transaction)
+        self._decide(row, transaction, lsn, self._time(row), 1)
+        for start, end, place in pieces:
+            self.outline.deliver_alive(start, end, place, transaction.aborted, True)
+        if transaction.aborted and self.options.include_uncommitted:
+            self._decide(-1, transaction, -1, -1, 0)
+            for start, end, place in pieces:
+                self.outline.deliver_alive(start, end, place, transaction.aborted, False)
+
+    def _abort(self, transaction: Transaction) -> None:
+        self._drop(transaction, 0)
+
+    def deliver_undecided(self, transaction: Transaction) -> None:
+        """Deliver a transaction that no outcome has come for."""
+        pieces = self._pieces(transaction)
+        self._decide(-1, transaction, -1, -1, -1)
+        for start, end, place in pieces:
+            self.outline.deliver_alive(start, end, place, transaction.aborted, True)
+
+    def _undecided(self, transaction: Transaction) -> None:
+        self._drop(transaction, -1)
+
+    def _drop(self, transaction: Transaction, committed: int) -> None:
+        if self.options.include_uncommitted:
+            pieces = self._pieces(transaction)
+            self._decide(-1, transaction, -1, -1, committed)
+            for start, end, _ in pieces:
+                self.outline.deliver(start, end)
+
+    def _decide(self, row: int, transaction: Transaction, lsn: int, timestamp: int, committed: int) -> None:
+        outcome = self.outline.decide(row, transaction.xid, lsn, timestamp, committed)
+        if transaction.gid is not None:
+            self.gids[outcome] = transaction.gid
+
+    def _pieces(self, transaction: Transaction) -> list[tuple[int, int, int]]:
+        """Changes of a transaction as (start, end, place in it), those of earlier batches first."""
+        found = []
+        place = 0
+        for held in transaction.held:
+            start = self.outline.n
+            self.outline.list_held(sum(map(len, self.parts)), *(memoryview(item).cast(letter) for item, letter in (
+                (held.relation_ids, "q"), (held.xids, "q"), (held.versions, "i"))))
+            self.parts.append(held.payloads)
+            self.all_positions.append(held.positions)
+            found.append((start, self.outline.n, place))
+            place += len(held)
+        # Held changes are no part of the transaction that is open.
+        self.since = self.outline.n
+        for start, end in transaction.ranges:
+            found.append((start, end, place))
+            place += end - start
+        return found
