@@ -2,6 +2,8 @@
 
 from importlib.metadata import version
 
+from pgdecode.catalog import RelationCatalog, RelationVersion
+from pgdecode.changes import ChangeDecoder
 from pgdecode.decode import MessageDecoder, decode, decode_messages
 from pgdecode.errors import (
     ArityMismatch,
@@ -25,8 +27,10 @@ from pgdecode.errors import (
     StreamDesync,
     TooManyColumns,
     TrailingBytes,
+    TransactionDesync,
     TruncatedMessage,
     UndeclaredSetting,
+    UnknownRelation,
     UnknownTag,
     UnknownType,
     Unrepresentable,
@@ -74,6 +78,7 @@ __all__ = [
     "BatchTooLarge",
     "Begin",
     "BeginPrepare",
+    "ChangeDecoder",
     "Column",
     "Commit",
     "CommitPrepared",
@@ -96,6 +101,8 @@ __all__ = [
     "PayloadTooLong",
     "Prepare",
     "Relation",
+    "RelationCatalog",
+    "RelationVersion",
     "RollbackPrepared",
     "StreamAbort",
     "StreamCommit",
@@ -105,10 +112,12 @@ __all__ = [
     "StreamStop",
     "TooManyColumns",
     "TrailingBytes",
+    "TransactionDesync",
     "Truncate",
     "TruncatedMessage",
     "Type",
     "UndeclaredSetting",
+    "UnknownRelation",
     "UnknownTag",
     "UnknownType",
     "Unrepresentable",

@@ -334,6 +334,8 @@ class CatalogBuilder:
         self.visible: dict[int, int] = {}  # relation OID -> index of its version, for rows outside streams
         self.types: dict[int, Type] = {}
         self.scopes: dict[int, Scope] = {}  # by top-level xid
+        # Where somebody has gone over the whole before: all versions there will be, which then keep their numbers.
+        self.known: list[RelationVersion] | None = None
         for index, version in enumerate(self.versions):
             if version.visible_from is not None:
                 self.visible[version.relation_id] = index
@@ -345,6 +347,7 @@ class CatalogBuilder:
         other.versions = list(self.versions)
         other.visible = dict(self.visible)
         other.types = dict(self.types)
+        other.known = self.known
         other.scopes = {xid: Scope(dict(item.visible), dict(item.types)) for xid, item in self.scopes.items()}
         return other
 
@@ -361,11 +364,20 @@ class CatalogBuilder:
         types = tuple(known[column.type_id] for column in relation.columns if column.type_id in known)
         index = self.seen_by(stream).get(relation.relation_id)
         if index is None or not self.versions[index].describes(relation, types):
-            index = len(self.versions)
-            self.versions.append(
+            index = self._number_of(
                 RelationVersion(relation, types, position, stream, position if stream is None else None)
             )
         (self.visible if scope is None else scope.visible)[relation.relation_id] = index
+
+    def _number_of(self, version: RelationVersion) -> int:
+        """Number of a version that comes now."""
+        if self.known is None:
+            self.versions.append(version)
+            return len(self.versions) - 1
+        for number, item in enumerate(self.known):
+            if item.position == version.position and item.relation == version.relation:
+                return number
+        raise LookupError(f"no relation is known to have been sent at position {version.position}")
 
     def add_type(self, message: Type, stream: int | None) -> None:
         """Take up a Type message."""
@@ -383,7 +395,7 @@ class CatalogBuilder:
             known = self.visible.get(relation_id)
             if known is None or self.versions[known].position <= version.position:
                 self.visible[relation_id] = index
-            if version.visible_from is None:
+            if version.visible_from is None and self.known is None:
                 self.versions[index] = replace(version, visible_from=position)
 
     def drop(self, stream: int) -> None:

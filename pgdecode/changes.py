@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,15 +11,16 @@ import pyarrow.compute as pc
 from pgdecode._maps import MAP, NAMES, Maps, TextLayout
 from pgdecode._source import Source
 from pgdecode.catalog import CatalogBuilder, RelationCatalog, RelationVersion
+from pgdecode.deliveries import TIMESTAMP, Stretch, texts, unless_negative, values_of
 from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.limits import Limits
 from pgdecode.relations import text_decodings
 from pgdecode.state import state_from_plain, state_to_plain
+from pgdecode.tables import Table, TableBuilder
 from pgdecode.transactions import Delivery, Follower, Ledger, Options
 
 _LIMITS = Limits()
-_TIMESTAMP = pa.timestamp("us", "UTC")
 
 CHANGES = pa.schema(
     [
@@ -29,7 +30,7 @@ CHANGES = pa.schema(
         ("xid", pa.int64()),
         ("subxid", pa.int64()),
         ("commit_lsn", pa.int64()),
-        ("commit_timestamp", _TIMESTAMP),
+        ("commit_timestamp", TIMESTAMP),
         ("gid", pa.string()),
         ("relation_id", pa.int64()),
         ("namespace", pa.string()),
@@ -139,22 +140,76 @@ class ChangeDecoder:
             missing, `UnknownRelation` where a relation has not been described.
         """
         batches = list(self.decode_batches(payloads, position))
-        return pa.concat_batches(batches) if len(batches) > 1 else batches[0] if batches else _empty()
+        return pa.concat_batches(batches) if len(batches) > 1 else batches[0] if batches else _empty(CHANGES)
 
     def decode_batches(self, payloads: Any, position: Any = None, *, max_rows: int = 65536) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `decode` does, in batches of at most so many changes.
 
         The whole of the payloads is taken up with the first batch; the batches are built one by one.
         """
+        return self._batches(payloads, position, max_rows, self._change_builder)
+
+    def table(self, payloads: Any, relation: str, position: Any = None) -> pa.RecordBatch:
+        """Decode the next payloads, and give the changes of one table as typed columns.
+
+        Parameters
+        ----------
+        payloads, position
+            As of `decode`.
+        relation : str
+            "schema.table".
+
+        Returns
+        -------
+        pa.RecordBatch
+            `_op`, `_position`, `_commit_position`, `_xid`, `_commit_lsn`, `_commit_timestamp`, `_old_type`, `_old` (a
+            struct of the table's columns), `_unchanged`, `_error`, then a column for each of the table's: the new
+            values, or for a delete the old ones that were sent. Where the table has had several versions, the columns
+            are those of `Table`; versions that come with later batches may add to them.
+
+        Raises
+        ------
+        DecodeError
+            As of `decode`, and for a value that its Arrow type cannot hold.
+        KeyError
+            If no payload so far has described the table.
+        """
+        batches = list(self.table_batches(payloads, relation, position))
+        if len(batches) == 1:
+            return batches[0]
+        return pa.concat_batches(batches or [_empty(self._table_builder(self._ledger, relation).table.schema)])
+
+    def table_batches(
+        self, payloads: Any, relation: str, position: Any = None, *, max_rows: int = 65536
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode the next payloads as `table` does, in batches from at most so many changes each."""
+        return self._batches(payloads, position, max_rows, lambda ledger: self._table_builder(ledger, relation))
+
+    def _batches(
+        self, payloads: Any, position: Any, max_rows: int, builder: Callable[[Ledger], Builder]
+    ) -> Iterator[pa.RecordBatch]:
         if max_rows < 1:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
         deliveries, ledger = self._follow(payloads, position)
+        made = builder(ledger)
         before, self._ledger = self._ledger, ledger
         try:
-            yield from self._built(deliveries, ledger, max_rows)
+            yield from self._built(deliveries, made, max_rows)
         except DecodeError:
             self._ledger = before
             raise
+
+    def _change_builder(self, ledger: Ledger) -> Builder:
+        return ChangeBuilder(ledger.catalog.versions, self._layouts, self._types, self._options)
+
+    def _table_builder(self, ledger: Ledger, relation: str) -> TableBuilder:
+        versions = ledger.catalog.versions
+        numbers = [number for number, item in enumerate(versions) if item.qualified_name == relation]
+        if not numbers:
+            raise KeyError(
+                f"no message has described {relation!r}; there are {', '.join(RelationCatalog(versions).names)}"
+            )
+        return TableBuilder(Table([versions[number] for number in numbers], self._types), numbers, self._options)
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""
@@ -168,7 +223,8 @@ class ChangeDecoder:
         follower.run()
         for item in ledger.undecided:
             follower.deliver_undecided(item)
-        return pa.concat_batches([_empty(), *self._built([(follower, follower.delivery())], ledger, 65536)])
+        found = [(follower, follower.delivery())]
+        return pa.concat_batches([_empty(CHANGES), *self._built(found, self._change_builder(ledger), 65536)])
 
     def _follow(self, payloads: Any, position: Any) -> tuple[list[tuple[Follower, Delivery]], Ledger]:
         column = payload_array(payloads)
@@ -183,146 +239,94 @@ class ChangeDecoder:
         return found, ledger
 
     def _built(
-        self, deliveries: Iterable[tuple[Follower, Delivery]], ledger: Ledger, max_rows: int
+        self, deliveries: Iterable[tuple[Follower, Delivery]], builder: Builder, max_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        versions = ledger.catalog.versions
         for follower, delivery in deliveries:
             n = delivery.found["rows"].size // 8
             source = Source(delivery.parts)
             for start in range(0, n, max_rows):
-                batch = self._batch(follower, delivery, source, versions, start, min(max_rows, n - start))
-                if self._options.mode == "DROPMALFORMED" and batch.column("error").null_count < len(batch):
-                    batch = batch.filter(batch.column("error").is_null())
+                batch = builder.batch(Stretch(follower, delivery, source, start, min(max_rows, n - start)))
+                error = batch.column(builder.error)
+                if self._options.mode == "DROPMALFORMED" and error.null_count < len(batch):
+                    batch = batch.filter(error.is_null())
                 yield batch
 
-    def _layout(self, index: int, version: RelationVersion) -> TextLayout:
-        if index not in self._layouts:
-            columns = version.columns
-            decodings = text_decodings(version, self._types, version.types)
-            self._layouts[index] = TextLayout(
-                version.relation_id, [item.name for item in columns], [item.flags & 1 for item in columns], decodings
-            )
-        return self._layouts[index]
 
-    def _batch(
+class Builder(Protocol):
+    """Makes record batches of deliveries."""
+
+    error: str  # name of the column that says what is wrong with a row
+
+    def batch(self, stretch: Stretch) -> pa.RecordBatch:
+        """The changes of a stretch."""
+
+
+class ChangeBuilder:
+    """Builds record batches of the changes of all tables, by the schema `CHANGES`."""
+
+    error = "error"
+
+    def __init__(
         self,
-        follower: Follower,
-        delivery: Delivery,
-        source: Source,
         versions: list[RelationVersion],
-        start: int,
-        n: int,
-    ) -> pa.RecordBatch:
-        """Changes start to start + n of a delivery."""
+        layouts: dict[int, TextLayout],
+        types: Mapping[str | int, str],
+        options: Options,
+    ) -> None:
+        self.versions = versions
+        self.layouts = layouts
+        self.types = types
+        self.options = options
 
-        def part(name: str, type: pa.DataType) -> pa.Array:
-            return pa.Array.from_buffers(type, n, [None, delivery.found[name]], offset=start)
+    def _layout(self, index: int) -> TextLayout:
+        if index not in self.layouts:
+            version = self.versions[index]
+            columns = version.columns
+            self.layouts[index] = TextLayout(
+                version.relation_id,
+                [item.name for item in columns],
+                [item.flags & 1 for item in columns],
+                text_decodings(version.relation, self.types, version.types),
+            )
+        return self.layouts[index]
 
-        def of_outcomes(name: str, type: pa.DataType) -> pa.Array:
-            buffer = delivery.found[name]
-            values = pa.Array.from_buffers(type, buffer.size * 8 // type.bit_width, [None, buffer])
-            return values.take(outcomes)
-
-        rows, relation_ids, versions_of = part("rows", pa.int64()), part("relation_ids", pa.int64()), part(
-            "versions", pa.int32()
-        )
-        xids, subxids, outcomes = part("xids", pa.int64()), part("subxids", pa.int64()), part("outcomes", pa.int32())
-        streamed = part("streamed", pa.uint8())
-        wanted = [index for index in pc.unique(versions_of).to_pylist() if index >= 0]
+    def batch(self, stretch: Stretch) -> pa.RecordBatch:
+        """The changes of a stretch."""
+        wanted = [index for index in pc.unique(stretch.versions).to_pylist() if index >= 0]
         layouts: list[TextLayout | None] = [None] * (max(wanted, default=-1) + 1)
         for index in wanted:
-            layouts[index] = self._layout(index, versions[index])
-        maps = Maps(
-            source,
-            layouts,
-            self._options.limits,
-            self._options.strict_flags,
-            self._options.mode != "FAILFAST",
-        )
+            layouts[index] = self._layout(index)
+        options = self.options
+        maps = Maps(stretch.source, layouts, options.limits, options.strict_flags, options.mode != "FAILFAST")
         try:
-            columns, told = maps.run(_values(rows), _values(versions_of), _values(streamed))
+            columns, told = maps.run(*map(values_of, (stretch.rows, stretch.versions, stretch.streamed)))
         except DecodeError as error:
-            raise follower.placed(error, rows) from None
+            raise stretch.placed(error) from None
         op, old_type, old, new, unchanged = columns
-        commit_rows = of_outcomes("outcome_rows", pa.int64())
-        commit_rows = _unless_negative(commit_rows, commit_rows)
-        lsns = of_outcomes("lsns", pa.int64())
-        no_commit = commit_rows.is_null()
-        committed = of_outcomes("committed", pa.int8())
-        names = _unless_negative(versions_of, versions_of)
-        errors = self._errors(follower, delivery, rows, relation_ids, versions_of, op, told)
+        numbers = unless_negative(stretch.versions)
         return pa.RecordBatch.from_arrays(
             [
-                delivery.positions.take(rows),
-                delivery.positions.take(commit_rows),
+                stretch.position,
+                stretch.commit_position,
                 op,
-                _unless_zero(xids),
-                _unless_zero(subxids),
-                _unless(no_commit, lsns),
-                _unless(no_commit, of_outcomes("timestamps", _TIMESTAMP)),
-                self._gids(delivery, outcomes),
-                _unless_negative(relation_ids, relation_ids),
-                pa.array([item.namespace for item in versions], pa.string()).take(names),
-                pa.array([item.name for item in versions], pa.string()).take(names),
+                stretch.xid,
+                stretch.subxid,
+                stretch.commit_lsn,
+                stretch.commit_timestamp,
+                stretch.gid,
+                stretch.relation_id,
+                pa.array([item.namespace for item in self.versions], pa.string()).take(numbers),
+                pa.array([item.name for item in self.versions], pa.string()).take(numbers),
                 old_type,
                 old,
                 new,
                 unchanged,
-                _unless_negative(committed, committed).cast(pa.bool_()),
-                errors,
+                stretch.committed,
+                texts(told | stretch.unknown(), stretch.n),
             ],
             schema=CHANGES,
         )
 
-    def _gids(self, delivery: Delivery, outcomes: pa.Array) -> pa.Array:
-        if not delivery.gids:
-            return pa.nulls(len(outcomes), pa.string())
-        n = delivery.found["outcome_rows"].size // 8
-        return pa.array([delivery.gids.get(i) for i in range(n)], pa.string()).take(outcomes)
 
-    def _errors(
-        self,
-        follower: Follower,
-        delivery: Delivery,
-        rows: pa.Array,
-        relation_ids: pa.Array,
-        versions_of: pa.Array,
-        op: pa.Array,
-        told: dict[int, str],
-    ) -> pa.Array:
-        """Texts of the `error` column: of bad payloads, of relations not described and of bad values."""
-        told = dict(told)
-        for place in pc.indices_nonzero(pc.less(versions_of, 0)).to_pylist():
-            kind = op[place].as_py()
-            if versions_of[place].as_py() == -2:
-                told[place] = delivery.told[rows[place].as_py()]
-            elif kind != "truncate":
-                told[place] = follower.unknown_relation(relation_ids[place].as_py(), kind, None).cell
-        if not told:
-            return pa.nulls(len(rows), pa.string())
-        return pa.array([told.get(place) for place in range(len(rows))], pa.string())
-
-
-def _empty() -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in CHANGES], schema=CHANGES)
-
-
-def _values(array: pa.Array) -> memoryview:
-    """The values of an array without nulls, as the native rooms take them."""
-    letter = {8: "B", 32: "i", 64: "q"}[array.type.bit_width]
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return memoryview(b"").cast(letter)
-    return memoryview(buffer).cast("B")[array.offset * array.type.bit_width // 8 :].cast(letter)[: len(array)]
-
-
-def _unless(condition: pa.Array, values: pa.Array) -> pa.Array:
-    return pc.if_else(condition, pa.scalar(None, values.type), values)
-
-
-def _unless_negative(tested: pa.Array, values: pa.Array) -> pa.Array:
-    return _unless(pc.less(tested, 0), values)
-
-
-def _unless_zero(values: pa.Array) -> pa.Array:
-    return _unless(pc.equal(values, 0), values)
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)

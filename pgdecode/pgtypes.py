@@ -230,3 +230,8 @@ def _by_oid() -> dict[int, str]:
 
 
 NAME_BY_OID: Mapping[int, str] = _by_oid()
+
+
+def as_text(decoding: Decoding) -> Decoding:
+    """TEMP"""
+    return decoding if decoding.arrow == pa.string() else OPAQUE

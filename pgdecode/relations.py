@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from pgdecode.messages import Relation, Type
-from pgdecode.pgtypes import FIRST_USER_OID, NAME_BY_OID, OPAQUE, Decoding, named
+from pgdecode.pgtypes import FIRST_USER_OID, NAME_BY_OID, OPAQUE, Decoding, as_text, named
 
 META_COLUMNS = ("_op", "_xid", "_old_type", "_old", "_unchanged", "_error")
 
@@ -83,4 +83,4 @@ def text_decodings(
     relation: Relation, types: Mapping[str | int, str] | None = None, type_messages: Iterable[Type] = ()
 ) -> list[Decoding]:
     """How each column of a relation is decoded to PostgreSQL's text form."""
-    return [item if item.arrow == pa.string() else OPAQUE for item in decodings(relation, types, type_messages)]
+    return [as_text(item) for item in decodings(relation, types, type_messages)]

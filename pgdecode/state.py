@@ -69,7 +69,7 @@ def _check(ledger: Ledger) -> None:
         number
         for item in ledger.undecided
         for held in item.held
-        for number in memoryview(held.versions).cast("i").tolist()
+        for number in memoryview(held.versions).cast("B").cast("i").tolist()
     ]
     scopes = [ledger.catalog.visible, *(scope.visible for scope in ledger.catalog.scopes.values())]
     numbers += [number for scope in scopes for number in scope.values()]
@@ -82,6 +82,7 @@ def _check(ledger: Ledger) -> None:
 def _transaction_to_plain(item: Transaction) -> dict[str, Any]:
     return {
         "xid": item.xid,
+        "begin_position": item.begin_position,
         "gid": item.gid,
         "final_lsn": item.final_lsn,
         "aborted": list(item.aborted.items()),
@@ -92,6 +93,7 @@ def _transaction_to_plain(item: Transaction) -> dict[str, Any]:
 def _transaction_from_plain(plain: Mapping[str, Any]) -> Transaction:
     return Transaction(
         plain["xid"],
+        plain["begin_position"],
         plain["gid"],
         plain["final_lsn"],
         held=[_held_from_plain(held) for held in plain["held"]],
@@ -103,9 +105,9 @@ def _held_to_plain(held: Held) -> dict[str, Any]:
     return {
         "payloads": [base64.b64encode(item).decode("ascii") for item in held.payloads.to_pylist()],
         "positions": held.positions.to_pylist(),
-        "relation_ids": memoryview(held.relation_ids).cast("q").tolist(),
-        "xids": memoryview(held.xids).cast("q").tolist(),
-        "versions": memoryview(held.versions).cast("i").tolist(),
+        "relation_ids": memoryview(held.relation_ids).cast("B").cast("q").tolist(),
+        "xids": memoryview(held.xids).cast("B").cast("q").tolist(),
+        "versions": memoryview(held.versions).cast("B").cast("i").tolist(),
     }
 
 
@@ -117,8 +119,10 @@ def _held_from_plain(plain: Mapping[str, Any]) -> Held:
     return Held(
         pa.array([base64.b64decode(item, validate=True) for item in payloads], pa.large_binary()),
         pa.array(positions, pa.int64()),
-        *(pa.array(column, type).buffers()[1] or pa.py_buffer(b"")
-          for column, type in ((relation_ids, pa.int64()), (xids, pa.int64()), (versions, pa.int32()))),
+        *(
+            pa.array(column, type).buffers()[1] or pa.py_buffer(b"")
+            for column, type in ((relation_ids, pa.int64()), (xids, pa.int64()), (versions, pa.int32()))
+        ),
     )
 
 
@@ -128,7 +132,11 @@ def _catalog_to_plain(catalog: CatalogBuilder) -> dict[str, Any]:
         "visible": list(catalog.visible.items()),
         "types": [type_to_plain(item) for item in catalog.types.values()],
         "scopes": [
-            {"xid": xid, "visible": list(scope.visible.items()), "types": [type_to_plain(t) for t in scope.types.values()]}
+            {
+                "xid": xid,
+                "visible": list(scope.visible.items()),
+                "types": [type_to_plain(t) for t in scope.types.values()],
+            }
             for xid, scope in catalog.scopes.items()
         ],
     }

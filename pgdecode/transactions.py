@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgdecode._message import decode_one
 from pgdecode._outline import Outline
@@ -20,6 +22,8 @@ from pgdecode.schemas import envelope_schema
 _FIELDS = ("kind", "xid", "subxid", "lsn", "timestamp", "gid", "relation_id", "first_segment", "error")
 _TYPES = {name: item.type for name, item in zip(_FIELDS, envelope_schema(_FIELDS), strict=True)}
 _NO_KIND = 0xFF
+_KIND_BY_TAG = {item.tag.encode(): item.kind for item in MESSAGES}
+BAD_PAYLOAD = -2  # the version of a change that could not be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Transaction:
     """
 
     xid: int  # top-level; 0 where its beginning was not seen
+    begin_position: int = -1  # of the message that began it, -1 where that was not seen
     gid: str | None = None
     final_lsn: int = -1
     held: list[Held] = field(default_factory=list)
@@ -137,6 +142,7 @@ class Follower:
         self.n_rows = len(payloads)
         self.gids: dict[int, str] = {}
         self.told: dict[int, str] = {}
+        self.truncates: list[int] = []  # rows of Truncates, also of those held
         self.since = 0  # the first change since a transaction was entered
 
     def run(self) -> Delivery:
@@ -146,9 +152,7 @@ class Follower:
         numbers = {name: parts[1] for name, parts in found.items() if _TYPES[name] in (pa.int64(), _TYPES["timestamp"])}
         self.kinds = memoryview(found["kind"][1]).cast("B")
         ledger = self.ledger
-        self.outline = Outline(
-            self.kinds, numbers, self.n_rows, ledger.last_lsn, self.options.drop_duplicates
-        )
+        self.outline = Outline(self.kinds, numbers, self.n_rows, ledger.last_lsn, self.options.drop_duplicates)
         self._know()
         if ledger.open is not None or ledger.stream is not None:
             self.outline.enter()
@@ -243,6 +247,14 @@ class Follower:
         tag = {item.kind: item.tag for item in MESSAGES}[kind]
         return UnknownRelation(detail, row=row, offset=1, tag=tag, relation=relation_id, seen=relation_id)
 
+    def kind_of(self, row: int) -> str:
+        """Kind of the message in a row, also in one that is held."""
+        for part in self.parts:
+            if row < len(part):
+                return _KIND_BY_TAG[part[row].as_py()[:1]]
+            row -= len(part)
+        raise IndexError(row)
+
     def _kind(self, row: int) -> str:
         return MESSAGES[self.kinds[row]].kind
 
@@ -251,11 +263,14 @@ class Follower:
         ledger = self.ledger
         if self.outline.is_plain:
             ledger.begun = True
-            ranges = [(self.outline.start, self.outline.n)]
-            ledger.open = Transaction(self.outline.xid, final_lsn=self.outline.lsn, ranges=ranges)
+            ledger.open = self._plain()
         elif ledger.stream is not None or ledger.open is not None:
             self._pause()
-        for item in ledger.undecided:
+        self._keep(ledger.undecided)
+
+    def _keep(self, transactions: Iterable[Transaction]) -> None:
+        """Copy the payloads of transactions out of the batch."""
+        for item in transactions:
             rows, relation_ids, xids, versions = self.outline.rows_of(item.ranges)
             n = rows.size // 8
             item.ranges = []
@@ -293,6 +308,12 @@ class Follower:
             current.ranges.append((self.since, self.outline.n))
         self.since = self.outline.n
 
+    def _plain(self) -> Transaction:
+        """The transaction that the outline has followed so far."""
+        outline = self.outline
+        ranges = [(outline.start, outline.n)]
+        return Transaction(outline.xid, self._position(outline.begin_row), final_lsn=outline.lsn, ranges=ranges)
+
     def _between(self, row: int) -> None:
         """Come to a message that stands outside streams and transactions; leave what is open, and say so."""
         ledger = self.ledger
@@ -302,8 +323,7 @@ class Follower:
             ledger.stream = None
             self._fault(row, StreamDesync, f"{kind} inside a stream: the stream_stop before it is missing")
         if self.outline.is_plain:
-            ledger.open = Transaction(self.outline.xid, final_lsn=self.outline.lsn)
-            ledger.open.ranges.append((self.outline.start, self.outline.n))
+            ledger.open = self._plain()
         elif ledger.open is not None:
             self._pause()
         lost, ledger.open = ledger.open, None
@@ -322,7 +342,8 @@ class Follower:
 
     def _meet_begin(self, row: int) -> None:
         self._between(row)
-        self._open(Transaction(self._value("xid", row), final_lsn=self._value("lsn", row)))
+        lsn = self._value("lsn", row)
+        self._open(Transaction(self._value("xid", row), self._position(row), final_lsn=lsn))
 
     def _open(self, transaction: Transaction) -> None:
         self.ledger.open = transaction
@@ -364,6 +385,7 @@ class Follower:
             return
         else:
             self._open(Transaction(0))
+        self.truncates.append(row)
         for relation_id in self._message(row, xid).relation_ids:
             self.outline.list(row, relation_id, xid or 0)
 
@@ -392,7 +414,7 @@ class Follower:
         if first and xid in ledger.streamed:
             self._undecided(ledger.streamed.pop(xid))
             ledger.catalog.drop(xid)
-        ledger.streamed.setdefault(xid, Transaction(xid))
+        ledger.streamed.setdefault(xid, Transaction(xid, self._position(row)))
         ledger.stream = xid
         self.outline.enter()
         self._know()
@@ -426,17 +448,21 @@ class Follower:
             # A transaction of which nothing was streamed.
             return
         if subxid != xid:
-            transaction.aborted[subxid] = transaction.n_changes
+            self._abort_part(row, transaction, subxid)
             return
         del self.ledger.streamed[xid]
         self.ledger.catalog.drop(xid)
         self._abort(transaction)
 
+    def _abort_part(self, row: int, transaction: Transaction, subxid: int) -> None:
+        transaction.aborted[subxid] = transaction.n_changes
+
     # -- two-phase commit --------------------------------------------------------------------------------------------
 
     def _meet_begin_prepare(self, row: int) -> None:
         self._between(row)
-        self._open(Transaction(self._value("xid", row), self._value("gid", row), self._value("lsn", row)))
+        xid, gid, lsn = (self._value(name, row) for name in ("xid", "gid", "lsn"))
+        self._open(Transaction(xid, self._position(row), gid, lsn))
 
     def _meet_prepare(self, row: int) -> None:
         ledger = self.ledger
@@ -527,8 +553,11 @@ class Follower:
         place = 0
         for held in transaction.held:
             start = self.outline.n
-            self.outline.list_held(sum(map(len, self.parts)), *(memoryview(item).cast(letter) for item, letter in (
-                (held.relation_ids, "q"), (held.xids, "q"), (held.versions, "i"))))
+            first = sum(map(len, self.parts))
+            numbers = ((held.relation_ids, "q"), (held.xids, "q"), (held.versions, "i"))
+            self.outline.list_held(first, *(memoryview(item).cast("B").cast(letter) for item, letter in numbers))
+            is_truncate = pc.equal(pc.binary_slice(held.payloads, 0, 1), b"T")
+            self.truncates += [first + at for at in pc.indices_nonzero(is_truncate).to_pylist()]
             self.parts.append(held.payloads)
             self.all_positions.append(held.positions)
             found.append((start, self.outline.n, place))

@@ -27,9 +27,14 @@ ORDER = [
     {"_plan", "_source"},
     {"_walk"},
     {"_streams"},
-    {"_scan", "_message", "_rows"},
+    {"_scan", "_message", "_rows", "_maps", "_outline"},
     {"inputs"},
     {"decode", "rows"},
+    {"catalog"},
+    {"transactions"},
+    {"state", "deliveries"},
+    {"tables"},
+    {"changes", "runs"},
     {"__init__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

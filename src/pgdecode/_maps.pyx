@@ -248,7 +248,7 @@ cdef class Maps:
             return code
         self.walk.old_type = 0
         if tag == c"T":
-            return self.put_empty()
+            return self.put_empty(True)
         layout = self.by_version[version]
         self.old_sink.n_cells = self.new_sink.n_cells = layout.n_columns
         self.walk.fault = &fault
@@ -259,7 +259,7 @@ cdef class Maps:
             fault.row = index
             code = keep_fault(&self.faults, &fault)
             if code == OK:
-                code = self.put_empty()
+                code = self.put_empty(False)
             return code if code != OK or self.permissive else fault.code
         return self.put_tuples(layout, &payload, tag, index)
 
@@ -272,15 +272,18 @@ cdef class Maps:
         """A row of which only the kind can be said, or not even that."""
         cdef FaultCode code
         code = self.put_op(self.walk.plan.by_tag[tag]) if tag in (c"I", c"U", c"D") else put_null(&self.op)
-        return code if code != OK else self.put_empty()
+        return code if code != OK else self.put_empty(False)
 
-    cdef FaultCode put_empty(self) noexcept nogil:
+    cdef FaultCode put_empty(self, bint is_good) noexcept nogil:
+        """A row without tuples."""
         cdef FaultCode code = put_null(&self.old_type)
         if code == OK:
             code = put_null(&self.old)
         if code == OK:
             code = put_null(&self.new)
-        return code if code != OK else put_null(&self.unchanged)
+        if code != OK:
+            return code
+        return end_list(&self.unchanged) if is_good else put_null(&self.unchanged)
 
     cdef FaultCode put_tuples(
         self, const Layout *layout, const Span *payload, uint8_t tag, int64_t index

@@ -369,6 +369,12 @@ cdef class Outline:
             for j in range(4):
                 free_bytes(&out[j])
 
+    def row_of(self, int64_t change):
+        """Row of a change's payload."""
+        if not 0 <= change < <int64_t>self.n_changes:
+            raise IndexError("there is no such change")
+        return self.changes[change].row
+
     def first_unknown(self):
         """(row, relation OID) of the first insert, update or delete whose relation is not known, or None."""
         cdef size_t i

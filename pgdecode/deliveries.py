@@ -1,0 +1,161 @@
+"""A stretch of what a batch has delivered, as Arrow columns: which row each change is, and how it was committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._source import Source
+from pgdecode.errors import DecodeError
+from pgdecode.transactions import BAD_PAYLOAD, Delivery, Follower
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Changes `start` to `start + n` of a delivery; all columns have n rows."""
+
+    follower: Follower
+    delivery: Delivery
+    source: Source
+    start: int
+    n: int
+
+    def _part(self, name: str, type: pa.DataType) -> pa.Array:
+        return pa.Array.from_buffers(type, self.n, [None, self.delivery.found[name]], offset=self.start)
+
+    def _of_outcomes(self, name: str, type: pa.DataType) -> pa.Array:
+        buffer = self.delivery.found[name]
+        values = pa.Array.from_buffers(type, buffer.size * 8 // type.bit_width, [None, buffer])
+        return values.take(self._outcomes)
+
+    @cached_property
+    def rows(self) -> pa.Array:
+        """Where the payloads lie, in the parts of the delivery."""
+        return self._part("rows", pa.int64())
+
+    @cached_property
+    def versions(self) -> pa.Array:
+        """Version of each relation, by its index in the catalog; negative for none."""
+        return self._part("versions", pa.int32())
+
+    @cached_property
+    def streamed(self) -> pa.Array:
+        """Whether each payload carries an xid, 1 or 0."""
+        return self._part("streamed", pa.uint8())
+
+    @cached_property
+    def _outcomes(self) -> pa.Array:
+        return self._part("outcomes", pa.int32())
+
+    @cached_property
+    def _commit_rows(self) -> pa.Array:
+        return unless_negative(self._of_outcomes("outcome_rows", pa.int64()))
+
+    @cached_property
+    def position(self) -> pa.Array:
+        """Position of each payload."""
+        return self.delivery.positions.take(self.rows)
+
+    @cached_property
+    def commit_position(self) -> pa.Array:
+        """Position of the message that committed it."""
+        return self.delivery.positions.take(self._commit_rows)
+
+    @cached_property
+    def xid(self) -> pa.Array:
+        """Top-level transaction."""
+        return _unless_zero(self._part("xids", pa.int64()))
+
+    @cached_property
+    def subxid(self) -> pa.Array:
+        """Sub-transaction, where the change was one's."""
+        return _unless_zero(self._part("subxids", pa.int64()))
+
+    @cached_property
+    def commit_lsn(self) -> pa.Array:
+        """LSN of the commit."""
+        return _unless(self._commit_rows.is_null(), self._of_outcomes("lsns", pa.int64()))
+
+    @cached_property
+    def commit_timestamp(self) -> pa.Array:
+        """Time of the commit."""
+        return _unless(self._commit_rows.is_null(), self._of_outcomes("timestamps", TIMESTAMP))
+
+    @cached_property
+    def committed(self) -> pa.Array:
+        """True, false for rolled back, null for undecided."""
+        return unless_negative(self._of_outcomes("committed", pa.int8())).cast(pa.bool_())
+
+    @cached_property
+    def gid(self) -> pa.Array:
+        """Name of the prepared transaction."""
+        gids = self.delivery.gids
+        if not gids:
+            return pa.nulls(self.n, pa.string())
+        n = self.delivery.found["outcome_rows"].size // 8
+        return pa.array([gids.get(i) for i in range(n)], pa.string()).take(self._outcomes)
+
+    @cached_property
+    def relation_id(self) -> pa.Array:
+        """OID of the table."""
+        return unless_negative(self._part("relation_ids", pa.int64()))
+
+    @cached_property
+    def truncates(self) -> pa.Array:
+        """Places of the tables that a Truncate names."""
+        truncated = self.follower.truncates
+        if not truncated:
+            return pa.array([], pa.int64())
+        return pc.indices_nonzero(pc.is_in(self.rows, pa.array(truncated, pa.int64()))).cast(pa.int64())
+
+    def unknown(self) -> dict[int, str]:
+        """Errors of the rows that have no relation: bad payloads, and those that nothing has described."""
+        told = {}
+        for place in pc.indices_nonzero(pc.less(self.versions, 0)).to_pylist():
+            row = self.rows[place].as_py()
+            if self.versions[place].as_py() == BAD_PAYLOAD:
+                told[place] = self.delivery.told[row]
+                continue
+            kind = self.follower.kind_of(row)
+            if kind != "truncate":
+                told[place] = self.follower.unknown_relation(self.relation_id[place].as_py(), kind, None).cell
+        return told
+
+    def placed(self, error: DecodeError, places: pa.Array | None = None) -> DecodeError:
+        """The error of a change with the row of its payload."""
+        return self.follower.placed(error, self.rows if places is None else self.rows.take(places))
+
+
+def values_of(array: pa.Array) -> memoryview:
+    """The values of an array without nulls, as the native rooms take them."""
+    letter = {8: "B", 32: "i", 64: "q"}[array.type.bit_width]
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return memoryview(b"").cast(letter)
+    first = array.offset * array.type.bit_width // 8
+    return memoryview(buffer).cast("B")[first : first + len(array) * array.type.bit_width // 8].cast(letter)
+
+
+def texts(told: dict[int, str], n: int) -> pa.Array:
+    """An error column of n rows."""
+    if not told:
+        return pa.nulls(n, pa.string())
+    return pa.array([told.get(place) for place in range(n)], pa.string())
+
+
+def _unless(condition: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(condition, pa.scalar(None, values.type), values)
+
+
+def unless_negative(values: pa.Array) -> pa.Array:
+    """The values, null for negative ones."""
+    return _unless(pc.less(values, 0), values)
+
+
+def _unless_zero(values: pa.Array) -> pa.Array:
+    return _unless(pc.equal(values, 0), values)

@@ -1,0 +1,323 @@
+"""Decoding the pieces of a sequence of payloads apart: what each must know of the others, and is told beforehand.
+
+A run is a piece of the sequence without gaps: between its first and its last position no other run has payloads. Few
+messages matter beyond their run: those of streams, of two-phase commits and of relations, and of Begin and Commit the
+first and the last in each run. From these `index_runs` works out where every run starts and what becomes of the
+transactions that it does not end itself; a `RunDecoder` then decodes a run alone. All runs together give what one
+`ChangeDecoder` gives for the whole sequence, though not in its order.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from pgdecode.catalog import CatalogBuilder, RelationCatalog, version_from_plain, version_to_plain
+from pgdecode.inputs import payload_array
+from pgdecode.state import state_from_plain, state_to_plain
+from pgdecode.transactions import Delivery, Follower, Ledger, Options, Transaction
+
+FORMAT = "pgdecode.RunIndex"
+FORMAT_VERSION = 1
+
+# First bytes of the messages that matter to other runs wherever they stand ...
+EVERYWHERE = b"SEcAbPKrpRY"
+# ... and of those that do only as the first or last of their run.
+AT_THE_ENDS = b"BC"
+_NEVER = 1 << 62
+
+
+class Run(NamedTuple):
+    """A piece of the sequence: its first and last position, and whether rows are in it."""
+
+    first: int
+    last: int
+    has_rows: bool = True
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a transaction; of each sub-transaction that was rolled back, where that was said."""
+
+    committed: int  # 1, 0 rolled back, -1 undecided
+    commit_position: int = -1
+    commit_lsn: int = -1
+    commit_timestamp: int = -1
+    gid: str | None = None
+    aborted: tuple[tuple[int, int], ...] = ()  # (subxid, position of its Stream Abort)
+
+
+UNDECIDED = Fate(-1)
+
+
+@dataclass(frozen=True)
+class RunIndex:
+    """What runs must know: plain data, small, the same for all of them.
+
+    Attributes
+    ----------
+    catalog : RelationCatalog
+        Every version of every relation.
+    runs : tuple of Run
+        In ascending order.
+    starts : tuple of Ledger
+        What is known before each run.
+    fates : dict
+        By the position of the message that began a transaction.
+    """
+
+    catalog: RelationCatalog
+    runs: tuple[Run, ...]
+    starts: tuple[Ledger, ...]
+    fates: dict[int, Fate] = field(default_factory=dict)
+
+    def number_of(self, position: int) -> int:
+        """Number of the run that a position lies in.
+
+        Raises
+        ------
+        LookupError
+            If it lies in none.
+        """
+        number = bisect_right(self.runs, position, key=lambda run: run.first) - 1
+        if number < 0 or position > self.runs[number].last:
+            raise LookupError(f"position {position} is in none of the runs that were indexed: have the data changed?")
+        return number
+
+    def to_json(self) -> str:
+        """The index as one JSON object."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": FORMAT_VERSION,
+                "catalog": [version_to_plain(item) for item in self.catalog],
+                "runs": self.runs,
+                "starts": [_start_to_plain(item) for item in self.starts],
+                "fates": [[position, asdict(fate)] for position, fate in self.fates.items()],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RunIndex:
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            If it is something else or of a later version.
+        """
+        plain = json.loads(text)
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT or plain.get("version") != FORMAT_VERSION:
+            raise ValueError(f"no {FORMAT} of version {FORMAT_VERSION} in JSON")
+        catalog = RelationCatalog(version_from_plain(item) for item in plain["catalog"])
+        fates = {
+            position: Fate(**{**fate, "aborted": tuple((xid, at) for xid, at in fate["aborted"])})
+            for position, fate in plain["fates"]
+        }
+        starts = tuple(_start_from_plain(item, catalog) for item in plain["starts"])
+        return cls(catalog, tuple(Run(*item) for item in plain["runs"]), starts, fates)
+
+
+def _start_to_plain(ledger: Ledger) -> dict[str, Any]:
+    """A ledger without the catalog's versions, which all share."""
+    plain = state_to_plain(ledger)
+    plain["catalog"]["versions"] = []
+    return plain
+
+
+def _start_from_plain(plain: Mapping[str, Any], catalog: RelationCatalog) -> Ledger:
+    shared = {**plain["catalog"], "versions": [version_to_plain(item) for item in catalog]}
+    return state_from_plain({**plain, "catalog": shared})
+
+
+# -- before ----------------------------------------------------------------------------------------------------------
+
+
+class IndexFollower(Follower):
+    """Follows the messages that matter beyond their run, and notes what becomes of transactions."""
+
+    fates: dict[int, Fate]
+    aborts: dict[int, list[tuple[int, int]]]
+
+    def _commit(self, row: int, transaction: Transaction) -> None:
+        lsn, timestamp = self._value("lsn", row), self._time(row)
+        self._note(transaction, 1, self._position(row), lsn, timestamp)
+
+    def _abort(self, transaction: Transaction) -> None:
+        self._note(transaction, 0)
+
+    def _undecided(self, transaction: Transaction) -> None:
+        self._note(transaction, -1)
+
+    def _note(self, transaction: Transaction, *outcome: int) -> None:
+        aborted = tuple(self.aborts.pop(transaction.begin_position, ()))
+        gid = transaction.gid
+        fate = Fate(*outcome, *(-1,) * (4 - len(outcome)), gid, aborted)  # type: ignore[arg-type]
+        self.fates[transaction.begin_position] = fate
+
+    def _abort_part(self, row: int, transaction: Transaction, subxid: int) -> None:
+        self.aborts.setdefault(transaction.begin_position, []).append((subxid, self._position(row)))
+
+
+def index_runs(
+    payloads: Any, positions: pa.Array, runs: Iterable[Run], *, catalog: RelationCatalog | None = None
+) -> RunIndex:
+    """Work out what runs must know of each other.
+
+    Parameters
+    ----------
+    payloads : column of payloads, as `decode_messages` takes them
+        In slot order: all whose first byte is in `EVERYWHERE`, and of each run the first and the last with one of
+        `AT_THE_ENDS`. Others do no harm.
+    positions : pa.Array of int64
+    runs : iterable of Run
+        Without overlap; each payload's position lies in one.
+    catalog : RelationCatalog, optional
+        Relations that the payloads do not describe.
+
+    Raises
+    ------
+    ValueError
+        If runs overlap.
+    """
+    ordered = sorted(runs)
+    for before, after in zip(ordered, ordered[1:], strict=False):
+        if before.last >= after.first:
+            raise ValueError(f"runs overlap: {before.first} to {before.last}, {after.first} to {after.last}")
+    column = payload_array(payloads).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
+    ledger = Ledger(catalog=CatalogBuilder(catalog or ()))
+    starts = []
+    fates: dict[int, Fate] = {}
+    aborts: dict[int, list[tuple[int, int]]] = {}
+    places = positions.to_pylist()
+    first = 0
+    for run in ordered:
+        starts.append(ledger.copy())
+        last = bisect_right(places, run.last, first)
+        # What is wrong with a message is said where its run is decoded.
+        follower = IndexFollower(
+            ledger, column.slice(first, last - first), positions.slice(first, last - first), Options("PERMISSIVE")
+        )
+        follower.fates, follower.aborts = fates, aborts
+        follower.run()
+        ledger.position = run.last + 1
+        if not ledger.begun and ledger.open is None and run.has_rows:
+            # The rest of a transaction whose beginning was not captured.
+            ledger.open = Transaction(0)
+        first = last
+    for item in ledger.undecided:
+        fates[item.begin_position] = replace(
+            UNDECIDED, gid=item.gid, aborted=tuple(aborts.get(item.begin_position, ()))
+        )
+    return RunIndex(RelationCatalog(ledger.catalog.versions), tuple(ordered), tuple(starts), fates)
+
+
+# -- after -----------------------------------------------------------------------------------------------------------
+
+
+class RunFollower(Follower):
+    """Follows one batch of a run: what becomes of streamed and prepared transactions is known."""
+
+    fates: Mapping[int, Fate]
+
+    def _hold(self) -> None:
+        ledger = self.ledger
+        if self.outline.is_plain:
+            ledger.begun = True
+            ledger.open = self._plain()
+        elif ledger.stream is not None or ledger.open is not None:
+            self._pause()
+        for item in (*ledger.streamed.values(), *ledger.prepared.values()):
+            self.deliver_fated(item)
+        if ledger.open is not None:
+            self._keep([ledger.open])
+
+    def _meet_stream_stop(self, row: int) -> None:
+        # Each block is delivered when it ends: what Stream Aborts after it undo goes by their positions.
+        stream = self.ledger.stream
+        super()._meet_stream_stop(row)
+        if stream is not None:
+            self.deliver_fated(self.ledger.streamed[stream])
+
+    def deliver_fated(self, item: Transaction) -> None:
+        """Deliver what is listed of a transaction by its fate."""
+        fate = self.fates.get(item.begin_position, UNDECIDED)
+        if not item.ranges and not item.held:
+            return
+        pieces = self._pieces(item)
+        item.ranges, item.held = [], []
+        gid = fate.gid if fate.gid is not None else item.gid
+        rolled_back = {xid: _NEVER for xid, position in fate.aborted if position > self._position_of(pieces[0][0])}
+        wanted = self.options.include_uncommitted
+        if fate.committed == 1 or wanted:
+            self._decide_fated(item, fate, gid)
+            for start, end, _ in pieces:
+                self.outline.deliver_alive(start, end, 0, rolled_back if fate.committed else {}, True)
+        if rolled_back and wanted and fate.committed:
+            self._decide_fated(item, Fate(0), gid)
+            for start, end, _ in pieces:
+                self.outline.deliver_alive(start, end, 0, rolled_back, False)
+
+    def _decide_fated(self, item: Transaction, fate: Fate, gid: str | None) -> None:
+        row = -1
+        if fate.committed == 1:
+            # Its commit may be far away: only the position is wanted of it.
+            row = sum(map(len, self.all_positions))
+            self.all_positions.append(pa.array([fate.commit_position], pa.int64()))
+            self.parts.append(pa.nulls(1, self.payloads.type))
+        outcome = self.outline.decide(row, item.xid, fate.commit_lsn, fate.commit_timestamp, fate.committed)
+        if gid is not None:
+            self.gids[outcome] = gid
+
+    def _position_of(self, change: int) -> int:
+        row = self.outline.row_of(change)
+        for positions in self.all_positions:
+            if row < len(positions):
+                return positions[row].as_py()
+            row -= len(positions)
+        raise IndexError(change)
+
+
+class RunDecoder:
+    """Decodes one run, batch by batch, in ascending order of position."""
+
+    def __init__(self, index: RunIndex, number: int, options: Options) -> None:
+        self.index = index
+        self.run = index.runs[number]
+        self.options = options
+        self.ledger = index.starts[number].copy()
+        self.ledger.catalog.known = list(index.catalog)
+
+    def follow(self, payloads: pa.Array, positions: pa.Array) -> tuple[Follower, Delivery]:
+        """Take up the next payloads; what they deliver."""
+        follower = RunFollower(self.ledger, payloads, positions, self.options)
+        follower.fates = self.index.fates
+        return follower, follower.run()
+
+    def finish(self) -> tuple[Follower, Delivery]:
+        """What is left at the end of the run: changes of the transaction that goes on in the next."""
+        nothing = pa.array([], pa.large_binary())
+        follower = RunFollower(Ledger(), nothing, pa.array([], pa.int64()), self.options)
+        follower.fates = self.index.fates
+        follower.run()
+        if self.ledger.open is not None:
+            follower.deliver_fated(self.ledger.open)
+            self.ledger.open = None
+        return follower, follower.delivery()
+
+
+def stretches(index: RunIndex, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(number of the run, start, end) of the stretches of ascending positions that lie in one run each."""
+    start = 0
+    while start < len(positions):
+        number = index.number_of(positions[start])
+        end = bisect_right(positions, index.runs[number].last, start)
+        yield number, start, end
+        start = end

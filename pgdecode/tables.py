@@ -1,0 +1,219 @@
+"""The changes of one table as typed columns, over all versions that the table has had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._rows import Rows
+from pgdecode.catalog import RelationVersion
+from pgdecode.deliveries import TIMESTAMP, Stretch, texts, values_of
+from pgdecode.errors import DecodeError
+from pgdecode.pgtypes import Decoding, as_text
+from pgdecode.relations import decodings, row_schema
+from pgdecode.transactions import Options
+
+META = (
+    ("_op", pa.string()),
+    ("_position", pa.int64()),
+    ("_commit_position", pa.int64()),
+    ("_xid", pa.int64()),
+    ("_commit_lsn", pa.int64()),
+    ("_commit_timestamp", TIMESTAMP),
+    ("_old_type", pa.string()),
+)
+META_BEHIND = (("_unchanged", pa.list_(pa.string())), ("_error", pa.string()))
+_META_NAMES = {name for name, _ in (*META, *META_BEHIND)} | {"_old"}
+_INTEGERS = (pa.int16(), pa.int32(), pa.int64())
+_FLOATS = (pa.float32(), pa.float64())
+
+
+def widened(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """The one type of several that holds all their values; None where only text does."""
+    first, *others = dict.fromkeys(types)
+    if not others:
+        return first
+    for ladder in (_INTEGERS, _FLOATS):
+        if all(item in ladder for item in types):
+            return max(types, key=ladder.index)
+    if all(pa.types.is_decimal(item) for item in types):
+        scale = max(item.scale for item in types)
+        precision = scale + max(item.precision - item.scale for item in types)
+        return pa.decimal128(precision, scale) if precision <= 38 else None
+    return None
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table over its versions."""
+
+    name: str
+    arrow: pa.DataType
+    is_text: bool  # in PostgreSQL's text form, since its types have no other in common
+    metadata: dict[str, str]
+
+
+class Table:
+    """What the versions of a table have in common.
+
+    Columns go by name, in the order in which they were first sent. Where a column has had several types, it has the
+    one that holds all (int2, int4, int8; float4, float8; numeric that grew), or else PostgreSQL's text form; the
+    field's metadata then names the types, in `pg:types`.
+
+    Raises
+    ------
+    ValueError
+        If a column bears the name of one of those about the change, or a name twice.
+    """
+
+    def __init__(self, versions: Sequence[RelationVersion], types: Mapping[str | int, str]) -> None:
+        self.versions = list(versions)
+        self.types = dict(types)
+        fields: dict[str, list[pa.Field]] = {}
+        for version in versions:
+            for field in list(row_schema(version.relation, types, version.types))[-len(version.columns) or None :]:
+                if len(version.columns):
+                    fields.setdefault(field.name, []).append(field)
+        taken = _META_NAMES & set(fields)
+        if taken:
+            raise ValueError(f"the table has a column {min(taken)!r}, which is the name of one about the change")
+        self.columns = [self._column(name, found) for name, found in fields.items()]
+        self.schema = self._schema()
+
+    def _column(self, name: str, fields: list[pa.Field]) -> TableColumn:
+        arrow = widened([item.type for item in fields])
+        metadata = {key.decode(): value.decode() for key, value in fields[-1].metadata.items()}
+        described = list(dict.fromkeys(item.metadata[b"pg:type"].decode() for item in fields))
+        if len(described) > 1 or arrow is None:
+            metadata["pg:types"] = ", ".join(described)
+        return TableColumn(name, pa.string() if arrow is None else arrow, arrow is None, metadata)
+
+    def _schema(self) -> pa.Schema:
+        old = pa.struct([pa.field(item.name, item.arrow) for item in self.columns])
+        columns = [pa.field(item.name, item.arrow, metadata=item.metadata) for item in self.columns]
+        return pa.schema([*META, ("_old", old), *META_BEHIND, *columns])
+
+    def decodings(self, version: RelationVersion) -> list[Decoding]:
+        """How the columns of a version are decoded for this table."""
+        text = {item.name for item in self.columns if item.is_text}
+        return [
+            as_text(decoding) if column.name in text else decoding
+            for column, decoding in zip(
+                version.columns, decodings(version.relation, self.types, version.types), strict=True
+            )
+        ]
+
+    def fitted(self, version: RelationVersion, arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
+        """The columns of a version as those of the table."""
+        by_name = {column.name: array for column, array in zip(version.columns, arrays, strict=True)}
+        return [
+            by_name[item.name].cast(item.arrow) if item.name in by_name else pa.nulls(n, item.arrow)
+            for item in self.columns
+        ]
+
+
+class TableBuilder:
+    """Builds record batches of one table's changes."""
+
+    error = "_error"
+
+    def __init__(
+        self, table: Table, numbers: Sequence[int], options: Options, null_unrepresentable: bool = False
+    ) -> None:
+        self.table = table
+        self.numbers = dict(zip(numbers, table.versions, strict=True))
+        self.options = options
+        self.null_unrepresentable = null_unrepresentable
+
+    def batch(self, stretch: Stretch) -> pa.RecordBatch:
+        """The table's changes in a stretch; bad payloads, which may be of any table, are among them."""
+        ours = pc.is_in(stretch.versions, pa.array(self.numbers, pa.int32()))
+        told = stretch.unknown()
+        places: list[pa.Array] = []
+        pieces: list[list[pa.Array]] = []
+        if told:
+            bad = pa.array(told, pa.int64())
+            places.append(bad)
+            pieces.append(self._empty(len(bad), texts(dict(enumerate(told.values())), len(bad)), None))
+        for number in pc.unique(stretch.versions.filter(ours)).to_pylist():
+            of_version = pc.indices_nonzero(pc.equal(stretch.versions, number)).cast(pa.int64())
+            for chosen, is_row in self._by_kind(stretch, of_version):
+                places.append(chosen)
+                if is_row:
+                    pieces.append(self._decoded(stretch, self.numbers[number], chosen))
+                else:
+                    pieces.append(self._empty(len(chosen), pa.nulls(len(chosen), pa.string()), "truncate"))
+        return self._joined(stretch, places, pieces)
+
+    def _by_kind(self, stretch: Stretch, places: pa.Array) -> list[tuple[pa.Array, bool]]:
+        """Places of rows, and those of truncates."""
+        truncates = stretch.truncates
+        if not len(truncates):
+            return [(places, True)]
+        is_truncate = pc.is_in(places, truncates)
+        parts = [(places.filter(pc.invert(is_truncate)), True), (places.filter(is_truncate), False)]
+        return [part for part in parts if len(part[0])]
+
+    def _empty(self, n: int, errors: pa.Array, op: str | None) -> list[pa.Array]:
+        """_op, _old_type, _old, _unchanged, _error and the columns of rows without tuples."""
+        unchanged = pa.nulls(n, pa.list_(pa.string()))
+        if op is not None:
+            unchanged = pa.array([[]] * n, pa.list_(pa.string()))
+        return [
+            pa.array([op] * n, pa.string()),
+            pa.nulls(n, pa.string()),
+            pa.nulls(n, self.table.schema.field("_old").type),
+            unchanged,
+            errors,
+            *(pa.nulls(n, item.arrow) for item in self.table.columns),
+        ]
+
+    def _decoded(self, stretch: Stretch, version: RelationVersion, places: pa.Array) -> list[pa.Array]:
+        n = len(places)
+        whole = n == stretch.n
+        rows = Rows(
+            stretch.source,
+            version.relation_id,
+            [item.name for item in version.columns],
+            self.table.decodings(version),
+            self.options.limits,
+            self.options.strict_flags,
+            self.options.mode != "FAILFAST",
+            self.null_unrepresentable,
+            selection=values_of(stretch.rows if whole else stretch.rows.take(places)),
+            streamed=values_of(stretch.streamed if whole else stretch.streamed.take(places)),
+        )
+        try:
+            (op, _, old_type, old, unchanged), columns, told = rows.run()
+        except DecodeError as error:
+            raise stretch.placed(error, places) from None
+        olds = self.table.fitted(version, [old.field(i) for i in range(old.type.num_fields)], n)
+        fields = list(self.table.schema.field("_old").type)
+        old = pa.StructArray.from_arrays(olds, fields=fields, mask=old.is_null()) if fields else old
+        return [op, old_type, old, unchanged, texts(told, n), *self.table.fitted(version, columns, n)]
+
+    def _joined(self, stretch: Stretch, places: list[pa.Array], pieces: list[list[pa.Array]]) -> pa.RecordBatch:
+        schema = self.table.schema
+        if not places:
+            return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)
+        if len(places) == 1:
+            at, columns = places[0], pieces[0]
+        else:
+            joined = pa.concat_arrays(places)
+            order = pc.sort_indices(joined)
+            at = joined.take(order)
+            columns = [pa.concat_arrays(parts).take(order) for parts in zip(*pieces, strict=True)]
+        op, old_type, old, unchanged, errors, *values = columns
+        about = [
+            stretch.position,
+            stretch.commit_position,
+            stretch.xid,
+            stretch.commit_lsn,
+            stretch.commit_timestamp,
+        ]
+        if len(at) != stretch.n:
+            about = [column.take(at) for column in about]
+        return pa.RecordBatch.from_arrays([op, *about, old_type, old, unchanged, errors, *values], schema=schema)
