@@ -70,7 +70,7 @@ class RelationVersion:
 
     @property
     def qualified_name(self) -> str:
-        """ "schema.table"."""
+        """Schema and name, as `table_changes` and the like take them: "schema.table"."""
         return f"{self.namespace}.{self.name}"
 
     @property
@@ -124,7 +124,7 @@ class RelationCatalog:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """ "schema.table" of each table, in the order they were first sent."""
+        """Qualified name of each table, in the order they were first sent."""
         return tuple(self._by_name)
 
     def versions(self, relation: int | str) -> tuple[RelationVersion, ...]:
@@ -141,7 +141,7 @@ class RelationCatalog:
         return tuple(found[relation])  # type: ignore[index]
 
     def at(self, relation: int | str, position: int | None = None, xid: int | None = None) -> RelationVersion | None:
-        """The version that a row at a position uses.
+        """Find the version that a row at a position uses.
 
         Parameters
         ----------
@@ -158,7 +158,8 @@ class RelationCatalog:
             None if the relation had not been described by then.
         """
         found = None
-        for version in (self._by_id if isinstance(relation, int) else self._by_name).get(relation, ()):  # type: ignore[attr-defined]
+        known = self._by_id.get(relation, ()) if isinstance(relation, int) else self._by_name.get(relation, ())
+        for version in known:
             if xid is not None and version.xid == xid and (position is None or version.position <= position):
                 found = version
             elif found is None or found.xid is None or found.xid != xid:
@@ -168,7 +169,7 @@ class RelationCatalog:
         return found
 
     def __getitem__(self, relation: int | str) -> RelationVersion:
-        """The last version of a table that rows outside its own stream see.
+        """Find the last version of a table that rows outside its own stream see.
 
         Raises
         ------
@@ -182,7 +183,7 @@ class RelationCatalog:
         return found
 
     def to_json(self) -> str:
-        """The catalog as one JSON object."""
+        """Write the catalog as one JSON object."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -251,7 +252,7 @@ _KINDS = ("relation", "type", "stream_start", "stream_stop", "stream_commit", "s
 
 
 def _catalog_messages(messages: Any, position: Any) -> Iterator[tuple[int, Message]]:
-    """The messages that a catalog is made from, each with its position."""
+    """Yield the messages that a catalog is made from, each with its position."""
     if not isinstance(messages, pa.Array | pa.ChunkedArray) and not hasattr(messages, "__arrow_c_stream__"):
         messages = list(messages)
         if messages and isinstance(messages[0], Message):
@@ -272,7 +273,7 @@ def _catalog_messages(messages: Any, position: Any) -> Iterator[tuple[int, Messa
 
 
 def version_to_plain(version: RelationVersion) -> dict[str, Any]:
-    """A version as JSON's own types."""
+    """Say a version in JSON's own types."""
     return {
         "position": version.position,
         "xid": version.xid,
@@ -283,7 +284,7 @@ def version_to_plain(version: RelationVersion) -> dict[str, Any]:
 
 
 def type_to_plain(message: Type) -> dict[str, Any]:
-    """A Type message as JSON's own types."""
+    """Say a Type message in JSON's own types."""
     return asdict(message)
 
 
@@ -370,7 +371,7 @@ class CatalogBuilder:
         (self.visible if scope is None else scope.visible)[relation.relation_id] = index
 
     def _number_of(self, version: RelationVersion) -> int:
-        """Number of a version that comes now."""
+        """Give a version that comes now its number."""
         if self.known is None:
             self.versions.append(version)
             return len(self.versions) - 1

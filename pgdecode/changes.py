@@ -216,7 +216,7 @@ class ChangeDecoder:
         _, self._ledger = self._follow(payloads, position)
 
     def undecided(self) -> pa.RecordBatch:
-        """The changes that wait for the outcome of their transaction, in `decode`'s schema; `committed` is null."""
+        """Build the changes that wait for the outcome of their transaction, as `decode` does; `committed` is null."""
         ledger = self._ledger.copy()
         nothing = pa.array([], pa.large_binary())
         follower = Follower(Ledger(), nothing, pa.array([], pa.int64()), self._options)
@@ -258,7 +258,7 @@ class Builder(Protocol):
     error: str  # name of the column that says what is wrong with a row
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
-        """The changes of a stretch."""
+        """Build the changes of a stretch."""
 
 
 class ChangeBuilder:
@@ -285,13 +285,13 @@ class ChangeBuilder:
             self.layouts[index] = TextLayout(
                 version.relation_id,
                 [item.name for item in columns],
-                [item.flags & 1 for item in columns],
+                [item.flags & 1 != 0 for item in columns],
                 text_decodings(version.relation, self.types, version.types),
             )
         return self.layouts[index]
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
-        """The changes of a stretch."""
+        """Build the changes of a stretch."""
         wanted = [index for index in pc.unique(stretch.versions).to_pylist() if index >= 0]
         layouts: list[TextLayout | None] = [None] * (max(wanted, default=-1) + 1)
         for index in wanted:

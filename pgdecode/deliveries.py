@@ -127,22 +127,21 @@ class Stretch:
         return told
 
     def placed(self, error: DecodeError, places: pa.Array | None = None) -> DecodeError:
-        """The error of a change with the row of its payload."""
+        """Give the error of a change the row of its payload."""
         return self.follower.placed(error, self.rows if places is None else self.rows.take(places))
 
 
 def values_of(array: pa.Array) -> memoryview:
-    """The values of an array without nulls, as the native rooms take them."""
-    letter = {8: "B", 32: "i", 64: "q"}[array.type.bit_width]
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return memoryview(b"").cast(letter)
-    first = array.offset * array.type.bit_width // 8
-    return memoryview(buffer).cast("B")[first : first + len(array) * array.type.bit_width // 8].cast(letter)
+    """View the values of an array without nulls, as the native rooms take them."""
+    width = array.type.bit_width // 8
+    first = array.offset * width
+    buffer = array.buffers()[1] or b""
+    view = memoryview(buffer).cast("B")[first : first + len(array) * width]
+    return view if width == 1 else view.cast("i") if width == 4 else view.cast("q")
 
 
 def texts(told: dict[int, str], n: int) -> pa.Array:
-    """An error column of n rows."""
+    """Make an error column of n rows."""
     if not told:
         return pa.nulls(n, pa.string())
     return pa.array([told.get(place) for place in range(n)], pa.string())
@@ -153,7 +152,7 @@ def _unless(condition: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def unless_negative(values: pa.Array) -> pa.Array:
-    """The values, null for negative ones."""
+    """Null the negative ones of the values."""
     return _unless(pc.less(values, 0), values)
 
 

@@ -233,5 +233,5 @@ NAME_BY_OID: Mapping[int, str] = _by_oid()
 
 
 def as_text(decoding: Decoding) -> Decoding:
-    """TEMP"""
+    """TEMP."""
     return decoding if decoding.arrow == pa.string() else OPAQUE

@@ -13,6 +13,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -77,7 +78,7 @@ class RunIndex:
     fates: dict[int, Fate] = field(default_factory=dict)
 
     def number_of(self, position: int) -> int:
-        """Number of the run that a position lies in.
+        """Find the run that a position lies in.
 
         Raises
         ------
@@ -90,7 +91,7 @@ class RunIndex:
         return number
 
     def to_json(self) -> str:
-        """The index as one JSON object."""
+        """Write the index as one JSON object."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -124,7 +125,7 @@ class RunIndex:
 
 
 def _start_to_plain(ledger: Ledger) -> dict[str, Any]:
-    """A ledger without the catalog's versions, which all share."""
+    """Say a ledger in JSON's own types, without the catalog's versions, which all share."""
     plain = state_to_plain(ledger)
     plain["catalog"]["versions"] = []
     return plain
@@ -145,20 +146,17 @@ class IndexFollower(Follower):
     aborts: dict[int, list[tuple[int, int]]]
 
     def _commit(self, row: int, transaction: Transaction) -> None:
-        lsn, timestamp = self._value("lsn", row), self._time(row)
-        self._note(transaction, 1, self._position(row), lsn, timestamp)
+        self._note(transaction, Fate(1, self._position(row), self._value("lsn", row), self._time(row)))
 
     def _abort(self, transaction: Transaction) -> None:
-        self._note(transaction, 0)
+        self._note(transaction, Fate(0))
 
     def _undecided(self, transaction: Transaction) -> None:
-        self._note(transaction, -1)
+        self._note(transaction, UNDECIDED)
 
-    def _note(self, transaction: Transaction, *outcome: int) -> None:
+    def _note(self, transaction: Transaction, fate: Fate) -> None:
         aborted = tuple(self.aborts.pop(transaction.begin_position, ()))
-        gid = transaction.gid
-        fate = Fate(*outcome, *(-1,) * (4 - len(outcome)), gid, aborted)  # type: ignore[arg-type]
-        self.fates[transaction.begin_position] = fate
+        self.fates[transaction.begin_position] = replace(fate, gid=transaction.gid, aborted=aborted)
 
     def _abort_part(self, row: int, transaction: Transaction, subxid: int) -> None:
         self.aborts.setdefault(transaction.begin_position, []).append((subxid, self._position(row)))
@@ -186,7 +184,7 @@ def index_runs(
         If runs overlap.
     """
     ordered = sorted(runs)
-    for before, after in zip(ordered, ordered[1:], strict=False):
+    for before, after in pairwise(ordered):
         if before.last >= after.first:
             raise ValueError(f"runs overlap: {before.first} to {before.last}, {after.first} to {after.last}")
     column = payload_array(payloads).combine_chunks()
@@ -280,7 +278,7 @@ class RunFollower(Follower):
         row = self.outline.row_of(change)
         for positions in self.all_positions:
             if row < len(positions):
-                return positions[row].as_py()
+                return int(positions[row].as_py())
             row -= len(positions)
         raise IndexError(change)
 
@@ -302,7 +300,7 @@ class RunDecoder:
         return follower, follower.run()
 
     def finish(self) -> tuple[Follower, Delivery]:
-        """What is left at the end of the run: changes of the transaction that goes on in the next."""
+        """End the run: give the changes of the transaction that goes on in the next."""
         nothing = pa.array([], pa.large_binary())
         follower = RunFollower(Ledger(), nothing, pa.array([], pa.int64()), self.options)
         follower.fates = self.index.fates
@@ -314,7 +312,7 @@ class RunDecoder:
 
 
 def stretches(index: RunIndex, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """(number of the run, start, end) of the stretches of ascending positions that lie in one run each."""
+    """Cut ascending positions into stretches of one run each: (number of the run, start, end)."""
     start = 0
     while start < len(positions):
         number = index.number_of(positions[start])

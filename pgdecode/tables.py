@@ -32,7 +32,7 @@ _FLOATS = (pa.float32(), pa.float64())
 
 
 def widened(types: Sequence[pa.DataType]) -> pa.DataType | None:
-    """The one type of several that holds all their values; None where only text does."""
+    """Find the one type of several that holds all their values; None where only text does."""
     first, *others = dict.fromkeys(types)
     if not others:
         return first
@@ -107,7 +107,7 @@ class Table:
         ]
 
     def fitted(self, version: RelationVersion, arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
-        """The columns of a version as those of the table."""
+        """Fit the columns of a version to those of the table."""
         by_name = {column.name: array for column, array in zip(version.columns, arrays, strict=True)}
         return [
             by_name[item.name].cast(item.arrow) if item.name in by_name else pa.nulls(n, item.arrow)
@@ -129,7 +129,7 @@ class TableBuilder:
         self.null_unrepresentable = null_unrepresentable
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
-        """The table's changes in a stretch; bad payloads, which may be of any table, are among them."""
+        """Build the table's changes in a stretch; bad payloads, which may be of any table, are among them."""
         ours = pc.is_in(stretch.versions, pa.array(self.numbers, pa.int32()))
         told = stretch.unknown()
         places: list[pa.Array] = []

@@ -169,7 +169,7 @@ class Follower:
         return self.delivery()
 
     def delivery(self) -> Delivery:
-        """What is delivered so far."""
+        """Deliver what has been decided so far."""
         positions = self.all_positions
         joined = positions[0] if len(positions) == 1 else pa.concat_arrays(positions)
         return Delivery(self.parts, joined, self.outline.delivered(), self.gids, self.told)
@@ -204,13 +204,13 @@ class Follower:
         return found
 
     def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """The error of a delivered change with the row of its payload; None where that was of an earlier call."""
+        """Give the error of a delivered change the row of its payload, None where that was of an earlier call."""
         row = None if error.row is None else rows[error.row].as_py()
         error.row = row if row is not None and row < self.n_rows else None
         return self._moved(error)
 
     def _moved(self, error: DecodeError) -> DecodeError:
-        """The error with its row counted from the first payload of the call."""
+        """Count the error's row from the first payload of the call."""
         row = None if error.row is None else error.row + self.first_row
         known = {name: getattr(error, name) for name in ("offset", "tag", "relation", "column", "expected", "seen")}
         return type(error)(error.detail, row=row, **known)
@@ -225,10 +225,10 @@ class Follower:
 
     def _time(self, row: int) -> int:
         """Timestamp of a row in microseconds; a datetime could not hold every one."""
-        return self.columns["timestamp"][row].value
+        return int(self.columns["timestamp"][row].value)
 
     def _position(self, row: int) -> int:
-        return self.positions[row].as_py()
+        return int(self.positions[row].as_py())
 
     def _know(self) -> None:
         self.outline.know(self.ledger.catalog.seen_by(self.ledger.stream))
@@ -242,7 +242,7 @@ class Follower:
         raise self.unknown_relation(relation_id, self._kind(row), self.first_row + row)
 
     def unknown_relation(self, relation_id: int, kind: str, row: int | None) -> UnknownRelation:
-        """The error of a row whose relation has not been described."""
+        """Make the error of a row whose relation has not been described."""
         detail = UnknownRelation.wording.format(seen=relation_id, field=kind)
         tag = {item.kind: item.tag for item in MESSAGES}[kind]
         return UnknownRelation(detail, row=row, offset=1, tag=tag, relation=relation_id, seen=relation_id)
@@ -309,7 +309,7 @@ class Follower:
         self.since = self.outline.n
 
     def _plain(self) -> Transaction:
-        """The transaction that the outline has followed so far."""
+        """Take over the transaction that the outline has followed so far."""
         outline = self.outline
         ranges = [(outline.start, outline.n)]
         return Transaction(outline.xid, self._position(outline.begin_row), final_lsn=outline.lsn, ranges=ranges)
@@ -364,14 +364,13 @@ class Follower:
         self.outline.leave()
 
     def _meet_insert(self, row: int) -> None:
-        """A row outside any transaction: at the very start, the rest of one whose Begin was not captured."""
-        ledger = self.ledger
+        """Judge a row outside any transaction: at the very start, it is of one whose Begin was not captured."""
         if self.begun or self._value("xid", row) is not None:
             boundary = "begin or stream_start"
             self._fault(row, TransactionDesync, f"{self._kind(row)} outside a transaction: its {boundary} is missing")
             return
         self._open(Transaction(0))
-        self.outline.list(row, self._value("relation_id", row), 0)
+        self.outline.list_row(row, self._value("relation_id", row), 0)
 
     _meet_update = _meet_delete = _meet_insert
 
@@ -387,7 +386,7 @@ class Follower:
             self._open(Transaction(0))
         self.truncates.append(row)
         for relation_id in self._message(row, xid).relation_ids:
-            self.outline.list(row, relation_id, xid or 0)
+            self.outline.list_row(row, relation_id, xid or 0)
 
     def _message(self, row: int, xid: int | None) -> Any:
         payload = self.payloads[row].as_py()
@@ -548,14 +547,14 @@ class Follower:
             self.gids[outcome] = transaction.gid
 
     def _pieces(self, transaction: Transaction) -> list[tuple[int, int, int]]:
-        """Changes of a transaction as (start, end, place in it), those of earlier batches first."""
+        """List the changes of a transaction as (start, end, place in it), those of earlier batches first."""
         found = []
         place = 0
         for held in transaction.held:
             start = self.outline.n
             first = sum(map(len, self.parts))
-            numbers = ((held.relation_ids, "q"), (held.xids, "q"), (held.versions, "i"))
-            self.outline.list_held(first, *(memoryview(item).cast("B").cast(letter) for item, letter in numbers))
+            relation_ids, xids = (memoryview(item).cast("B").cast("q") for item in (held.relation_ids, held.xids))
+            self.outline.list_held(first, relation_ids, xids, memoryview(held.versions).cast("B").cast("i"))
             is_truncate = pc.equal(pc.binary_slice(held.payloads, 0, 1), b"T")
             self.truncates += [first + at for at in pc.indices_nonzero(is_truncate).to_pylist()]
             self.parts.append(held.payloads)

@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from pgdecode._codec cimport Codec
 from pgdecode._codecs.registry cimport CodecTree
@@ -29,9 +29,9 @@ from pgdecode._fault cimport (
     error_of,
     keep_fault,
 )
-from pgdecode._plan cimport N_MESSAGES, PLAN
+from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport Cell, TupleSink
-from pgdecode._source cimport CORRUPT, PRESENT, Presence, Segment, Source, Span, payload_at
+from pgdecode._source cimport PRESENT, Source, Span, payload_at
 from pgdecode._walk cimport Envelope, Rules, Walk, rules_of, walk_message
 
 import pyarrow as pa
@@ -97,7 +97,7 @@ cdef class Maps:
     cdef list layouts        # TextLayout by version; None where the batch has no row of it
     cdef const Layout **by_version
     cdef int32_t n_versions
-    cdef int64_t *first_rows # of each segment of the source
+    cdef int64_t *first_rows  # of each segment of the source
     cdef Py_ssize_t segment  # that the newest row lay in
     cdef Column op, old_type, old, new, unchanged
     cdef Cell *old_cells
@@ -107,7 +107,7 @@ cdef class Maps:
     cdef Rules rules
     cdef Walk walk
     cdef Faults faults
-    cdef int16_t value_label # of a tuple's value, behind the plan's own
+    cdef int16_t value_label  # of a tuple's value, behind the plan's own
     cdef bint permissive
 
     def __cinit__(self, Source source, list layouts, object limits, bint strict_flags, bint permissive):
@@ -375,4 +375,3 @@ cdef class Maps:
         if put_null(values) != OK or keep_fault(&self.faults, &fault) != OK:
             return FAULT_NO_MEMORY
         return OK if self.permissive else code
-

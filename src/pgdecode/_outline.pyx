@@ -12,7 +12,6 @@ from libc.string cimport memset
 from pgdecode._fault cimport FAULT_NO_MEMORY, OK, FaultCode, rarely
 from pgdecode._memory cimport Bytes, free_bytes, grow, hand_over
 from pgdecode._plan cimport PLAN
-from pgdecode._sink cimport NO_WORD
 
 cdef enum:
     # Of a change's version, where it has none.
@@ -263,7 +262,7 @@ cdef class Outline:
         self.n_ranges += 1
         return OK
 
-    def list(self, int64_t row, int64_t relation_id, int64_t xid):
+    def list_row(self, int64_t row, int64_t relation_id, int64_t xid):
         """List a change that no insert, update or delete is: a table that a Truncate names."""
         cdef Change *change
         if make_room(<void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change)) != OK:
@@ -279,7 +278,7 @@ cdef class Outline:
 
     def list_bad(self, int64_t row):
         """List a bad payload, and deliver it at once: it belongs to no transaction."""
-        self.list(row, -1, 0)
+        self.list_row(row, -1, 0)
         self.changes[self.n_changes - 1].version = BAD_PAYLOAD
         self.decide(-1, 0, -1, -1, -1)
         self.deliver(self.n_changes - 1, self.n_changes)
