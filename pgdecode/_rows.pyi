@@ -1,4 +1,5 @@
 import pyarrow as pa
+from typing_extensions import Buffer
 
 from pgdecode._source import Source
 from pgdecode.limits import Limits
@@ -7,6 +8,7 @@ from pgdecode.pgtypes import Decoding
 UNCHANGED: pa.DataType
 
 class Rows:
+    n_rows: int
     def __init__(
         self,
         source: Source,
@@ -17,6 +19,8 @@ class Rows:
         strict_flags: bool,
         permissive: bool,
         null_unrepresentable: bool,
+        selection: Buffer | None = None,
+        streamed: Buffer | None = None,
     ) -> None: ...
     def run(self) -> tuple[list[pa.Array], list[pa.Array], dict[int, str]]: ...
     def named(self, error: Exception) -> Exception: ...

@@ -83,6 +83,6 @@ def decode_rows(
         unrepresentable == "null",
     )
     meta, columns, told = rows.run()
-    texts = pa.array([told.get(row) for row in range(source.n_rows)], pa.string()) if told else None
-    errors = pa.nulls(source.n_rows, pa.string()) if texts is None else texts
+    texts = pa.array([told.get(row) for row in range(rows.n_rows)], pa.string()) if told else None
+    errors = pa.nulls(rows.n_rows, pa.string()) if texts is None else texts
     return pa.RecordBatch.from_arrays([*meta, errors, *columns], schema=schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from array import array
 from typing import Any
 
 import captures
@@ -11,7 +12,10 @@ import pytest
 from encoder import encode
 
 import pgdecode
-from pgdecode import Column, Delete, Insert, Relation, Type, Update
+from pgdecode import Column, Delete, Insert, Limits, Relation, Type, Update
+from pgdecode._rows import Rows
+from pgdecode._source import Source
+from pgdecode.relations import decodings
 
 UTC = dt.UTC
 PEOPLE = Relation(
@@ -170,6 +174,72 @@ def test_columns_that_cannot_stand_side_by_side_are_refused(names: tuple[str, ..
 def test_options_that_do_not_exist_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"mode|unrepresentable|types"):
         rows(relation=MOOD, **option)
+
+
+def selected(*payloads: bytes, mode: str = "FAILFAST", **options: Any) -> tuple[list[Any], list[Any], dict[int, str]]:
+    """xids, ids and errors of rows of the people that `options` of `Rows` select."""
+    # Two segments, so that a selection crosses from one to the other.
+    parts = [pa.array(payloads[:2], pa.binary()), list(payloads[2:])]
+    names = [column.name for column in PEOPLE.columns]
+    permissive = mode == "PERMISSIVE"
+    rows = Rows(Source(parts), 16385, names, decodings(PEOPLE), Limits(), True, permissive, False, **options)
+    meta, columns, errors = rows.run()
+    return meta[1].to_pylist(), columns[0].to_pylist(), errors
+
+
+THREE = [insert(b"0", None, None), insert(b"1", None, None), insert(b"2", None, None)]
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [array("q", [2, 0]), pa.array([2, 0], pa.int64()).buffers()[1][:16], memoryview(array("q", [2, 0]))],
+    ids=["array", "arrow", "view"],
+)
+def test_a_selection_gives_a_row_for_each_number_in_its_order(selection: Any) -> None:
+    assert selected(*THREE, selection=selection)[1] == [2, 0]
+
+
+def test_what_is_not_selected_is_not_looked_at() -> None:
+    assert selected(THREE[0], b"junk", THREE[2], selection=array("q", [2]))[1] == [2]
+    assert selected(*THREE, selection=array("q"))[1] == []
+
+
+def test_errors_of_a_selection_name_the_row_of_the_output() -> None:
+    bad = insert(b"x", None, None)
+    assert list(selected(*THREE, bad, selection=array("q", [1, 3, 0]), mode="PERMISSIVE")[2]) == [1]
+    with pytest.raises(pgdecode.BadValue, match="row 1, offset 13: column 'id'"):
+        selected(*THREE, bad, selection=array("q", [1, 3, 0]))
+
+
+def test_the_caller_may_say_which_of_the_selected_rows_are_streamed() -> None:
+    streamed = insert(b"5", None, None)[:1] + (77).to_bytes(4, "big") + insert(b"5", None, None)[1:]
+    assert selected(THREE[0], streamed, selection=array("q", [1, 0]), streamed=bytes([1, 0]))[:2] == (
+        [77, None],
+        [5, 0],
+    )
+    with pytest.raises(pgdecode.OtherRelation, match="is 77, expected 16385"):
+        selected(THREE[0], streamed, selection=array("q", [1, 0]), streamed=bytes([0, 0]))
+
+
+@pytest.mark.parametrize("selection", [[3], [-1], [0, 1 << 62]])
+def test_a_selection_of_rows_that_are_not_there_is_refused(selection: list[int]) -> None:
+    with pytest.raises(IndexError, match="of a source of 3 rows"):
+        selected(*THREE, selection=array("q", selection))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"selection": array("i", [1, 2])},
+        {"selection": b"1234567"},
+        {"streamed": b"\0\0"},
+        {"streamed": array("h", [0] * 3)},
+    ],
+    ids=["int32", "7 bytes", "too short", "int16"],
+)
+def test_buffers_of_another_shape_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"items of|expected 3"):
+        selected(*THREE, **options)
 
 
 Tables = dict[tuple[int, int], tuple[Relation, list[bytes]]]

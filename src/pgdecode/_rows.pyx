@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from pgdecode._codec cimport Codec
 from pgdecode._codecs.registry cimport CodecTree
@@ -56,10 +56,28 @@ cdef struct Row:
 UNCHANGED = pa.list_(pa.string())
 
 
+cdef object bytes_of(object buffer, int width, str name):
+    """A buffer of items of that width as bytes; a pyarrow buffer is of bytes already."""
+    view = memoryview(buffer)
+    if view.itemsize not in (1, width) or view.nbytes % width:
+        raise ValueError(f"{name} holds items of {width} bytes, not {view.nbytes} bytes in items of {view.itemsize}")
+    return view.cast("B")
+
+
 cdef class Rows:
-    """One pass over the payloads of one relation."""
+    """One pass over the payloads of one relation.
+
+    `selection` holds the numbers of the source's rows to decode, as int64, in the order of the output; without it all
+    are decoded. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix; without it
+    each payload's own structure tells. Faults name rows of the output.
+    """
 
     cdef Source source
+    cdef const uint8_t[::1] selection   # int64 each, unaligned perhaps
+    cdef const uint8_t[::1] streamed
+    cdef readonly int64_t n_rows        # of the output
+    cdef Py_ssize_t segment             # the one that the last row was in
+    cdef int64_t segment_start          # its first row in the source
     cdef int n_columns
     cdef list decodings
     cdef list trees          # CodecTree per column; codecs point into them
@@ -99,10 +117,23 @@ cdef class Rows:
         bint strict_flags,
         bint permissive,
         bint null_unrepresentable,
+        object selection=None,
+        object streamed=None,
     ):
         cdef int i
         cdef size_t n = len(names)
         self.source = source
+        self.n_rows = source.n_rows
+        # Unset, a memoryview is not None to C code.
+        self.selection = self.streamed = None
+        if selection is not None:
+            self.selection = bytes_of(selection, sizeof(int64_t), "selection")
+            self.n_rows = self.selection.shape[0] // <Py_ssize_t>sizeof(int64_t)
+            self.check_selection()
+        if streamed is not None:
+            self.streamed = bytes_of(streamed, 1, "streamed")
+            if self.streamed.shape[0] != self.n_rows:
+                raise ValueError(f"streamed has {len(self.streamed)} rows, expected {self.n_rows}")
         self.relation_id = relation_id
         self.names = names
         self.decodings = decodings
@@ -139,6 +170,13 @@ cdef class Rows:
         self.noting.old = &self.old_sink
         self.walk.plan = &PLAN.table
         self.walk.rules = &self.rules
+
+    cdef int check_selection(self) except -1:
+        cdef int64_t i
+        for i in range(self.n_rows):
+            if not 0 <= self.source_row(i) < self.source.n_rows:
+                raise IndexError(f"selection has row {self.source_row(i)} of a source of {self.source.n_rows} rows")
+        return 0
 
     cdef int open_columns(self) except -1:
         cdef int i
@@ -180,7 +218,7 @@ cdef class Rows:
         cdef int i
         cdef size_t k
         with nogil:
-            code = self.judge()
+            code = self.judge() if self.streamed is None else OK
             if code == OK:
                 code = self.decode()
         if code == FAULT_NO_MEMORY or code == FAULT_LIMIT_BATCH or code == FAULT_BAD_ARRAY:
@@ -226,30 +264,37 @@ cdef class Rows:
         return judge_each(&window)
 
     cdef FaultCode decode(self) noexcept nogil:
-        cdef Py_ssize_t i
-        cdef int64_t start, first = 0
-        cdef int n
-        cdef FaultCode code
-        cdef const Segment *segment
-        for i in range(self.source.n_segments):
-            segment = &self.source.segments[i]
-            start = 0
-            while start < segment.n_rows:
-                n = <int>min(segment.n_rows - start, BLOCK)
-                code = self.decode_block(segment, start, n, first + start)
-                if code != OK:
-                    return code
-                start += n
-            first += segment.n_rows
-        return OK
+        cdef int64_t start = 0
+        cdef FaultCode code = OK
+        while start < self.n_rows and code == OK:
+            code = self.decode_block(start, <int>min(self.n_rows - start, BLOCK))
+            start += BLOCK
+        return code
 
-    cdef FaultCode decode_block(self, const Segment *segment, int64_t start, int n, int64_t first) noexcept nogil:
+    cdef inline int64_t source_row(self, int64_t row) noexcept nogil:
+        """The source's row that a row of the output is made of."""
+        cdef int64_t selected = row
+        if self.selection is not None:
+            memcpy(&selected, &self.selection[row * sizeof(selected)], sizeof(selected))
+        return selected
+
+    cdef inline const Segment *segment_with(self, int64_t source_row) noexcept nogil:
+        """The segment that a row lies in; rows mostly come in the source's order, so it is this one or the next."""
+        while source_row < self.segment_start:
+            self.segment -= 1
+            self.segment_start -= self.source.segments[self.segment].n_rows
+        while source_row - self.segment_start >= self.source.segments[self.segment].n_rows:
+            self.segment_start += self.source.segments[self.segment].n_rows
+            self.segment += 1
+        return &self.source.segments[self.segment]
+
+    cdef FaultCode decode_block(self, int64_t first, int n) noexcept nogil:
         """Note the cells of up to BLOCK rows, then decode them column by column."""
         cdef FaultCode code = OK
         cdef size_t n_before = self.faults.n
         cdef int i, c
         for i in range(n):
-            code = self.note_row(segment, start + i, i, first + i)
+            code = self.note_row(i, first + i)
             if code == OK:
                 code = self.put_meta(i, first + i)
             if code != OK:
@@ -340,14 +385,20 @@ cdef class Rows:
         fault.seen = <int64_t>cell.length
         return keep_fault(&self.faults, &fault)
 
-    cdef FaultCode note_row(self, const Segment *segment, int64_t index, int i, int64_t row) noexcept nogil:
+    cdef FaultCode note_row(self, int i, int64_t row) noexcept nogil:
         """Find the cells of one payload; a fault is kept, and the row is null."""
         cdef Row *kept = &self.rows[i]
         cdef Span payload
         cdef Fault fault
         cdef FaultCode code
-        cdef Presence presence = payload_at(segment, index, &payload)
-        cdef bint streamed = self.verdicts[row] & STREAMED != 0
+        cdef int64_t source_row = self.source_row(row)
+        cdef const Segment *segment = self.segment_with(source_row)
+        cdef Presence presence = payload_at(segment, source_row - self.segment_start, &payload)
+        cdef bint streamed
+        if self.streamed is None:
+            streamed = self.verdicts[source_row] & STREAMED != 0
+        else:
+            streamed = self.streamed[row] != 0
         kept.payload = NULL
         kept.old_type = 0
         if presence == ABSENT:
