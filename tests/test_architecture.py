@@ -23,6 +23,7 @@ ORDER = [
     {"_memory", "_cursor", "_utf8"},
     {"_sink", "_column"},
     {"_codec"},
+    {"_block"},
     {"_codecs"},
     {"_plan", "_source"},
     {"_walk"},

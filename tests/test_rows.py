@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from array import array
 from typing import Any
 
@@ -295,3 +296,49 @@ def typed(relation: Relation, payloads: list[bytes], types: list[Type]) -> pa.Re
 def same_rows(column: pa.Array) -> list[str]:
     """Rows of a column as text that tells equal ones, whatever Python's own types can hold."""
     return [str(column.slice(i, 1)) for i in range(len(column))]
+
+
+def mixture(rng: random.Random, n: int) -> list[bytes | None]:
+    """Rows of every kind and shape in a random order, one bad value in twenty."""
+
+    def cells(kinds: str) -> dict[str, Any]:
+        formats = "".join(rng.choice(kinds) for _ in PEOPLE.columns)
+        values: dict[tuple[str, int], bytes] = {
+            ("t", 0): str(rng.randint(-(2**31), 2**31 - 1)).encode(),
+            ("t", 1): b"2020-02-29" if rng.random() < 0.95 else b"2021-02-29",
+            ("t", 2): b"2020-01-01 00:00:00.5+02" if rng.random() < 0.9 else b"2020-01-01 00:00:00+05:30",
+            ("b", 0): rng.randbytes(4),
+            ("b", 1): bytes(2) + rng.randbytes(2),
+            ("b", 2): bytes(3) + rng.randbytes(5),
+        }
+        return {"formats": formats, "cells": tuple(values.get((kind, at)) for at, kind in enumerate(formats))}
+
+    def row() -> bytes | None:
+        xid = {"xid": rng.randint(3, 2**32 - 1)} if rng.random() < 0.3 else {}
+        new, old = cells(rng.choice(["t", "b", "tbn", "tun", "n"])), cells(rng.choice(["t", "tbn", "n"]))
+        news = {"new": new["cells"], "new_formats": new["formats"]}
+        olds: dict[str, Any] = {"old": old["cells"], "old_formats": old["formats"], "old_type": rng.choice("KO")}
+        kind = rng.choice(["null", "insert", "insert", "insert", "delete", "update", "update with old"])
+        if kind == "insert":
+            news = {"new": new["cells"], "new_formats": new["formats"].replace("u", "n")}
+            return encode(Insert(relation_id=16385, **news, **xid))
+        if kind == "delete":
+            return encode(Delete(relation_id=16385, **olds, **xid))
+        if kind == "null":
+            return None
+        if kind == "update":
+            olds = {"old": None, "old_formats": None, "old_type": None}
+        return encode(Update(relation_id=16385, **news, **olds, **xid))
+
+    return [row() for _ in range(n)]
+
+
+def test_many_rows_at_once_give_what_they_give_one_by_one(rng: random.Random) -> None:
+    payloads = [insert(b"1", b"2020-01-01", None)] * 300 + mixture(rng, 2000) + [insert(b"1", None, None)] * 300
+    together = pgdecode.decode_rows(payloads, PEOPLE, mode="PERMISSIVE")
+    together.validate(full=True)
+    alone = [pgdecode.decode_rows([payload], PEOPLE, mode="PERMISSIVE") for payload in payloads]
+    assert together.equals(pa.Table.from_batches(alone).combine_chunks().to_batches()[0])
+    assert 0 < together["_error"].null_count < len(payloads)
+    assert 0 < together["_xid"].null_count < len(payloads)
+    assert 0 < together["_old"].null_count < len(payloads)

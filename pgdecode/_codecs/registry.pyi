@@ -15,4 +15,5 @@ def decode_values(
     binary: bool,
     typmod: int = -1,
     unrepresentable: Literal["error", "null"] = "error",
+    blocks: bool = True,
 ) -> pa.Array: ...

@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 from pgdecode._column cimport Column
 from pgdecode._fault cimport FaultCode
+from pgdecode._sink cimport Cell
 
 # A decoder gets exactly the value's bytes (no NUL behind them, never a byte more) and appends exactly one item, or
 # returns a fault; it may then leave half an item, which the caller takes back. Faults: FAULT_BAD_VALUE for a value the
@@ -13,9 +14,20 @@ from pgdecode._fault cimport FaultCode
 # (NaN; below or above its range), FAULT_SETTING for text written under a setting that was not declared.
 ctypedef FaultCode (*Decoder)(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil
 
+cdef struct Cells:
+    # One column of a block of rows.
+    const Cell *first
+    size_t stride          # cells from one row's to the next
+    size_t n
+
+# A block decoder appends the values of cells from `start` on, text and binary ones and nulls, up to the first that is
+# not of the usual shape; returns how far it came. What is unusual, and every fault, is left for the decoders above.
+ctypedef size_t (*BlockDecoder)(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil
+
 cdef struct Codec:
     Decoder from_text
     Decoder from_binary
+    BlockDecoder block     # NULL where a type has none
     const Codec *element   # of an array, range, multirange or vector; NULL elsewhere
     int32_t precision      # of a decimal
     int32_t scale

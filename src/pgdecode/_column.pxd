@@ -20,8 +20,9 @@ cdef struct Column:
     Shape shape
     int width
     size_t n              # items so far
-    size_t n_null
-    Bytes valid           # a byte an item: 1 or 0
+    size_t n_null         # of these
+    size_t postponed      # nulls behind these that are not written yet; nothing else is appended before they are
+    Bytes valid           # a byte an item, 1 or 0; empty until the first null
     Bytes values          # FIXED
     Bytes ends            # BYTES, LIST: int32 an item, a 0 in front
     Bytes data            # BYTES
@@ -29,14 +30,16 @@ cdef struct Column:
     Column *children
 
 
+cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil
+cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil
+cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil
+
+
 cdef inline FaultCode mark(Column *column, uint8_t valid) noexcept nogil:
     """Count one more item; its value has been put."""
-    if rarely(reserve(&column.valid, 1) != OK):
-        return FAULT_NO_MEMORY
-    column.valid.data[column.valid.size] = valid
-    column.valid.size += 1
+    if rarely(not valid or column.valid.size):
+        return mark_beside_nulls(column, valid)
     column.n += 1
-    column.n_null += not valid
     return OK
 
 
@@ -119,6 +122,10 @@ cdef inline FaultCode end_list(Column *column) noexcept nogil:
 
 
 cdef FaultCode put_null(Column *column) noexcept nogil
+cdef FaultCode put_nulls(Column *column, size_t n) noexcept nogil
+cdef void postpone_nulls(Column *column, size_t n) noexcept nogil
+cdef FaultCode settle(Column *column) noexcept nogil
+cdef FaultCode settle_own(Column *column) noexcept nogil
 cdef void take_back(Column *column, size_t n) noexcept nogil
 cdef int open_column(Column *column, object arrow_type) except -1
 cdef object finish_column(Column *column, object arrow_type)

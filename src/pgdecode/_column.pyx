@@ -1,31 +1,112 @@
 """Opens typed columns for an Arrow type, takes items back, and finishes columns into Arrow arrays."""
 
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
+from pgdecode._cursor cimport le64
 from pgdecode._memory cimport free_bytes, grow, hand_over
 
 import pyarrow as pa
 
 
-cdef FaultCode put_null(Column *column) noexcept nogil:
-    """Append a null; under it stand zeros, empty strings and lists, and nulls in a struct's children."""
-    cdef FaultCode code = OK
-    cdef int i
+cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil:
+    """Validity bytes for the next n items, all 1; NULL where there is no memory. The caller sets the size."""
+    cdef size_t written = column.valid.size
+    if reserve(&column.valid, column.n - written + n) != OK:
+        return NULL
+    memset(column.valid.data + written, 1, column.n - written + n)
+    return column.valid.data + column.n
+
+
+cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil:
+    """Count one more item of a column that has nulls, or whose first null it is."""
+    cdef uint8_t *validity = validity_for(column, 1)
+    if validity == NULL:
+        return FAULT_NO_MEMORY
+    validity[0] = valid
+    column.n += 1
+    column.n_null += not valid
+    column.valid.size = column.n
+    return OK
+
+
+cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil:
+    """Room for n more ends, and the 0 in front of the first."""
+    if reserve(&column.ends, (n + 1) * sizeof(int32_t)) != OK:
+        return FAULT_NO_MEMORY
+    if column.ends.size == 0:
+        memset(column.ends.data, 0, sizeof(int32_t))
+        column.ends.size = sizeof(int32_t)
+    return OK
+
+
+cdef FaultCode mark_nulls(Column *column, size_t n) noexcept nogil:
+    """Count n more items, all null, whose values have been put."""
+    cdef uint8_t *validity = validity_for(column, n)
+    if validity == NULL:
+        return FAULT_NO_MEMORY
+    memset(validity, 0, n)
+    column.n += n
+    column.n_null += n
+    column.valid.size = column.n
+    return OK
+
+
+cdef FaultCode put_nulls(Column *column, size_t n) noexcept nogil:
+    """Append n nulls; under them stand zeros, empty strings and lists, and nulls in a struct's children."""
+    cdef FaultCode code
+    cdef size_t width = <size_t>column.width
+    cdef int32_t end = 0
+    cdef size_t i
+    cdef int child
     if column.shape == SHAPE_FIXED:
-        code = reserve(&column.values, <size_t>column.width)
-        if code == OK:
-            memset(column.values.data + column.values.size, 0, <size_t>column.width)
-            column.values.size += <size_t>column.width
-    elif column.shape == SHAPE_BYTES:
-        code = put_end(column, column.data.size)
-    elif column.shape == SHAPE_LIST:
-        code = put_end(column, column.children[0].n)
-    else:
-        for i in range(column.n_children):
-            code = put_null(&column.children[i])
+        if reserve(&column.values, n * width) != OK:
+            return FAULT_NO_MEMORY
+        memset(column.values.data + column.values.size, 0, n * width)
+        column.values.size += n * width
+    elif column.shape == SHAPE_STRUCT:
+        for child in range(column.n_children):
+            code = put_nulls(&column.children[child], n)
             if code != OK:
                 return code
-    return code if code != OK else mark(column, 0)
+    else:
+        if open_ends(column, n) != OK:
+            return FAULT_NO_MEMORY
+        end = <int32_t>(column.data.size if column.shape == SHAPE_BYTES else column.children[0].n)
+        for i in range(n):
+            memcpy(column.ends.data + column.ends.size + i * sizeof(end), &end, sizeof(end))
+        column.ends.size += n * sizeof(end)
+    return mark_nulls(column, n)
+
+
+cdef FaultCode put_null(Column *column) noexcept nogil:
+    return put_nulls(column, 1)
+
+
+cdef void postpone_nulls(Column *column, size_t n) noexcept nogil:
+    """Append n nulls that are not written before something else is: a column of nothing else never writes them."""
+    column.postponed += n
+
+
+cdef FaultCode settle_own(Column *column) noexcept nogil:
+    """Write the postponed nulls of a struct, and postpone those of its children."""
+    cdef size_t n = column.postponed
+    cdef int i
+    if n == 0:
+        return OK
+    column.postponed = 0
+    for i in range(column.n_children):
+        postpone_nulls(&column.children[i], n)
+    return mark_nulls(column, n)
+
+
+cdef FaultCode settle(Column *column) noexcept nogil:
+    """Write the postponed nulls; it is done before anything else is appended."""
+    cdef size_t n = column.postponed
+    if n == 0:
+        return OK
+    column.postponed = 0
+    return put_nulls(column, n)
 
 
 cdef size_t end_of(const Column *column, size_t n) noexcept nogil:
@@ -40,11 +121,12 @@ cdef void take_back(Column *column, size_t n) noexcept nogil:
     """Cut the column to its first n items, also where the last one is half written."""
     cdef size_t i
     cdef int child
-    for i in range(n, column.n):
-        column.n_null -= not column.valid.data[i]
     if column.n > n:
+        if column.valid.size:
+            for i in range(n, column.n):
+                column.n_null -= not column.valid.data[i]
+            column.valid.size = n
         column.n = n
-        column.valid.size = n
     if column.shape == SHAPE_FIXED:
         column.values.size = n * <size_t>column.width
     elif column.shape == SHAPE_STRUCT:
@@ -94,13 +176,19 @@ cdef object packed(const Bytes *bytes):
     cdef Bytes bits
     cdef size_t i
     cdef size_t n = bytes.size
+    cdef uint64_t word = 0
     memset(&bits, 0, sizeof(bits))
     if grow(&bits, (n + 7) // 8) != OK:
         raise MemoryError()
     bits.size = (n + 7) // 8
-    memset(bits.data, 0, bits.size)
     with nogil:
-        for i in range(n):
+        for i in range(n // 8):
+            # The lowest byte is the first item: byte k, times 2**(56 - 7 * k), puts its bit at 56 + k; none meet.
+            word = le64(bytes.data + 8 * i)
+            bits.data[i] = <uint8_t>(word * <uint64_t>0x0102040810204080 >> 56)
+        if n % 8:
+            bits.data[n // 8] = 0
+        for i in range(n - n % 8, n):
             bits.data[i >> 3] |= <uint8_t>(bytes.data[i] << (i & 7))
     return hand_over(&bits)
 
@@ -108,7 +196,12 @@ cdef object packed(const Bytes *bytes):
 cdef object finish_column(Column *column, object arrow_type):
     """The Arrow array; the column keeps nothing of it."""
     cdef int i
-    cdef size_t n = column.n
+    cdef size_t n
+    if column.postponed and column.n == 0:
+        return pa.nulls(column.postponed, arrow_type)
+    if (settle_own(column) if column.shape == SHAPE_STRUCT else settle(column)) != OK:
+        raise MemoryError()
+    n = column.n
     validity = packed(&column.valid) if column.n_null else None
     if column.shape == SHAPE_FIXED:
         values = packed(&column.values) if pa.types.is_boolean(arrow_type) else hand_over(&column.values)

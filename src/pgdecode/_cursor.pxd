@@ -27,6 +27,20 @@ cdef inline uint64_t be64(const uint8_t *p) noexcept nogil:
     return (<uint64_t>be32(p) << 32) | be32(p + 4)
 
 
+cdef inline uint64_t le64(const uint8_t *p) noexcept nogil:
+    return (
+        <uint64_t>p[0] | <uint64_t>p[1] << 8 | <uint64_t>p[2] << 16 | <uint64_t>p[3] << 24
+        | <uint64_t>p[4] << 32 | <uint64_t>p[5] << 40 | <uint64_t>p[6] << 48 | <uint64_t>p[7] << 56
+    )
+
+
+cdef inline void put_be64(uint8_t *p, uint64_t word) noexcept nogil:
+    """Write eight bytes, the highest first."""
+    cdef int i
+    for i in range(8):
+        p[i] = <uint8_t>(word >> (56 - 8 * i))
+
+
 cdef inline const uint8_t *take(Cursor *cursor, size_t length) noexcept nogil:
     """The next `length` bytes, or NULL where fewer are left (the cursor then stays)."""
     cdef const uint8_t *p = cursor.at

@@ -5,19 +5,23 @@ from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pgdecode._codec cimport Codec
+from pgdecode._block cimport put_cells
+from pgdecode._codec cimport Cells, Codec
 from pgdecode._codecs.registry cimport CodecTree
 from pgdecode._column cimport (
     Column,
+    end_bytes,
     end_list,
     finish_column,
     free_column,
     mark,
     open_column,
+    postpone_nulls,
     put_bytes,
     put_int64,
     put_null,
-    take_back,
+    settle,
+    settle_own,
 )
 from pgdecode._cursor cimport be32
 from pgdecode._fault cimport (
@@ -34,17 +38,27 @@ from pgdecode._fault cimport (
     Faults,
     error_of,
     keep_fault,
+    rarely,
 )
+from pgdecode._memory cimport reserve
 from pgdecode._plan cimport N_MESSAGES, PLAN, TAG_MARKED
-from pgdecode._sink cimport Cell, TupleSink
+from pgdecode._sink cimport WORD_BYTES, Cell, TupleSink, Word
 from pgdecode._source cimport ABSENT, CORRUPT, Presence, Segment, Source, Span, payload_at
-from pgdecode._streams cimport Window, judge_each
+from pgdecode._streams cimport (
+    READING_PLAIN,
+    READING_STREAMED,
+    Relations,
+    Window,
+    judge_payload,
+    marks,
+    may_carry_xid,
+)
 from pgdecode._walk cimport STREAMED, Envelope, Rules, Walk, judge_fault, rules_of, walk_message
 
 import pyarrow as pa
 
 cdef enum:
-    BLOCK = 256  # rows whose cells are noted before their columns are decoded: all of it stays in the second cache
+    BLOCK = 128  # rows whose cells are noted before their columns are decoded: all of it stays in the first caches
 
 cdef struct Row:
     # What a block keeps of one payload beside its cells.
@@ -52,6 +66,7 @@ cdef struct Row:
     uint8_t tag
     uint8_t old_type         # K, O or 0
     bint streamed
+    int old_at               # which of the block's old tuples it has
 
 UNCHANGED = pa.list_(pa.string())
 
@@ -89,8 +104,12 @@ cdef class Rows:
     cdef Column *old_type
     cdef Column *unchanged
     cdef Column *columns     # all of these, in one allocation
-    cdef Cell *cells         # BLOCK rows of new cells, then BLOCK rows of old ones
+    cdef Cell *cells         # BLOCK rows of the cells that fill the table's columns
+    cdef Cell *olds          # old tuples of a block, as many as there are
+    cdef Cell *spread        # one column of them, in the rows that have them
     cdef Row *rows
+    cdef int n_olds
+    cdef bint has_streamed   # in the block
     cdef list names
     cdef object old_arrow
     cdef bytes joined        # all names, one after the other
@@ -98,11 +117,13 @@ cdef class Rows:
     cdef int first_label     # of the table's columns, behind the plan's
     cdef size_t *name_ends
     cdef int64_t relation_id
-    cdef uint8_t *verdicts
     cdef Envelope nothing, noting
     cdef TupleSink new_sink, old_sink
     cdef Rules rules
-    cdef Walk walk
+    cdef Walk walk, judging
+    cdef Fault fault, judged     # of these walks
+    cdef Window window
+    cdef Relations known
     cdef Faults faults
     cdef bint permissive
     cdef bint null_unrepresentable
@@ -144,16 +165,18 @@ cdef class Rows:
         self.codecs = <const Codec **>calloc(n + 1, sizeof(void *))
         self.name_ends = <size_t *>calloc(n + 1, sizeof(size_t))
         self.columns = <Column *>calloc(n + 5, sizeof(Column))
-        self.cells = <Cell *>calloc(2 * BLOCK * (n + 1), sizeof(Cell))
+        self.cells = <Cell *>calloc(BLOCK * (n + 1), sizeof(Cell))
+        self.olds = <Cell *>calloc(BLOCK * (n + 1), sizeof(Cell))
+        self.spread = <Cell *>calloc(BLOCK, sizeof(Cell))
         self.rows = <Row *>calloc(BLOCK, sizeof(Row))
-        self.verdicts = <uint8_t *>calloc(<size_t>source.n_rows + 1, 1)
         if (
             self.codecs == NULL
             or self.name_ends == NULL
             or self.columns == NULL
             or self.cells == NULL
+            or self.olds == NULL
+            or self.spread == NULL
             or self.rows == NULL
-            or self.verdicts == NULL
         ):
             raise MemoryError()
         encoded = [name.encode() for name in names]
@@ -170,6 +193,15 @@ cdef class Rows:
         self.noting.old = &self.old_sink
         self.walk.plan = &PLAN.table
         self.walk.rules = &self.rules
+        self.judging = self.walk
+        self.walk.out = &self.noting
+        self.walk.fault = &self.fault
+        self.judging.out = &self.nothing
+        self.judging.fault = &self.judged
+        self.window.segments = source.segments
+        self.window.n_segments = source.n_segments
+        self.window.plan = &PLAN.table
+        self.window.walk = &self.judging
 
     cdef int check_selection(self) except -1:
         cdef int64_t i
@@ -207,8 +239,10 @@ cdef class Rows:
         free(self.name_ends)
         free(self.columns)
         free(self.cells)
+        free(self.olds)
+        free(self.spread)
         free(self.rows)
-        free(self.verdicts)
+        free(self.known.ids)
         free(self.faults.items)
 
     def run(self):
@@ -218,9 +252,7 @@ cdef class Rows:
         cdef int i
         cdef size_t k
         with nogil:
-            code = self.judge() if self.streamed is None else OK
-            if code == OK:
-                code = self.decode()
+            code = self.decode()
         if code == FAULT_NO_MEMORY or code == FAULT_LIMIT_BATCH or code == FAULT_BAD_ARRAY:
             memset(&fault, 0, sizeof(fault))
             fault.code = code
@@ -249,19 +281,6 @@ cdef class Rows:
         if isinstance(getattr(error, "column", None), int) and error.column < self.n_columns:
             error.column = self.names[error.column]
         return error
-
-    cdef FaultCode judge(self) noexcept nogil:
-        cdef Walk walk = self.walk
-        cdef Fault fault
-        cdef Window window
-        walk.out = &self.nothing
-        walk.fault = &fault
-        window.segments = self.source.segments
-        window.n_segments = self.source.n_segments
-        window.plan = self.walk.plan
-        window.walk = &walk
-        window.verdicts = self.verdicts
-        return judge_each(&window)
 
     cdef FaultCode decode(self) noexcept nogil:
         cdef int64_t start = 0
@@ -292,30 +311,77 @@ cdef class Rows:
         """Note the cells of up to BLOCK rows, then decode them column by column."""
         cdef FaultCode code = OK
         cdef size_t n_before = self.faults.n
+        cdef Cells cells
         cdef int i, c
+        self.n_olds = 0
+        self.has_streamed = False
         for i in range(n):
             code = self.note_row(i, first + i)
+            if code != OK:
+                return code
+        code = self.put_meta(n)
+        cells.stride = <size_t>self.n_columns
+        cells.n = <size_t>n
+        for c in range(self.n_columns):
+            cells.first = self.cells + c
             if code == OK:
-                code = self.put_meta(i, first + i)
-            if code != OK:
-                return code
-        for c in range(self.n_columns):
-            for i in range(n):
-                code = self.put_value(&self.new[c], self.cell_of(i, c), c, &self.rows[i], first + i)
-                if code != OK:
-                    return code
-        for c in range(self.n_columns):
-            for i in range(n):
-                code = self.put_value(&self.old.children[c], self.old_cell_of(i, c), c, &self.rows[i], first + i)
-                if code != OK:
-                    return code
-        for i in range(n):
-            code = mark(self.old, self.rows[i].old_type != 0)
-            if code != OK:
-                return code
+                code = self.decode_column(&self.new[c], &cells, c, first)
+        if code == OK:
+            code = self.decode_olds(first, n)
+        if code != OK:
+            return code
         if self.faults.n == n_before or self.permissive:
             return OK
         return self.first_of(n_before)
+
+    cdef FaultCode decode_olds(self, int64_t first, int n) noexcept nogil:
+        """The old tuples of a block, as a struct; of most columns none has a value."""
+        cdef FaultCode code
+        cdef Cells cells
+        cdef int i, c
+        if self.n_olds == 0:
+            postpone_nulls(self.old, <size_t>n)
+            return OK
+        code = settle_own(self.old)
+        cells.first = self.spread
+        cells.stride = 1
+        cells.n = <size_t>n
+        for c in range(self.n_columns):
+            if code == OK:
+                self.spread_olds(c, n)
+                code = self.decode_column(&self.old.children[c], &cells, c, first)
+        for i in range(n):
+            if code == OK:
+                code = mark(self.old, self.rows[i].old_type != 0)
+        return code
+
+    cdef void spread_olds(self, int c, int n) noexcept nogil:
+        """Put a column's cells of the old tuples into the rows that have them."""
+        cdef int i
+        for i in range(n):
+            if self.rows[i].old_type:
+                self.spread[i] = self.olds[<size_t>self.rows[i].old_at * self.n_columns + c]
+            else:
+                self.spread[i].value = NULL
+                self.spread[i].kind = c"n"
+
+    cdef FaultCode decode_column(self, Column *column, const Cells *cells, int c, int64_t first) noexcept nogil:
+        """Append a block's values to a column; where one is at fault, that is kept, and the value is null."""
+        cdef size_t at = 0
+        cdef FaultCode code
+        while at < cells.n and cells.first[at * cells.stride].value == NULL:
+            at += 1
+        if at == cells.n:
+            postpone_nulls(column, at)
+            return OK
+        at = 0
+        code = settle(column)
+        while code == OK and at < cells.n:
+            code = put_cells(cells, &at, column, self.codecs[c])
+            if code != OK:
+                code = self.keep_value(code, column, &cells.first[at * cells.stride], c, at, first)
+                at += 1
+        return code
 
     cdef FaultCode first_of(self, size_t n_before) noexcept nogil:
         """Put the fault of the earliest row last, where `run` raises it."""
@@ -329,107 +395,139 @@ cdef class Rows:
         self.faults.items[self.faults.n - 1] = fault
         return fault.code
 
-    cdef inline Cell *new_cells(self, int i) noexcept nogil:
-        return self.cells + <size_t>i * self.n_columns
-
-    cdef inline Cell *old_cells(self, int i) noexcept nogil:
-        return self.cells + (<size_t>BLOCK + i) * self.n_columns
-
-    cdef const Cell *cell_of(self, int i, int c) noexcept nogil:
-        """The cell that fills the table column: the new one, the old one of a delete or of an unchanged TOAST value."""
-        cdef const Row *row = &self.rows[i]
-        cdef const Cell *cell = &self.new_cells(i)[c]
-        if row.payload == NULL:
-            return NULL
-        if row.tag == c"D":
-            return &self.old_cells(i)[c]
-        if cell.kind == c"u" and row.old_type:
-            return &self.old_cells(i)[c]
-        return cell
-
-    cdef const Cell *old_cell_of(self, int i, int c) noexcept nogil:
-        return NULL if self.rows[i].old_type == 0 else &self.old_cells(i)[c]
-
-    cdef FaultCode put_value(
-        self, Column *column, const Cell *cell, int c, const Row *row, int64_t index
+    cdef FaultCode keep_value(
+        self, FaultCode code, Column *column, const Cell *cell, int c, size_t at, int64_t first
     ) noexcept nogil:
-        """Append one cell's value; a fault is kept, and the value is null."""
-        cdef size_t n = column.n
-        cdef const Codec *codec = self.codecs[c]
+        """Keep the fault of a value, which is null then; other faults end the decoding."""
         cdef Fault fault
-        cdef FaultCode code
-        if cell == NULL or cell.value == NULL:
-            return put_null(column)
-        if cell.kind == c"t":
-            code = codec.from_text(cell.value, cell.length, column, codec)
-        else:
-            code = codec.from_binary(cell.value, cell.length, column, codec)
-        if code == OK:
-            return OK
         if code == FAULT_NO_MEMORY or code == FAULT_LIMIT_BATCH:
             return code
-        take_back(column, n)
         if put_null(column) != OK:
             return FAULT_NO_MEMORY
         if self.null_unrepresentable and FAULT_UNREPRESENTABLE <= code <= FAULT_TOO_HIGH:
             return OK
         memset(&fault, 0, sizeof(fault))
         fault.code = code
-        fault.tag = row.tag
+        fault.tag = self.rows[at].tag
         fault.label = <int16_t>(self.first_label + c)
         fault.column = c
-        fault.row = index
+        fault.row = first + <int64_t>at
         fault.relation = self.relation_id
-        fault.offset = <size_t>(cell.value - row.payload)
+        fault.offset = <size_t>(cell.value - self.rows[at].payload)
         fault.expected = -1
         fault.seen = <int64_t>cell.length
         return keep_fault(&self.faults, &fault)
 
+    # -- rows --------------------------------------------------------------------------------------------------------
+
     cdef FaultCode note_row(self, int i, int64_t row) noexcept nogil:
         """Find the cells of one payload; a fault is kept, and the row is null."""
         cdef Row *kept = &self.rows[i]
+        cdef Cell *cells = self.cells + <size_t>i * self.n_columns
         cdef Span payload
-        cdef Fault fault
         cdef FaultCode code
         cdef int64_t source_row = self.source_row(row)
         cdef const Segment *segment = self.segment_with(source_row)
         cdef Presence presence = payload_at(segment, source_row - self.segment_start, &payload)
-        cdef bint streamed
-        if self.streamed is None:
-            streamed = self.verdicts[source_row] & STREAMED != 0
-        else:
-            streamed = self.streamed[row] != 0
+        cdef bint streamed = False
+        cdef int c
         kept.payload = NULL
         kept.old_type = 0
-        if presence == ABSENT:
-            return OK
-        memset(&fault, 0, sizeof(fault))
-        self.walk.fault = &fault
-        self.walk.out = &self.noting
-        self.new_sink.cells = self.new_cells(i)
-        self.old_sink.cells = self.old_cells(i)
-        code = FAULT_BAD_ARRAY
-        if presence != CORRUPT:
-            code = self.check_kind(&payload, streamed, &fault)
+        code = FAULT_BAD_ARRAY if presence == CORRUPT else OK
+        if presence != ABSENT and code == OK:
+            self.new_sink.cells = cells
+            self.old_sink.cells = self.olds + <size_t>self.n_olds * self.n_columns
+            self.new_sink.has_unchanged = False
+            code = self.judge(row, &payload, &streamed)
+            if code == OK:
+                code = self.walk_row(&payload, streamed)
+            if code == OK:
+                kept.payload = payload.data
+                kept.tag = payload.data[0]
+                kept.streamed = streamed
+                self.has_streamed |= streamed
+                if self.walk.old_type:
+                    self.note_old(kept, cells)
+                return self.note_unchanged(kept, cells) if self.new_sink.has_unchanged else end_list(self.unchanged)
+        for c in range(self.n_columns):
+            cells[c].value = NULL
+            cells[c].kind = c"n"
         if code == OK:
-            code = walk_message(&self.walk, payload.data, payload.length, streamed)
-            if code != OK:
-                code = judge_fault(&self.walk, &self.nothing, payload.data, payload.length, streamed, code)
-        if code != OK:
-            fault.code = code
-            fault.row = row
-            return keep_fault(&self.faults, &fault) if code != FAULT_BAD_ARRAY else code
-        kept.payload = payload.data
-        kept.tag = payload.data[0]
-        kept.streamed = streamed
+            return put_null(self.unchanged)
+        if code == FAULT_BAD_ARRAY or code == FAULT_NO_MEMORY:
+            return code
+        self.fault.code = code
+        self.fault.row = row
+        code = put_null(self.unchanged)
+        return keep_fault(&self.faults, &self.fault) if code == OK else code
+
+    cdef inline void note_old(self, Row *kept, Cell *cells) noexcept nogil:
+        """Count the old tuple that has been noted; a delete's fills the table's columns too."""
         kept.old_type = self.walk.old_type
-        return OK
+        kept.old_at = self.n_olds
+        if kept.tag == c"D":
+            memcpy(cells, self.old_sink.cells, <size_t>self.n_columns * sizeof(Cell))
+        self.n_olds += 1
+
+    cdef FaultCode note_unchanged(self, const Row *kept, Cell *cells) noexcept nogil:
+        """Cells that are u are filled from the old tuple; where that has no value, the column's name is noted."""
+        cdef const uint8_t *names = <const uint8_t *>self.all_names
+        cdef size_t start
+        cdef FaultCode code
+        cdef int c
+        for c in range(self.n_columns):
+            if cells[c].kind != c"u":
+                continue
+            if kept.old_type and self.old_sink.cells[c].value != NULL:
+                cells[c] = self.old_sink.cells[c]
+                continue
+            start = self.name_ends[c - 1] if c else 0
+            code = put_bytes(&self.unchanged.children[0], names + start, self.name_ends[c] - start)
+            if code != OK:
+                return code
+        return end_list(self.unchanged)
+
+    cdef inline FaultCode judge(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil:
+        """Whether a payload carries an xid prefix: as the caller says, else as its structure tells."""
+        cdef uint8_t verdict = 0
+        cdef FaultCode code = OK
+        cdef int readings
+        if self.streamed is not None:
+            streamed[0] = self.streamed[row] != 0
+            return OK
+        readings = marks(payload)
+        if readings == READING_PLAIN or readings == READING_STREAMED:
+            streamed[0] = readings == READING_STREAMED
+        elif payload.length and may_carry_xid(&PLAN.table, payload.data[0]):
+            code = judge_payload(&self.window, &self.known, payload, &verdict)
+            streamed[0] = verdict & STREAMED != 0
+        return code
+
+    cdef inline FaultCode walk_row(self, const Span *payload, bint streamed) noexcept nogil:
+        """Note the cells of a payload that is there, or leave in `fault` what is wrong with it."""
+        cdef FaultCode code
+        if rarely(not self.is_of_relation(payload, streamed)):
+            code = self.check_kind(payload, streamed, &self.fault)
+            if code != OK:
+                return code
+        code = walk_message(&self.walk, payload.data, payload.length, streamed)
+        if rarely(code != OK):
+            code = judge_fault(&self.walk, &self.nothing, payload.data, payload.length, streamed, code)
+        return code
+
+    cdef inline bint is_of_relation(self, const Span *payload, bint streamed) noexcept nogil:
+        """Whether it is an insert, update or delete that names the relation."""
+        cdef size_t at = 5 if streamed else 1
+        if payload.length < at + 4 or PLAN.table.tag_class[payload.data[0]] != TAG_MARKED:
+            return False
+        return be32(payload.data + at) == self.relation_id
 
     cdef FaultCode check_kind(self, const Span *payload, bint streamed, Fault *fault) noexcept nogil:
         """Only inserts, updates and deletes of the relation; what is malformed is left for the walk to say."""
         cdef size_t at = 5 if streamed else 1
         cdef uint8_t tag = payload.data[0] if payload.length else 0
         cdef int index = self.walk.plan.by_tag[tag]
+        memset(fault, 0, sizeof(Fault))
         if payload.length == 0 or index == N_MESSAGES:
             return OK
         fault.tag = tag
@@ -447,43 +545,43 @@ cdef class Rows:
             return FAULT_OTHER_RELATION
         return OK
 
-    cdef FaultCode put_meta(self, int i, int64_t row) noexcept nogil:
-        """What a row has beside its values."""
-        cdef const Row *kept = &self.rows[i]
-        cdef int index
-        cdef FaultCode code
-        if kept.payload == NULL:
-            code = put_null(self.op)
+    cdef FaultCode put_meta(self, int n) noexcept nogil:
+        """What the rows of a block have beside their values; `note_row` has put what was unchanged."""
+        cdef FaultCode code = OK
+        cdef const Row *row
+        cdef int i
+        for i in range(n):
             if code == OK:
-                code = put_null(self.xid)
-            if code == OK:
-                code = put_null(self.old_type)
-            return code if code != OK else put_null(self.unchanged)
-        index = self.walk.plan.by_tag[kept.tag]
-        code = put_bytes(
-            self.op, <const uint8_t *>self.walk.plan.kinds[index].text, self.walk.plan.kinds[index].length
-        )
-        if code == OK:
-            code = put_int64(self.xid, be32(kept.payload + 1)) if kept.streamed else put_null(self.xid)
-        if code == OK:
-            code = put_bytes(self.old_type, &kept.old_type, 1) if kept.old_type else put_null(self.old_type)
-        return code if code != OK else self.put_unchanged(i)
+                code = self.put_op(&self.rows[i])
+        if not self.has_streamed:
+            postpone_nulls(self.xid, <size_t>n)
+        elif code == OK:
+            code = settle(self.xid)
+            for i in range(n):
+                row = &self.rows[i]
+                if code == OK:
+                    if row.payload != NULL and row.streamed:
+                        code = put_int64(self.xid, be32(row.payload + 1))
+                    else:
+                        code = put_null(self.xid)
+        if self.n_olds == 0:
+            postpone_nulls(self.old_type, <size_t>n)
+        elif code == OK:
+            code = settle(self.old_type)
+            for i in range(n):
+                row = &self.rows[i]
+                if code == OK:
+                    code = put_bytes(self.old_type, &row.old_type, 1) if row.old_type else put_null(self.old_type)
+        return code
 
-    cdef FaultCode put_unchanged(self, int i) noexcept nogil:
-        """Names of the columns whose value was not sent: u in the new tuple, and not in the old one either."""
-        cdef const Row *kept = &self.rows[i]
-        cdef const uint8_t *names = <const uint8_t *>self.all_names
-        cdef size_t start
-        cdef FaultCode code
-        cdef int c
-        if kept.tag != c"D":
-            for c in range(self.n_columns):
-                if self.new_cells(i)[c].kind != c"u":
-                    continue
-                if kept.old_type and self.old_cells(i)[c].value != NULL:
-                    continue
-                start = self.name_ends[c - 1] if c else 0
-                code = put_bytes(&self.unchanged.children[0], names + start, self.name_ends[c] - start)
-                if code != OK:
-                    return code
-        return end_list(self.unchanged)
+    cdef inline FaultCode put_op(self, const Row *row) noexcept nogil:
+        cdef const Word *kind
+        if row.payload == NULL:
+            return put_null(self.op)
+        kind = &self.walk.plan.kinds[self.walk.plan.by_tag[row.tag]]
+        # A block of constant size; the slack takes what is too much.
+        if rarely(reserve(&self.op.data, kind.length) != OK):
+            return FAULT_NO_MEMORY
+        memcpy(self.op.data.data + self.op.data.size, kind.text, WORD_BYTES)
+        self.op.data.size += kind.length
+        return end_bytes(self.op)

@@ -5,7 +5,7 @@ A sink that no row fills allocates nothing. Rows are filled in ascending order, 
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, rarely
@@ -27,10 +27,13 @@ cdef struct Sink:
     Bytes offsets        # TEXT, LIST: n_rows + 1 int32
     Bytes data           # TEXT: the bytes; LIST of int64: the items
 
+cdef enum:
+    CELL_LEAD = 13  # tag, relation OID, N, K or O, count of columns; the cell's kind and length
+
 cdef struct Cell:
     # A tuple column where it lies in its payload.
-    const uint8_t *value     # NULL for n and u
-    size_t length
+    const uint8_t *value     # NULL for n and u; at least CELL_LEAD bytes of the payload stand before it
+    uint32_t length
     uint8_t kind
 
 cdef struct TupleSink:
@@ -38,6 +41,7 @@ cdef struct TupleSink:
     Sink rows
     Cell *cells          # if not NULL, the next tuple's columns are only noted here, and there must be `n_cells`
     uint16_t n_cells
+    bint has_unchanged   # whether a noted cell is u
     bint wants_values
     Bytes letters        # one format a cell
     Bytes ends           # int32 a cell: where its value ends

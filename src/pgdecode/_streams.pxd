@@ -1,10 +1,11 @@
 """Decides for every payload whether it lies inside a stream, and so carries an xid prefix."""
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from pgdecode._fault cimport FaultCode
 from pgdecode._plan cimport PlanTable
-from pgdecode._source cimport Segment
+from pgdecode._source cimport Segment, Span
 from pgdecode._walk cimport Walk
 
 cdef enum Carry:
@@ -21,6 +22,41 @@ cdef struct Window:
     Walk *walk           # into no sinks
     uint8_t *verdicts    # one a row, in and out
 
+cdef enum Reading:
+    READING_PLAIN = 1
+    READING_STREAMED = 2
+    READING_BOTH = 3
+
+cdef struct Relations:
+    # OIDs that inserts, updates and deletes of the window name for certain, sorted.
+    uint32_t *ids
+    size_t n
+    bint collected
+
+
+cdef inline int marks(const Span *payload) noexcept nogil:
+    """Readings in which the byte after the relation OID of an I, U or D is one that may stand there; 0 for others."""
+    cdef const uint8_t *p = payload.data
+    cdef int readings = 0
+    cdef size_t at
+    for at in range(5, 10, 4):
+        if payload.length <= at:
+            break
+        if p[0] == c"I":
+            if p[at] != c"N":
+                continue
+        elif p[0] == c"D" or p[0] == c"U":
+            if p[at] != c"K" and p[at] != c"O" and not (p[0] == c"U" and p[at] == c"N"):
+                continue
+        else:
+            return 0
+        readings |= READING_PLAIN if at == 5 else READING_STREAMED
+    return readings
+
+
+cdef FaultCode judge_payload(
+    const Window *window, Relations *known, const Span *payload, uint8_t *verdict
+) noexcept nogil
 cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil
 cdef FaultCode judge_each(Window *window) noexcept nogil
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil

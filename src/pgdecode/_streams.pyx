@@ -27,18 +27,6 @@ from pgdecode._walk cimport (
     walk_message,
 )
 
-cdef enum Reading:
-    READING_PLAIN = 1
-    READING_STREAMED = 2
-    READING_BOTH = 3
-
-cdef struct Relations:
-    # OIDs that inserts, updates and deletes of the window name for certain, sorted.
-    uint32_t *ids
-    size_t n
-    bint collected
-
-
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
     return plan.by_tag[tag] != N_MESSAGES and plan.messages[plan.by_tag[tag]].streamed
 
@@ -46,26 +34,6 @@ cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
 cdef inline FaultCode reading_fault(const Window *window, const Span *payload, bint streamed) noexcept nogil:
     """OK where the payload is well-formed in this reading; how far it was else, the walk's fault tells."""
     return walk_message(window.walk, payload.data, payload.length, streamed)
-
-
-cdef inline int marks(const Span *payload) noexcept nogil:
-    """Readings in which the byte after the relation OID of an I, U or D is one that may stand there; 0 for others."""
-    cdef const uint8_t *p = payload.data
-    cdef int readings = 0
-    cdef size_t at
-    for at in range(5, 10, 4):
-        if payload.length <= at:
-            break
-        if p[0] == c"I":
-            if p[at] != c"N":
-                continue
-        elif p[0] == c"D" or p[0] == c"U":
-            if p[at] != c"K" and p[at] != c"O" and not (p[0] == c"U" and p[at] == c"N"):
-                continue
-        else:
-            return 0
-        readings |= READING_PLAIN if at == 5 else READING_STREAMED
-    return readings
 
 
 cdef int readings_of(const Window *window, const Span *payload, int *further) noexcept nogil:
@@ -280,6 +248,7 @@ cdef int guess(const Span *payload) noexcept nogil:
 cdef FaultCode judge_payload(
     const Window *window, Relations *known, const Span *payload, uint8_t *verdict
 ) noexcept nogil:
+    """The verdict on a payload that may carry an xid; `known` is all zero at first, and has ids to free at last."""
     cdef Basis basis = BASIS_STRUCTURE
     cdef int further = 0
     cdef int reading = marks(payload)

@@ -59,6 +59,7 @@ from pgdecode._plan cimport (
 )
 from pgdecode._sink cimport (
     SINK_INT64,
+    Cell,
     append_int64,
     open_columns,
     open_fixed,
@@ -453,7 +454,9 @@ cdef Cursor note_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, Tupl
     """Cells that are decoded later, where they lie."""
     cdef size_t max_value_bytes = walk.rules.max_value_bytes
     cdef const uint8_t *kind
+    cdef Cell *cell = sink.cells
     cdef Span value
+    cdef bint has_unchanged = False
     cdef int32_t i
     if n != sink.n_cells:
         # The count is the two bytes before the cursor.
@@ -461,11 +464,14 @@ cdef Cursor note_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, Tupl
     value.length = 0
     for i in range(n):
         kind = cursor.at
-        if not take_cell(&cursor, max_value_bytes, &value):
+        if rarely(not take_cell(&cursor, max_value_bytes, &value)):
             return fail_in_cell(walk, op, kind, cursor.end, i)
-        sink.cells[i].kind = kind[0]
-        sink.cells[i].value = value.data
-        sink.cells[i].length = value.length
+        cell.value = value.data
+        cell.length = <uint32_t>value.length
+        cell.kind = kind[0]
+        has_unchanged |= kind[0] == c"u"
+        cell += 1
+    sink.has_unchanged = has_unchanged
     return cursor
 
 

@@ -2,9 +2,10 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
-from pgdecode._codec cimport Codec
+from pgdecode._block cimport fixed_block
+from pgdecode._codec cimport Cells, Codec
 from pgdecode._codecs.clock cimport (
     UNIX_TO_POSTGRES_DAYS,
     US_PER_SECOND,
@@ -355,18 +356,132 @@ cdef FaultCode timestamptz_from_binary(
     return put_moment_of_binary(value, length, out)
 
 
+# -- blocks: years of four digits, offsets of whole hours; see _block -------------------------------------------------
+
+cdef inline bint date_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef int64_t days = 0
+    cdef int32_t narrow
+    if rarely(length != 10 or not days_from_text(value, 4, False, &days)):
+        return False
+    narrow = <int32_t>days
+    memcpy(slot, &narrow, sizeof(narrow))
+    return True
+
+
+cdef inline bint date_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef int32_t days
+    if rarely(length != sizeof(days)):
+        return False
+    days = <int32_t>be32(value)
+    if rarely(days < MIN_DAY or days >= END_DATE):
+        return False
+    days += UNIX_TO_POSTGRES_DAYS
+    memcpy(slot, &days, sizeof(days))
+    return True
+
+
+cdef inline bint clock_and_fraction(const uint8_t *text, size_t length, int64_t *us) noexcept nogil:
+    """Read `HH:MM:SS[.ffffff]` of a day."""
+    cdef int64_t hour = 0
+    cdef int64_t minute = 0
+    cdef int64_t second = 0
+    if not clock_from_text(text, &hour, &minute, &second) or not fraction_from_text(text, 8, length, us):
+        return False
+    us[0] += (hour * 3600 + minute * 60 + second) * US_PER_SECOND
+    return not ((hour > 23) | (minute > 59) | (second > 59))
+
+
+cdef inline bint time_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef int64_t us = 0
+    if rarely(length < 8 or not clock_and_fraction(value, length, &us)):
+        return False
+    memcpy(slot, &us, sizeof(us))
+    return True
+
+
+cdef inline bint time_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef int64_t us
+    if rarely(length != sizeof(us)):
+        return False
+    us = <int64_t>be64(value)
+    memcpy(slot, &us, sizeof(us))
+    return 0 <= us < US_PER_DAY
+
+
+cdef inline bint timestamp_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef int64_t days = 0
+    cdef int64_t us = 0
+    if rarely(length < 19 or value[10] != c" " or not days_from_text(value, 4, False, &days)):
+        return False
+    if rarely(not clock_and_fraction(value + 11, length - 11, &us)):
+        return False
+    us += days * US_PER_DAY
+    memcpy(slot, &us, sizeof(us))
+    return True
+
+
+cdef inline bint timestamptz_text(
+    const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec
+) noexcept nogil:
+    cdef const uint8_t *zone
+    cdef int64_t us = 0
+    cdef int64_t east
+    if rarely(length < 22 or not timestamp_text(value, length - 3, slot, codec)):
+        return False
+    zone = value + length - 3
+    if rarely((zone[0] != c"+") & (zone[0] != c"-") or not (is_digit(zone[1]) & is_digit(zone[2]))):
+        return False
+    east = (zone[1] - c"0") * 10 + (zone[2] - c"0")
+    east = -east if zone[0] == c"-" else east
+    memcpy(&us, slot, sizeof(us))
+    us -= east * 3600 * US_PER_SECOND
+    memcpy(slot, &us, sizeof(us))
+    return True
+
+
+cdef inline bint timestamp_binary(
+    const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec
+) noexcept nogil:
+    cdef int64_t us
+    if rarely(length != sizeof(us)):
+        return False
+    us = <int64_t>be64(value)
+    if rarely(us < MIN_TIMESTAMP or us >= END_TIMESTAMP or us > INT64_MAX - UNIX_TO_POSTGRES_US):
+        return False
+    us += UNIX_TO_POSTGRES_US
+    memcpy(slot, &us, sizeof(us))
+    return True
+
+
+cdef size_t date_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(date_text, date_binary, 4, cells, start, out, codec)
+
+
+cdef size_t time_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(time_text, time_binary, 8, cells, start, out, codec)
+
+
+cdef size_t timestamp_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(timestamp_text, timestamp_binary, 8, cells, start, out, codec)
+
+
+cdef size_t timestamptz_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(timestamptz_text, timestamp_binary, 8, cells, start, out, codec)
+
+
 cdef bint datetimes_codec(str name, Codec *codec):
     """Fill the decoders of a codec of this family; whether it is one."""
     if name == "date":
-        codec.from_text, codec.from_binary = date_from_text, date_from_binary
+        codec.from_text, codec.from_binary, codec.block = date_from_text, date_from_binary, date_block
     elif name == "time":
-        codec.from_text, codec.from_binary = time_from_text, time_from_binary
+        codec.from_text, codec.from_binary, codec.block = time_from_text, time_from_binary, time_block
     elif name == "timetz":
         codec.from_text, codec.from_binary = timetz_from_text, timetz_from_binary
     elif name == "timestamp":
-        codec.from_text, codec.from_binary = timestamp_from_text, timestamp_from_binary
+        codec.from_text, codec.from_binary, codec.block = timestamp_from_text, timestamp_from_binary, timestamp_block
     elif name == "timestamptz":
         codec.from_text, codec.from_binary = timestamptz_from_text, timestamptz_from_binary
+        codec.block = timestamptz_block
     else:
         return False
     return True

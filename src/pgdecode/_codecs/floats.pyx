@@ -8,9 +8,10 @@ with the number halfway between, exactly. No step asks the processor's rounding 
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memmove, memset
+from libc.string cimport memcpy, memmove, memset
 
-from pgdecode._codec cimport Codec
+from pgdecode._block cimport fixed_block
+from pgdecode._codec cimport Cells, Codec
 from pgdecode._codecs.literal cimport KIND_FINITE, KIND_NAN, Literal, scan_literal, skip_zeros
 from pgdecode._codecs.wide cimport WORD_DIGITS, leading_zeros, product
 from pgdecode._column cimport Column, put_fixed
@@ -310,12 +311,53 @@ cdef FaultCode float8_from_binary(const uint8_t *value, size_t length, Column *o
     return put_fixed(out, &bits, sizeof(bits))
 
 
+cdef inline bint float4_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t bits = 0
+    cdef FaultCode code = take_float(value, length, True, &bits)
+    cdef uint32_t narrow = <uint32_t>bits
+    memcpy(slot, &narrow, sizeof(narrow))
+    return code == OK
+
+
+cdef inline bint float8_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t bits = 0
+    cdef FaultCode code = take_float(value, length, False, &bits)
+    memcpy(slot, &bits, sizeof(bits))
+    return code == OK
+
+
+cdef inline bint float4_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint32_t bits
+    if rarely(length != sizeof(bits)):
+        return False
+    bits = be32(value)
+    memcpy(slot, &bits, sizeof(bits))
+    return True
+
+
+cdef inline bint float8_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t bits
+    if rarely(length != sizeof(bits)):
+        return False
+    bits = be64(value)
+    memcpy(slot, &bits, sizeof(bits))
+    return True
+
+
+cdef size_t float4_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(float4_text, float4_binary, 4, cells, start, out, codec)
+
+
+cdef size_t float8_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(float8_text, float8_binary, 8, cells, start, out, codec)
+
+
 cdef bint floats_codec(str name, Codec *codec):
     """Fill the decoders of float4 or float8; whether it is one of them."""
     if name == "float4":
-        codec.from_text, codec.from_binary = float4_from_text, float4_from_binary
+        codec.from_text, codec.from_binary, codec.block = float4_from_text, float4_from_binary, float4_block
     elif name == "float8":
-        codec.from_text, codec.from_binary = float8_from_text, float8_from_binary
+        codec.from_text, codec.from_binary, codec.block = float8_from_text, float8_from_binary, float8_block
     else:
         return False
     return True

@@ -1,12 +1,14 @@
 """Addresses and identifiers of fixed size: uuid, inet, cidr, macaddr, macaddr8, pg_lsn and tid."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from pgdecode._codec cimport Codec
+from pgdecode._block cimport bytes_block
+from pgdecode._codec cimport Cells, Codec
 from pgdecode._codecs._rendering cimport MAX_DIGITS, write_byte, write_byte_in_hex, write_decimal, write_hex
 from pgdecode._column cimport Column, put_bytes
-from pgdecode._cursor cimport be16, be32
+from pgdecode._cursor cimport be16, be32, be64, put_be64
 from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, FaultCode, rarely
 
 cdef enum:
@@ -20,6 +22,7 @@ cdef bint network_codec(str name, Codec *codec):
     if name == "uuid":
         codec.from_text = uuid_from_text
         codec.from_binary = uuid_from_binary
+        codec.block = uuid_block
     elif name == "inet":
         codec.from_text = inet_from_text
         codec.from_binary = inet_from_binary
@@ -81,6 +84,66 @@ cdef FaultCode uuid_from_binary(const uint8_t *value, size_t length, Column *out
             at = write_byte(at, c"-")
         at = write_byte_in_hex(at, value[i])
     return put_bytes(out, text, 36)
+
+
+cdef inline uint64_t unlike_hex(uint64_t word) noexcept nogil:
+    """High bits of the bytes that are no hexadecimal digits in lower case."""
+    cdef uint64_t low = word & <uint64_t>0x7F7F7F7F7F7F7F7F
+    # The high bit says: from 0 on, past 9; from a on, past f.
+    cdef uint64_t digit = (low + <uint64_t>0x5050505050505050) & ~(low + <uint64_t>0x4646464646464646)
+    cdef uint64_t letter = (low + <uint64_t>0x1F1F1F1F1F1F1F1F) & ~(low + <uint64_t>0x1919191919191919)
+    return (word | ~(digit | letter)) & <uint64_t>0x8080808080808080
+
+
+cdef inline uint8_t *uuid_text(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
+    cdef uint64_t unlike, word
+    if rarely(length != 36):
+        return NULL
+    # Hyphens are bytes 8 and 13, 18 and 23: they must be there, and then count as digits.
+    word = be64(value + 8) ^ <uint64_t>0x2D000000002D0000
+    unlike = word & <uint64_t>0xFF00000000FF0000 | unlike_hex(word | <uint64_t>0x3000000000300000)
+    word = be64(value + 16) ^ <uint64_t>0x00002D000000002D
+    unlike |= word & <uint64_t>0x0000FF00000000FF | unlike_hex(word | <uint64_t>0x0000300000000030)
+    unlike |= unlike_hex(be64(value)) | unlike_hex(be64(value + 24)) | unlike_hex(be64(value + 28))
+    memcpy(to, value, 36)
+    return NULL if rarely(unlike) else to + 36
+
+
+cdef inline uint64_t hex_of(uint32_t four) noexcept nogil:
+    """Eight hexadecimal digits of four bytes."""
+    cdef uint64_t word = four
+    word = (word << 16 | word) & <uint64_t>0x0000FFFF0000FFFF
+    word = (word << 8 | word) & <uint64_t>0x00FF00FF00FF00FF
+    word = (word << 4 | word) & <uint64_t>0x0F0F0F0F0F0F0F0F
+    # Past 9, six more set bit 4; from there a letter is 0x27 further than a digit.
+    return word + <uint64_t>0x3030303030303030 + 0x27 * (
+        (word + <uint64_t>0x0606060606060606) >> 4 & <uint64_t>0x0101010101010101
+    )
+
+
+cdef inline uint8_t *uuid_binary(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
+    cdef uint64_t word
+    if rarely(length != 16):
+        return NULL
+    # What a word writes too far is written over by the next.
+    put_be64(to, hex_of(be32(value)))
+    word = hex_of(be32(value + 4))
+    to[8] = c"-"
+    put_be64(to + 9, word)
+    to[13] = c"-"
+    put_be64(to + 14, word << 32)
+    word = hex_of(be32(value + 8))
+    to[18] = c"-"
+    put_be64(to + 19, word)
+    to[23] = c"-"
+    put_be64(to + 24, word << 32)
+    put_be64(to + 28, hex_of(be32(value + 12)))
+    return to + 36
+
+
+cdef size_t uuid_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    """See _block."""
+    return bytes_block(uuid_text, uuid_binary, cells, start, out, codec)
 
 
 cdef FaultCode inet_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:

@@ -1,10 +1,12 @@
 """bool, integers, OIDs, xid8 and money; the floats of the family have a file of their own."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from pgdecode._codec cimport Codec
-from pgdecode._codecs.digits cimport skip_digits
+from pgdecode._block cimport fixed_block
+from pgdecode._codec cimport Cells, Codec
+from pgdecode._codecs.digits cimport digits_before, skip_digits
 from pgdecode._codecs.floats cimport floats_codec
 from pgdecode._codecs.wide cimport TENS, WORD_DIGITS, Wide, put_decimal
 from pgdecode._column cimport Column, put_bool, put_bytes, put_int16, put_int32, put_int64
@@ -227,18 +229,138 @@ cdef FaultCode money_from_binary(const uint8_t *value, size_t length, Column *ou
     return FAULT_UNREPRESENTABLE if length == 8 else FAULT_WRONG_SIZE
 
 
+# -- blocks: what servers send, and nothing else; see _block -----------------------------------------------------------
+
+cdef inline bint bool_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    if length != 1:
+        return False
+    slot[0] = value[0] == c"t"
+    return (value[0] == c"t") | (value[0] == c"f")
+
+
+cdef inline bint bool_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    if length != 1:
+        return False
+    slot[0] = value[0]
+    return value[0] <= 1
+
+
+cdef inline bint signed_before(
+    const uint8_t *value, size_t length, size_t most_digits, uint64_t largest, uint64_t *number
+) noexcept nogil:
+    """Read `[-]digits` in two's complement; what is longer than the type's largest number is unusual."""
+    cdef uint64_t negative
+    cdef uint64_t magnitude = 0
+    cdef size_t n
+    if rarely(length == 0):
+        return False
+    negative = value[0] == c"-"
+    n = length - negative
+    if rarely(n - 1 >= most_digits or not digits_before(value + length, n, &magnitude)):
+        return False
+    number[0] = (magnitude ^ (0 - negative)) + negative
+    return magnitude <= largest + negative
+
+
+cdef inline bint int2_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t number = 0
+    cdef bint usual = signed_before(value, length, 5, MAX_INT16, &number)
+    cdef uint16_t narrow = <uint16_t>number
+    memcpy(slot, &narrow, sizeof(narrow))
+    return usual
+
+
+cdef inline bint int4_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t number = 0
+    cdef bint usual = signed_before(value, length, 10, MAX_INT32, &number)
+    cdef uint32_t narrow = <uint32_t>number
+    memcpy(slot, &narrow, sizeof(narrow))
+    return usual
+
+
+cdef inline bint int8_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t number = 0
+    cdef bint usual = signed_before(value, length, 19, <uint64_t>0x7FFFFFFFFFFFFFFF, &number)
+    memcpy(slot, &number, sizeof(number))
+    return usual
+
+
+cdef inline bint oid_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t number = 0
+    if rarely(length - 1 >= 10 or not digits_before(value + length, length, &number)):
+        return False
+    memcpy(slot, &number, sizeof(number))
+    return number <= <uint64_t>0xFFFFFFFF
+
+
+cdef inline bint int2_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint16_t number
+    if rarely(length != sizeof(number)):
+        return False
+    number = be16(value)
+    memcpy(slot, &number, sizeof(number))
+    return True
+
+
+cdef inline bint int4_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint32_t number
+    if rarely(length != sizeof(number)):
+        return False
+    number = be32(value)
+    memcpy(slot, &number, sizeof(number))
+    return True
+
+
+cdef inline bint int8_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t number
+    if rarely(length != sizeof(number)):
+        return False
+    number = be64(value)
+    memcpy(slot, &number, sizeof(number))
+    return True
+
+
+cdef inline bint oid_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t number
+    if rarely(length != 4):
+        return False
+    number = be32(value)
+    memcpy(slot, &number, sizeof(number))
+    return True
+
+
+cdef size_t bool_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(bool_text, bool_binary, 1, cells, start, out, codec)
+
+
+cdef size_t int2_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(int2_text, int2_binary, 2, cells, start, out, codec)
+
+
+cdef size_t int4_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(int4_text, int4_binary, 4, cells, start, out, codec)
+
+
+cdef size_t int8_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(int8_text, int8_binary, 8, cells, start, out, codec)
+
+
+cdef size_t oid_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(oid_text, oid_binary, 8, cells, start, out, codec)
+
+
 cdef bint numbers_codec(str name, Codec *codec):
     """Fill the decoders of a codec of this family; whether it is one."""
     if name == "bool":
-        codec.from_text, codec.from_binary = bool_from_text, bool_from_binary
+        codec.from_text, codec.from_binary, codec.block = bool_from_text, bool_from_binary, bool_block
     elif name == "int2":
-        codec.from_text, codec.from_binary = int2_from_text, int2_from_binary
+        codec.from_text, codec.from_binary, codec.block = int2_from_text, int2_from_binary, int2_block
     elif name == "int4":
-        codec.from_text, codec.from_binary = int4_from_text, int4_from_binary
+        codec.from_text, codec.from_binary, codec.block = int4_from_text, int4_from_binary, int4_block
     elif name == "int8":
-        codec.from_text, codec.from_binary = int8_from_text, int8_from_binary
+        codec.from_text, codec.from_binary, codec.block = int8_from_text, int8_from_binary, int8_block
     elif name == "oid":
-        codec.from_text, codec.from_binary = oid_from_text, oid_from_binary
+        codec.from_text, codec.from_binary, codec.block = oid_from_text, oid_from_binary, oid_block
     elif name == "xid8":
         codec.from_text, codec.from_binary = xid8_from_text, xid8_from_binary
     elif name == "money":

@@ -2,8 +2,11 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.string cimport memcpy
 
-from pgdecode._codec cimport Codec
+from pgdecode._block cimport fixed_block
+from pgdecode._codec cimport Cells, Codec
+from pgdecode._codecs.digits cimport digits_before
 from pgdecode._codecs.literal cimport (
     KIND_FINITE,
     KIND_INFINITE,
@@ -23,7 +26,7 @@ from pgdecode._codecs.wide cimport (
     wide_shift,
 )
 from pgdecode._column cimport Column, add_bytes, end_bytes, put_bytes
-from pgdecode._cursor cimport be16
+from pgdecode._cursor cimport be16, be64
 from pgdecode._fault cimport (
     FAULT_BAD_VALUE,
     FAULT_LIMIT_VALUE,
@@ -348,10 +351,85 @@ cdef FaultCode numeric_text_from_binary(
     return code if code != OK else end_bytes(out)
 
 
+# -- blocks: decimals of a word, with as many digits behind the point as the column has; see _block -------------------
+
+cdef inline void store_decimal(uint8_t *slot, uint64_t magnitude, bint negative) noexcept nogil:
+    """Write a decimal128 of less than 2**63."""
+    cdef uint64_t sign = 0 - <uint64_t>negative
+    cdef Wide wide
+    wide.low = (magnitude ^ sign) + negative
+    wide.high = 0 - (wide.low >> 63)
+    memcpy(slot, &wide, sizeof(wide))
+
+
+cdef inline bint numeric_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef size_t scale = <size_t>codec.scale
+    cdef size_t n_behind = scale + (scale != 0)
+    cdef uint64_t whole = 0
+    cdef uint64_t fraction = 0
+    cdef bint negative
+    cdef size_t n
+    if rarely(length <= n_behind):
+        return False
+    negative = value[0] == c"-"
+    n = length - n_behind - negative
+    if rarely(n - 1 >= 18 or n + scale > 18 or n + scale > <size_t>codec.precision):
+        return False
+    if rarely(not digits_before(value + negative + n, n, &whole)):
+        return False
+    if scale:
+        if rarely(value[negative + n] != c"." or not digits_before(value + length, scale, &fraction)):
+            return False
+    store_decimal(slot, whole * TENS[scale] + fraction, negative)
+    return True
+
+
+cdef inline bint numeric_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    cdef uint64_t header, word = 0
+    cdef size_t n, i
+    cdef int64_t weight, shift
+    cdef uint16_t group = 0, sign
+    if rarely(length < HEADER or length > HEADER + 8 or codec.scale > 18):
+        return False
+    header = be64(value)
+    n = header >> 48
+    weight = <int16_t>(header >> 32)
+    sign = <uint16_t>(header >> 16)
+    shift = DEC_DIGITS * (weight - <int64_t>n + 1) + codec.scale
+    if rarely(length != HEADER + 2 * n or (sign != NUMERIC_POS) & (sign != NUMERIC_NEG)):
+        return False
+    # Then no digit is hidden, and all digits with the shift are a word's.
+    if rarely(<int32_t>(header & 0xFFFF) != codec.scale or DEC_DIGITS * (weight + 1) + codec.scale > 18):
+        return False
+    if n == 0:
+        store_decimal(slot, 0, False)
+        return True
+    for i in range(n - 1):
+        group = be16(value + HEADER + 2 * i)
+        if rarely(group >= NBASE):
+            return False
+        word = word * NBASE + group
+    group = be16(value + HEADER + 2 * (n - 1))
+    if rarely(group >= NBASE or shift < -3):
+        return False
+    if shift >= 0:
+        word = (word * NBASE + group) * TENS[shift]
+    else:
+        if rarely(group % <uint16_t>TENS[-shift]):
+            return False
+        word = word * TENS[DEC_DIGITS + shift] + group // <uint16_t>TENS[-shift]
+    store_decimal(slot, word, sign == NUMERIC_NEG)
+    return codec.precision > 18 or word < TENS[codec.precision]
+
+
+cdef size_t numeric_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return fixed_block(numeric_text, numeric_binary, sizeof(Wide), cells, start, out, codec)
+
+
 cdef bint numeric_codec(str name, Codec *codec):
     """Fill the decoders of numeric for columns of decimals or of strings; whether it is one of them."""
     if name == "numeric":
-        codec.from_text, codec.from_binary = numeric_from_text, numeric_from_binary
+        codec.from_text, codec.from_binary, codec.block = numeric_from_text, numeric_from_binary, numeric_block
     elif name == "numeric_text":
         codec.from_text, codec.from_binary = numeric_text_from_text, numeric_text_from_binary
     else:

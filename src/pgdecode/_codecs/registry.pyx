@@ -2,8 +2,11 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from pgdecode._block cimport put_cells
+from pgdecode._codec cimport Cells
 from pgdecode._codecs.bits cimport bits_codec
 from pgdecode._codecs.containers cimport containers_codec
 from pgdecode._codecs.datetimes cimport datetimes_codec
@@ -14,8 +17,9 @@ from pgdecode._codecs.numbers cimport numbers_codec
 from pgdecode._codecs.numeric cimport numeric_codec
 from pgdecode._codecs.search cimport search_codec
 from pgdecode._codecs.texts cimport texts_codec
-from pgdecode._column cimport Column, finish_column, free_column, open_column, put_null, take_back
+from pgdecode._column cimport Column, finish_column, free_column, open_column, put_null
 from pgdecode._fault cimport FAULT_TOO_HIGH, FAULT_UNREPRESENTABLE, OK, Fault, FaultCode, error_of
+from pgdecode._sink cimport CELL_LEAD, Cell
 
 from pgdecode import pgtypes
 
@@ -47,45 +51,62 @@ cdef class CodecTree:
             self.codec.element = &self.element.codec
 
 
-def decode_values(pg_type, values, *, binary, typmod=-1, unrepresentable="error"):
-    """Decode values of one type, given by name, to a pyarrow array; None stays null."""
+def decode_values(pg_type, values, *, binary, typmod=-1, unrepresentable="error", blocks=True):
+    """Decode values of one type, given by name, to a pyarrow array, as rows do; None stays null.
+
+    Without `blocks` the decoder of single values alone is asked, as it is for what containers hold.
+    """
     cdef CodecTree tree
     cdef Column column
     cdef FaultCode code
     cdef Fault fault
-    cdef const uint8_t[::1] value
-    cdef uint8_t nothing = 0
-    cdef const uint8_t *data
-    cdef size_t n
+    cdef Cells cells
+    cdef const uint8_t[::1] payload
+    cdef Cell *cell = NULL
+    cdef size_t at = 0
     decoding = pgtypes.named(pg_type, typmod)
     if decoding is None:
         raise LookupError(f"there is no type {pg_type!r}")
     tree = CodecTree(decoding)
+    if not blocks:
+        tree.codec.block = NULL
+    values = [None if value is None else bytes(value) for value in values]
+    # Each value as it stands in a payload; one byte more, so that there is an address behind the last one.
+    payload = b"".join(bytes(CELL_LEAD) + (value or b"") for value in values) + b"\0"
     memset(&column, 0, sizeof(column))
+    cells.n = len(values)
+    cells.stride = 1
+    cells.first = cell = <Cell *>calloc(cells.n + 1, sizeof(Cell))
+    if cell == NULL:
+        raise MemoryError()
+    for value in values:
+        at += CELL_LEAD
+        cell.kind = b"n"[0] if value is None else b"b"[0] if binary else b"t"[0]
+        if value is not None:
+            cell.value = &payload[at]
+            cell.length = len(value)
+            at += cell.length
+        cell += 1
+    at = 0
     try:
         open_column(&column, decoding.arrow)
-        for row, item in enumerate(values):
-            n = column.n
-            if item is None:
-                code = put_null(&column)
-            else:
-                value = item
-                data = &value[0] if value.shape[0] else &nothing
-                decoder = tree.codec.from_binary if binary else tree.codec.from_text
-                code = decoder(data, <size_t>value.shape[0], &column, &tree.codec)
-            if code != OK:
-                take_back(&column, n)
-                if unrepresentable == "null" and FAULT_UNREPRESENTABLE <= code <= FAULT_TOO_HIGH:
-                    put_null(&column)
-                    continue
-                memset(&fault, 0, sizeof(fault))
-                fault.code = code
-                fault.row = row
-                fault.relation = fault.column = -1
-                fault.tag = b"I"[0]
-                fault.expected = -1
-                fault.seen = len(item)
-                raise error_of(&fault, (f"{pg_type} value",), True)
+        while at < cells.n:
+            code = put_cells(&cells, &at, &column, &tree.codec)
+            if code == OK:
+                break
+            if unrepresentable == "null" and FAULT_UNREPRESENTABLE <= code <= FAULT_TOO_HIGH:
+                put_null(&column)
+                at += 1
+                continue
+            memset(&fault, 0, sizeof(fault))
+            fault.code = code
+            fault.row = at
+            fault.relation = fault.column = -1
+            fault.tag = b"I"[0]
+            fault.expected = -1
+            fault.seen = cells.first[at].length
+            raise error_of(&fault, (f"{pg_type} value",), True)
         return finish_column(&column, decoding.arrow)
     finally:
         free_column(&column)
+        free(<void *>cells.first)

@@ -4,10 +4,11 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memchr, memcpy
 
-from pgdecode._codec cimport Codec
+from pgdecode._block cimport bytes_block
+from pgdecode._codec cimport Cells, Codec
 from pgdecode._codecs._rendering cimport MAX_DIGITS, make_room, write_decimal
 from pgdecode._column cimport Column, end_bytes, put_bytes
-from pgdecode._cursor cimport be32
+from pgdecode._cursor cimport be32, be64, put_be64
 from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_ENCODING, FAULT_WRONG_SIZE, OK, FaultCode, rarely
 from pgdecode._utf8 cimport utf8_prefix
 
@@ -17,15 +18,18 @@ cdef bint texts_codec(str name, Codec *codec):
     if name == "text":
         codec.from_text = text_from_text
         codec.from_binary = text_from_binary
+        codec.block = text_block
     elif name == "jsonb" or name == "jsonpath" or name == "ltree":
         codec.from_text = text_from_text
         codec.from_binary = versioned_from_binary
+        codec.block = versioned_block
     elif name == "char":
         codec.from_text = char_from_text
         codec.from_binary = char_from_binary
     elif name == "bytea":
         codec.from_text = bytea_from_text
         codec.from_binary = bytea_from_binary
+        codec.block = bytea_block
     elif name == "reg":
         codec.from_text = text_from_text
         codec.from_binary = reg_from_binary
@@ -211,3 +215,118 @@ cdef FaultCode reg_from_binary(const uint8_t *value, size_t length, Column *out,
     if length != 4:
         return FAULT_WRONG_SIZE
     return put_bytes(out, digits, <size_t>(write_decimal(digits, be32(value)) - digits))
+
+
+# -- blocks: see _block ----------------------------------------------------------------------------------------------
+
+cdef inline uint64_t unlike_text(uint64_t word) noexcept nogil:
+    """High bits of bytes that are NUL or not ASCII, and perhaps of some behind a NUL; 0 where there are none."""
+    return (word | (word - <uint64_t>0x0101010101010101)) & <uint64_t>0x8080808080808080
+
+
+cdef inline uint64_t copy_word(const uint8_t *text, uint8_t *to) noexcept nogil:
+    """Copy eight bytes, and tell whether they are plain."""
+    cdef uint64_t word = 0
+    memcpy(&word, text, 8)
+    memcpy(to, &word, 8)
+    return unlike_text(word)
+
+
+cdef uint8_t *copy_other_text(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Copy text that is long or not ASCII; NULL where it is no text."""
+    if check_text(value, length) != OK:
+        return NULL
+    memcpy(to, value, length)
+    return to + length
+
+
+cdef inline uint8_t *copy_text(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
+    """Copy text as words, which overlap in the middle, so that few branches depend on the length."""
+    cdef uint64_t word, unlike
+    if length <= 8:
+        if length == 0:
+            return to
+        # The word that ends with the text; 1s stand in for what is behind it then.
+        word = be64(value + length - 8) << (64 - 8 * length)
+        put_be64(to, word)
+        unlike = unlike_text(word | <uint64_t>0x0101010101010101 >> 8 * (length - 1) >> 8)
+    elif length <= 16:
+        unlike = copy_word(value, to) | copy_word(value + length - 8, to + length - 8)
+    elif length <= 32:
+        unlike = copy_word(value, to) | copy_word(value + 8, to + 8)
+        unlike |= copy_word(value + length - 16, to + length - 16) | copy_word(value + length - 8, to + length - 8)
+    else:
+        return copy_other_text(value, length, to)
+    return copy_other_text(value, length, to) if rarely(unlike) else to + length
+
+
+cdef inline uint8_t *copy_versioned(
+    const uint8_t *value, size_t length, uint8_t *to, const Codec *codec
+) noexcept nogil:
+    if rarely(length == 0 or value[0] != 1):
+        return NULL
+    return copy_text(value + 1, length - 1, to, codec)
+
+
+cdef inline uint64_t pack_digits(uint64_t word, uint64_t *wrong) noexcept nogil:
+    """The four bytes, lowest, that eight hexadecimal digits in either case stand for."""
+    cdef uint64_t high = word & <uint64_t>0x8080808080808080
+    cdef uint64_t low = word & <uint64_t>0x7F7F7F7F7F7F7F7F
+    cdef uint64_t small = low | <uint64_t>0x2020202020202020
+    # The high bit says: from 0 on, past 9; from a on, past f.
+    cdef uint64_t digit = (low + <uint64_t>0x5050505050505050) & ~(low + <uint64_t>0x4646464646464646)
+    cdef uint64_t letter = (small + <uint64_t>0x1F1F1F1F1F1F1F1F) & ~(small + <uint64_t>0x1919191919191919)
+    wrong[0] |= high | (~(digit | letter) & <uint64_t>0x8080808080808080)
+    # A letter's low four bits are one less than from ten on; its bit 6 is set.
+    low = (low & <uint64_t>0x0F0F0F0F0F0F0F0F) + 9 * (low >> 6 & <uint64_t>0x0101010101010101)
+    low = (low >> 4 | low) & <uint64_t>0x00FF00FF00FF00FF
+    low = (low >> 8 | low) & <uint64_t>0x0000FFFF0000FFFF
+    return (low >> 16 | low) & <uint64_t>0xFFFFFFFF
+
+
+cdef inline uint8_t *hex_bytes(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
+    """Bytes of the hex format, eight digits at a time."""
+    cdef const uint8_t *at
+    cdef const uint8_t *end = value + length
+    cdef uint64_t wrong = 0
+    cdef uint64_t four
+    cdef size_t rest
+    if rarely(length < 2 or length & 1 or value[0] != c"\\" or value[1] != c"x"):
+        return NULL
+    at = value + 2
+    while end - at >= 8:
+        four = pack_digits(be64(at), &wrong)
+        put_be64(to, four << 32)
+        at += 8
+        to += 4
+    rest = <size_t>(end - at)
+    if rest:
+        # The word that ends with the digits; zeros stand in for what is in front of them.
+        four = be64(end - 8) & (<uint64_t>1 << 8 * rest) - 1
+        four = pack_digits(four | <uint64_t>0x3030303030303030 << 8 * rest, &wrong)
+        put_be64(to, four << (64 - 4 * rest))
+        to += rest >> 1
+    return NULL if rarely(wrong) else to
+
+
+cdef inline uint8_t *copy_bytes(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
+    if length > 16:
+        memcpy(to, value, length)
+    elif length > 8:
+        memcpy(to, value, 8)
+        memcpy(to + length - 8, value + length - 8, 8)
+    elif length:
+        put_be64(to, be64(value + length - 8) << (64 - 8 * length))
+    return to + length
+
+
+cdef size_t text_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return bytes_block(copy_text, copy_text, cells, start, out, codec)
+
+
+cdef size_t versioned_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return bytes_block(copy_text, copy_versioned, cells, start, out, codec)
+
+
+cdef size_t bytea_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    return bytes_block(hex_bytes, copy_bytes, cells, start, out, codec)
