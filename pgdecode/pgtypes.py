@@ -2,14 +2,15 @@
 
 How to add a type: one line in `TYPES` with its OIDs (from pg_type of a server), the name of its codec and its Arrow
 type; a codec that does not exist yet is a pair `<pgtype>_from_text`, `<pgtype>_from_binary` in its family's file under
-src/pgdecode/_codecs/, made known to that family's finder. A type of an extension has no fixed OID: it goes into
+src/pgdecode/_codecs/, made known to that family's finder. Where the Arrow type is no string, a second codec of the
+name `<codec>_text` prints the binary form as PostgreSQL does (forms.pyx and its neighbours). A type of an extension has no fixed OID: it goes into
 `NAMED`, and is recognised by the name that the stream's Type message gives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ class Decoding:
     scale: int = 0
     delimiter: str = ","
     element: Decoding | None = None
+    fields: tuple[Decoding, ...] = ()
 
 
 def _as(arrow: pa.DataType) -> Callable[[int], pa.DataType]:
@@ -194,6 +196,18 @@ def multirange_of(item: Decoding) -> Decoding:
     return Decoding("multirange", pa.list_(item.arrow), element=item)
 
 
+def as_text(decoding: Decoding) -> Decoding:
+    """How the same type is decoded to a string column: PostgreSQL's own text form, whatever the form of the payload.
+
+    Binary values are printed as by PostgreSQL 12 and later with ISO dates, postgres intervals, UTC, hexadecimal bytea
+    and the shortest floats; text stays as it was sent. A type that is a string column anyway stays as it is.
+    """
+    if decoding.arrow == pa.string():
+        return decoding
+    element = None if decoding.element is None else as_text(decoding.element)
+    return replace(decoding, codec=decoding.codec + "_text", arrow=pa.string(), element=element)
+
+
 def named(name: str, typmod: int = -1) -> Decoding | None:
     """How the type of a name is decoded: "int4", "int4[]", "_int4", "numeric(12,2)" goes by its modifier."""
     if name.endswith("[]") or name.startswith("_"):
@@ -201,6 +215,8 @@ def named(name: str, typmod: int = -1) -> Decoding | None:
         return None if element is None else array_of(element)
     if name in _BY_NAME:
         return scalar(name, typmod)
+    if name == "record":
+        return RECORD
     for item in RANGES:
         if name == item.name:
             return range_of(scalar(item.bound))
@@ -230,3 +246,16 @@ def _by_oid() -> dict[int, str]:
 
 
 NAME_BY_OID: Mapping[int, str] = _by_oid()
+
+
+def _record() -> Decoding:
+    fields = []
+    for oid, name in sorted(NAME_BY_OID.items()):
+        decoding = named(name)
+        if decoding is not None:
+            fields.append(replace(as_text(decoding), oid=oid))
+    return Decoding("record", pa.string(), fields=tuple(fields))
+
+
+# A composite whose fields nobody describes: in binary, each carries its type's OID.
+RECORD = _record()

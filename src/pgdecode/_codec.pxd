@@ -17,6 +17,8 @@ cdef struct Codec:
     Decoder from_text
     Decoder from_binary
     const Codec *element   # of an array, range, multirange or vector; NULL elsewhere
+    const Codec *fields    # of a record: text forms of all types that it may have, ascending by OID; NULL elsewhere
+    size_t n_fields
     int32_t precision      # of a decimal
     int32_t scale
     uint32_t oid           # of the type, for what names it in its binary form
