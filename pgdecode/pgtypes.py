@@ -3,8 +3,8 @@
 How to add a type: one line in `TYPES` with its OIDs (from pg_type of a server), the name of its codec and its Arrow
 type; a codec that does not exist yet is a pair `<pgtype>_from_text`, `<pgtype>_from_binary` in its family's file under
 src/pgdecode/_codecs/, made known to that family's finder. Where the Arrow type is no string, a second codec of the
-name `<codec>_text` prints the binary form as PostgreSQL does (forms.pyx and its neighbours). A type of an extension has no fixed OID: it goes into
-`NAMED`, and is recognised by the name that the stream's Type message gives.
+name `<codec>_text` prints the binary form as PostgreSQL does (forms.pyx and its neighbours). A type of an extension has
+no fixed OID: it goes into `NAMED`, and is recognised by the name that the stream's Type message gives.
 """
 
 from __future__ import annotations
@@ -205,7 +205,8 @@ def as_text(decoding: Decoding) -> Decoding:
     if decoding.arrow == pa.string():
         return decoding
     element = None if decoding.element is None else as_text(decoding.element)
-    return replace(decoding, codec=decoding.codec + "_text", arrow=pa.string(), element=element)
+    fields = tuple(as_text(field) for field in decoding.fields)
+    return replace(decoding, codec=decoding.codec + "_text", arrow=pa.string(), element=element, fields=fields)
 
 
 def named(name: str, typmod: int = -1) -> Decoding | None:

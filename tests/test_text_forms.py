@@ -277,6 +277,18 @@ def test_any_composite_is_printed_as_the_server_would(fields: list[str | None]) 
     assert printed("record", [binary]) == [f"({','.join(expected)})"]
 
 
+def test_a_composite_of_described_fields_is_printed_by_them() -> None:
+    fields = (as_text(scalar("int4")), scalar("text"), replace(scalar("text"), oid=0))
+    form = Decoding("composite_text", pa.string(), fields=fields)
+    number = struct.pack(">I", 23) + sized(struct.pack(">i", 7))
+    enum = struct.pack(">I", 20000) + sized(b"so so")
+    text = struct.pack(">I", 25) + sized(None)
+    assert printed(form, [struct.pack(">i", 3) + number + text + enum]) == ['(7,,"so so")']
+    for bad in (struct.pack(">i", 2) + number + text, struct.pack(">i", 3) + text + number + enum):
+        with pytest.raises(pgdecode.BadValue):
+            printed(form, [bad])
+
+
 @given(st.lists(st.tuples(TEXTS, st.none() | TEXTS), max_size=5))
 def test_any_hstore_is_printed_as_the_server_would(pairs: list[tuple[str, str | None]]) -> None:
     def always(text: str) -> str:

@@ -115,7 +115,8 @@ cdef inline FaultCode put_bytes(Column *column, const uint8_t *bytes, size_t len
 cdef inline void reopen(Column *column) noexcept nogil:
     """Take the end off the last item of text, so that more can be added to it."""
     column.n -= 1
-    column.valid.size -= 1
+    if column.valid.size:
+        column.valid.size -= 1
     column.ends.size -= sizeof(int32_t)
 
 

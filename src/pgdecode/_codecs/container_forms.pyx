@@ -8,7 +8,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from pgdecode._codec cimport Codec
+from pgdecode._codec cimport Codec, is_of_type
 from pgdecode._codecs._rendering cimport MAX_DIGITS, MAX_RENDERED, make_room, write_byte, write_decimal
 from pgdecode._codecs._shortest cimport MAX_FLOAT_TEXT, write_float4
 from pgdecode._codecs.containers cimport (
@@ -219,7 +219,7 @@ cdef FaultCode take_head(
     # An enum's or domain's elements carry an OID of their own; a built-in type's must be the one expected.
     if n_dimensions[0] > MAX_DIMENSIONS or be32(head + 4) > 1:
         return FAULT_BAD_VALUE
-    if codec.element.oid and be32(head + 8) != codec.element.oid:
+    if not is_of_type(codec.element, be32(head + 8)):
         return FAULT_BAD_VALUE
     dimensions[0] = take(cursor, 8 * <size_t>n_dimensions[0])
     if dimensions[0] == NULL:
@@ -496,19 +496,35 @@ cdef const Codec *codec_of(const Codec *codec, uint32_t oid) noexcept nogil:
     return &codec.fields[low] if low < codec.n_fields and codec.fields[low].oid == oid else NULL
 
 
-cdef FaultCode record_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append a composite, `(1,"a b",)`, of Int32 number of fields, then each one's type OID, Int32 length and bytes.
+cdef FaultCode add_field(Cursor *cursor, Column *out, const Codec *codec, size_t i, bint by_oid) noexcept nogil:
+    """Add one field of a composite: its type's OID, an Int32 length, -1 for null, and its bytes."""
+    cdef const uint8_t *p = take(cursor, 4)
+    cdef const uint8_t *value = NULL
+    cdef const Codec *field
+    cdef uint32_t length = 0
+    cdef size_t start = out.data.size
+    cdef FaultCode code = take_item(cursor, &value, &length) if p != NULL else FAULT_BAD_VALUE
+    if code != OK:
+        return code
+    field = codec_of(codec, be32(p)) if by_oid else &codec.fields[i]
+    if not by_oid and not is_of_type(field, be32(p)):
+        return FAULT_BAD_VALUE
+    if value == NULL:
+        return OK
+    if field == NULL:
+        return FAULT_UNKNOWN_TYPE
+    code = add_value(value, length, out, field)
+    return quote(out, start, OF_FIELD, 0) if code == OK else code
 
-    Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE; UNKNOWN_TYPE for a field, unless null, of a type that no OID names;
-    those of the fields. Source: record_out and record_send, utils/adt/rowtypes.c.
-    """
+
+cdef FaultCode put_composite(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec, bint by_oid
+) noexcept nogil:
+    """Append `(1,"a b",)` of an Int32 number of fields and the fields."""
     cdef Cursor cursor
     cdef const uint8_t *p
-    cdef const uint8_t *field = NULL
-    cdef const Codec *known
     cdef size_t begin = out.data.size
-    cdef size_t start
-    cdef uint32_t n, i, n_bytes = 0
+    cdef uint32_t n, i
     cdef FaultCode code
     cursor.at = value
     cursor.end = value + length
@@ -517,31 +533,41 @@ cdef FaultCode record_from_binary(const uint8_t *value, size_t length, Column *o
         return FAULT_WRONG_SIZE
     n = be32(p)
     # Each field takes 8 bytes at least.
-    if n > bytes_left(cursor) // 8:
+    if n > bytes_left(cursor) // 8 or not by_oid and n != codec.n_fields:
         return FAULT_BAD_VALUE
     code = add_byte(out, c"(")
     for i in range(n):
         if code == OK and i:
             code = add_byte(out, c",")
-        p = take(&cursor, 4)
         if code == OK:
-            code = take_item(&cursor, &field, &n_bytes) if p != NULL else FAULT_BAD_VALUE
+            code = add_field(&cursor, out, codec, i, by_oid)
         if code != OK:
             return code
-        if field == NULL:
-            continue
-        known = codec_of(codec, be32(p))
-        if known == NULL:
-            return FAULT_UNKNOWN_TYPE
-        start = out.data.size
-        code = add_value(field, n_bytes, out, known)
-        if code == OK:
-            code = quote(out, start, OF_FIELD, 0)
         if rarely(out.data.size - begin > MAX_RENDERED):
             return FAULT_LIMIT_VALUE
     if code == OK:
         code = add_byte(out, c")")
     return finish(cursor, out) if code == OK else code
+
+
+cdef FaultCode record_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append a composite whose fields nobody has described, by the OIDs of their types.
+
+    Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE; UNKNOWN_TYPE for a field, unless null, of a type that no OID names;
+    those of the fields. Source: record_out and record_send, utils/adt/rowtypes.c.
+    """
+    return put_composite(value, length, out, codec, True)
+
+
+cdef FaultCode composite_text_from_binary(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append a composite whose fields are described.
+
+    Faults: WRONG_SIZE, LIMIT_VALUE; BAD_VALUE for another number of fields, or a field of another type; those of the
+    fields. Source: as record's.
+    """
+    return put_composite(value, length, out, codec, False)
 
 
 cdef bint container_forms_codec(str name, Codec *codec):
@@ -560,6 +586,8 @@ cdef bint container_forms_codec(str name, Codec *codec):
         codec.from_binary = vector_text_from_binary
     elif name == "halfvec_text":
         codec.from_binary = halfvec_text_from_binary
+    elif name == "composite_text":
+        codec.from_binary = composite_text_from_binary
     elif name == "record":
         codec.from_binary = record_from_binary
     else:
