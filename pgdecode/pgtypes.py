@@ -209,6 +209,37 @@ def as_text(decoding: Decoding) -> Decoding:
     return replace(decoding, codec=decoding.codec + "_text", arrow=pa.string(), element=element, fields=fields)
 
 
+# date, time, timestamp, timestamptz, interval, numeric: they have infinities, NaN or 24:00:00.
+_PARTIAL = frozenset({1082, 1083, 1114, 1184, 1186, 1700})
+
+
+def _is_partial(decoding: Decoding) -> bool:
+    # A string holds all values of its type, and so does a float of a numeric.
+    exact = decoding.arrow == pa.string() or pa.types.is_floating(decoding.arrow)
+    return decoding.oid in _PARTIAL and not exact
+
+
+def is_partial(decoding: Decoding) -> bool:
+    """Whether PostgreSQL has values of the type that the Arrow type has not, arrays of more dimensions among them."""
+    parts = (decoding.element, *decoding.fields)
+    if decoding.arrow == pa.string():
+        return False
+    return decoding.codec == "array" or _is_partial(decoding) or any(part and is_partial(part) for part in parts)
+
+
+def clamped(decoding: Decoding) -> Decoding:
+    """How the same type is decoded where values past the Arrow type's range are to be the nearest one in it.
+
+    These are the lowest and the highest value that both PostgreSQL and the Arrow type have: 4714-11-24 BC, and
+    5874897-12-31 of a date or 294247-01-10 04:00:54.775807 of a timestamp; 23:59:59.999999; nines of a numeric; an
+    interval whose fields are all at their ends. Elements of arrays and bounds of ranges are clamped too.
+    """
+    if _is_partial(decoding):
+        return replace(decoding, codec="clamped", element=decoding)
+    element = None if decoding.element is None else clamped(decoding.element)
+    return replace(decoding, element=element, fields=tuple(clamped(field) for field in decoding.fields))
+
+
 def named(name: str, typmod: int = -1) -> Decoding | None:
     """How the type of a name is decoded: "int4", "int4[]", "_int4", "numeric(12,2)" goes by its modifier."""
     if name.endswith("[]") or name.startswith("_"):

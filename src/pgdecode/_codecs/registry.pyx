@@ -6,6 +6,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from pgdecode._codecs.bits cimport bits_codec
+from pgdecode._codecs.clamped cimport clamped_codec
 from pgdecode._codecs.container_forms cimport container_forms_codec
 from pgdecode._codecs.containers cimport containers_codec
 from pgdecode._codecs.datetimes cimport datetimes_codec
@@ -43,6 +44,7 @@ cdef class CodecTree:
             or forms_codec(name, &self.codec)
             or moment_forms_codec(name, &self.codec)
             or container_forms_codec(name, &self.codec)
+            or clamped_codec(name, &self.codec)
         ):
             raise LookupError(f"there is no codec {name!r}")
         self.codec.precision = decoding.precision
