@@ -9,6 +9,7 @@ no fixed OID: it goes into `NAMED`, and is recognised by the name that the strea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -61,6 +62,11 @@ def _numeric(typmod: int) -> pa.DataType:
     return pa.decimal128(*modifier)
 
 
+def _money(typmod: int) -> pa.DataType:
+    # PostgreSQL's money has no modifier: this one is the caller's, see `named`. 10 is the most that cash.c prints.
+    return pa.decimal128(19, typmod) if 0 <= typmod <= 10 else pa.string()
+
+
 INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
 
 _string = _as(pa.string())
@@ -95,7 +101,7 @@ TYPES: tuple[PgType, ...] = (
     PgType(705, 0, "unknown", "text", _string),
     PgType(718, 719, "circle", "circle", _string),
     PgType(774, 775, "macaddr8", "macaddr8", _string),
-    PgType(790, 791, "money", "money", _string),
+    PgType(790, 791, "money", "money", _money),
     PgType(829, 1040, "macaddr", "macaddr", _string),
     PgType(869, 1041, "inet", "inet", _string),
     PgType(1042, 1014, "bpchar", "text", _string),
@@ -165,6 +171,8 @@ def scalar(name: str, typmod: int = -1) -> Decoding:
     """How a scalar type is decoded; KeyError where there is no such type."""
     item = _BY_NAME[name]
     arrow = item.arrow(typmod)
+    if item.codec == "money" and pa.types.is_decimal(arrow):
+        return Decoding("money_decimal", arrow, item.oid, arrow.precision, arrow.scale)
     if item.codec != "numeric":
         return Decoding(item.codec, arrow, item.oid, delimiter=item.delimiter)
     if not pa.types.is_decimal(arrow):
@@ -241,12 +249,18 @@ def clamped(decoding: Decoding) -> Decoding:
 
 
 def named(name: str, typmod: int = -1) -> Decoding | None:
-    """How the type of a name is decoded: "int4", "int4[]", "_int4", "numeric(12,2)" goes by its modifier."""
+    """How the type of a name is decoded: "int4", "int4[]", "_int4"; "numeric(12,2)" goes by its modifier.
+
+    "money(2)" is money of two digits behind the point, which only the server's lc_monetary knows: a decimal in both
+    forms. Plain "money" is text as the server printed it, and in binary a fault.
+    """
     if name.endswith("[]") or name.startswith("_"):
         element = named(name[:-2] if name.endswith("[]") else name[1:], typmod)
         return None if element is None else array_of(element)
     if name in _BY_NAME:
         return scalar(name, typmod)
+    if money := re.fullmatch(r"money\((\d|10)\)", name):
+        return scalar("money", int(money[1]))
     if name == "record":
         return RECORD
     for item in RANGES:

@@ -37,7 +37,9 @@ def decode_rows(
     relation : Relation
         The columns' names, types and modifiers, as the stream sent them: `decode` gives one.
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
-        What types are that the stream does not describe: {"public.price": "numeric"}.
+        What types are that the stream does not describe: {"public.price": "numeric"}; {790: "money(2)"} says how many
+        digits of money are its fraction, which its binary form does not tell; "record" is a composite in binary, text
+        in PostgreSQL's form, if its fields are of built-in types.
     type_messages : iterable of Type, optional
         The stream's Type messages: they give domains, hstore, citext and pgvector their meaning by name.
     mode : {"FAILFAST", "PERMISSIVE"}

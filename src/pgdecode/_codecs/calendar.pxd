@@ -2,16 +2,8 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from pgdecode._codecs._rendering cimport write_byte, write_decimal
+from pgdecode._codecs._rendering cimport write_byte, write_padded
 from pgdecode._codecs.clock cimport US_PER_SECOND
-
-
-cdef inline uint8_t *write_padded(uint8_t *at, uint64_t number, uint64_t smallest) noexcept nogil:
-    """Write a number with zeros in front of one below `smallest`, a power of ten: as many digits as that has."""
-    while smallest > 1 and number < smallest:
-        at = write_byte(at, c"0")
-        smallest //= 10
-    return write_decimal(at, number)
 
 
 cdef inline uint8_t *write_clock(uint8_t *at, uint64_t us) noexcept nogil:

@@ -14,6 +14,7 @@ from pgdecode._codecs.forms cimport forms_codec
 from pgdecode._codecs.geometric cimport geometric_codec
 from pgdecode._codecs.intervals cimport intervals_codec
 from pgdecode._codecs.moment_forms cimport moment_forms_codec
+from pgdecode._codecs.money cimport money_codec
 from pgdecode._codecs.network cimport network_codec
 from pgdecode._codecs.numbers cimport numbers_codec
 from pgdecode._codecs.numeric cimport numeric_codec
@@ -45,6 +46,7 @@ cdef class CodecTree:
             or moment_forms_codec(name, &self.codec)
             or container_forms_codec(name, &self.codec)
             or clamped_codec(name, &self.codec)
+            or money_codec(name, &self.codec)
         ):
             raise LookupError(f"there is no codec {name!r}")
         self.codec.precision = decoding.precision
