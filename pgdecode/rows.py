@@ -37,14 +37,21 @@ def decode_rows(
     relation : Relation
         The columns' names, types and modifiers, as the stream sent them: `decode` gives one.
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
-        What types are that the stream does not describe: {"public.price": "numeric"}.
+        What types are that the stream does not describe: {"public.price": "numeric"}; {790: "money(2)"} says how many
+        digits of money are its fraction, which its binary form does not tell; "record" is a composite in binary, text
+        in PostgreSQL's form, if its fields are of built-in types.
     type_messages : iterable of Type, optional
         The stream's Type messages: they give domains, hstore, citext and pgvector their meaning by name.
     mode : {"FAILFAST", "PERMISSIVE"}
         Raise on the first bad row or value; or null the row, where the message is malformed, or the one value, and
         say why in `_error`.
-    unrepresentable : {"error", "null"}
-        What to make of a value that PostgreSQL has and the Arrow type has not: NaN in a decimal, infinity in a date.
+    unrepresentable : {"error", "null", "clamp", "text"}
+        What to make of a value that PostgreSQL has and the Arrow type has not: NaN in a decimal, infinity in a date,
+        24:00:00, year 294276, more than one dimension of an array. "null" leaves it out without a word. "clamp" takes
+        the lowest or the highest value that both have (`pgtypes.clamped` lists them), also for an array's elements
+        and a range's bounds; NaN and dimensions are neither low nor high, and remain an error. "text" makes a string
+        column of every column whose type has such values: dates, times, timestamps, intervals, numeric(p, s), arrays,
+        and ranges of these. It holds PostgreSQL's own text (`pgtypes.as_text`), and `pg:form` in its metadata says so.
     limits : Limits
         Sizes past which a payload is refused.
     strict_flags : bool
@@ -53,7 +60,7 @@ def decode_rows(
     Returns
     -------
     pa.RecordBatch
-        One row per payload; the schema is `relations.row_schema(relation, types, type_messages)`. `_op` is insert,
+        One row per payload; the schema is `relations.row_schema` with the same arguments. `_op` is insert,
         update or delete; the table's columns hold the new values, or for a delete the old ones that were sent. A
         TOAST value that an update did not send is filled from the old row where that has it; otherwise it is null,
         and its column's name is in `_unchanged`. Timestamps are microseconds, UTC where the type has a zone.
@@ -67,16 +74,14 @@ def decode_rows(
     """
     if mode not in ("FAILFAST", "PERMISSIVE"):
         raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
-    if unrepresentable not in ("error", "null"):
-        raise ValueError(f'unrepresentable is "error" or "null", not {unrepresentable!r}')
     known = list(type_messages)
-    schema = row_schema(relation, types, known)
+    schema = row_schema(relation, types, known, unrepresentable)
     source = Source(payload_parts(payloads))
     rows = Rows(
         source,
         relation.relation_id,
         [column.name for column in relation.columns],
-        decodings(relation, types, known),
+        decodings(relation, types, known, unrepresentable),
         limits,
         strict_flags,
         mode == "PERMISSIVE",

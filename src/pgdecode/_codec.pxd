@@ -29,7 +29,14 @@ cdef struct Codec:
     Decoder from_binary
     BlockDecoder block     # NULL where a type has none
     const Codec *element   # of an array, range, multirange or vector; NULL elsewhere
+    const Codec *fields    # of a composite in order; of a record all types that its fields may have, ascending by OID
+    size_t n_fields
     int32_t precision      # of a decimal
     int32_t scale
     uint32_t oid           # of the type, for what names it in its binary form
     uint8_t delimiter      # between the elements of an array of it: a comma, but a semicolon for box
+
+
+cdef inline bint is_of_type(const Codec *codec, uint32_t oid) noexcept nogil:
+    """Whether the OID that a container sends with an element or field is what was to be expected of it."""
+    return codec.oid == 0 or codec.oid == oid

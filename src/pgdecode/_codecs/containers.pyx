@@ -10,17 +10,16 @@ from libc.string cimport memcpy
 
 from pgdecode._cursor cimport Cursor, be16, be32, bytes_left, take
 from pgdecode._codec cimport Codec
+from pgdecode._codecs.texts cimport check_text
 from pgdecode._column cimport Column, add_bytes, end_list, mark, put_bool, put_bytes, put_float, put_null
 from pgdecode._fault cimport (
     FAULT_BAD_VALUE,
-    FAULT_ENCODING,
     FAULT_UNKNOWN_TYPE,
     FAULT_UNREPRESENTABLE,
     FAULT_WRONG_SIZE,
     OK,
     FaultCode,
 )
-from pgdecode._utf8 cimport utf8_prefix
 
 cdef enum:
     # Children of a range's column, in the order of pgtypes.range_of.
@@ -30,24 +29,11 @@ cdef enum:
     UPPER_INCLUSIVE
     EMPTY
 
-cdef enum RangeFlag:
-    # rangetypes.h
-    RANGE_EMPTY = 0x01
-    RANGE_LB_INC = 0x02
-    RANGE_UB_INC = 0x04
-    RANGE_LB_INF = 0x08
-    RANGE_UB_INF = 0x10
-
 cdef struct Token:
     # One element of a container's text.
     const uint8_t *text
     size_t length
     bint quoted
-
-
-cdef inline bint is_blank(uint8_t byte) noexcept nogil:
-    """array_isspace: what the server skips around elements."""
-    return byte == c" " or 9 <= byte <= 13
 
 
 cdef FaultCode unquote(Cursor *cursor, Column *scratch, bint doubled, Token *token) noexcept nogil:
@@ -428,9 +414,8 @@ cdef FaultCode multirange_from_binary(
 # -- hstore ----------------------------------------------------------------------------------------------------------
 
 cdef FaultCode put_text(Column *column, const uint8_t *text, size_t length) noexcept nogil:
-    if utf8_prefix(text, length) != length:
-        return FAULT_ENCODING
-    return put_bytes(column, text, length)
+    cdef FaultCode code = check_text(text, length)
+    return put_bytes(column, text, length) if code == OK else code
 
 
 cdef FaultCode hstore_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:

@@ -4,7 +4,11 @@ from pgdecode._codec cimport Codec
 
 
 cdef class CodecTree:
-    """A codec with those of its elements, which stay where they are as long as this object."""
+    """A codec with those of its elements and fields, which stay where they are as long as this object."""
 
     cdef Codec codec
     cdef CodecTree element
+    cdef list trees     # of the fields
+    cdef Codec *fields
+
+    cdef int keep_fields(self, tuple fields) except -1

@@ -8,10 +8,15 @@ from libc.string cimport memset
 from pgdecode._block cimport put_cells
 from pgdecode._codec cimport Cells
 from pgdecode._codecs.bits cimport bits_codec
+from pgdecode._codecs.clamped cimport clamped_codec
+from pgdecode._codecs.container_forms cimport container_forms_codec
 from pgdecode._codecs.containers cimport containers_codec
 from pgdecode._codecs.datetimes cimport datetimes_codec
+from pgdecode._codecs.forms cimport forms_codec
 from pgdecode._codecs.geometric cimport geometric_codec
 from pgdecode._codecs.intervals cimport intervals_codec
+from pgdecode._codecs.moment_forms cimport moment_forms_codec
+from pgdecode._codecs.money cimport money_codec
 from pgdecode._codecs.network cimport network_codec
 from pgdecode._codecs.numbers cimport numbers_codec
 from pgdecode._codecs.numeric cimport numeric_codec
@@ -40,6 +45,11 @@ cdef class CodecTree:
             or intervals_codec(name, &self.codec)
             or network_codec(name, &self.codec)
             or search_codec(name, &self.codec)
+            or forms_codec(name, &self.codec)
+            or moment_forms_codec(name, &self.codec)
+            or container_forms_codec(name, &self.codec)
+            or clamped_codec(name, &self.codec)
+            or money_codec(name, &self.codec)
         ):
             raise LookupError(f"there is no codec {name!r}")
         self.codec.precision = decoding.precision
@@ -49,10 +59,27 @@ cdef class CodecTree:
         if decoding.element is not None:
             self.element = CodecTree(decoding.element)
             self.codec.element = &self.element.codec
+        if decoding.fields:
+            self.keep_fields(decoding.fields)
+
+    cdef int keep_fields(self, tuple fields) except -1:
+        cdef size_t i
+        self.trees = [CodecTree(field) for field in fields]
+        self.fields = <Codec *>calloc(len(fields), sizeof(Codec))
+        if self.fields == NULL:
+            raise MemoryError()
+        for i in range(<size_t>len(fields)):
+            self.fields[i] = (<CodecTree>self.trees[i]).codec
+        self.codec.fields = self.fields
+        self.codec.n_fields = len(fields)
+        return 0
+
+    def __dealloc__(self):
+        free(self.fields)
 
 
 def decode_values(pg_type, values, *, binary, typmod=-1, unrepresentable="error", blocks=True):
-    """Decode values of one type, given by name, to a pyarrow array, as rows do; None stays null.
+    """Decode values of one type, a name or a Decoding, to a pyarrow array, as rows do; None stays null.
 
     Without `blocks` the decoder of single values alone is asked, as it is for what containers hold.
     """
@@ -64,7 +91,8 @@ def decode_values(pg_type, values, *, binary, typmod=-1, unrepresentable="error"
     cdef const uint8_t[::1] payload
     cdef Cell *cell = NULL
     cdef size_t at = 0
-    decoding = pgtypes.named(pg_type, typmod)
+    decoding = pg_type if isinstance(pg_type, pgtypes.Decoding) else pgtypes.named(pg_type, typmod)
+    label = pg_type if decoding is not pg_type else decoding.codec
     if decoding is None:
         raise LookupError(f"there is no type {pg_type!r}")
     tree = CodecTree(decoding)
@@ -105,7 +133,7 @@ def decode_values(pg_type, values, *, binary, typmod=-1, unrepresentable="error"
             fault.tag = b"I"[0]
             fault.expected = -1
             fault.seen = cells.first[at].length
-            raise error_of(&fault, (f"{pg_type} value",), True)
+            raise error_of(&fault, (f"{label} value",), True)
         return finish_column(&column, decoding.arrow)
     finally:
         free_column(&column)
