@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -12,10 +14,11 @@ from pgdecode._maps import MAP, NAMES, Maps, TextLayout
 from pgdecode._source import Source
 from pgdecode.catalog import CatalogBuilder, RelationCatalog, RelationVersion
 from pgdecode.deliveries import TIMESTAMP, Stretch, texts, unless_negative, values_of
-from pgdecode.errors import DecodeError
+from pgdecode.errors import BatchTooLarge, DecodeError
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.limits import Limits
 from pgdecode.relations import text_decodings
+from pgdecode.spill import path_in, paths_of, spill
 from pgdecode.state import state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder
 from pgdecode.transactions import Delivery, Follower, Ledger, Options
@@ -67,6 +70,12 @@ class ChangeDecoder:
         confirmed. Without this option (commit_lsn, xid) tells repeated transactions.
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
         What types are that the stream does not describe, as for `decode_rows`.
+    spill : path, optional
+        A folder for the payloads of undecided transactions past `max_held_bytes`; by default they stay in memory. The
+        files are the decoder's own: each goes when its transaction is over, with the call after. They are part of the
+        `state`, which names them: it is good until the decoder goes on.
+    max_held_bytes : int
+        With `spill`: how many bytes of payloads stay in memory.
     limits : Limits
     strict_flags : bool
         As for `decode_messages`.
@@ -85,6 +94,8 @@ class ChangeDecoder:
         include_uncommitted: bool = False,
         drop_duplicates: bool = False,
         types: Mapping[str | int, str] | None = None,
+        spill: str | Path | None = None,
+        max_held_bytes: int = 256 * 2**20,
         limits: Limits = _LIMITS,
         strict_flags: bool = True,
     ) -> None:
@@ -94,11 +105,15 @@ class ChangeDecoder:
             raise TypeError(f"limits is a Limits, not {type(limits).__name__}")
         self._options = Options(mode, include_uncommitted, drop_duplicates, limits, strict_flags)
         self._types = dict(types or {})
-        self._ledger = Ledger() if state is None else state_from_plain(state)
+        self._spill = None if spill is None else Path(spill)
+        self._ledger = Ledger() if state is None else state_from_plain(state, self._spill)
         self._given = catalog
         if catalog is not None and state is None:
             self._ledger.catalog = CatalogBuilder(catalog)
         self._layouts: dict[int, TextLayout] = {}
+        self._max_held_bytes = max_held_bytes
+        # Files whose transactions are over.
+        self._spent = {path_in(self._spill, name) for name in (state or {}).get("spent", ())}
 
     @property
     def state(self) -> dict[str, Any]:
@@ -106,7 +121,7 @@ class ChangeDecoder:
 
         Small between transactions; the payloads of transactions whose outcome is to come are in it.
         """
-        return state_to_plain(self._ledger)
+        return {**state_to_plain(self._ledger), "spent": sorted(path.name for path in self._spent)}
 
     @property
     def catalog(self) -> RelationCatalog:
@@ -192,12 +207,20 @@ class ChangeDecoder:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
         deliveries, ledger = self._follow(payloads, position)
         made = builder(ledger)
-        before, self._ledger = self._ledger, ledger
+        before = self._ledger
+        self._go_on(ledger)
         try:
             yield from self._built(deliveries, made, max_rows)
         except DecodeError:
-            self._ledger = before
+            self._ledger, self._spent = before, set()
             raise
+
+    def _go_on(self, ledger: Ledger) -> None:
+        """Stand where a ledger stands, and clear away what nobody can ask for any more."""
+        for path in self._spent:
+            path.unlink(missing_ok=True)
+        self._spent = paths_of(self._ledger) - paths_of(ledger)
+        self._ledger = ledger
 
     def _change_builder(self, ledger: Ledger) -> Builder:
         return ChangeBuilder(ledger.catalog.versions, self._layouts, self._types, self._options)
@@ -213,7 +236,8 @@ class ChangeDecoder:
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""
-        _, self._ledger = self._follow(payloads, position)
+        _, ledger = self._follow(payloads, position)
+        self._go_on(ledger)
 
     def undecided(self) -> pa.RecordBatch:
         """Build the changes that wait for the outcome of their transaction, as `decode` does; `committed` is null."""
@@ -236,6 +260,8 @@ class ChangeDecoder:
             follower = Follower(ledger, chunk, positions.slice(first, len(chunk)), self._options, first)
             found.append((follower, follower.run()))
             first += len(chunk)
+            if self._spill is not None:
+                spill(ledger, self._spill, self._max_held_bytes)
         return found, ledger
 
     def _built(
@@ -245,11 +271,24 @@ class ChangeDecoder:
             n = delivery.found["rows"].size // 8
             source = Source(delivery.parts)
             for start in range(0, n, max_rows):
-                batch = builder.batch(Stretch(follower, delivery, source, start, min(max_rows, n - start)))
-                error = batch.column(builder.error)
-                if self._options.mode == "DROPMALFORMED" and error.null_count < len(batch):
-                    batch = batch.filter(error.is_null())
-                yield batch
+                stretch = Stretch(follower, delivery, source, start, min(max_rows, n - start))
+                for batch in fitting_batches(builder, stretch):
+                    error = batch.column(builder.error)
+                    if self._options.mode == "DROPMALFORMED" and error.null_count < len(batch):
+                        batch = batch.filter(error.is_null())
+                    yield batch
+
+
+def fitting_batches(builder: Builder, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+    """Build a stretch as one record batch, or as several where it would pass what Arrow's offsets reach."""
+    try:
+        yield builder.batch(stretch)
+    except BatchTooLarge:
+        if stretch.n == 1:
+            raise
+        half = stretch.n // 2
+        yield from fitting_batches(builder, replace(stretch, n=half))
+        yield from fitting_batches(builder, replace(stretch, start=stretch.start + half, n=stretch.n - half))
 
 
 class Builder(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._outline import counted
 from pgdecode._source import LAYOUTS
 
 
@@ -55,7 +56,7 @@ def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
         If they are not ascending integers, one for each payload and none below `first`.
     """
     if position is None:
-        return pa.array(range(first, first + n_rows), pa.int64())
+        return pa.Array.from_buffers(pa.int64(), n_rows, [None, counted(first, n_rows)])
     arrow = _as_arrow(position)
     if arrow is None:
         arrow = pa.array(list(position), pa.int64() if n_rows == 0 else None)

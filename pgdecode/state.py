@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pgdecode.catalog import CatalogBuilder, Scope, type_from_plain, type_to_plain, version_from_plain, version_to_plain
+from pgdecode.spill import held_from, path_in
 from pgdecode.transactions import Held, Ledger, Transaction
 
 FORMAT = "pgdecode.ChangeDecoder"
@@ -31,27 +33,29 @@ def state_to_plain(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def state_from_plain(plain: Mapping[str, Any]) -> Ledger:
-    """Undo `state_to_plain`.
+def state_from_plain(plain: Mapping[str, Any], spill: Path | None = None) -> Ledger:
+    """Undo `state_to_plain`; `spill` is the folder of payloads on disk.
 
     Raises
     ------
     ValueError
         If it is something else, or of a later version of the format.
+    FileNotFoundError
+        If a file that payloads were spilled to is gone.
     """
     if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
         raise ValueError(f"state is what {FORMAT}.state gave, which this is not")
     if plain.get("version") != FORMAT_VERSION:
         raise ValueError(f"state of version {plain.get('version')!r}, this pgdecode reads {FORMAT_VERSION}")
     try:
-        streamed = [_transaction_from_plain(item) for item in plain["streamed"]]
-        prepared = [_transaction_from_plain(item) for item in plain["prepared"]]
+        streamed = [_transaction_from_plain(item, spill) for item in plain["streamed"]]
+        prepared = [_transaction_from_plain(item, spill) for item in plain["prepared"]]
         ledger = Ledger(
             position=int(plain["position"]),
             begun=bool(plain["begun"]),
             last_lsn=int(plain["last_lsn"]),
             stream=plain["stream"],
-            open=None if plain["open"] is None else _transaction_from_plain(plain["open"]),
+            open=None if plain["open"] is None else _transaction_from_plain(plain["open"], spill),
             streamed={item.xid: item for item in streamed},
             prepared={item.gid or "": item for item in prepared},
             catalog=_catalog_from_plain(plain["catalog"]),
@@ -86,17 +90,21 @@ def _transaction_to_plain(item: Transaction) -> dict[str, Any]:
         "gid": item.gid,
         "final_lsn": item.final_lsn,
         "aborted": list(item.aborted.items()),
-        "held": [_held_to_plain(held) for held in item.held],
+        "spilled": list(dict.fromkeys(held.path.name for held in item.held if held.path is not None)),
+        "held": [_held_to_plain(held) for held in item.held if held.path is None],
     }
 
 
-def _transaction_from_plain(plain: Mapping[str, Any]) -> Transaction:
+def _transaction_from_plain(plain: Mapping[str, Any], spill: Path | None) -> Transaction:
     return Transaction(
         plain["xid"],
         plain["begin_position"],
         plain["gid"],
         plain["final_lsn"],
-        held=[_held_from_plain(held) for held in plain["held"]],
+        held=[
+            *(held for name in plain["spilled"] for held in held_from(path_in(spill, name))),
+            *(_held_from_plain(held) for held in plain["held"]),
+        ],
         aborted={int(xid): int(cut) for xid, cut in plain["aborted"]},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ class Held:
     relation_ids: pa.Buffer  # int64
     xids: pa.Buffer  # int64, each row's own
     versions: pa.Buffer  # int32
+    path: Path | None = None  # of the file that it lies in, where that is not memory
 
     def __len__(self) -> int:
         return len(self.positions)
