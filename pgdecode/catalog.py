@@ -330,7 +330,8 @@ class CatalogBuilder:
     a transaction that aborts never count outside it.
     """
 
-    def __init__(self, versions: Iterable[RelationVersion] = ()) -> None:
+    def __init__(self, versions: Iterable[RelationVersion] = (), position: int | None = None) -> None:
+        """Start with versions, those from past a position left out of what is visible."""
         self.versions = list(versions)
         self.visible: dict[int, int] = {}  # relation OID -> index of its version, for rows outside streams
         self.types: dict[int, Type] = {}
@@ -338,7 +339,8 @@ class CatalogBuilder:
         # Where somebody has gone over the whole before: all versions there will be, which then keep their numbers.
         self.known: list[RelationVersion] | None = None
         for index, version in enumerate(self.versions):
-            if version.visible_from is not None:
+            since = version.visible_from
+            if since is not None and (position is None or since <= position):
                 self.visible[version.relation_id] = index
                 self.types |= {item.type_id: item for item in version.types}
 

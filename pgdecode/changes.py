@@ -59,7 +59,8 @@ class ChangeDecoder:
     state : mapping, optional
         The `state` of another decoder, to go on where that one stood.
     catalog : RelationCatalog, optional
-        Relations that the payloads do not describe, because they begin mid-stream.
+        Relations that the payloads do not describe, because they begin mid-stream. Where positions are given with the
+        first payloads, its versions from later positions do not count.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         Raise on the first bad payload; or keep it as a row that says why in `error`; or leave it out.
     include_uncommitted : bool
@@ -107,9 +108,7 @@ class ChangeDecoder:
         self._types = dict(types or {})
         self._spill = None if spill is None else Path(spill)
         self._ledger = Ledger() if state is None else state_from_plain(state, self._spill)
-        self._given = catalog
-        if catalog is not None and state is None:
-            self._ledger.catalog = CatalogBuilder(catalog)
+        self._given = catalog if state is None else None
         self._layouts: dict[int, TextLayout] = {}
         self._max_held_bytes = max_held_bytes
         # Files whose transactions are over.
@@ -126,7 +125,7 @@ class ChangeDecoder:
     @property
     def catalog(self) -> RelationCatalog:
         """The relations met so far, and those given."""
-        return RelationCatalog(self._ledger.catalog.versions)
+        return RelationCatalog(self._ledger.catalog.versions or self._given or ())
 
     def decode(self, payloads: Any, position: Any = None) -> pa.RecordBatch:
         """Decode the next payloads.
@@ -220,6 +219,7 @@ class ChangeDecoder:
         for path in self._spent:
             path.unlink(missing_ok=True)
         self._spent = paths_of(self._ledger) - paths_of(ledger)
+        self._given = None if ledger.begun or len(ledger.catalog.versions) else self._given
         self._ledger = ledger
 
     def _change_builder(self, ledger: Ledger) -> Builder:
@@ -254,6 +254,9 @@ class ChangeDecoder:
         column = payload_array(payloads)
         ledger = self._ledger.copy()
         positions = positions_of(position, len(column), ledger.position)
+        if self._given is not None and len(column):
+            at = None if position is None else positions[0].as_py()
+            ledger.catalog = CatalogBuilder(self._given, at)
         found = []
         first = 0
         for chunk in column.chunks:
