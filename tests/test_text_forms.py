@@ -14,12 +14,14 @@ from typing import Any
 import captures
 import pyarrow as pa
 import pytest
+from encoder import encode
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import DATA, renderings
 from test_rows import tables_of
 
 import pgdecode
+from pgdecode import Column, Insert, Relation
 from pgdecode._codecs.registry import decode_values
 from pgdecode.pgtypes import NAME_BY_OID, NAMED, Decoding, as_text, named, range_of, scalar
 from pgdecode.relations import decodings
@@ -323,6 +325,15 @@ def test_a_composite_with_a_field_of_an_unknown_type_is_a_fault_unless_it_is_nul
     assert printed("record", [struct.pack(">i", 2) + number + struct.pack(">I", 20000) + sized(None)]) == ["(7,)"]
     with pytest.raises(pgdecode.UnknownType):
         printed("record", [struct.pack(">i", 2) + number + struct.pack(">I", 20000) + sized(b"happy")])
+
+
+def test_the_caller_says_that_a_type_is_a_composite() -> None:
+    relation = Relation(16385, "public", "t", "f", (Column(0, "pair", 20000, -1),))
+    pair = struct.pack(">i", 2) + struct.pack(">I", 23) + sized(b"\0\0\0\7") + struct.pack(">I", 25) + sized(b"a b")
+    for value, kind in ((b'(7,"a b")', "t"), (pair, "b")):
+        payload = encode(Insert(relation_id=16385, new=(value,), new_formats=kind))
+        found = pgdecode.decode_rows([payload], relation, types={20000: "record"})
+        assert found["pair"].to_pylist() == ['(7,"a b")']
 
 
 @pytest.mark.parametrize(
