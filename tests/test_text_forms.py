@@ -17,6 +17,7 @@ import pytest
 from encoder import encode
 from hypothesis import given
 from hypothesis import strategies as st
+from printer import BLANKS, in_array, quoted
 from recorded import DATA, renderings
 from test_rows import tables_of
 
@@ -207,19 +208,6 @@ def test_many_float4_are_printed_as_by_exact_arithmetic() -> None:
 
 
 # -- quoting ---------------------------------------------------------------------------------------------------------
-
-BLANKS = " \t\n\v\f\r"
-
-
-def quoted(text: str, special: str, quote: str, backslash: str, *, words: tuple[str, ...] = ()) -> str:
-    """Quote an item that holds a special character, is empty or one of some words."""
-    if text and not set(text) & set(special + BLANKS + '"\\') and text.upper() not in words:
-        return text
-    return '"' + text.replace("\\", backslash + "\\").replace('"', quote + '"') + '"'
-
-
-def in_array(text: str | None, delimiter: str = ",") -> str:
-    return "NULL" if text is None else quoted(text, "{}" + delimiter, "\\", "\\", words=("NULL",))
 
 
 def sized(item: bytes | None) -> bytes:
