@@ -28,6 +28,7 @@ ORDER = [
     {"_plan", "_source"},
     {"_walk"},
     {"_streams"},
+    {"_notes"},
     {"_scan", "_message", "_rows"},
     {"inputs"},
     {"decode", "rows"},
