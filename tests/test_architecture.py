@@ -30,6 +30,7 @@ ORDER = [
     {"_plan", "_source"},
     {"_walk"},
     {"_streams"},
+    {"_notes"},
     {"_scan", "_message", "_rows", "_maps", "_outline"},
     {"inputs"},
     {"decode", "rows"},

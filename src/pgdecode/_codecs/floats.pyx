@@ -12,8 +12,9 @@ from libc.string cimport memcpy, memmove, memset
 
 from pgdecode._block cimport fixed_block
 from pgdecode._codec cimport Cells, Codec
+from pgdecode._codecs.digits cimport digits_before
 from pgdecode._codecs.literal cimport KIND_FINITE, KIND_NAN, Literal, scan_literal, skip_zeros
-from pgdecode._codecs.wide cimport WORD_DIGITS, leading_zeros, product
+from pgdecode._codecs.wide cimport TENS, WORD_DIGITS, leading_zeros, product
 from pgdecode._column cimport Column, put_fixed
 from pgdecode._cursor cimport be32, be64
 from pgdecode._fault cimport FAULT_OUT_OF_RANGE, FAULT_WRONG_SIZE, OK, FaultCode, rarely
@@ -318,19 +319,55 @@ cdef FaultCode float8_from_binary(const uint8_t *value, size_t length, Column *o
     return put_fixed(out, &bits, sizeof(bits))
 
 
+# -- blocks: see _block ----------------------------------------------------------------------------------------------
+
+cdef inline bint float_text(const uint8_t *value, size_t length, bint single, uint64_t *bits) noexcept nogil:
+    """Read `[-]digits[.digits]` of at most 19 digits, 1 to 8 of them before the point."""
+    cdef Format format = format_of(single)
+    cdef uint64_t negative, points, word = 0, fraction = 0
+    cdef size_t n, n_whole, n_fraction
+    if rarely(length == 0):
+        return False
+    negative = value[0] == c"-"
+    n = length - negative
+    if rarely(n - 1 >= 20):
+        return False
+    # The first eight bytes without the points in them; the high bit of the first 0 tells where that was.
+    points = be64(value + length - 8) << (64 - 8 * n) if n <= 8 else be64(value + negative)
+    points ^= <uint64_t>0x2E2E2E2E2E2E2E2E
+    points = (points - <uint64_t>0x0101010101010101) & ~points & <uint64_t>0x8080808080808080
+    if points == 0:
+        # No point, or one too far behind.
+        if n > 8 or not digits_before(value + length, n, &word):
+            return False
+        n_fraction = 0
+    else:
+        n_whole = <size_t>leading_zeros(points) >> 3
+        n_fraction = n - n_whole - 1
+        if rarely(n_whole == 0 or n_fraction - 1 >= 17 or value[negative + n_whole] != c"."):
+            return False
+        if rarely(not digits_before(value + negative + n_whole, n_whole, &word)):
+            return False
+        if rarely(not digits_before(value + length, n_fraction, &fraction) or n_whole + n_fraction > WORD_DIGITS):
+            return False
+        word = word * TENS[n_fraction] + fraction
+    bits[0] = nearest(word, -<int64_t>n_fraction, single) | negative * (<uint64_t>(format.infinite + 1) << format.bits)
+    return True
+
+
 cdef inline bint float4_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t bits = 0
-    cdef FaultCode code = take_float(value, length, True, &bits)
+    cdef bint usual = float_text(value, length, True, &bits)
     cdef uint32_t narrow = <uint32_t>bits
     memcpy(slot, &narrow, sizeof(narrow))
-    return code == OK
+    return usual
 
 
 cdef inline bint float8_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t bits = 0
-    cdef FaultCode code = take_float(value, length, False, &bits)
+    cdef bint usual = float_text(value, length, False, &bits)
     memcpy(slot, &bits, sizeof(bits))
-    return code == OK
+    return usual
 
 
 cdef inline bint float4_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
