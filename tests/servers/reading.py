@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from servers.connection import Connection
 from servers.server import Server
 
 
@@ -109,7 +107,9 @@ class Slots:
 class Follower:
     """A subscriber that reads while transactions are open, so that much is streamed of what is aborted later."""
 
-    def __init__(self, server: Server, database: str, mode: Mode, connect: Callable[[], Connection]) -> None:
+    def __init__(self, server: Server, database: str, mode: Mode) -> None:
+        self.server = server
+        self.database = database
         self.mode = mode
         self.slot = f"{database}_live"
         self.messages: list[Message] = []
@@ -117,7 +117,7 @@ class Follower:
         flag = ", false, true" if mode.two_phase else ""
         self.control.execute(f"SELECT pg_create_logical_replication_slot('{self.slot}', 'pgoutput'{flag})")
         options = ", ".join(f"{name} '{value}'" for name, value in options_for(mode, server.major).items())
-        self.connection = connect()
+        self.connection = server.connect(database, replication=True)
         self.connection.execute(f"START_REPLICATION SLOT {self.slot} LOGICAL 0/0 ({options})")
 
     def catch_up(self) -> None:
@@ -127,9 +127,9 @@ class Follower:
         until = int(self.control.value("SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"))
         self.messages += [Message(lsn, None, payload) for lsn, payload in self.connection.stream(until)]
 
-    def close(self, server: Server, database: str) -> None:
+    def close(self) -> None:
         self.connection.close()
-        dropper = server.connect(database, replication=True)
+        dropper = self.server.connect(self.database, replication=True)
         dropper.execute(f"DROP_REPLICATION_SLOT {self.slot} WAIT")
         dropper.close()
         self.control.close()
