@@ -314,7 +314,7 @@ def test_permissive_keeps_every_row_and_says_what_is_wrong(spark: SparkSession, 
 
 
 @both_adapters
-def test_others_are_null_on_request_but_malformed_messages_are_bad_rows(spark: SparkSession, adapter: str) -> None:
+def test_others_are_null_on_request_but_malformed_rows_are_bad_rows(spark: SparkSession, adapter: str) -> None:
     streamed = insert(b"8", None, None, xid=0x304)
     payloads = [BEGIN, GOOD, OTHER_TABLE, streamed, None]
     found = dicts(frame(spark, payloads), from_pgoutput("data", PEOPLE, others="null", adapter=adapter))
@@ -326,7 +326,7 @@ def test_others_are_null_on_request_but_malformed_messages_are_bad_rows(spark: S
         (None, None, None),
     ]
     assert set(found[0].values()) == set(found[2].values()) == {None}
-    malformed = [OTHER_TABLE[:-1], BEGIN[:-1], BAD, insert(b"x", None, None)]
+    malformed = [OTHER_TABLE[:-1], GOOD[:-1], BAD, insert(b"x", None, None)]
     rows = frame(spark, [BEGIN, *malformed]).select(from_pgoutput("data", PEOPLE, others="null", adapter=adapter))
     with pytest.raises(PythonException, match=r"pgdecode\.errors\.TruncatedMessage: row 1, offset"):
         rows.collect()
@@ -492,7 +492,7 @@ def test_options_and_their_defaults_are_those_of_decode_rows() -> None:
     there = inspect.signature(pgdecode.decode_rows).parameters
     sent = inspect.signature(Keywords).parameters
     left_out = {"payloads", "relation", "limits", "strict_flags"}
-    assert list(sent) == [name for name in there if name not in left_out]
+    assert set(sent) == set(there) - left_out
     assert {name: here[name].default for name in sent} == {name: there[name].default for name in sent}
 
 
@@ -509,7 +509,7 @@ def test_a_worker_of_another_version_says_so(
 
 @pytest.mark.parametrize("kind", [ArrowRows, PandasRows])
 def test_what_travels_to_workers_is_a_name_and_plain_data(kind: type[ArrowRows | PandasRows]) -> None:
-    keywords = Keywords(types=((20000, "date"),), type_messages=((20000, "public", "mood"),))
+    keywords = Keywords(types={20000: "date"}, type_messages=((20000, "public", "mood"),))
     options = RowOptions(_plain_relation(PEOPLE), keywords, tuple(NAMES), True, False, False)
     sent = cloudpickle.dumps(kind(options))
     assert len(sent) < 1000
