@@ -195,8 +195,11 @@ class ChangeDecoder:
         before, self._ledger = self._ledger, ledger
         try:
             yield from self._built(deliveries, made, max_rows)
-        except DecodeError:
+        except Exception:
             self._ledger = before
+            # The numbers of versions that are taken back will be those of others.
+            n_versions = len(before.catalog.versions)
+            self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
             raise
 
     def _change_builder(self, ledger: Ledger) -> Builder:
