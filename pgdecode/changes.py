@@ -217,8 +217,11 @@ class ChangeDecoder:
         self._go_on(ledger)
         try:
             yield from self._built(deliveries, made, max_rows)
-        except DecodeError:
+        except Exception:
             self._ledger, self._spent = before, set()
+            # The numbers of versions that are taken back will be those of others.
+            n_versions = len(before.catalog.versions)
+            self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
             raise
 
     def _go_on(self, ledger: Ledger) -> None:
