@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from pgdecode.batches import DecodedBatch
 from pgdecode.lsn import lsn_to_text
 from pgdecode.messages import MESSAGES
-from pgdecode.render import printable, timestamp_to_text
+from pgdecode.render import printable
+from pgdecode.values import timestamp_to_text
 
 # Envelope columns that `Summary.add` reads.
 FIELDS = (
