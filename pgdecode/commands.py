@@ -16,14 +16,16 @@ from rich.console import Console
 
 from pgdecode import options
 from pgdecode.batches import DecodedBatch, decoded_batches
+from pgdecode.census import Census
 from pgdecode.decode_command import decode
 from pgdecode.file_changes import ChangeOptions, FileChanges
-from pgdecode.files import PayloadFile, payload_files
+from pgdecode.files import FileFault, PathError, PayloadFile, payload_files
 from pgdecode.messages import MESSAGES
 from pgdecode.ordered import OrderedFiles, ordered_files
 from pgdecode.render import fields_to_decode, json_lines, printable
 from pgdecode.render_changes import change_lines
 from pgdecode.report import report_text
+from pgdecode.staging import staged
 from pgdecode.summary import CHANGES, FIELDS, Summary
 from pgdecode.terminal import counted, progress, standard_output
 
@@ -54,27 +56,52 @@ pgdecode.add_command(decode)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, not tables.")
 @options.payload
 @options.in_stream
-def inspect(path: Path, as_json: bool, payload: str, in_stream: str) -> None:
+@options.position
+@click.option(
+    "--write-catalog",
+    type=options.path,
+    metavar="FILE",
+    help="Write the relations with all their versions to a file, for --catalog. It must not exist.",
+)
+def inspect(
+    path: Path, as_json: bool, payload: str, in_stream: str, position: str | None, write_catalog: Path | None
+) -> None:
     """Say what is in PATH, a Parquet file or a folder of them.
 
-    Messages by kind, transactions, the range of LSNs, protocol features, relations with their columns and changes,
-    and messages that cannot be decoded: they are part of the report, the exit code is 0.
+    Messages by kind, transactions, the range of LSNs, protocol features, relations with their columns, versions and
+    changes, and messages that cannot be decoded: they are part of the report, the exit code is 0. Which transactions
+    have no outcome, and from where on a version of a relation counts, is known if messages are in slot order.
     """
-    files = payload_files(path, payload)
+    files = ordered_files(path, payload, position)
+    if write_catalog is not None and write_catalog.exists():
+        raise PathError(f"{write_catalog}: exists already")
     summary = Summary()
-    with progress(sum(file.n_rows for file in files)) as on_rows:
-        for file in files:
+    census = Census(files) if in_stream == "ordered" else None
+    with progress(files.n_rows) as on_rows:
+        for file in files.files:
             batches = decoded_batches(file, fields=FIELDS, in_stream=options.IN_STREAM[in_stream], mode="PERMISSIVE")
             for batch in batches:
                 summary.add(batch, file.path, payload)
+                if census is not None:
+                    census.add(file, batch)
                 on_rows(batch.n_read)
-    figures = {"path": printable(str(path)), "files": len(files), **summary.as_dict()}
+    if write_catalog is not None:
+        _write_catalog(write_catalog, census)
+    figures = {"path": printable(str(path)), "files": len(files.files), **summary.as_dict(census)}
     with standard_output() as write:
         if as_json:
             write(json.dumps(figures, ensure_ascii=False, indent=2) + "\n")
         else:
-            title = str(path) if path.is_file() else f"{path}: {counted(len(files), 'file')}"
+            title = str(path) if path.is_file() else f"{path}: {counted(len(files.files), 'file')}"
             write(report_text(figures, title, Console()))
+
+
+def _write_catalog(target: Path, census: Census | None) -> None:
+    if census is None or not census.complete:
+        why = "--in-stream says that messages are in no order" if census is None else census.fault
+        raise FileFault(f"{target}: not written: {why}")
+    with staged(target) as hidden:
+        hidden.write_text(census.catalog.to_json(), encoding="utf-8")
 
 
 @pgdecode.command(short_help="Print messages or changes as JSON, one object a line.")

@@ -75,45 +75,60 @@ class OrderedFiles:
         FileFault
             If a file is damaged.
         """
-        n_before = 0
-        last: tuple[int, PayloadFile] | None = None
+        positions = self.positions()
         for file in self.files:
             start = 0
             for source in file.batches(batch_rows):
-                if self.position is None:
-                    positions = pa.array(range(n_before, n_before + len(source)), pa.int64())
-                else:
-                    positions = self._checked(source.column(self.position), file, start, last)
-                yield OrderedBatch(file, start, source, positions)
-                n_before += len(source)
+                yield OrderedBatch(file, start, source, positions.of(file, start, source))
                 start += len(source)
-                if len(source):
-                    last = positions[-1].as_py(), file
 
-    def _checked(
-        self, column: pa.Array, file: PayloadFile, start: int, last: tuple[int, PayloadFile] | None
-    ) -> pa.Array:
+    def positions(self) -> Positions:
+        """Make what gives the rows their positions, when they are read one after the other."""
+        return Positions(self.position)
+
+
+class Positions:
+    """Gives rows their positions, and checks that these ascend."""
+
+    def __init__(self, column: str | None) -> None:
+        self._column = column
+        self._n_before = 0
+        self._last = 0
+        self._last_file: PayloadFile | None = None
+
+    def of(self, file: PayloadFile, start: int, source: pa.RecordBatch) -> pa.Array:
+        """Give the positions of the next rows of a file, which begin at row `start`.
+
+        Raises
+        ------
+        OrderFault
+            If a position is null or does not come after the one before.
+        """
+        if self._column is None:
+            self._n_before += len(source)
+            return pa.array(range(self._n_before - len(source), self._n_before), pa.int64())
         try:
-            positions = column.cast(pa.int64())
+            positions = source.column(self._column).cast(pa.int64())
         except pa.ArrowInvalid as error:
-            raise OrderFault(f"{file.path}: rows from {start}: {self.position} goes past 2**63 - 1") from error
+            raise OrderFault(f"{file.path}: rows from {start}: {self._column} goes past 2**63 - 1") from error
         if positions.null_count:
             row = positions.is_null().index(True).as_py()
-            raise OrderFault(f"{file.path}: row {start + row}: {self.position} is null, so its place is not known")
+            raise OrderFault(f"{file.path}: row {start + row}: {self._column} is null")
         if not len(positions):
             return positions
+        if self._last_file is not None and positions[0].as_py() <= self._last:
+            where = "" if self._last_file is file else f" of {self._last_file.path}"
+            raise self._descent(file, start, positions[0], f"{self._last}{where}")
         descends = pc.less_equal(positions.slice(1), positions.slice(0, len(positions) - 1))
-        if last is not None and positions[0].as_py() <= last[0]:
-            where = f" of {last[1].path}" if last[1] is not file else ""
-            raise self._descent(file, start, positions[0], f"{last[0]}{where}")
         if pc.any(descends).as_py():
             row = descends.index(True).as_py() + 1
             raise self._descent(file, start + row, positions[row], f"{positions[row - 1]}")
+        self._last, self._last_file = positions[-1].as_py(), file
         return positions
 
     def _descent(self, file: PayloadFile, row: int, position: pa.Scalar, before: str) -> OrderFault:
         return OrderFault(
-            f"{file.path}: row {row}: {self.position} {position} does not come after {before}; "
+            f"{file.path}: row {row}: {self._column} {position} does not come after {before}; "
             "rows and files must follow each other in slot order"
         )
 
