@@ -399,6 +399,11 @@ class CatalogBuilder:
         other.scopes = {xid: Scope(dict(item.visible), dict(item.types)) for xid, item in self.scopes.items()}
         return other
 
+    def foresee(self, versions: Iterable[RelationVersion]) -> None:
+        """Take over all versions that there will be, those of now first; they keep their numbers."""
+        self.versions = list(versions)
+        self.known = list(self.versions)
+
     def seen_by(self, stream: int | None) -> dict[int, int]:
         """Version of each relation for rows in the stream of a transaction, or outside."""
         scope = None if stream is None else self.scopes.get(stream)

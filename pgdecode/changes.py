@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -116,6 +117,7 @@ class ChangeDecoder:
         self._spill = None if spill is None else Path(spill)
         self._ledger = Ledger() if state is None else state_from_plain(state, self._spill)
         self._given = catalog if state is None else None
+        self._start = self._ledger.copy()
         self._layouts: dict[int, TextLayout] = {}
         self._max_held_bytes = max_held_bytes
         # Files whose transactions are over.
@@ -133,6 +135,24 @@ class ChangeDecoder:
     def catalog(self) -> RelationCatalog:
         """The relations met so far, and those given."""
         return RelationCatalog(self._ledger.catalog.versions or self._given or ())
+
+    @property
+    def n_undecided(self) -> int:
+        """Transactions so far that wait for their outcome."""
+        return len(self._ledger.undecided)
+
+    def again(self) -> ChangeDecoder:
+        """Make a decoder for a second pass over the payloads that this one has taken up.
+
+        It stands where this one began, with the same options, and knows every version of the relations that this one
+        has met: a table has all its columns, in their final types, from the first batch on. This one is then done with.
+        """
+        other = copy(self)
+        other._start = self._start.copy()
+        other._start.catalog.foresee(self._ledger.catalog.versions)
+        other._ledger = other._start.copy()
+        other._layouts, other._spent = {}, set()
+        return other
 
     def decode(self, payloads: Any, position: Any = None) -> pa.RecordBatch:
         """Decode the next payloads.
@@ -168,7 +188,8 @@ class ChangeDecoder:
 
         The whole of the payloads is taken up with the first batch; the batches are built one by one.
         """
-        return self._batches(payloads, position, max_rows, self._change_builder)
+        for _, batch in self._batches(payloads, position, max_rows, lambda ledger: [self._change_builder(ledger)]):
+            yield batch
 
     def table(self, payloads: Any, relation: str, position: Any = None) -> pa.RecordBatch:
         """Decode the next payloads, and give the changes of one table as typed columns.
@@ -198,21 +219,43 @@ class ChangeDecoder:
         batches = list(self.table_batches(payloads, relation, position))
         if len(batches) == 1:
             return batches[0]
-        return pa.concat_batches(batches or [_empty(self._table_builder(self._ledger, relation).table.schema)])
+        return pa.concat_batches(batches or [_empty(self.table_schema(relation))])
+
+    def table_schema(self, relation: str) -> pa.Schema:
+        """Give the columns that `table` gives of a table, by the relations met so far.
+
+        Raises
+        ------
+        KeyError
+            If no payload so far has described the table.
+        """
+        return self._table_builder(self._ledger, relation).table.schema
 
     def table_batches(
         self, payloads: Any, relation: str, position: Any = None, *, max_rows: int = 65536
     ) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `table` does, in batches from at most so many changes each."""
-        return self._batches(payloads, position, max_rows, lambda ledger: self._table_builder(ledger, relation))
+        for _, batch in self.tables_batches(payloads, [relation], position, max_rows=max_rows):
+            yield batch
+
+    def tables_batches(
+        self, payloads: Any, relations: Sequence[str], position: Any = None, *, max_rows: int = 65536
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Decode the next payloads once for several tables: batches of each as `table_batches` gives, with its name."""
+        found = self._batches(
+            payloads, position, max_rows, lambda ledger: [self._table_builder(ledger, name) for name in relations]
+        )
+        for number, batch in found:
+            yield relations[number], batch
 
     def _batches(
-        self, payloads: Any, position: Any, max_rows: int, builder: Callable[[Ledger], Builder]
-    ) -> Iterator[pa.RecordBatch]:
+        self, payloads: Any, position: Any, max_rows: int, builders: Callable[[Ledger], Sequence[Builder]]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Decode payloads by each of several builders; each batch with the number of its builder."""
         if max_rows < 1:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
         deliveries, ledger = self._follow(payloads, position)
-        made = builder(ledger)
+        made = builders(ledger)
         before = self._ledger
         self._go_on(ledger)
         try:
@@ -249,8 +292,11 @@ class ChangeDecoder:
         _, ledger = self._follow(payloads, position)
         self._go_on(ledger)
 
-    def undecided(self) -> pa.RecordBatch:
-        """Build the changes that wait for the outcome of their transaction, as `decode` does; `committed` is null."""
+    def undecided(self, relation: str | None = None) -> pa.RecordBatch:
+        """Build the changes that wait for the outcome of their transaction, as `decode` does; `committed` is null.
+
+        With a relation, those of one table as `table` does.
+        """
         ledger = self._ledger.copy()
         nothing = pa.array([], pa.large_binary())
         follower = Follower(Ledger(), nothing, pa.array([], pa.int64()), self._options)
@@ -258,7 +304,9 @@ class ChangeDecoder:
         for item in ledger.undecided:
             follower.deliver_undecided(item)
         found = [(follower, follower.delivery())]
-        return pa.concat_batches([_empty(CHANGES), *self._built(found, self._change_builder(ledger), 65536)])
+        builder = self._change_builder(ledger) if relation is None else self._table_builder(ledger, relation)
+        schema = CHANGES if relation is None else self.table_schema(relation)
+        return pa.concat_batches([_empty(schema), *(batch for _, batch in self._built(found, [builder], 65536))])
 
     def _follow(self, payloads: Any, position: Any) -> tuple[list[tuple[Follower, Delivery]], Ledger]:
         column = payload_array(payloads)
@@ -267,6 +315,7 @@ class ChangeDecoder:
         if self._given is not None and len(column):
             at = None if position is None else positions[0].as_py()
             ledger.catalog = CatalogBuilder(self._given, at)
+            self._start.catalog = ledger.catalog.copy()
         found = []
         first = 0
         for chunk in column.chunks:
@@ -278,18 +327,19 @@ class ChangeDecoder:
         return found, ledger
 
     def _built(
-        self, deliveries: Iterable[tuple[Follower, Delivery]], builder: Builder, max_rows: int
-    ) -> Iterator[pa.RecordBatch]:
+        self, deliveries: Iterable[tuple[Follower, Delivery]], builders: Sequence[Builder], max_rows: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         for follower, delivery in deliveries:
             n = delivery.found["rows"].size // 8
             source = Source(delivery.parts)
             for start in range(0, n, max_rows):
                 stretch = Stretch(follower, delivery, source, start, min(max_rows, n - start))
-                for batch in fitting_batches(builder, stretch):
-                    error = batch.column(builder.error)
-                    if self._options.mode == "DROPMALFORMED" and error.null_count < len(batch):
-                        batch = batch.filter(error.is_null())
-                    yield batch
+                for number, builder in enumerate(builders):
+                    for batch in fitting_batches(builder, stretch):
+                        error = batch.column(builder.error)
+                        if self._options.mode == "DROPMALFORMED" and error.null_count < len(batch):
+                            batch = batch.filter(error.is_null())
+                        yield number, batch
 
 
 def fitting_batches(builder: Builder, stretch: Stretch) -> Iterator[pa.RecordBatch]:
