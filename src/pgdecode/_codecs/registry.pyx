@@ -1,7 +1,7 @@
 """Finds a codec by its name, and builds the codecs of nested types."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -20,7 +20,17 @@ from pgdecode._codecs.texts cimport texts_codec
 from pgdecode._column cimport Column, expect, finish_column, free_column, open_column, put_null
 from pgdecode._fault cimport FAULT_BAD_ARRAY, FAULT_TOO_HIGH, FAULT_UNREPRESENTABLE, OK, Fault, FaultCode, error_of
 from pgdecode._sink cimport CELL_LEAD, Cell
-from pgdecode._source cimport ABSENT, CORRUPT, LAYOUT_OFFSETS64, Presence, Segment, Source, Span, payload_at
+from pgdecode._source cimport (
+    ABSENT,
+    CORRUPT,
+    LAYOUT_OFFSETS32,
+    LAYOUT_OFFSETS64,
+    Presence,
+    Segment,
+    Source,
+    Span,
+    payload_at,
+)
 
 import pyarrow as pa
 
@@ -57,6 +67,19 @@ cdef class CodecTree:
             self.codec.element = &self.element.codec
 
 
+cdef bint note_offsets(const Segment *segment, size_t first, size_t n, uint8_t kind, Cell *cells) noexcept nogil:
+    """Note values of an array of 32-bit offsets without nulls; False where they leave its data."""
+    cdef const int32_t *offsets = <const int32_t *>segment.index + segment.first + first
+    cdef bint wrong = offsets[0] < 0 or <size_t>offsets[n] > segment.data_size
+    cdef size_t i
+    for i in range(n):
+        wrong |= offsets[i + 1] < offsets[i]
+        cells[i].value = segment.data + offsets[i]
+        cells[i].length = <uint32_t>(offsets[i + 1] - offsets[i])
+        cells[i].kind = kind
+    return not wrong
+
+
 cdef size_t note_values(const Segment *segment, size_t first, uint8_t kind, Cell *cells, bint *has_lead) noexcept nogil:
     """Note up to BLOCK_VALUES of a segment's values as cells of a kind; how many, 0 where the array is corrupt.
 
@@ -68,6 +91,13 @@ cdef size_t note_values(const Segment *segment, size_t first, uint8_t kind, Cell
     cdef size_t n = 0
     has_lead[0] = False
     value.length = 0
+    if segment.layout == LAYOUT_OFFSETS32 and segment.validity == NULL:
+        n = min(<size_t>segment.n_rows - first, <size_t>BLOCK_VALUES)
+        # Offsets ascend, so what the first one has in front of it, all have.
+        has_lead[0] = (<const int32_t *>segment.index)[segment.first + <int64_t>first] >= CELL_LEAD
+        if has_lead[0]:
+            return n if note_offsets(segment, first, n, kind, cells) else 0
+        n = 0
     while n < BLOCK_VALUES and first + n < <size_t>segment.n_rows:
         presence = payload_at(segment, <int64_t>(first + n), &value)
         if presence == CORRUPT or value.length > <size_t>0xFFFFFFFF:
