@@ -411,6 +411,7 @@ def test_types_say_what_the_stream_does_not(spark: SparkSession, adapter: str) -
     "relation",
     [
         pytest.param(encode(PEOPLE), id="bytes"),
+        pytest.param(bytearray(encode(PEOPLE)), id="bytearray"),
         pytest.param(
             SimpleNamespace(
                 relation_id=16385,
