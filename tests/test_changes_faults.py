@@ -12,7 +12,7 @@ import pytest
 import reference
 import reference_changes
 from change_rows import changes_of, decoded, through_json, with_errors
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_changes import Change
 from slot import RandomSlot, Slot
@@ -32,7 +32,7 @@ UNKNOWN = (
 
 def assert_flagged_and_right(payloads: list[bytes], missing: int) -> None:
     """Without one of its messages a sequence is flagged in both modes, and every good row is one of the whole's."""
-    whole = decoded(payloads)
+    whole = {(change["position"], change["relation_id"]): change for change in decoded(payloads)}
     positions = [at for at in range(len(payloads)) if at != missing]
     rest = [payloads[at] for at in positions]
     with pytest.raises((pgdecode.StreamDesync, pgdecode.TransactionDesync)):
@@ -41,10 +41,12 @@ def assert_flagged_and_right(payloads: list[bytes], missing: int) -> None:
     assert any(row["error"] for row in rows)
     for row in rows:
         error = row.pop("error")
-        assert row in whole if error is None else (row["commit_position"], row["committed"]) == (None, None)
+        if error is None:
+            assert row == whole[row["position"], row["relation_id"]]
+        else:
+            assert (row["commit_position"], row["committed"]) == (None, None)
     dropped = changes_of(ChangeDecoder(mode="DROPMALFORMED").decode(rest, positions))
-    assert all(change in whole for change in dropped)
-    assert len(dropped) == sum(row["commit_position"] is not None for row in rows)
+    assert dropped == [row for row in rows if row["commit_position"] is not None]
 
 
 def places_of(payloads: list[bytes], tag: bytes) -> list[int]:
@@ -380,7 +382,6 @@ def all_of(payloads: list[bytes], size: int, mode: str) -> list[Change]:
     return rows + undecided
 
 
-@settings(max_examples=60)
 @given(st.randoms(use_true_random=False), st.integers(1, 12), st.sampled_from([1, 3, 10_000]))
 def test_mutated_sequences_are_flagged_in_both_modes_or_right(rng: Any, n_steps: int, size: int) -> None:
     payloads = mutated(rng, RandomSlot(rng, n_steps).payloads)
@@ -396,5 +397,7 @@ def test_mutated_sequences_are_flagged_in_both_modes_or_right(rng: Any, n_steps:
         expected = reference_changes.changes(enumerate(payloads))
     except (AssertionError, reference.Malformed, reference_changes.UnknownRelation, UnicodeDecodeError):
         return  # a sequence that the reference is not made for
-    committed = [{k: v for k, v in row.items() if k != "error"} for row in permissive if row["committed"]]
-    assert committed == expected
+    # Begin Prepare and Prepare may have come to name different gids.
+    aside = {"error", "gid"}
+    committed = [{k: v for k, v in row.items() if k not in aside} for row in permissive if row["committed"]]
+    assert committed == [{k: v for k, v in change.items() if k not in aside} for change in expected]
