@@ -18,7 +18,7 @@ from pgdecode.deliveries import TIMESTAMP, Stretch, texts, unless_negative, valu
 from pgdecode.errors import BatchTooLarge, DecodeError
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.limits import Limits
-from pgdecode.relations import text_decodings
+from pgdecode.readings import Reading
 from pgdecode.spill import path_in, paths_of, spill
 from pgdecode.state import state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder
@@ -72,6 +72,10 @@ class ChangeDecoder:
         confirmed. Without this option (commit_lsn, xid) tells repeated transactions.
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
         What types are that the stream does not describe, as for `decode_rows`.
+    unrepresentable : {"error", "null", "clamp", "text"}
+        For typed tables: what to make of a value that PostgreSQL has and the Arrow type has not, as for `decode_rows`.
+    encoding, datestyle : str
+        client_encoding and DateStyle of the session that captured the payloads, as for `decode_rows`.
     spill : path, optional
         A folder for the payloads of undecided transactions past `max_held_bytes`; by default they stay in memory. The
         files are the decoder's own: each goes when its transaction is over, with the call after. They are part of the
@@ -96,6 +100,9 @@ class ChangeDecoder:
         include_uncommitted: bool = False,
         drop_duplicates: bool = False,
         types: Mapping[str | int, str] | None = None,
+        unrepresentable: str = "error",
+        encoding: str = "UTF8",
+        datestyle: str = "ISO, MDY",
         spill: str | Path | None = None,
         max_held_bytes: int = 256 * 2**20,
         limits: Limits = _LIMITS,
@@ -106,7 +113,7 @@ class ChangeDecoder:
         if not isinstance(limits, Limits):
             raise TypeError(f"limits is a Limits, not {type(limits).__name__}")
         self._options = Options(mode, include_uncommitted, drop_duplicates, limits, strict_flags)
-        self._types = dict(types or {})
+        self._reading = Reading(types, unrepresentable, encoding, datestyle)
         self._spill = None if spill is None else Path(spill)
         self._ledger = Ledger() if state is None else state_from_plain(state, self._spill)
         self._given = catalog if state is None else None
@@ -253,8 +260,11 @@ class ChangeDecoder:
         self._go_on(ledger)
         try:
             yield from self._built(deliveries, made, max_rows)
-        except DecodeError:
+        except Exception:
             self._ledger, self._spent = before, set()
+            # The numbers of versions that are taken back will be those of others.
+            n_versions = len(before.catalog.versions)
+            self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
             raise
 
     def _go_on(self, ledger: Ledger) -> None:
@@ -266,7 +276,7 @@ class ChangeDecoder:
         self._ledger = ledger
 
     def _change_builder(self, ledger: Ledger) -> Builder:
-        return ChangeBuilder(ledger.catalog.versions, self._layouts, self._types, self._options)
+        return ChangeBuilder(ledger.catalog.versions, self._layouts, self._reading, self._options)
 
     def _table_builder(self, ledger: Ledger, relation: str) -> TableBuilder:
         versions = ledger.catalog.versions
@@ -275,7 +285,7 @@ class ChangeDecoder:
             raise KeyError(
                 f"no message has described {relation!r}; there are {', '.join(RelationCatalog(versions).names)}"
             )
-        return TableBuilder(Table([versions[number] for number in numbers], self._types), numbers, self._options)
+        return TableBuilder(Table([versions[number] for number in numbers], self._reading), numbers, self._options)
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""
@@ -362,12 +372,12 @@ class ChangeBuilder:
         self,
         versions: list[RelationVersion],
         layouts: dict[int, TextLayout],
-        types: Mapping[str | int, str],
+        reading: Reading,
         options: Options,
     ) -> None:
         self.versions = versions
         self.layouts = layouts
-        self.types = types
+        self.reading = reading
         self.options = options
 
     def _layout(self, index: int) -> TextLayout:
@@ -378,7 +388,7 @@ class ChangeBuilder:
                 version.relation_id,
                 [item.name for item in columns],
                 [item.flags & 1 != 0 for item in columns],
-                text_decodings(version.relation, self.types, version.types),
+                self.reading.texts(version),
             )
         return self.layouts[index]
 

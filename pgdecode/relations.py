@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import pyarrow as pa
 
-from pgdecode.messages import Relation, Type
+from pgdecode.messages import Column, Type
 from pgdecode.overrides import Overrides
 from pgdecode.pgtypes import FIRST_USER_OID, NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, is_partial
+
+
+class Described(Protocol):
+    """What has a relation's columns: a Relation message, or a version of one in a catalog."""
+
+    @property
+    def relation_id(self) -> int:
+        """OID of the table."""
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in wire order."""
+
 
 META_COLUMNS = ("_op", "_xid", "_old_type", "_old", "_unchanged", "_error")
 UNREPRESENTABLE = ("error", "null", "clamp", "text")
@@ -23,7 +41,7 @@ def type_name(type_id: int, type_messages: Mapping[int, Type]) -> str | None:
 
 
 def decodings(
-    relation: Relation,
+    relation: Described,
     types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Type] = (),
     unrepresentable: str = "error",
@@ -56,7 +74,7 @@ def _holding(decoding: Decoding, unrepresentable: str) -> Decoding:
 
 
 def row_schema(
-    relation: Relation,
+    relation: Described,
     types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Type] = (),
     unrepresentable: str = "error",
@@ -96,10 +114,3 @@ def row_schema(
         pa.field("_error", pa.string()),
     ]
     return pa.schema(meta + fields)
-
-
-def text_decodings(
-    relation: Relation, types: Mapping[str | int, str] | None = None, type_messages: Iterable[Type] = ()
-) -> list[Decoding]:
-    """How each column of a relation is decoded to PostgreSQL's text form."""
-    return [as_text(item) for item in decodings(relation, types, type_messages)]

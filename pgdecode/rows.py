@@ -11,8 +11,8 @@ from pgdecode._rows import Rows
 from pgdecode._source import Source
 from pgdecode.inputs import payload_parts
 from pgdecode.limits import Limits
-from pgdecode.messages import Relation, Type
-from pgdecode.relations import decodings, row_schema
+from pgdecode.messages import Type
+from pgdecode.relations import Described, decodings, row_schema
 from pgdecode.settings import settings_of, under
 
 _LIMITS = Limits()
@@ -20,7 +20,7 @@ _LIMITS = Limits()
 
 def decode_rows(
     payloads: Any,
-    relation: Relation,
+    relation: Described,
     *,
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str, str] | None = None,
@@ -38,8 +38,9 @@ def decode_rows(
     ----------
     payloads : column of payloads, as `decode_messages` takes them
         Inserts, updates and deletes of `relation`, streamed or not. Null rows give null rows.
-    relation : Relation
-        The columns' names, types and modifiers, as the stream sent them: `decode` gives one.
+    relation : Relation or RelationVersion
+        The columns' names, types and modifiers, as the stream sent them: `decode` gives one, and a `RelationCatalog`
+        each of its versions, with the Type messages that belong to it.
     types : mapping of OID or a type's name to a PostgreSQL type, optional
         What types are that the stream does not describe; keys are OIDs, or names as the Type messages give them:
         {"public.mood": "enum", "public.address": "(street text, zip int4, geo point)", 20001: "numeric(12,2)"}. A
@@ -108,7 +109,7 @@ def decode_rows(
     """
     if mode not in ("FAILFAST", "PERMISSIVE"):
         raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
-    known = list(type_messages)
+    known = list(type_messages) or list(getattr(relation, "types", ()))
     schema = row_schema(relation, types, known, unrepresentable, columns)
     settings = settings_of(encoding, datestyle)
     source = Source(payload_parts(payloads))

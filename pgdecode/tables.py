@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,8 +12,8 @@ from pgdecode._rows import Rows
 from pgdecode.catalog import RelationVersion
 from pgdecode.deliveries import TIMESTAMP, Stretch, texts, values_of
 from pgdecode.errors import DecodeError
-from pgdecode.pgtypes import Decoding, as_text
-from pgdecode.relations import decodings, row_schema
+from pgdecode.pgtypes import Decoding
+from pgdecode.readings import Reading
 from pgdecode.transactions import Options
 
 META = (
@@ -69,14 +69,13 @@ class Table:
         If a column bears the name of one of those about the change, or a name twice.
     """
 
-    def __init__(self, versions: Sequence[RelationVersion], types: Mapping[str | int, str]) -> None:
+    def __init__(self, versions: Sequence[RelationVersion], reading: Reading) -> None:
         self.versions = list(versions)
-        self.types = dict(types)
+        self.reading = reading
         fields: dict[str, list[pa.Field]] = {}
         for version in versions:
-            for field in list(row_schema(version.relation, types, version.types))[-len(version.columns) or None :]:
-                if len(version.columns):
-                    fields.setdefault(field.name, []).append(field)
+            for field in reading.fields(version):
+                fields.setdefault(field.name, []).append(field)
         taken = _META_NAMES & set(fields)
         if taken:
             raise ValueError(f"the table has a column {min(taken)!r}, which is the name of one about the change")
@@ -98,13 +97,7 @@ class Table:
 
     def decodings(self, version: RelationVersion) -> list[Decoding]:
         """How the columns of a version are decoded for this table."""
-        text = {item.name for item in self.columns if item.is_text}
-        return [
-            as_text(decoding) if column.name in text else decoding
-            for column, decoding in zip(
-                version.columns, decodings(version.relation, self.types, version.types), strict=True
-            )
-        ]
+        return self.reading.decodings(version, frozenset(item.name for item in self.columns if item.is_text))
 
     def fitted(self, version: RelationVersion, arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
         """Fit the columns of a version to those of the table."""
@@ -120,13 +113,10 @@ class TableBuilder:
 
     error = "_error"
 
-    def __init__(
-        self, table: Table, numbers: Sequence[int], options: Options, null_unrepresentable: bool = False
-    ) -> None:
+    def __init__(self, table: Table, numbers: Sequence[int], options: Options) -> None:
         self.table = table
         self.numbers = dict(zip(numbers, table.versions, strict=True))
         self.options = options
-        self.null_unrepresentable = null_unrepresentable
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
         """Build the table's changes in a stretch; bad payloads, which may be of any table, are among them."""
@@ -182,7 +172,7 @@ class TableBuilder:
             self.options.limits,
             self.options.strict_flags,
             self.options.mode != "FAILFAST",
-            self.null_unrepresentable,
+            self.table.reading.unrepresentable == "null",
             selection=values_of(stretch.rows if whole else stretch.rows.take(places)),
             streamed=values_of(stretch.streamed if whole else stretch.streamed.take(places)),
         )

@@ -181,9 +181,10 @@ class RandomSlot(Slot):
 
     TABLES = (20001, 20002, 20003)
 
-    def __init__(self, rng: random.Random, n_steps: int) -> None:
+    def __init__(self, rng: random.Random, n_steps: int, *, with_versions: bool = True) -> None:
         super().__init__()
         self.rng = rng
+        self.with_versions = with_versions
         self.streams: dict[int, list[int]] = {}  # top xid -> its sub-transactions that live
         self.prepared: dict[str, int] = {}
         self.xid = 700
@@ -219,7 +220,7 @@ class RandomSlot(Slot):
         for _ in range(rng.randrange(5)):
             xid, table = rng.choice(xids), rng.choice(self.TABLES)
             row = [rng.choice([None, "", "1", "ä" * 3]) for _ in range(3)]
-            kind = rng.randrange(9)
+            kind = rng.randrange(0 if self.with_versions else 1, 9)
             if kind == 0:
                 # Under the top-level xid: see the docstring.
                 self.describe(table, xids[0])

@@ -35,6 +35,7 @@ ORDER = [
     {"inputs"},
     {"decode", "rows"},
     {"catalog"},
+    {"readings"},
     {"transactions"},
     {"spill", "deliveries"},
     {"state"},

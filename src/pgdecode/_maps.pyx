@@ -226,8 +226,8 @@ cdef class Maps:
 
     cdef object worded(self, const Fault *fault, const int32_t[::1] versions, tuple labels):
         """The error of a fault; a value's has the name of its column."""
-        names = () if fault.column < 0 else (<TextLayout>self.layouts[versions[fault.row]]).names
-        if fault.column >= len(names):
+        names = (<TextLayout>self.layouts[versions[fault.row]]).names
+        if not 0 <= fault.column < len(names):
             return error_of(fault, labels, True)
         error = error_of(fault, (*PLAN.labels, f"column {names[fault.column]!r}"), True)
         error.column = names[fault.column]
