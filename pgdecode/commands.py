@@ -6,6 +6,8 @@ import functools
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from pgdecode.ordered import OrderedFiles, ordered_files
 from pgdecode.render import fields_to_decode, json_lines, printable
 from pgdecode.render_changes import change_lines
 from pgdecode.report import report_text
-from pgdecode.staging import staged
+from pgdecode.staging import scratch_folder, staged
 from pgdecode.summary import CHANGES, FIELDS, Summary
 from pgdecode.terminal import counted, progress, standard_output
 
@@ -157,7 +159,7 @@ def cat(
         if unknown is not None:
             raise click.UsageError(f"--kind {unknown}: with --changes there are {', '.join(KINDS_OF_CHANGES)}")
         asked = ChangeOptions(mode, include_uncommitted, types, catalog)
-        lines = _change_lines(ordered_files(path, payload, position), FileChanges(asked), kinds)
+        lines = _change_lines(ordered_files(path, payload, position), asked, kinds)
     else:
         options.refuse(context, options.OF_CHANGES, "--changes")
         lines = _message_lines(payload_files(path, payload), kinds, options.IN_STREAM[in_stream], mode)
@@ -171,13 +173,13 @@ def cat(
             left -= len(found[:left])
 
 
-def _change_lines(files: OrderedFiles, reader: FileChanges, kinds: tuple[str, ...]) -> Iterator[list[str]]:
+def _change_lines(files: OrderedFiles, asked: ChangeOptions, kinds: tuple[str, ...]) -> Iterator[list[str]]:
     """Render changes of these kinds, batch by batch."""
-    for batch in files.batches(CAT_BATCH_ROWS):
-        for _, rows in reader.decode(batch):
+    with scratch_folder() as spill:
+        reader = FileChanges(files, replace(asked, spill=spill))
+        found = (rows for batch in files.batches(CAT_BATCH_ROWS) for _, rows in reader.decode(batch))
+        for rows in chain(found, (rows for _, rows in reader.rest())):
             yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows)
-    for _, rows in reader.rest():
-        yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows)
 
 
 def _message_lines(

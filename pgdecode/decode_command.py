@@ -20,7 +20,7 @@ from pgdecode.ordered import OrderedFiles, ordered_files
 from pgdecode.preview import first_lines
 from pgdecode.render import printable
 from pgdecode.report import size_text
-from pgdecode.staging import check_target, staged
+from pgdecode.staging import check_target, scratch_folder, staged
 from pgdecode.terminal import counted, fitting, progress, standard_output
 from pgdecode.writers import CHANGE_LAYOUT, FORMATS, TABLE_LAYOUT, Layout, message_layout
 
@@ -118,8 +118,8 @@ def decode(
     Changes and tables: IN is one sequence in slot order (see --position), and OUT has what its transactions commit,
     in the order in which to apply it. OUT is a file if it ends in .parquet, .jsonl or .csv; else, and always with
     several tables, a folder with "changes", or with a file for each table under its name. For tables IN is read
-    twice: all versions of a table must be known before its first row is written. Memory is constant but for
-    transactions that are still open, whose messages are kept until they end.
+    twice: all versions of a table must be known before its first row is written. Large transactions are kept in files
+    beside OUT until they end.
     """
     if messages + changes + bool(tables) > 1:
         raise click.UsageError("--messages, --changes and --table: one of them")
@@ -137,8 +137,8 @@ def decode(
         n_rows = files.n_rows
         layout = TABLE_LAYOUT if tables else CHANGE_LAYOUT
         check_target(target, source, overwrite=overwrite)
-        with staged(target) as hidden:
-            asked = ChangeOptions(mode, include_uncommitted, types, catalog)
+        with staged(target) as hidden, scratch_folder(target.parent) as spill:
+            asked = ChangeOptions(mode, include_uncommitted, types, catalog, spill)
             done = _decode_changes(request, hidden, files, tables, asked)
             written = _size(hidden)
     else:

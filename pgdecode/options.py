@@ -11,7 +11,8 @@ from click.core import ParameterSource
 from pgdecode.batches import MODES
 from pgdecode.catalog import RelationCatalog
 from pgdecode.files import PathError
-from pgdecode.pgtypes import named
+from pgdecode.overrides import Overrides
+from pgdecode.typenames import declared
 
 IN_STREAM: dict[str, bool | str | None] = {"ordered": None, "auto": "auto", "true": True, "false": False}
 
@@ -45,10 +46,14 @@ def _types(context: click.Context, option: click.Parameter, values: Sequence[str
     for value in values:
         name, _, type = value.rpartition("=")
         if not name or not type:
-            raise click.BadParameter(f"{value!r} is not NAME=TYPE, such as public.price=numeric", context, option)
-        if named(type, -1) is None:
-            raise click.BadParameter(f"no type {type!r}", context, option)
+            raise click.BadParameter(f"{value!r} is not NAME=TYPE, such as public.price=numeric(12,2)", context, option)
         found[int(name) if name.isascii() and name.isdigit() else name] = type
+    try:
+        Overrides(found)
+        for type in found.values():
+            declared(type, found)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, option) from error
     return found
 
 
@@ -109,7 +114,7 @@ types = click.option(
     multiple=True,
     metavar="NAME=TYPE",
     callback=_types,
-    help="What a type is that the messages do not describe, by name or OID: public.price=numeric, 790=money(2). "
+    help="What a type is that the messages do not describe, by name or OID: public.price=numeric(12,2), 790=money(2). "
     "Repeatable.",
 )
 catalog = click.option(
