@@ -6,6 +6,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from pgdecode._cursor cimport be16, be64
 from pgdecode._fault cimport rarely
 
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #define PGDECODE_US_PER_DAY INT64_C(86400000000)
+    """
+    const int64_t US_PER_DAY "PGDECODE_US_PER_DAY"
+
 cdef enum:
     UNIX_TO_POSTGRES_DAYS = 10957    # 2000-01-01 - 1970-01-01
     US_PER_SECOND = 1000000
