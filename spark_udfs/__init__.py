@@ -11,18 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_udfs.functions import parse_pgoutput, register
+    from spark_udfs.typed import from_pgoutput, register_relation
 
-__all__ = ["parse_pgoutput", "register"]
+__all__ = ["from_pgoutput", "parse_pgoutput", "register", "register_relation"]
+
+_ROOMS = {
+    "from_pgoutput": "spark_udfs.typed",
+    "parse_pgoutput": "spark_udfs.functions",
+    "register": "spark_udfs.functions",
+    "register_relation": "spark_udfs.typed",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        functions = import_module("spark_udfs.functions")
+        room = import_module(_ROOMS[name])
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing != "pyspark":
             raise
         raise ModuleNotFoundError(f"spark_udfs needs {missing}: pip install 'pgdecode[spark]'", name=missing) from error
-    return getattr(functions, name)
+    return getattr(room, name)

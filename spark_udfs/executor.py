@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def require_version(version: str) -> None:
+    """Hold this process to the driver's version of pgdecode.
+
+    Raises
+    ------
+    RuntimeError
+        If it has another.
+    """
+    if version != pgdecode.__version__:
+        raise RuntimeError(
+            f"pgdecode {version} on the driver, but {pgdecode.__version__} on a worker ({sys.executable}): "
+            "install the same on all"
+        )
+
+
 @dataclass(frozen=True)
 class Options:
     """How to decode, as the driver was told, and which version of the package the driver has."""
@@ -28,18 +43,8 @@ class Options:
     version: str = pgdecode.__version__
 
     def decoder(self, in_stream: pa.Array | None = None) -> pgdecode.MessageDecoder:
-        """Make a decoder; a column of stream states comes before what the options say of them.
-
-        Raises
-        ------
-        RuntimeError
-            If this process has another version of pgdecode than the driver.
-        """
-        if self.version != pgdecode.__version__:
-            raise RuntimeError(
-                f"pgdecode {self.version} on the driver, but {pgdecode.__version__} on a worker ({sys.executable}): "
-                "install the same on all"
-            )
+        """Make a decoder; a column of stream states comes before what the options say of them."""
+        require_version(self.version)
         states = self.in_stream if in_stream is None else in_stream
         return pgdecode.MessageDecoder(in_stream=states, fields=self.fields, mode=self.mode)
 
@@ -74,26 +79,15 @@ class PandasFunction(ScalarFunction):
 
     def __call__(self, payloads: pd.Series, in_stream: pd.Series | None = None) -> pd.DataFrame:
         """Decode a batch."""
-        import pandas as pd
+        from spark_udfs.frames import pandas_frame
 
         states = None if in_stream is None else _booleans(in_stream)
-        batch = self.options.decoder(states).decode(pa.Array.from_pandas(payloads))
-        return pd.DataFrame({name: _series(batch.column(name)) for name in batch.schema.names}, copy=False)
+        return pandas_frame(self.options.decoder(states).decode(pa.Array.from_pandas(payloads)))
 
 
 def _booleans(states: pd.Series) -> pa.Array:
     # With a null among them, booleans come as objects.
     return pa.Array.from_pandas(states, type=pa.bool_() if states.dtype == object else None)
-
-
-def _series(column: pa.Array) -> pd.Series:
-    """Make what Spark turns back into just this column: numpy would make floats of integers with nulls."""
-    import pandas as pd
-
-    if pa.types.is_list(column.type):
-        # Spark rebuilds lists from objects, and fails on the nulls of an Arrow-backed series.
-        return column.to_pandas()
-    return pd.Series(pd.arrays.ArrowExtensionArray(column))
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import pyspark
 from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
 
 from pgdecode import MessageDecoder
+from spark_udfs.adapters import adapter_named, require_mode_of_columns, user_defined
 from spark_udfs.executor import ArrowFunction, Options, PandasFunction
-from spark_udfs.schemas import spark_schema
-from spark_udfs.session import pandas_not_minded
 
-# What each is made with, of Spark's functions.
-_ADAPTERS = {"arrow": ("arrow_udf", ArrowFunction), "pandas": ("pandas_udf", PandasFunction)}
+_FUNCTIONS = {"arrow": ArrowFunction, "pandas": PandasFunction}
 
 
 def parse_pgoutput(
@@ -124,22 +120,13 @@ def register(
 
 def _user_defined(fields: Iterable[str] | None, in_stream: object, mode: str, adapter: str) -> Any:
     """Check the options and make the function for Spark that decodes by them."""
-    there_is = vars(F)
-    if adapter == "auto":
-        adapter = "arrow" if "arrow_udf" in there_is else "pandas"
-    if adapter not in _ADAPTERS:
-        raise ValueError(f'adapter is "auto", "arrow" or "pandas", not {adapter!r}')
-    maker, kind = _ADAPTERS[adapter]
-    if maker not in there_is:
-        raise ValueError(f'adapter "{adapter}" needs pyspark 4.1 or later, this is {pyspark.__version__}')
-    if mode == "DROPMALFORMED":
-        raise ValueError('a column has all its rows: use mode "PERMISSIVE" and a filter on error for "DROPMALFORMED"')
+    adapter = adapter_named(adapter)
+    require_mode_of_columns(mode, "error")
     if isinstance(in_stream, str) and in_stream != "auto":
         raise ValueError(f'in_stream is None, "auto", a bool or a boolean Column, not {in_stream!r}: is it a Column?')
     if in_stream is not None and not isinstance(in_stream, bool | str):
         raise TypeError(f'in_stream is None, "auto", a bool or a boolean Column, not {type(in_stream).__name__}')
     schema = MessageDecoder(in_stream=in_stream, fields=fields, mode=mode).schema
     options = Options(tuple(schema.names), in_stream, mode)
-    with pandas_not_minded():
-        function = there_is[maker](kind(options), spark_schema(schema))
+    function = user_defined(adapter, _FUNCTIONS[adapter](options), schema)
     return function.asNondeterministic() if in_stream is None else function

@@ -1,11 +1,14 @@
-"""Arrow schemas as Spark's, refusing what Spark cannot take from a Python worker."""
+"""Arrow schemas as Spark's: what Spark takes from a Python worker, and what it is given in place of the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as spark
+
+from spark_udfs.leaves import type_with_leaves, with_leaves
 
 _SIMPLE: dict[pa.DataType, spark.DataType] = {
     pa.bool_(): spark.BooleanType(),
@@ -23,10 +26,13 @@ _SIMPLE: dict[pa.DataType, spark.DataType] = {
     pa.timestamp("us"): spark.TimestampNTZType(),
     pa.duration("us"): spark.DayTimeIntervalType(),
 }
-if hasattr(spark, "TimeType"):
+HAS_TIME = hasattr(spark, "TimeType")
+if HAS_TIME:
     # Spark reads nanoseconds only, whatever the precision of its own type.
     _SIMPLE[pa.time64("ns")] = spark.TimeType()
 _MAX_DECIMAL_DIGITS = 38
+# As times of day are decoded.
+_TIME = pa.time64("us")
 
 
 def spark_schema(schema: pa.Schema) -> spark.StructType:
@@ -50,6 +56,47 @@ def spark_schema(schema: pa.Schema) -> spark.StructType:
         If a name comes twice in one struct.
     """
     return _struct(schema, "")
+
+
+def taken_schema(schema: pa.Schema, *, has_time: bool = HAS_TIME) -> pa.Schema:
+    """Give the schema of decoded rows as Spark takes them: `spark_schema` refuses nothing in it.
+
+    Parameters
+    ----------
+    schema : pa.Schema
+        Of `pgdecode.decode_rows`.
+    has_time : bool
+        Whether Spark's type TIME is to be used; else times of day are strings.
+
+    Returns
+    -------
+    pa.Schema
+        The same names in the same order.
+    """
+    return pa.schema([field.with_type(taken_type(field.type, has_time=has_time)) for field in schema])
+
+
+def taken_type(arrow: pa.DataType, *, has_time: bool = HAS_TIME) -> pa.DataType:
+    """Give the type of a decoded column as Spark takes it."""
+    time = pa.time64("ns") if has_time else pa.string()
+    return type_with_leaves(arrow, lambda leaf: time if leaf == _TIME else leaf)
+
+
+def taken(column: pa.Array, *, has_time: bool = HAS_TIME) -> pa.Array:
+    """Bring a decoded column to its `taken_type`."""
+    if column.type == taken_type(column.type, has_time=has_time):
+        return column
+    change = _as_nanoseconds if has_time else _as_text
+    return with_leaves(column, lambda leaf: change(leaf) if leaf.type == _TIME else leaf)
+
+
+def _as_nanoseconds(times: pa.Array) -> pa.Array:
+    return times.cast(pa.time64("ns"))
+
+
+def _as_text(times: pa.Array) -> pa.Array:
+    # As the server prints it: no zeros at the end of a fraction, and no fraction of zeros.
+    return pc.replace_substring_regex(times.cast(pa.string()), r"\.?0+$", "")
 
 
 def _struct(fields: Iterable[pa.Field], parent: str) -> spark.StructType:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
+import pgdecode
+from pgdecode import Column, Relation, Type, pgtypes
 from pgdecode.messages import ENVELOPE
 from pgdecode.schemas import envelope_schema
-from spark_udfs.schemas import spark_schema
+from spark_udfs.schemas import spark_schema, taken, taken_schema
 
 HAS_TIME = hasattr(spark, "TimeType")
 
@@ -113,3 +117,72 @@ def test_what_must_not_be_null_stays_so() -> None:
     found = spark_schema(pa.schema([pa.field("a", pa.list_(element), nullable=False)]))
     assert not found["a"].nullable
     assert not found["a"].dataType.containsNull
+
+
+# Extensions' types that the table of types builds by name, beside those it lists.
+BY_NAME = ["hstore", "vector", "halfvec", *(item.name for item in pgtypes.NAMED)]
+NUMERICS = [(38, 0), (38, 38), (1, 0), (39, 0), (1000, 500), (5, -2), (3, 5)]
+
+
+def every_type() -> tuple[Relation, list[Type]]:
+    """Make a relation with a column of each type there is, and the Type messages that name some."""
+    messages = [Type(20_000 + i, "public", name) for i, name in enumerate(BY_NAME + [f"_{name}" for name in BY_NAME])]
+    type_ids = [(type_id, -1) for type_id in [*pgtypes.NAME_BY_OID, *(message.type_id for message in messages), 30_000]]
+    numerics = [(1700, ((precision << 16) | (scale & 0x7FF)) + 4) for precision, scale in NUMERICS]
+    type_ids += [*numerics, *((1231, typmod) for _, typmod in numerics)]
+    columns = tuple(Column(0, f"c{i}", *ids) for i, ids in enumerate(type_ids))
+    return Relation(16385, "public", "t", "f", columns), messages
+
+
+@pytest.mark.parametrize("has_time", [False, pytest.param(True, marks=pytest.mark.skipif(not HAS_TIME, reason="none"))])
+def test_no_type_of_postgresql_comes_out_as_one_that_spark_refuses(has_time: bool) -> None:
+    relation, messages = every_type()
+    rows = pgdecode.decode_rows([None], relation, type_messages=messages)
+    schema = taken_schema(rows.schema, has_time=has_time)
+    assert spark_schema(schema).names == rows.schema.names
+    columns = [taken(column, has_time=has_time) for column in rows.columns]
+    assert [column.type for column in columns] == schema.types
+    found = {schema.field(f"c{i}").type for i, column in enumerate(relation.columns) if column.type_id in (1083, 1183)}
+    time = pa.time64("ns") if has_time else pa.string()
+    assert found == {time, pa.list_(time)}
+
+
+def test_spark_has_no_place_for_years_that_the_guard_does_not_look_into() -> None:
+    relation, messages = every_type()
+    maps = [field.type for field in pgdecode.row_schema(relation, None, messages) if pa.types.is_map(field.type)]
+    assert set(maps) == {pa.map_(pa.string(), pa.string())}
+
+
+# As time_out prints them: of a fraction no zeros at its end.
+TIMES = ["00:00:00", "12:30:00", "10:20:30", "23:59:59.999999", "00:00:00.000001", "01:02:03.5", "20:00:00.1002"]
+
+
+def times(texts: list[str | None]) -> pa.Array:
+    return pa.array([text and dt.time.fromisoformat(text) for text in texts], pa.time64("us"))
+
+
+def test_a_time_as_text_is_what_the_server_prints() -> None:
+    assert taken(times([*TIMES, None]), has_time=False).to_pylist() == [*TIMES, None]
+
+
+@pytest.mark.parametrize("has_time", [False, True])
+def test_times_within_lists_and_structs_are_brought_along(has_time: bool) -> None:
+    lists = pa.array([[], None, [0, None, 1], [2]], pa.list_(pa.int32()))
+    column = pa.ListArray.from_arrays(
+        lists.offsets, times(["01:00:00", None, "02:00:00", "03:00:00"]), mask=lists.is_null()
+    )
+    struct = pa.StructArray.from_arrays(
+        [column, lists], names=["t", "other"], mask=pa.array([False, False, False, True])
+    )
+    expected = [
+        {"t": [], "other": []},
+        {"t": None, "other": None},
+        {"t": ["01:00:00", None, "02:00:00"], "other": [0, None, 1]},
+        None,
+    ]
+    for start in (0, 1):
+        found = taken(struct.slice(start), has_time=has_time)
+        found.validate(full=True)
+        as_text = pa.struct([("t", pa.list_(pa.string())), ("other", lists.type)])
+        plain = found if not has_time else taken(found.cast(struct.type), has_time=False)
+        assert plain.cast(as_text).to_pylist() == expected[start:]

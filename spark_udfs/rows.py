@@ -1,0 +1,127 @@
+"""Typed rows in Spark's Python workers: callables that travel as a class name, a relation and a few options."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import pgdecode
+from pgdecode import Column, Relation, Type
+from spark_udfs.executor import require_version
+from spark_udfs.schemas import taken
+from spark_udfs.years import checked_years
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROW_KINDS = pa.array(["insert", "update", "delete"])
+
+PlainRelation = tuple[int, str, str, str, tuple[tuple[int, str, int, int], ...]]
+
+
+def relation_of(plain: PlainRelation) -> Relation:
+    """Make the message again."""
+    relation_id, namespace, name, replica_identity, columns = plain
+    return Relation(relation_id, namespace, name, replica_identity, tuple(Column(*column) for column in columns))
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """Keywords of `pgdecode.decode_rows`, by their names there, as data that pickle small."""
+
+    types: tuple[tuple[str | int, str], ...] = ()
+    type_messages: tuple[tuple[int, str, str], ...] = ()
+    mode: str = "FAILFAST"
+    unrepresentable: str = "error"
+
+    def given(self) -> dict[str, Any]:
+        """Give them as `decode_rows` takes them."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        return said | {"types": dict(self.types), "type_messages": [Type(*plain) for plain in self.type_messages]}
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows to decode and how, as the driver was told, and which version of the package the driver has.
+
+    Attributes
+    ----------
+    relation : tuple
+        Its id, namespace, name, replica identity, and of each column flags, name, type and modifier.
+    keywords : Keywords
+    fields : tuple of str
+        Columns of `decode_rows` to give.
+    null_others : bool
+        Give nulls for messages that are no rows of the relation.
+    any_year : bool
+        Let years pass that Python has not.
+    has_time : bool
+        Give times of day as Spark's TIME, else as strings.
+    version : str
+    """
+
+    relation: PlainRelation
+    keywords: Keywords
+    fields: tuple[str, ...]
+    null_others: bool
+    any_year: bool
+    has_time: bool
+    version: str = pgdecode.__version__
+
+    def decode(self, payloads: pa.Array) -> pa.RecordBatch:
+        """Decode a batch into columns of the types that Spark takes."""
+        require_version(self.version)
+        relation = relation_of(self.relation)
+        errors = None
+        if self.null_others:
+            payloads, errors = self._own(payloads)
+        rows = pgdecode.decode_rows(payloads, relation, **self.keywords.given())
+        if not self.any_year:
+            rows = checked_years(rows, payloads, relation, self.keywords.mode, self.keywords.unrepresentable)
+        if errors is not None:
+            rows = rows.set_column(rows.schema.get_field_index("_error"), "_error", pc.coalesce(errors, rows["_error"]))
+        found = [taken(rows[name], has_time=self.has_time) for name in self.fields]
+        return pa.RecordBatch.from_arrays(found, names=list(self.fields))
+
+    def _own(self, payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Null the payloads that are no rows of the relation, and say which of all are malformed."""
+        seen = pgdecode.decode_messages(
+            payloads, in_stream="auto", fields=("kind", "relation_id", "error"), mode=self.keywords.mode
+        )
+        of_relation = pc.equal(seen["relation_id"], self.relation[0]).fill_null(False)
+        own = pc.and_(pc.is_in(seen["kind"], _ROW_KINDS), of_relation)
+        return pc.if_else(own, payloads, pa.scalar(None, payloads.type)), seen["error"]
+
+
+class RowFunction:
+    """A function of payloads."""
+
+    # A signature without hints is a scalar function to pyspark; hints of an object it does not resolve.
+    __signature__ = inspect.Signature([inspect.Parameter("payloads", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+    # What plans and columns are called by.
+    __name__ = "from_pgoutput"
+
+    def __init__(self, options: RowOptions) -> None:
+        self.options = options
+
+
+class ArrowRows(RowFunction):
+    """For `arrow_udf`: Arrow columns as they are."""
+
+    def __call__(self, payloads: pa.Array) -> pa.StructArray:
+        """Decode a batch."""
+        return self.options.decode(payloads).to_struct_array()
+
+
+class PandasRows(RowFunction):
+    """For `pandas_udf`: a series of bytes in, a frame out that converts to just the declared Arrow types."""
+
+    def __call__(self, payloads: pd.Series) -> pd.DataFrame:
+        """Decode a batch."""
+        from spark_udfs.frames import pandas_frame
+
+        return pandas_frame(self.options.decode(pa.Array.from_pandas(payloads)))
