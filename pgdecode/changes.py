@@ -15,7 +15,7 @@ from pgdecode.deliveries import TIMESTAMP, Stretch, texts, unless_negative, valu
 from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.limits import Limits
-from pgdecode.relations import text_decodings
+from pgdecode.relations import UNREPRESENTABLE, text_decodings
 from pgdecode.state import state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder
 from pgdecode.transactions import Delivery, Follower, Ledger, Options
@@ -67,6 +67,8 @@ class ChangeDecoder:
         confirmed. Without this option (commit_lsn, xid) tells repeated transactions.
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
         What types are that the stream does not describe, as for `decode_rows`.
+    unrepresentable : {"error", "null", "clamp", "text"}
+        What `table` makes of a value that PostgreSQL has and the Arrow type has not, as for `decode_rows`.
     limits : Limits
     strict_flags : bool
         As for `decode_messages`.
@@ -85,6 +87,7 @@ class ChangeDecoder:
         include_uncommitted: bool = False,
         drop_duplicates: bool = False,
         types: Mapping[str | int, str] | None = None,
+        unrepresentable: str = "error",
         limits: Limits = _LIMITS,
         strict_flags: bool = True,
     ) -> None:
@@ -93,7 +96,10 @@ class ChangeDecoder:
         if not isinstance(limits, Limits):
             raise TypeError(f"limits is a Limits, not {type(limits).__name__}")
         self._options = Options(mode, include_uncommitted, drop_duplicates, limits, strict_flags)
+        if unrepresentable not in UNREPRESENTABLE:
+            raise ValueError(f"unrepresentable is one of {UNREPRESENTABLE}, not {unrepresentable!r}")
         self._types = dict(types or {})
+        self._unrepresentable = unrepresentable
         self._ledger = Ledger() if state is None else state_from_plain(state)
         self._given = catalog
         if catalog is not None and state is None:
@@ -204,12 +210,12 @@ class ChangeDecoder:
 
     def _table_builder(self, ledger: Ledger, relation: str) -> TableBuilder:
         versions = ledger.catalog.versions
-        numbers = [number for number, item in enumerate(versions) if item.qualified_name == relation]
+        numbers = {number: item for number, item in enumerate(versions) if item.qualified_name == relation}
         if not numbers:
             raise KeyError(
                 f"no message has described {relation!r}; there are {', '.join(RelationCatalog(versions).names)}"
             )
-        return TableBuilder(Table([versions[number] for number in numbers], self._types), numbers, self._options)
+        return TableBuilder(Table(numbers.values(), self._types, self._unrepresentable), numbers, self._options)
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -69,12 +69,15 @@ class Table:
         If a column bears the name of one of those about the change, or a name twice.
     """
 
-    def __init__(self, versions: Sequence[RelationVersion], types: Mapping[str | int, str]) -> None:
-        self.versions = list(versions)
+    def __init__(
+        self, versions: Iterable[RelationVersion], types: Mapping[str | int, str], unrepresentable: str = "error"
+    ) -> None:
         self.types = dict(types)
+        self.unrepresentable = unrepresentable
         fields: dict[str, list[pa.Field]] = {}
         for version in versions:
-            for field in list(row_schema(version.relation, types, version.types))[-len(version.columns) or None :]:
+            schema = row_schema(version.relation, types, version.types, unrepresentable)
+            for field in list(schema)[-len(version.columns) or None :]:
                 if len(version.columns):
                     fields.setdefault(field.name, []).append(field)
         taken = _META_NAMES & set(fields)
@@ -102,7 +105,9 @@ class Table:
         return [
             as_text(decoding) if column.name in text else decoding
             for column, decoding in zip(
-                version.columns, decodings(version.relation, self.types, version.types), strict=True
+                version.columns,
+                decodings(version.relation, self.types, version.types, self.unrepresentable),
+                strict=True,
             )
         ]
 
@@ -116,17 +121,22 @@ class Table:
 
 
 class TableBuilder:
-    """Builds record batches of one table's changes."""
+    """Builds record batches of one table's changes.
+
+    Parameters
+    ----------
+    table : Table
+    numbers : mapping
+        The table's versions by their numbers in the catalog.
+    options : Options
+    """
 
     error = "_error"
 
-    def __init__(
-        self, table: Table, numbers: Sequence[int], options: Options, null_unrepresentable: bool = False
-    ) -> None:
+    def __init__(self, table: Table, numbers: Mapping[int, RelationVersion], options: Options) -> None:
         self.table = table
-        self.numbers = dict(zip(numbers, table.versions, strict=True))
+        self.numbers = dict(numbers)
         self.options = options
-        self.null_unrepresentable = null_unrepresentable
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
         """Build the table's changes in a stretch; bad payloads, which may be of any table, are among them."""
@@ -182,7 +192,7 @@ class TableBuilder:
             self.options.limits,
             self.options.strict_flags,
             self.options.mode != "FAILFAST",
-            self.null_unrepresentable,
+            self.table.unrepresentable == "null",
             selection=values_of(stretch.rows if whole else stretch.rows.take(places)),
             streamed=values_of(stretch.streamed if whole else stretch.streamed.take(places)),
         )
