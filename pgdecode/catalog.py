@@ -26,6 +26,8 @@ from pgdecode.messages import (
 
 FORMAT = "pgdecode.RelationCatalog"
 FORMAT_VERSION = 1
+MAX_OID = MAX_XID = (1 << 32) - 1
+MAX_POSITION = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +291,44 @@ def type_to_plain(message: Type) -> dict[str, Any]:
 
 
 def type_from_plain(plain: Mapping[str, Any]) -> Type:
-    """Undo `type_to_plain`."""
-    return Type(plain["type_id"], plain["namespace"], plain["name"])
+    """Undo `type_to_plain`.
+
+    Raises
+    ------
+    ValueError
+        If something is of another kind than it was.
+    """
+    type_id = whole_number(plain["type_id"], 0, MAX_OID)
+    return Type(type_id, _text(plain["namespace"]), _text(plain["name"]))
+
+
+def _column_from_plain(plain: Mapping[str, Any]) -> Column:
+    return Column(
+        whole_number(plain["flags"], 0, 255),
+        _text(plain["name"]),
+        whole_number(plain["type_id"], 0, MAX_OID),
+        whole_number(plain["type_modifier"], -(1 << 31), (1 << 31) - 1),
+    )
+
+
+def whole_number(value: Any, lowest: int, highest: int) -> int:
+    """Check that a value from JSON is an integer in a range.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
+    if type(value) is not int or not lowest <= value <= highest:
+        raise ValueError(f"no integer from {lowest} to {highest} in JSON, but a {type(value).__name__}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"no text in JSON, but a {type(value).__name__}")
+    value.encode()  # JSON can hold half a surrogate pair, which no name can
+    return value
 
 
 def version_from_plain(plain: Mapping[str, Any]) -> RelationVersion:
@@ -299,17 +337,24 @@ def version_from_plain(plain: Mapping[str, Any]) -> RelationVersion:
     Raises
     ------
     ValueError
-        If something is missing.
+        If something is missing, or of another kind than it was.
     """
     try:
-        described = dict(plain["relation"])
-        columns = tuple(Column(**item) for item in described.pop("columns"))
+        described = plain["relation"]
+        relation = Relation(
+            whole_number(described["relation_id"], 0, MAX_OID),
+            _text(described["namespace"]),
+            _text(described["name"]),
+            _text(described["replica_identity"]),
+            tuple(map(_column_from_plain, described["columns"])),
+        )
+        xid, visible_from = plain["xid"], plain["visible_from"]
         return RelationVersion(
-            Relation(**described, columns=columns),
+            relation,
             tuple(map(type_from_plain, plain["types"])),
-            plain["position"],
-            plain["xid"],
-            plain["visible_from"],
+            whole_number(plain["position"], 0, MAX_POSITION),
+            None if xid is None else whole_number(xid, 0, MAX_XID),
+            None if visible_from is None else whole_number(visible_from, 0, MAX_POSITION),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no relation in JSON: {error!r}") from error
@@ -330,7 +375,8 @@ class CatalogBuilder:
     a transaction that aborts never count outside it.
     """
 
-    def __init__(self, versions: Iterable[RelationVersion] = ()) -> None:
+    def __init__(self, versions: Iterable[RelationVersion] = (), position: int | None = None) -> None:
+        """Start with versions, those from past a position left out of what is visible."""
         self.versions = list(versions)
         self.visible: dict[int, int] = {}  # relation OID -> index of its version, for rows outside streams
         self.types: dict[int, Type] = {}
@@ -338,7 +384,8 @@ class CatalogBuilder:
         # Where somebody has gone over the whole before: all versions there will be, which then keep their numbers.
         self.known: list[RelationVersion] | None = None
         for index, version in enumerate(self.versions):
-            if version.visible_from is not None:
+            since = version.visible_from
+            if since is not None and (position is None or since <= position):
                 self.visible[version.relation_id] = index
                 self.types |= {item.type_id: item for item in version.types}
 
@@ -351,6 +398,11 @@ class CatalogBuilder:
         other.known = self.known
         other.scopes = {xid: Scope(dict(item.visible), dict(item.types)) for xid, item in self.scopes.items()}
         return other
+
+    def foresee(self, versions: Iterable[RelationVersion]) -> None:
+        """Take over all versions that there will be, those of now first; they keep their numbers."""
+        self.versions = list(versions)
+        self.known = list(self.versions)
 
     def seen_by(self, stream: int | None) -> dict[int, int]:
         """Version of each relation for rows in the stream of a transaction, or outside."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -12,10 +15,11 @@ from pgdecode._maps import MAP, NAMES, Maps, TextLayout
 from pgdecode._source import Source
 from pgdecode.catalog import CatalogBuilder, RelationCatalog, RelationVersion
 from pgdecode.deliveries import TIMESTAMP, Stretch, texts, unless_negative, values_of
-from pgdecode.errors import DecodeError
+from pgdecode.errors import BatchTooLarge, DecodeError
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.limits import Limits
-from pgdecode.relations import UNREPRESENTABLE, text_decodings
+from pgdecode.readings import Reading
+from pgdecode.spill import path_in, paths_of, spill
 from pgdecode.state import state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder
 from pgdecode.transactions import Delivery, Follower, Ledger, Options
@@ -56,7 +60,8 @@ class ChangeDecoder:
     state : mapping, optional
         The `state` of another decoder, to go on where that one stood.
     catalog : RelationCatalog, optional
-        Relations that the payloads do not describe, because they begin mid-stream.
+        Relations that the payloads do not describe, because they begin mid-stream. Where positions are given with the
+        first payloads, its versions from later positions do not count.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         Raise on the first bad payload; or keep it as a row that says why in `error`; or leave it out.
     include_uncommitted : bool
@@ -68,7 +73,15 @@ class ChangeDecoder:
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
         What types are that the stream does not describe, as for `decode_rows`.
     unrepresentable : {"error", "null", "clamp", "text"}
-        What `table` makes of a value that PostgreSQL has and the Arrow type has not, as for `decode_rows`.
+        For typed tables: what to make of a value that PostgreSQL has and the Arrow type has not, as for `decode_rows`.
+    encoding, datestyle : str
+        client_encoding and DateStyle of the session that captured the payloads, as for `decode_rows`.
+    spill : path, optional
+        A folder for the payloads of undecided transactions past `max_held_bytes`; by default they stay in memory. The
+        files are the decoder's own: each goes when its transaction is over, with the call after. They are part of the
+        `state`, which names them: it is good until the decoder goes on.
+    max_held_bytes : int
+        With `spill`: how many bytes of payloads stay in memory.
     limits : Limits
     strict_flags : bool
         As for `decode_messages`.
@@ -88,6 +101,10 @@ class ChangeDecoder:
         drop_duplicates: bool = False,
         types: Mapping[str | int, str] | None = None,
         unrepresentable: str = "error",
+        encoding: str = "UTF8",
+        datestyle: str = "ISO, MDY",
+        spill: str | Path | None = None,
+        max_held_bytes: int = 256 * 2**20,
         limits: Limits = _LIMITS,
         strict_flags: bool = True,
     ) -> None:
@@ -96,15 +113,15 @@ class ChangeDecoder:
         if not isinstance(limits, Limits):
             raise TypeError(f"limits is a Limits, not {type(limits).__name__}")
         self._options = Options(mode, include_uncommitted, drop_duplicates, limits, strict_flags)
-        if unrepresentable not in UNREPRESENTABLE:
-            raise ValueError(f"unrepresentable is one of {UNREPRESENTABLE}, not {unrepresentable!r}")
-        self._types = dict(types or {})
-        self._unrepresentable = unrepresentable
-        self._ledger = Ledger() if state is None else state_from_plain(state)
-        self._given = catalog
-        if catalog is not None and state is None:
-            self._ledger.catalog = CatalogBuilder(catalog)
+        self._reading = Reading(types, unrepresentable, encoding, datestyle)
+        self._spill = None if spill is None else Path(spill)
+        self._ledger = Ledger() if state is None else state_from_plain(state, self._spill)
+        self._given = catalog if state is None else None
+        self._start = self._ledger.copy()
         self._layouts: dict[int, TextLayout] = {}
+        self._max_held_bytes = max_held_bytes
+        # Files whose transactions are over.
+        self._spent = {path_in(self._spill, name) for name in (state or {}).get("spent", ())}
 
     @property
     def state(self) -> dict[str, Any]:
@@ -112,12 +129,30 @@ class ChangeDecoder:
 
         Small between transactions; the payloads of transactions whose outcome is to come are in it.
         """
-        return state_to_plain(self._ledger)
+        return {**state_to_plain(self._ledger), "spent": sorted(path.name for path in self._spent)}
 
     @property
     def catalog(self) -> RelationCatalog:
         """The relations met so far, and those given."""
-        return RelationCatalog(self._ledger.catalog.versions)
+        return RelationCatalog(self._ledger.catalog.versions or self._given or ())
+
+    @property
+    def n_undecided(self) -> int:
+        """Transactions so far that wait for their outcome."""
+        return len(self._ledger.undecided)
+
+    def again(self) -> ChangeDecoder:
+        """Make a decoder for a second pass over the payloads that this one has taken up.
+
+        It stands where this one began, with the same options, and knows every version of the relations that this one
+        has met: a table has all its columns, in their final types, from the first batch on. This one is then done with.
+        """
+        other = copy(self)
+        other._start = self._start.copy()
+        other._start.catalog.foresee(self._ledger.catalog.versions)
+        other._ledger = other._start.copy()
+        other._layouts, other._spent = {}, set()
+        return other
 
     def decode(self, payloads: Any, position: Any = None) -> pa.RecordBatch:
         """Decode the next payloads.
@@ -153,17 +188,18 @@ class ChangeDecoder:
 
         The whole of the payloads is taken up with the first batch; the batches are built one by one.
         """
-        return self._batches(payloads, position, max_rows, self._change_builder)
+        for _, batch in self._batches(payloads, position, max_rows, lambda ledger: [self._change_builder(ledger)]):
+            yield batch
 
-    def table(self, payloads: Any, relation: str, position: Any = None) -> pa.RecordBatch:
+    def table(self, payloads: Any, relation: str | int, position: Any = None) -> pa.RecordBatch:
         """Decode the next payloads, and give the changes of one table as typed columns.
 
         Parameters
         ----------
         payloads, position
             As of `decode`.
-        relation : str
-            "schema.table".
+        relation : str or int
+            "schema.table", or the OID of a table, whatever its names have been.
 
         Returns
         -------
@@ -183,46 +219,88 @@ class ChangeDecoder:
         batches = list(self.table_batches(payloads, relation, position))
         if len(batches) == 1:
             return batches[0]
-        return pa.concat_batches(batches or [_empty(self._table_builder(self._ledger, relation).table.schema)])
+        return pa.concat_batches(batches or [_empty(self.table_schema(relation))])
+
+    def table_schema(self, relation: str | int) -> pa.Schema:
+        """Give the columns that `table` gives of a table, by the relations met so far.
+
+        Raises
+        ------
+        KeyError
+            If no payload so far has described the table.
+        """
+        return self._table_builder(self._ledger, relation).table.schema
 
     def table_batches(
-        self, payloads: Any, relation: str, position: Any = None, *, max_rows: int = 65536
+        self, payloads: Any, relation: str | int, position: Any = None, *, max_rows: int = 65536
     ) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `table` does, in batches from at most so many changes each."""
-        return self._batches(payloads, position, max_rows, lambda ledger: self._table_builder(ledger, relation))
+        for _, batch in self._batches(
+            payloads, position, max_rows, lambda ledger: [self._table_builder(ledger, relation)]
+        ):
+            yield batch
+
+    def tables_batches(
+        self, payloads: Any, relations: Sequence[str], position: Any = None, *, max_rows: int = 65536
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Decode the next payloads once for several tables: batches of each as `table_batches` gives, with its name."""
+        found = self._batches(
+            payloads, position, max_rows, lambda ledger: [self._table_builder(ledger, name) for name in relations]
+        )
+        for number, batch in found:
+            yield relations[number], batch
 
     def _batches(
-        self, payloads: Any, position: Any, max_rows: int, builder: Callable[[Ledger], Builder]
-    ) -> Iterator[pa.RecordBatch]:
+        self, payloads: Any, position: Any, max_rows: int, builders: Callable[[Ledger], Sequence[Builder]]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Decode payloads by each of several builders; each batch with the number of its builder."""
         if max_rows < 1:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
         deliveries, ledger = self._follow(payloads, position)
-        made = builder(ledger)
-        before, self._ledger = self._ledger, ledger
+        made = builders(ledger)
+        before = self._ledger
+        self._go_on(ledger)
         try:
             yield from self._built(deliveries, made, max_rows)
-        except DecodeError:
-            self._ledger = before
+        except Exception:
+            self._ledger, self._spent = before, set()
+            # The numbers of versions that are taken back will be those of others.
+            n_versions = len(before.catalog.versions)
+            self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
             raise
 
-    def _change_builder(self, ledger: Ledger) -> Builder:
-        return ChangeBuilder(ledger.catalog.versions, self._layouts, self._types, self._options)
+    def _go_on(self, ledger: Ledger) -> None:
+        """Stand where a ledger stands, and clear away what nobody can ask for any more."""
+        for path in self._spent:
+            path.unlink(missing_ok=True)
+        self._spent = paths_of(self._ledger) - paths_of(ledger)
+        self._given = None if ledger.begun or len(ledger.catalog.versions) else self._given
+        self._ledger = ledger
 
-    def _table_builder(self, ledger: Ledger, relation: str) -> TableBuilder:
+    def _change_builder(self, ledger: Ledger) -> Builder:
+        return ChangeBuilder(ledger.catalog.versions, self._layouts, self._reading, self._options)
+
+    def _table_builder(self, ledger: Ledger, relation: str | int) -> TableBuilder:
         versions = ledger.catalog.versions
-        numbers = {number: item for number, item in enumerate(versions) if item.qualified_name == relation}
+        numbers = {
+            number: item for number, item in enumerate(versions) if relation in (item.qualified_name, item.relation_id)
+        }
         if not numbers:
             raise KeyError(
                 f"no message has described {relation!r}; there are {', '.join(RelationCatalog(versions).names)}"
             )
-        return TableBuilder(Table(numbers.values(), self._types, self._unrepresentable), numbers, self._options)
+        return TableBuilder(Table(numbers.values(), self._reading), numbers, self._options)
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""
-        _, self._ledger = self._follow(payloads, position)
+        _, ledger = self._follow(payloads, position)
+        self._go_on(ledger)
 
-    def undecided(self) -> pa.RecordBatch:
-        """Build the changes that wait for the outcome of their transaction, as `decode` does; `committed` is null."""
+    def undecided(self, relation: str | int | None = None) -> pa.RecordBatch:
+        """Build the changes that wait for the outcome of their transaction, as `decode` does; `committed` is null.
+
+        With a relation, those of one table as `table` does.
+        """
         ledger = self._ledger.copy()
         nothing = pa.array([], pa.large_binary())
         follower = Follower(Ledger(), nothing, pa.array([], pa.int64()), self._options)
@@ -230,32 +308,54 @@ class ChangeDecoder:
         for item in ledger.undecided:
             follower.deliver_undecided(item)
         found = [(follower, follower.delivery())]
-        return pa.concat_batches([_empty(CHANGES), *self._built(found, self._change_builder(ledger), 65536)])
+        builder = self._change_builder(ledger) if relation is None else self._table_builder(ledger, relation)
+        schema = CHANGES if relation is None else self.table_schema(relation)
+        return pa.concat_batches([_empty(schema), *(batch for _, batch in self._built(found, [builder], 65536))])
 
     def _follow(self, payloads: Any, position: Any) -> tuple[list[tuple[Follower, Delivery]], Ledger]:
         column = payload_array(payloads)
         ledger = self._ledger.copy()
         positions = positions_of(position, len(column), ledger.position)
+        if self._given is not None and len(column):
+            at = None if position is None else positions[0].as_py()
+            ledger.catalog = CatalogBuilder(self._given, at)
+            self._start.catalog = ledger.catalog.copy()
         found = []
         first = 0
         for chunk in column.chunks:
             follower = Follower(ledger, chunk, positions.slice(first, len(chunk)), self._options, first)
             found.append((follower, follower.run()))
             first += len(chunk)
+            if self._spill is not None:
+                spill(ledger, self._spill, self._max_held_bytes)
         return found, ledger
 
     def _built(
-        self, deliveries: Iterable[tuple[Follower, Delivery]], builder: Builder, max_rows: int
-    ) -> Iterator[pa.RecordBatch]:
+        self, deliveries: Iterable[tuple[Follower, Delivery]], builders: Sequence[Builder], max_rows: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         for follower, delivery in deliveries:
             n = delivery.found["rows"].size // 8
             source = Source(delivery.parts)
             for start in range(0, n, max_rows):
-                batch = builder.batch(Stretch(follower, delivery, source, start, min(max_rows, n - start)))
-                error = batch.column(builder.error)
-                if self._options.mode == "DROPMALFORMED" and error.null_count < len(batch):
-                    batch = batch.filter(error.is_null())
-                yield batch
+                stretch = Stretch(follower, delivery, source, start, min(max_rows, n - start))
+                for number, builder in enumerate(builders):
+                    for batch in fitting_batches(builder, stretch):
+                        error = batch.column(builder.error)
+                        if self._options.mode == "DROPMALFORMED" and error.null_count < len(batch):
+                            batch = batch.filter(error.is_null())
+                        yield number, batch
+
+
+def fitting_batches(builder: Builder, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+    """Build a stretch as one record batch, or as several where it would pass what Arrow's offsets reach."""
+    try:
+        yield builder.batch(stretch)
+    except BatchTooLarge:
+        if stretch.n == 1:
+            raise
+        half = stretch.n // 2
+        yield from fitting_batches(builder, replace(stretch, n=half))
+        yield from fitting_batches(builder, replace(stretch, start=stretch.start + half, n=stretch.n - half))
 
 
 class Builder(Protocol):
@@ -276,12 +376,12 @@ class ChangeBuilder:
         self,
         versions: list[RelationVersion],
         layouts: dict[int, TextLayout],
-        types: Mapping[str | int, str],
+        reading: Reading,
         options: Options,
     ) -> None:
         self.versions = versions
         self.layouts = layouts
-        self.types = types
+        self.reading = reading
         self.options = options
 
     def _layout(self, index: int) -> TextLayout:
@@ -292,7 +392,7 @@ class ChangeBuilder:
                 version.relation_id,
                 [item.name for item in columns],
                 [item.flags & 1 != 0 for item in columns],
-                text_decodings(version.relation, self.types, version.types),
+                self.reading.texts(version),
             )
         return self.layouts[index]
 

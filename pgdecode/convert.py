@@ -12,7 +12,7 @@ from pgdecode.batches import DecodedBatch, decoded_batches
 from pgdecode.files import BATCH_ROWS, PayloadFile
 from pgdecode.render import fields_to_decode
 from pgdecode.schemas import envelope_schema
-from pgdecode.writers import open_writer
+from pgdecode.writers import message_layout, open_writer
 
 
 @dataclass
@@ -71,7 +71,7 @@ def convert(
         part.parent.mkdir(parents=True, exist_ok=True)
         decoded = decoded_batches(file, fields=wanted, in_stream=in_stream, mode=mode, batch_rows=batch_rows)
         schema = pa.schema([*file.schema, *envelope_schema(dict.fromkeys((*wanted, "error")))])
-        with open_writer(part, format, schema, keep=file.keep, fields=fields) as write:
+        with open_writer(part, format, schema, message_layout(file.keep, fields)) as write:
             for batch in decoded:
                 write(_side_by_side(batch, file.keep, schema))
                 totals.rows += batch.n_read

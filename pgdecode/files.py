@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +40,8 @@ class PayloadFile:
         Other columns to read along, checked to be there.
     schema : pa.Schema
         Of the `keep` columns.
+    columns : pa.Schema
+        Of all that the file has.
     n_rows : int
     """
 
@@ -45,7 +49,21 @@ class PayloadFile:
     payload: str
     keep: tuple[str, ...]
     schema: pa.Schema
+    columns: pa.Schema
     n_rows: int
+
+    def first_value(self, name: str) -> Any:
+        """Read a column's value in the first row; None if the file has no rows.
+
+        Raises
+        ------
+        FileFault
+            If the file is damaged.
+        """
+        with self._readable() as file:
+            for batch in file.iter_batches(1, columns=[name], use_threads=False):
+                return batch.column(0)[0].as_py()
+        return None
 
     def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Read the payload and `keep` columns in order, at most `batch_rows` and about `BATCH_BYTES` at a time.
@@ -56,14 +74,19 @@ class PayloadFile:
             If the file is damaged.
         """
         columns = list(dict.fromkeys((*self.keep, self.payload)))
+        with self._readable() as file:
+            # Threads would not help one column, and each would keep memory of its own.
+            batches = file.iter_batches(
+                _rows_that_fit(file.metadata, columns, batch_rows), columns=columns, use_threads=False
+            )
+            for batch in batches:
+                yield from _pieces(_plain(batch, self.payload))
+
+    @contextmanager
+    def _readable(self) -> Iterator[pq.ParquetFile]:
         try:
             with _opened(self.path) as file:
-                # Threads would not help one column, and each would keep memory of its own.
-                batches = file.iter_batches(
-                    _rows_that_fit(file.metadata, columns, batch_rows), columns=columns, use_threads=False
-                )
-                for batch in batches:
-                    yield from _pieces(_plain(batch, self.payload))
+                yield file
         except (pa.ArrowException, OSError) as error:
             raise FileFault(f"{self.path}: cannot be read further: {_first_line(error)}") from error
 
@@ -122,7 +145,7 @@ def _checked(path: Path, payload: str, keep: tuple[str, ...]) -> PayloadFile:
     if not _is_binary(type):
         raise PathError(f"{path}: column {payload!r} is {type}, not binary; binary columns: {binary}")
     kept = pa.schema([(name, _plain_type(schema.field(name).type)) for name in keep])
-    return PayloadFile(path, payload, keep, kept, n_rows)
+    return PayloadFile(path, payload, keep, kept, schema, n_rows)
 
 
 def _is_binary(type: pa.DataType) -> bool:

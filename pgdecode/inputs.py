@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._outline import counted
 from pgdecode._source import LAYOUTS
 
 
@@ -43,6 +44,9 @@ def payload_array(payloads: Any) -> pa.ChunkedArray:
         If the payloads are not binary.
     """
     parts = [pa.array(part, pa.large_binary()) if isinstance(part, list) else part for part in payload_parts(payloads)]
+    if pa.types.is_binary_view(parts[0].type):
+        # Arrow takes no rows of views; and a view taken would keep the whole of its batch alive.
+        parts = [part.cast(pa.large_binary()) for part in parts]
     return pa.chunked_array(parts, parts[0].type)
 
 
@@ -54,11 +58,16 @@ def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
     TypeError, ValueError
         If they are not ascending integers, one for each payload and none below `first`.
     """
+    if first + n_rows > 1 << 63:
+        raise ValueError(f"no position is left for {n_rows} payloads after {first - 1}")
     if position is None:
-        return pa.array(range(first, first + n_rows), pa.int64())
+        return pa.Array.from_buffers(pa.int64(), n_rows, [None, counted(first, n_rows)])
     arrow = _as_arrow(position)
     if arrow is None:
-        arrow = pa.array(list(position), pa.int64() if n_rows == 0 else None)
+        try:
+            arrow = pa.array(list(position), pa.int64() if n_rows == 0 else None)
+        except OverflowError as error:
+            raise ValueError(f"position is past int64: {error}") from error
     if isinstance(arrow, pa.ChunkedArray):
         arrow = pa.concat_arrays(arrow.chunks) if arrow.num_chunks else pa.array([], arrow.type)
     if not pa.types.is_integer(arrow.type):

@@ -10,13 +10,14 @@ no fixed OID: it goes into `NAMED`, and is recognised by the name that the strea
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 
 FIRST_USER_OID = 16384  # FirstNormalObjectId, access/transam.h: smaller OIDs mean the same on every server
+TEXT_OID, FLOAT8_OID, NUMERIC_OID = 25, 701, 1700
 
 
 class PgType(NamedTuple):
@@ -32,7 +33,12 @@ class PgType(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How the values of one column are decoded: a codec and its parameters, and the Arrow type it fills."""
+    """How the values of one column are decoded: a codec and its parameters, and the Arrow type it fills.
+
+    `oid` is the type's, where it has one on every server. `declared` is what the caller said, not the stream: a
+    domain, which sends an OID of its own, passes for it. `fields` are a composite's. `style` is of dates that are not
+    ISO, `encoding` of text that is not UTF-8, as PostgreSQL names them.
+    """
 
     codec: str
     arrow: pa.DataType
@@ -42,6 +48,9 @@ class Decoding:
     delimiter: str = ","
     element: Decoding | None = None
     fields: tuple[Decoding, ...] = ()
+    declared: bool = False
+    style: str = ""
+    encoding: str = ""
 
 
 def _as(arrow: pa.DataType) -> Callable[[int], pa.DataType]:
@@ -165,6 +174,13 @@ RANGES: tuple[RangeType, ...] = (
 )
 
 _BY_NAME: Mapping[str, PgType] = {item.name: item for item in (*TYPES, *NAMED)}
+_ARRAY_OIDS: Mapping[int, int] = {
+    **{item.oid: item.array_oid for item in TYPES},
+    **{item.oid: item.array_oid for item in RANGES},
+    **{item.multirange_oid: item.multirange_array_oid for item in RANGES},
+    22: 1006,
+    30: 1013,
+}
 
 
 def scalar(name: str, typmod: int = -1) -> Decoding:
@@ -182,7 +198,8 @@ def scalar(name: str, typmod: int = -1) -> Decoding:
 
 def array_of(element: Decoding) -> Decoding:
     """How an array is decoded."""
-    return Decoding("array", pa.list_(element.arrow), element=element, delimiter=element.delimiter)
+    oid = _ARRAY_OIDS.get(element.oid, 0)
+    return Decoding("array", pa.list_(element.arrow), oid, element=element, delimiter=element.delimiter)
 
 
 def range_of(bound: Decoding) -> Decoding:
@@ -248,6 +265,18 @@ def clamped(decoding: Decoding) -> Decoding:
     return replace(decoding, element=element, fields=tuple(clamped(field) for field in decoding.fields))
 
 
+def composite_of(fields: Iterable[tuple[str, Decoding]]) -> Decoding:
+    """How a composite of named fields is decoded."""
+    names, decodings = zip(*fields, strict=True)
+    arrow = pa.struct([(name, decoding.arrow) for name, decoding in zip(names, decodings, strict=True)])
+    return Decoding("composite", arrow, fields=decodings)
+
+
+def numeric_as_float8() -> Decoding:
+    """How a numeric is decoded to the nearest float8."""
+    return Decoding("numeric_float8", pa.float64(), NUMERIC_OID)
+
+
 def named(name: str, typmod: int = -1) -> Decoding | None:
     """How the type of a name is decoded: "int4", "int4[]", "_int4"; "numeric(12,2)" goes by its modifier.
 
@@ -265,20 +294,21 @@ def named(name: str, typmod: int = -1) -> Decoding | None:
         return RECORD
     for item in RANGES:
         if name == item.name:
-            return range_of(scalar(item.bound))
+            return replace(range_of(scalar(item.bound)), oid=item.oid)
         if name == item.name.replace("range", "multirange"):
-            return multirange_of(range_of(scalar(item.bound)))
+            return replace(multirange_of(range_of(scalar(item.bound))), oid=item.multirange_oid)
     special = {
         "hstore": Decoding("hstore", pa.map_(pa.string(), pa.string())),
         "vector": Decoding("vector", pa.list_(pa.float32()), element=scalar("float4")),
         "halfvec": Decoding("halfvec", pa.list_(pa.float32()), element=scalar("float4")),
-        "int2vector": Decoding("spaced", pa.list_(pa.int16()), element=scalar("int2")),
-        "oidvector": Decoding("spaced", pa.list_(pa.int64()), element=scalar("oid")),
+        "int2vector": Decoding("spaced", pa.list_(pa.int16()), 22, element=scalar("int2")),
+        "oidvector": Decoding("spaced", pa.list_(pa.int64()), 30, element=scalar("oid")),
     }
     return special.get(name)
 
 
 OPAQUE = Decoding("opaque", pa.string())
+ENUM = Decoding("text", pa.string())
 
 
 def _by_oid() -> dict[int, str]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgdecode.render import json_lines
 
-
-def first_lines(
-    target: Path, n_rows: int, format: str, *, keep: Sequence[str] = (), fields: Sequence[str] | None = None
-) -> Iterator[str]:
+def first_lines(target: Path, n_rows: int, format: str, lines: Callable[[pa.RecordBatch], list[str]]) -> Iterator[str]:
     """Read what `decode` wrote: Parquet as JSON lines, JSON lines and CSV as they are.
 
     Parameters
@@ -23,20 +20,20 @@ def first_lines(
     n_rows : int
         How many rows at most. A CSV file's header comes in addition.
     format : {"parquet", "jsonl", "csv"}
-    keep, fields
-        As of `render.json_lines`.
+    lines : callable
+        Makes a line of each row of a batch.
     """
     files = [target] if target.is_file() else sorted(target.rglob(f"*.{format}"))
     if format == "parquet":
-        return islice((line for file in files for line in _parquet_lines(file, n_rows, keep, fields)), n_rows)
+        return islice((line for file in files for line in _parquet_lines(file, n_rows, lines)), n_rows)
     header = min(len(files), 1) if format == "csv" else 0
     return islice((line for file in files for line in _text_lines(file)), n_rows + header)
 
 
-def _parquet_lines(path: Path, n_rows: int, keep: Sequence[str], fields: Sequence[str] | None) -> Iterator[str]:
+def _parquet_lines(path: Path, n_rows: int, lines: Callable[[pa.RecordBatch], list[str]]) -> Iterator[str]:
     with pq.ParquetFile(path.absolute()) as file:
         for batch in file.iter_batches(n_rows, use_threads=False):
-            yield from json_lines(batch, keep=keep, fields=fields)
+            yield from lines(batch)
 
 
 def _text_lines(path: Path) -> Iterator[str]:

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import math
-import re
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -23,19 +19,10 @@ import pyarrow.compute as pc
 from pgdecode.lsn import lsn_to_text
 from pgdecode.messages import ENVELOPE, filled_by
 from pgdecode.schemas import envelope_schema
+from pgdecode.values import bytes_to_text, cut, each, encode, flat, json_values
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECONDS_OF_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 _TUPLES = ("old", "new")
 _LSNS = ("lsn", "end_lsn")
-
-_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-# What moves a terminal's cursor or turns its text around and JSON would let pass: C1 controls and bidi overrides.
-_MOVING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def _encode(row: object) -> str:
-    return _MOVING.sub(lambda found: f"\\u{ord(found[0]):04x}", _to_json(row))
 
 
 def fields_to_decode(fields: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -74,7 +61,7 @@ def json_lines(batch: pa.RecordBatch, *, keep: Sequence[str] = (), fields: Seque
     if fields is not None:
         names = (*keep, *fields)
         columns = [_values(batch, name) for name in names]
-        return [_encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+        return [encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
     kept = [_values(batch, name) for name in keep]
     objects = [dict(zip(keep, row, strict=True)) for row in zip(*kept, strict=True)] or [{} for _ in range(len(batch))]
     kinds = batch.column("kind")
@@ -85,7 +72,7 @@ def json_lines(batch: pa.RecordBatch, *, keep: Sequence[str] = (), fields: Seque
         own = [name for name in _own_columns(kind) if name in batch.schema.names]
         part = batch.select(own).filter(kinds.is_null() if kind is None else pc.equal(kinds, kind))
         _fill(rows, part)
-    return [_encode(row) for row in objects]
+    return [encode(row) for row in objects]
 
 
 def flat_columns(
@@ -101,21 +88,9 @@ def flat_columns(
         Envelope columns of the result, after the `keep` columns; by default the whole envelope.
     """
     names = (*keep, *envelope_schema(fields).names)
-    return pa.RecordBatch.from_arrays([_flat(batch, name) for name in names], names=list(names))
-
-
-def timestamp_to_text(microseconds: int) -> str | int:
-    """Write microseconds since 1970 as ISO 8601 in UTC; what lies outside the years 1 to 9999 stays a number."""
-    try:
-        moment = _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
-        return microseconds
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-
-
-def bytes_to_text(value: bytes) -> str:
-    r"""Write bytes as PostgreSQL writes bytea: \x and hexadecimal digits."""
-    return "\\x" + value.hex()
+    own = (*_TUPLES, *_LSNS)
+    columns = [flat(batch.column(name), _values(batch, name) if name in own else None) for name in names]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
 @functools.cache
@@ -148,35 +123,14 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
         known = f"{name}_formats" in batch.schema.names
         return _tuples(array, batch.column(f"{name}_formats") if known else None)
     if name in _LSNS:
-        return _each(lsn_to_text, array)
-    if pa.types.is_timestamp(array.type):
-        return _timestamps(array)
-    if pa.types.is_temporal(array.type):
-        return _each(str, array.cast(pa.string()))
-    if _is_json(array.type):
-        values: list[Any] = array.to_pylist()
-        return values
-    return _each(_plain, array)
-
-
-def _is_json(type: pa.DataType) -> bool:
-    simple: bool = pa.types.is_integer(type) or pa.types.is_boolean(type) or pa.types.is_string(type)
-    return simple
+        return each(lsn_to_text, array)
+    return json_values(array)
 
 
 def _tuples(tuples: pa.Array, formats: pa.Array | None) -> list[list[str | None] | None]:
     """Bring old or new tuples to lists of strings."""
     letters = "" if formats is None else "".join(row for row in formats.to_pylist() if row is not None)
-    cells = _cells(tuples.flatten(), letters)
-    rows: list[list[str | None] | None] = []
-    start = 0
-    for length in tuples.value_lengths().to_pylist():
-        if length is None:
-            rows.append(None)
-        else:
-            rows.append(cells[start : start + length])
-            start += length
-    return rows
+    return cut(_cells(tuples.flatten(), letters), tuples.value_lengths().to_pylist())
 
 
 def _cells(values: pa.Array, letters: str) -> list[str | None]:
@@ -197,43 +151,6 @@ def _cell_to_text(value: bytes, letter: str) -> str:
         with contextlib.suppress(UnicodeDecodeError):
             return value.decode()
     return bytes_to_text(value)
-
-
-def _timestamps(array: pa.Array) -> list[str | int | None]:
-    zone = "" if array.type.tz is None else "Z"
-    if array.type.unit == "ns":
-        # datetime has no nanoseconds; Arrow's text has them, and all that they reach is within its years.
-        text = array.cast(pa.timestamp("ns")).cast(pa.string())
-        return _each(lambda value: value.replace(" ", "T") + zone, text)
-    scale = _MICROSECONDS_OF_UNIT[array.type.unit]
-    moments = _each(lambda number: timestamp_to_text(number * scale), array.cast(pa.int64()))
-    return moments if zone else [moment.removesuffix("Z") if isinstance(moment, str) else moment for moment in moments]
-
-
-def _flat(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Bring a column to what CSV can hold."""
-    type = batch.schema.field(name).type
-    if _is_json(type) and name not in _LSNS:
-        return batch.column(name)
-    write = _encode if pa.types.is_nested(type) else str
-    return pa.array([None if value is None else write(value) for value in _values(batch, name)], pa.string())
-
-
-def _each(write: Callable[[Any], Any], array: pa.Array) -> list[Any]:
-    return [None if value is None else write(value) for value in array.to_pylist()]
-
-
-def _plain(value: Any) -> Any:
-    """Replace what JSON does not have."""
-    if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        return bytes_to_text(value)
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value)
 
 
 def printable(text: str) -> str:

@@ -15,6 +15,7 @@ from pgdecode.render import printable
 from pgdecode.summary import CHANGES
 
 COLUMNS_SHOWN = 60
+VERSIONS_SHOWN = 10
 _GLUE = "\u00a0"  # no-break space; in names it is escaped
 
 
@@ -44,7 +45,7 @@ def _parts(figures: dict[str, Any], title: str) -> Iterator[RenderableType]:
         yield _kinds(figures["kinds"])
     if figures["relations"]:
         yield _changes(figures["relations"])
-        legend = _text("columns: name, * if in the key, type oid", "cyan")
+        legend = _text("columns: name, * if in the key, type (its oid if not described)", "cyan")
         yield Group(legend, *map(_definition, figures["relations"]))
     if figures["types"]:
         yield _types(figures["types"])
@@ -62,6 +63,7 @@ def _overview(figures: dict[str, Any]) -> Table:
     notes = _counted({"null": figures["null_rows"], "bad": n_bad})
     grid.add_row("rows", f"{figures['rows']:,} ({size_text(figures['payload_bytes'])}{', ' + notes if notes else ''})")
     grid.add_row("transactions", _counted(figures["transactions"]) or "none")
+    grid.add_row("order", _order(figures["order"]))
     for name in ("lsn", "time"):
         if figures[name]:
             grid.add_row(name, f"{figures[name]['first']} to {figures[name]['last']}")
@@ -70,6 +72,15 @@ def _overview(figures: dict[str, Any]) -> Table:
     grid.add_row("protocol", f"version {hints['version_at_least']} or later ({', '.join(seen)})")
     grid.add_row("values", _counted(figures["values"]) or "none")
     return grid
+
+
+def _order(order: dict[str, Any]) -> Text:
+    """Say what the order of the messages was taken from, and where it does not hold."""
+    if order["fault"]:
+        return _text(order["fault"])
+    if not order["followed"]:
+        return _text("not followed")
+    return _text("as in the files" if order["position"] is None else f"by column {order['position']}")
 
 
 def _kinds(kinds: dict[str, dict[str, int]]) -> Table:
@@ -89,18 +100,40 @@ def _changes(relations: list[dict[str, Any]]) -> Table:
 
 
 def _definition(relation: dict[str, Any]) -> RenderableType:
-    """Lay out a relation's last definition, its columns as a wrapped list."""
-    versions = f"{relation['versions']} version{'' if relation['versions'] == 1 else 's'}"
+    """Lay out a relation's last definition, and before it those that differ, each with its position."""
+    n_versions = relation["versions"]
+    versions = f"{n_versions} version{'' if n_versions == 1 else 's'}"
     identity = relation["replica_identity"]
     notes = f"  {relation['relation_id']}, {versions}, replica identity {identity or 'unknown'}"
-    head = _text(_qualified(relation)).append(notes, "dim")
-    columns = relation["columns"]
-    listed = [f"{column['name']}{'*' * column['key']} {column['type_id']}" for column in columns[:COLUMNS_SHOWN]]
+    parts: list[RenderableType] = [_text(_qualified(relation)).append(notes, "dim")]
+    history = relation["history"]
+    if len(history) < 2 and all(version["visible_from"] is not None for version in history):
+        return Group(*parts, _indented(_columns(relation["columns"])))
+    if len(history) > VERSIONS_SHOWN:
+        parts.append(_indented(f"{len(history) - VERSIONS_SHOWN:,} versions before (--json has all)"))
+    for version in history[-VERSIONS_SHOWN:]:
+        counts = "" if version["visible_from"] is not None else ", not committed"
+        renamed = "" if version["name"] == relation["name"] else f", as {printable(_qualified(version))}"
+        listed = _columns(version["columns"])
+        parts.append(_indented(f"at {version['position']}{counts}{renamed}: {listed}"))
+    return Group(*parts)
+
+
+def _indented(text: str) -> Padding:
+    return Padding(Text(text), (0, 0, 0, 4))
+
+
+def _columns(columns: list[dict[str, Any]]) -> str:
+    """List columns with their types."""
+    listed = [
+        f"{column['name']}{'*' * column['key']} {column['type'] or column['type_id']}"
+        for column in columns[:COLUMNS_SHOWN]
+    ]
     # A name and its type stay on one line.
     listed = [printable(item).replace(" ", _GLUE) for item in listed]
     if len(columns) > COLUMNS_SHOWN:
         listed.append(f"and {len(columns) - COLUMNS_SHOWN:,} more (--json has all)")
-    return Group(head, Padding(Text(", ".join(listed) or "no columns"), (0, 0, 0, 4)))
+    return ", ".join(listed) or "no columns"
 
 
 def _types(types: list[dict[str, Any]]) -> Table:

@@ -196,7 +196,7 @@ def index_runs(
     runs : iterable of Run
         Without overlap; each payload's position lies in one.
     catalog : RelationCatalog, optional
-        Relations that the payloads do not describe.
+        Relations that the payloads do not describe; its versions from later positions than the first do not count.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def index_runs(
     column = payload_array(payloads).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
-    ledger = Ledger(catalog=CatalogBuilder(catalog or ()))
+    ledger = Ledger(catalog=CatalogBuilder(catalog or (), ordered[0].first if ordered else None))
     starts = []
     fates: dict[int, Fate] = {}
     aborts: dict[int, list[tuple[int, int]]] = {}
@@ -317,7 +317,7 @@ class RunDecoder:
         self.run = index.runs[number]
         self.options = options
         self.ledger = index.starts[number].copy()
-        self.ledger.catalog.known = list(index.catalog)
+        self.ledger.catalog.foresee(index.catalog)
 
     def follow(self, payloads: pa.Array, positions: pa.Array) -> tuple[Follower, Delivery]:
         """Take up the next payloads; what they deliver.

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.catalog import CatalogBuilder, Scope, type_from_plain, type_to_plain, version_from_plain, version_to_plain
+from pgdecode.catalog import (
+    MAX_POSITION,
+    MAX_XID,
+    CatalogBuilder,
+    Scope,
+    type_from_plain,
+    type_to_plain,
+    version_from_plain,
+    version_to_plain,
+    whole_number,
+)
+from pgdecode.messages import MAX_LSN
+from pgdecode.spill import held_from, path_in
 from pgdecode.transactions import Held, Ledger, Transaction
 
 FORMAT = "pgdecode.ChangeDecoder"
 FORMAT_VERSION = 1
+ROWS = (b"I", b"U", b"D", b"T")  # tags of the messages that are held
 
 
 def state_to_plain(ledger: Ledger) -> dict[str, Any]:
@@ -31,32 +45,34 @@ def state_to_plain(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def state_from_plain(plain: Mapping[str, Any]) -> Ledger:
-    """Undo `state_to_plain`.
+def state_from_plain(plain: Mapping[str, Any], spill: Path | None = None) -> Ledger:
+    """Undo `state_to_plain`; `spill` is the folder of payloads on disk.
 
     Raises
     ------
     ValueError
         If it is something else, or of a later version of the format.
+    FileNotFoundError
+        If a file that payloads were spilled to is gone.
     """
     if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
         raise ValueError(f"state is what {FORMAT}.state gave, which this is not")
     if plain.get("version") != FORMAT_VERSION:
         raise ValueError(f"state of version {plain.get('version')!r}, this pgdecode reads {FORMAT_VERSION}")
     try:
-        streamed = [_transaction_from_plain(item) for item in plain["streamed"]]
-        prepared = [_transaction_from_plain(item) for item in plain["prepared"]]
+        streamed = [_transaction_from_plain(item, spill) for item in plain["streamed"]]
+        prepared = [_transaction_from_plain(item, spill) for item in plain["prepared"]]
         ledger = Ledger(
-            position=int(plain["position"]),
+            position=whole_number(plain["position"], 0, MAX_POSITION + 1),
             begun=bool(plain["begun"]),
-            last_lsn=int(plain["last_lsn"]),
-            stream=plain["stream"],
-            open=None if plain["open"] is None else _transaction_from_plain(plain["open"]),
+            last_lsn=whole_number(plain["last_lsn"], -1, MAX_LSN),
+            stream=None if plain["stream"] is None else whole_number(plain["stream"], 0, MAX_XID),
+            open=None if plain["open"] is None else _transaction_from_plain(plain["open"], spill),
             streamed={item.xid: item for item in streamed},
             prepared={item.gid or "": item for item in prepared},
             catalog=_catalog_from_plain(plain["catalog"]),
         )
-    except (KeyError, TypeError, AttributeError, pa.ArrowInvalid) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"state of {FORMAT} is not whole: {error!r}") from error
     _check(ledger)
     return ledger
@@ -72,8 +88,9 @@ def _check(ledger: Ledger) -> None:
         for number in memoryview(held.versions).cast("B").cast("i").tolist()
     ]
     scopes = [ledger.catalog.visible, *(scope.visible for scope in ledger.catalog.scopes.values())]
-    numbers += [number for scope in scopes for number in scope.values()]
-    if any(not -1 <= number < n_versions for number in numbers):
+    visible = [number for scope in scopes for number in scope.values()]
+    numbers += visible
+    if any(not -1 <= number < n_versions for number in numbers) or -1 in visible:
         raise ValueError(f"state of {FORMAT} names a relation version that its catalog does not have")
     if ledger.stream is not None and ledger.stream not in ledger.streamed:
         raise ValueError(f"state of {FORMAT} is inside a stream that it does not have")
@@ -86,18 +103,25 @@ def _transaction_to_plain(item: Transaction) -> dict[str, Any]:
         "gid": item.gid,
         "final_lsn": item.final_lsn,
         "aborted": list(item.aborted.items()),
-        "held": [_held_to_plain(held) for held in item.held],
+        "spilled": list(dict.fromkeys(held.path.name for held in item.held if held.path is not None)),
+        "held": [_held_to_plain(held) for held in item.held if held.path is None],
     }
 
 
-def _transaction_from_plain(plain: Mapping[str, Any]) -> Transaction:
+def _transaction_from_plain(plain: Mapping[str, Any], spill: Path | None) -> Transaction:
+    gid = plain["gid"]
+    if gid is not None and not isinstance(gid, str):
+        raise ValueError(f"no gid in JSON, but a {type(gid).__name__}")
     return Transaction(
-        plain["xid"],
-        plain["begin_position"],
-        plain["gid"],
-        plain["final_lsn"],
-        held=[_held_from_plain(held) for held in plain["held"]],
-        aborted={int(xid): int(cut) for xid, cut in plain["aborted"]},
+        whole_number(plain["xid"], 0, MAX_XID),
+        whole_number(plain["begin_position"], -1, MAX_POSITION),
+        gid,
+        whole_number(plain["final_lsn"], -1, MAX_LSN),
+        held=[
+            *(held for name in plain["spilled"] for held in held_from(path_in(spill, name))),
+            *(_held_from_plain(held) for held in plain["held"]),
+        ],
+        aborted=_numbers(plain["aborted"]),
     )
 
 
@@ -115,15 +139,15 @@ def _held_from_plain(plain: Mapping[str, Any]) -> Held:
     columns = [plain[name] for name in ("payloads", "positions", "relation_ids", "xids", "versions")]
     if len({len(column) for column in columns}) != 1:
         raise ValueError(f"state of {FORMAT} is not whole: held changes are cut")
-    payloads, positions, relation_ids, xids, versions = columns
-    return Held(
-        pa.array([base64.b64decode(item, validate=True) for item in payloads], pa.large_binary()),
-        pa.array(positions, pa.int64()),
-        *(
-            pa.array(column, type).buffers()[1] or pa.py_buffer(b"")
-            for column, type in ((relation_ids, pa.int64()), (xids, pa.int64()), (versions, pa.int32()))
-        ),
-    )
+    payloads = [base64.b64decode(item, validate=True) for item in columns[0]]
+    if not all(payload[:1] in ROWS for payload in payloads):
+        raise ValueError(f"state of {FORMAT} holds payloads that change no row")
+    types = (pa.int64(), pa.int64(), pa.int64(), pa.int32())
+    positions, *others = (pa.array(column, type) for column, type in zip(columns[1:], types, strict=True))
+    if positions.null_count or any(column.null_count for column in others):
+        raise ValueError(f"state of {FORMAT} is not whole: held changes have nulls")
+    buffers = [column.buffers()[1] or pa.py_buffer(b"") for column in others]
+    return Held(pa.array(payloads, pa.large_binary()), positions, *buffers)
 
 
 def _catalog_to_plain(catalog: CatalogBuilder) -> dict[str, Any]:
@@ -148,7 +172,7 @@ def _catalog_from_plain(plain: Mapping[str, Any]) -> CatalogBuilder:
     builder.visible = _numbers(plain["visible"])
     builder.types = {item.type_id: item for item in map(type_from_plain, plain["types"])}
     builder.scopes = {
-        scope["xid"]: Scope(
+        whole_number(scope["xid"], 0, MAX_XID): Scope(
             _numbers(scope["visible"]), {item.type_id: item for item in map(type_from_plain, scope["types"])}
         )
         for scope in plain["scopes"]
@@ -157,4 +181,4 @@ def _catalog_from_plain(plain: Mapping[str, Any]) -> CatalogBuilder:
 
 
 def _numbers(pairs: list[list[int]]) -> dict[int, int]:
-    return {int(key): int(value) for key, value in pairs}
+    return {whole_number(key, 0, MAX_XID): whole_number(value, -1, MAX_POSITION) for key, value in pairs}

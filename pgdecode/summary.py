@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.batches import DecodedBatch
+from pgdecode.catalog import RelationVersion
+from pgdecode.census import Census
 from pgdecode.lsn import lsn_to_text
-from pgdecode.messages import MESSAGES
-from pgdecode.render import printable, timestamp_to_text
+from pgdecode.messages import MESSAGES, Type
+from pgdecode.relations import type_name
+from pgdecode.render import printable
+from pgdecode.values import timestamp_to_text
 
 # Envelope columns that `Summary.add` reads.
 FIELDS = (
@@ -64,7 +68,7 @@ class Summary:
         self.aborts: Counter[str] = Counter()
         self.values: Counter[str] = Counter()
         self.relations: dict[int, RelationSummary] = {}
-        self.types: dict[int, tuple[str, str]] = {}
+        self.types: dict[int, Type] = {}
         self.errors: dict[str, ErrorSummary] = {}
         self.lsn_range: tuple[int, int] | None = None
         self.time_range: tuple[int, int] | None = None
@@ -104,10 +108,21 @@ class Summary:
             "rolled_back": seen["rollback_prepared"],
             "aborted": self.aborts["whole"],
             "subtransactions_aborted": self.aborts["sub"],
+            "stream_blocks": seen["stream_start"],
         }
 
-    def as_dict(self) -> dict[str, Any]:
-        """Give all figures as JSON has them."""
+    def as_dict(self, census: Census | None = None) -> dict[str, Any]:
+        """Give all figures as JSON has them.
+
+        Parameters
+        ----------
+        census : Census, optional
+            Of the same messages, where they were in slot order.
+        """
+        followed = census is not None and census.complete
+        history: dict[int, list[RelationVersion]] = {}
+        for version in () if census is None else census.catalog:
+            history.setdefault(version.relation_id, []).append(version)
         return {
             "rows": self.rows,
             "null_rows": self.null_rows,
@@ -117,7 +132,15 @@ class Summary:
                 for message in MESSAGES
                 if message.kind in self.messages
             },
-            "transactions": self.transactions,
+            "transactions": {
+                **self.transactions,
+                "undecided": census.n_undecided if census is not None and followed else None,
+            },
+            "order": {
+                "position": None if census is None else census.position,
+                "followed": followed,
+                "fault": None if census is None or census.fault is None else printable(census.fault),
+            },
             "lsn": None if self.lsn_range is None else dict(zip(_ENDS, map(lsn_to_text, self.lsn_range), strict=True)),
             "time": self.time_range and dict(zip(_ENDS, map(timestamp_to_text, self.time_range), strict=True)),
             "protocol": {
@@ -128,10 +151,13 @@ class Summary:
                 "binary_tuples": self.values["binary"] > 0,
             },
             "values": {name: self.values[name] for name in _FORMATS.values()},
-            "relations": [_relation_dict(oid, relation) for oid, relation in sorted(self.relations.items())],
+            "relations": [
+                _relation_dict(oid, relation, history.get(oid, []), self.types)
+                for oid, relation in sorted(self.relations.items())
+            ],
             "types": [
-                {"type_id": oid, "namespace": namespace, "name": name}
-                for oid, (namespace, name) in sorted(self.types.items())
+                {"type_id": oid, "namespace": type.namespace, "name": type.name}
+                for oid, type in sorted(self.types.items())
             ],
             "left_out": self.left_out,
             "errors": [
@@ -178,7 +204,7 @@ class Summary:
                 self._keep(relation.versions, hash(repr(row)))
         for row in _rows(envelope, pc.equal(kinds, "type"), ("type_id", "namespace", "name")):
             if row["type_id"] in self.types or self._room():
-                self.types[row["type_id"]] = row["namespace"], row["name"]
+                self.types[row["type_id"]] = Type(row["type_id"], row["namespace"], row["name"])
             else:
                 self.left_out += 1
 
@@ -241,23 +267,38 @@ def _wider(known: tuple[int, int] | None, column: pa.Array) -> tuple[int, int] |
     return min(low, found["min"]), max(high, found["max"])
 
 
-def _relation_dict(oid: int, relation: RelationSummary) -> dict[str, Any]:
+def _relation_dict(
+    oid: int, relation: RelationSummary, known: Sequence[RelationVersion], types: Mapping[int, Type]
+) -> dict[str, Any]:
     seen = relation.definition or {}
-    columns = seen.get("columns") or []
     return {
         "relation_id": oid,
         "namespace": seen.get("namespace"),
         "name": seen.get("name"),
         "replica_identity": REPLICA_IDENTITIES.get(seen.get("replica_identity", "")),
         "versions": len(relation.versions),
-        "columns": [
+        "columns": [_column_dict(column, types) for column in seen.get("columns") or []],
+        "history": [
             {
-                "name": column["name"],
-                "type_id": column["type_id"],
-                "type_modifier": column["type_modifier"],
-                "key": bool(column["flags"] & 1),
+                "position": version.position,
+                "xid": version.xid,
+                "visible_from": version.visible_from,
+                "namespace": version.relation.namespace,
+                "name": version.name,
+                "replica_identity": REPLICA_IDENTITIES.get(version.replica_identity),
+                "columns": [_column_dict(asdict(column), types) for column in version.columns],
             }
-            for column in columns
+            for version in known
         ],
         **{f"{kind}s": relation.changes[kind] for kind in CHANGES},
+    }
+
+
+def _column_dict(column: Mapping[str, Any], types: Mapping[int, Type]) -> dict[str, Any]:
+    return {
+        "name": column["name"],
+        "type_id": column["type_id"],
+        "type": type_name(column["type_id"], types),
+        "type_modifier": column["type_modifier"],
+        "key": bool(column["flags"] & 1),
     }

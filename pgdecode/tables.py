@@ -12,8 +12,8 @@ from pgdecode._rows import Rows
 from pgdecode.catalog import RelationVersion
 from pgdecode.deliveries import TIMESTAMP, Stretch, texts, values_of
 from pgdecode.errors import DecodeError
-from pgdecode.pgtypes import Decoding, as_text
-from pgdecode.relations import decodings, row_schema
+from pgdecode.pgtypes import Decoding
+from pgdecode.readings import Reading
 from pgdecode.transactions import Options
 
 META = (
@@ -69,17 +69,12 @@ class Table:
         If a column bears the name of one of those about the change, or a name twice.
     """
 
-    def __init__(
-        self, versions: Iterable[RelationVersion], types: Mapping[str | int, str], unrepresentable: str = "error"
-    ) -> None:
-        self.types = dict(types)
-        self.unrepresentable = unrepresentable
+    def __init__(self, versions: Iterable[RelationVersion], reading: Reading) -> None:
+        self.reading = reading
         fields: dict[str, list[pa.Field]] = {}
         for version in versions:
-            schema = row_schema(version.relation, types, version.types, unrepresentable)
-            for field in list(schema)[-len(version.columns) or None :]:
-                if len(version.columns):
-                    fields.setdefault(field.name, []).append(field)
+            for field in reading.fields(version):
+                fields.setdefault(field.name, []).append(field)
         taken = _META_NAMES & set(fields)
         if taken:
             raise ValueError(f"the table has a column {min(taken)!r}, which is the name of one about the change")
@@ -101,15 +96,7 @@ class Table:
 
     def decodings(self, version: RelationVersion) -> list[Decoding]:
         """How the columns of a version are decoded for this table."""
-        text = {item.name for item in self.columns if item.is_text}
-        return [
-            as_text(decoding) if column.name in text else decoding
-            for column, decoding in zip(
-                version.columns,
-                decodings(version.relation, self.types, version.types, self.unrepresentable),
-                strict=True,
-            )
-        ]
+        return self.reading.decodings(version, frozenset(item.name for item in self.columns if item.is_text))
 
     def fitted(self, version: RelationVersion, arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
         """Fit the columns of a version to those of the table."""
@@ -192,7 +179,7 @@ class TableBuilder:
             self.options.limits,
             self.options.strict_flags,
             self.options.mode != "FAILFAST",
-            self.table.unrepresentable == "null",
+            self.table.reading.unrepresentable == "null",
             selection=values_of(stretch.rows if whole else stretch.rows.take(places)),
             streamed=values_of(stretch.streamed if whole else stretch.streamed.take(places)),
         )

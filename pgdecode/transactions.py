@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ class Held:
     relation_ids: pa.Buffer  # int64
     xids: pa.Buffer  # int64, each row's own
     versions: pa.Buffer  # int32
+    path: Path | None = None  # of the file that it lies in, where that is not memory
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -516,34 +518,33 @@ class Follower:
         if self.options.drop_duplicates and lsn <= self.outline.last_lsn:
             return
         self.outline.last_lsn = max(lsn, self.outline.last_lsn)
-        pieces = self._pieces(transaction)
-        self._decide(row, transaction, lsn, self._time(row), 1)
-        for start, end, place in pieces:
-            self.outline.deliver_alive(start, end, place, transaction.aborted, True)
-        if transaction.aborted and self.options.include_uncommitted:
-            self._decide(-1, transaction, -1, -1, 0)
-            for start, end, place in pieces:
-                self.outline.deliver_alive(start, end, place, transaction.aborted, False)
+        self._deliver(transaction, row, lsn, self._time(row), 1)
 
     def _abort(self, transaction: Transaction) -> None:
         self._drop(transaction, 0)
 
     def deliver_undecided(self, transaction: Transaction) -> None:
         """Deliver a transaction that no outcome has come for."""
-        pieces = self._pieces(transaction)
-        self._decide(-1, transaction, -1, -1, -1)
-        for start, end, place in pieces:
-            self.outline.deliver_alive(start, end, place, transaction.aborted, True)
+        self._deliver(transaction, -1, -1, -1, -1)
 
     def _undecided(self, transaction: Transaction) -> None:
         self._drop(transaction, -1)
 
     def _drop(self, transaction: Transaction, committed: int) -> None:
         if self.options.include_uncommitted:
-            pieces = self._pieces(transaction)
-            self._decide(-1, transaction, -1, -1, committed)
-            for start, end, _ in pieces:
-                self.outline.deliver(start, end)
+            self._deliver(transaction, -1, -1, -1, committed)
+
+    def _deliver(self, transaction: Transaction, row: int, lsn: int, timestamp: int, committed: int) -> None:
+        """Deliver a transaction, and what its sub-transactions have undone of it where that is wanted."""
+        pieces = self._pieces(transaction)
+        aborted = transaction.aborted if committed else {}  # in an abort all are alike
+        self._decide(row, transaction, lsn, timestamp, committed)
+        for start, end, place in pieces:
+            self.outline.deliver_alive(start, end, place, aborted, True)
+        if aborted and self.options.include_uncommitted:
+            self._decide(-1, transaction, -1, -1, 0)
+            for start, end, place in pieces:
+                self.outline.deliver_alive(start, end, place, aborted, False)
 
     def _decide(self, row: int, transaction: Transaction, lsn: int, timestamp: int, committed: int) -> None:
         outcome = self.outline.decide(row, transaction.xid, lsn, timestamp, committed)

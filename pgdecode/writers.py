@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pgdecode.render import flat_columns, json_lines
+from pgdecode.render_changes import change_lines, flat_changes, flat_table, table_lines
 from pgdecode.schemas import envelope_schema
 
 FORMATS = ("parquet", "jsonl", "csv")
@@ -21,10 +24,57 @@ _GROUP_BYTES = 32 * 2**20
 WriteBatch = Callable[[pa.RecordBatch], None]
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How rows of one kind are laid out in each format.
+
+    Attributes
+    ----------
+    columns : callable
+        Picks from a batch what Parquet is to hold.
+    lines : callable
+        Makes a line of JSON of each row.
+    flat : callable
+        Makes the columns of CSV.
+    """
+
+    columns: Callable[[pa.RecordBatch], pa.RecordBatch]
+    lines: Callable[[pa.RecordBatch], list[str]]
+    flat: Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def message_layout(keep: Sequence[str] = (), fields: Sequence[str] | None = None) -> Layout:
+    """Lay out messages.
+
+    Parameters
+    ----------
+    keep : sequence of str
+        Columns to write before the envelope's.
+    fields : sequence of str, optional
+        Envelope columns to write, by default the whole envelope; in JSON lines, each message's own fields. Batches
+        have those of `render.fields_to_decode(fields)` at least.
+    """
+    names = [*keep, *envelope_schema(fields).names]
+    return Layout(
+        lambda batch: batch.select(names),
+        partial(json_lines, keep=keep, fields=fields),
+        partial(flat_columns, keep=keep, fields=fields),
+    )
+
+
+def _with_fields(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave out structs without fields, which Parquet has not: the old row of a table without columns."""
+    return batch.select(
+        [item.name for item in batch.schema if not (pa.types.is_struct(item.type) and not list(item.type))]
+    )
+
+
+CHANGE_LAYOUT = Layout(_with_fields, change_lines, flat_changes)
+TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table)
+
+
 @contextmanager
-def open_writer(
-    path: Path, format: str, schema: pa.Schema, *, keep: Sequence[str] = (), fields: Sequence[str] | None = None
-) -> Iterator[WriteBatch]:
+def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout) -> Iterator[WriteBatch]:
     """Create a file; what comes out of the context writes a batch to it.
 
     Parameters
@@ -32,29 +82,23 @@ def open_writer(
     path : Path
     format : {"parquet", "jsonl", "csv"}
     schema : pa.Schema
-        Of the batches: the `keep` columns and the envelope columns of `render.fields_to_decode(fields)` at least.
-    keep : sequence of str
-        Columns to write before the envelope's.
-    fields : sequence of str, optional
-        Envelope columns to write, by default the whole envelope; in JSON lines, each message's own fields.
+        Of the batches.
+    layout : Layout
     """
     path = path.absolute()  # pyarrow would take "s3:x/y" for a URI
+    empty = pa.RecordBatch.from_pylist([], schema=schema)
     if format == "parquet":
-        names = [*keep, *envelope_schema(fields).names]
-        with pq.ParquetWriter(path, pa.schema([schema.field(name) for name in names]), compression="zstd") as parquet:
+        with pq.ParquetWriter(path, layout.columns(empty).schema, compression="zstd") as parquet:
             groups = _RowGroups(parquet)
-            yield lambda batch: groups.add(batch.select(names))
+            yield lambda batch: groups.add(layout.columns(batch))
             groups.flush()
     elif format == "jsonl":
         with open(path, "xb") as lines:
-            yield lambda batch: lines.writelines(
-                line.encode() + b"\n" for line in json_lines(batch, keep=keep, fields=fields)
-            )
+            yield lambda batch: lines.writelines(line.encode() + b"\n" for line in layout.lines(batch))
     else:
-        empty = pa.RecordBatch.from_pylist([], schema=schema)
         # Text is always quoted and null is nothing at all: as in PostgreSQL's CSV, an empty string is not a null.
-        with pyarrow.csv.CSVWriter(path, flat_columns(empty, keep=keep, fields=fields).schema) as table:
-            yield lambda batch: table.write_batch(flat_columns(batch, keep=keep, fields=fields))
+        with pyarrow.csv.CSVWriter(path, layout.flat(empty).schema) as table:
+            yield lambda batch: table.write_batch(layout.flat(batch))
 
 
 class _RowGroups:

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pgdecode import RelationCatalog
 from pgdecode.batches import MODES
-from pgdecode.catalog import RelationVersion
+from pgdecode.readings import Reading
 from pgdecode.transactions import Options
 from spark_udfs.index import Indexed, indexed, payload_rows, relation_catalogs
 from spark_udfs.runs import AllChanges, PlainIndex, Product, RunFunction, TableChanges
@@ -64,6 +64,8 @@ def changes(
     mode: str = "FAILFAST",
     include_uncommitted: bool = False,
     types: Mapping[str | int, str] | None = None,
+    encoding: str = "UTF8",
+    datestyle: str = "ISO, MDY",
     fields: Iterable[str] | None = None,
 ) -> DataFrame:
     """Decode payloads into committed changes: what `pgdecode.ChangeDecoder` gives for all of them in their order.
@@ -82,6 +84,7 @@ def changes(
         Order, streams, transactions and relations are then each source's own.
     catalog : RelationCatalog, or mapping of sources to such, optional
         Relations that the payloads do not describe, because they begin mid-stream; with `source`, one for each.
+        Versions from later positions than the first payload's do not count.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         Fail the query at a bad payload, naming its position; or keep it as a row that says why in `error`; or leave it
         out.
@@ -89,6 +92,8 @@ def changes(
         Give also the changes that were rolled back (`committed` false) or lost their end (null).
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
         What types are that the stream does not describe, as for `pgdecode.decode_rows`.
+    encoding, datestyle : str
+        client_encoding and DateStyle of the session that captured the payloads, as for `pgdecode.decode_rows`.
     fields : iterable of str, optional
         Columns of the result, in the order wanted; by default all. To bring decoded columns back to Spark is most of
         the cost: name what you need.
@@ -126,8 +131,9 @@ def changes(
     >>> found.orderBy("commit_position", "position").select("op", "relation_name", "new")  # doctest: +SKIP
     """
     options = _options(mode, include_uncommitted)
+    reading = Reading(types, encoding=encoding, datestyle=datestyle)
     found = _indexed(df, payload, position, source, catalog)
-    return _decoded(found, AllChanges(dict(types or {})), options, fields)
+    return _decoded(found, AllChanges(reading), options, fields)
 
 
 def table_changes(
@@ -142,6 +148,8 @@ def table_changes(
     include_uncommitted: bool = False,
     types: Mapping[str | int, str] | None = None,
     unrepresentable: str = "error",
+    encoding: str = "UTF8",
+    datestyle: str = "ISO, MDY",
     years: str = "1-9999",
     fields: Iterable[str] | None = None,
 ) -> DataFrame:
@@ -149,7 +157,7 @@ def table_changes(
 
     Parameters
     ----------
-    df, payload, position, source, catalog, mode, include_uncommitted, types
+    df, payload, position, source, catalog, mode, include_uncommitted, types, encoding, datestyle
         As of `changes`. A bad payload may be of any table, and is a row of the result in "PERMISSIVE" mode.
     relation : str
         "schema.table".
@@ -185,6 +193,7 @@ def table_changes(
     >>> orders.where("_op = 'delete'").count()  # doctest: +SKIP
     """
     options = _options(mode, include_uncommitted)
+    reading = Reading(types, unrepresentable, encoding, datestyle)
     if years not in _YEARS:
         raise ValueError(f'years is "1-9999" or "any", not {years!r}')
     found = _indexed(df, payload, position, source, catalog)
@@ -193,25 +202,12 @@ def table_changes(
     if not versions:
         names = dict.fromkeys(name for item in found.indexes for name in item.index.catalog.names)
         raise KeyError(f"no message has described {relation!r}; there are {', '.join(names) or 'none'}")
-    product = table_product(df, versions, numbers, types, unrepresentable, years)
+    product = TableChanges(tuple(versions), numbers, reading, years == "any", session_has_time(df.sparkSession))
     return _decoded(found, product, options, fields)
 
 
 def _numbers(catalog: RelationCatalog, relation: str) -> tuple[int, ...]:
     return tuple(number for number, item in enumerate(catalog) if item.qualified_name == relation)
-
-
-def table_product(
-    df: DataFrame,
-    versions: Iterable[RelationVersion],
-    numbers: Mapping[Any, tuple[int, ...]],
-    types: Mapping[str | int, str] | None,
-    unrepresentable: str,
-    years: str,
-) -> TableChanges:
-    """Say how the changes of a table are made for the session of a DataFrame."""
-    has_time = session_has_time(df.sparkSession)
-    return TableChanges(tuple(versions), numbers, dict(types or {}), unrepresentable, years == "any", has_time)
 
 
 def _options(mode: str, include_uncommitted: bool) -> Options:

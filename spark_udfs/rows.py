@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgdecode
-from pgdecode import Column, Relation, Type
+from pgdecode import Column, Delete, Insert, Relation, Type, Update
+from pgdecode.inputs import payload_parts
+from pgdecode.messages import MESSAGES
 from spark_udfs.executor import require_version
 from spark_udfs.schemas import taken
 from spark_udfs.years import checked_years
@@ -18,7 +21,8 @@ from spark_udfs.years import checked_years
 if TYPE_CHECKING:
     import pandas as pd
 
-_ROW_KINDS = pa.array(["insert", "update", "delete"])
+_ROW_TAGS = tuple(message.tag for message in (Insert, Update, Delete))
+_OTHER_TAGS = pa.array([message.tag.encode() for message in MESSAGES if message.tag not in _ROW_TAGS])
 
 PlainRelation = tuple[int, str, str, str, tuple[tuple[int, str, int, int], ...]]
 
@@ -33,7 +37,7 @@ def relation_of(plain: PlainRelation) -> Relation:
 class Keywords:
     """Keywords of `pgdecode.decode_rows`, by their names there, as data that pickle small."""
 
-    types: tuple[tuple[str | int, str], ...] = ()
+    types: Mapping[str | int, str] | None = None
     type_messages: tuple[tuple[int, str, str], ...] = ()
     mode: str = "FAILFAST"
     unrepresentable: str = "error"
@@ -41,7 +45,7 @@ class Keywords:
     def given(self) -> dict[str, Any]:
         """Give them as `decode_rows` takes them."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return said | {"types": dict(self.types), "type_messages": [Type(*plain) for plain in self.type_messages]}
+        return said | {"type_messages": [Type(*plain) for plain in self.type_messages]}
 
 
 @dataclass(frozen=True)
@@ -88,13 +92,16 @@ class RowOptions:
         return pa.RecordBatch.from_arrays(found, names=list(self.fields))
 
     def _own(self, payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Null the payloads that are no rows of the relation, and say which of all are malformed."""
+        """Null the payloads that are no rows of the relation, and say which rows of any relation are malformed."""
+        (payloads,) = payload_parts(payloads)
+        nothing = pa.scalar(None, payloads.type)
+        tags = pc.binary_slice(payloads, 0, 1)
+        rows = pc.if_else(pc.is_in(tags, _OTHER_TAGS.cast(tags.type)), nothing, payloads)
         seen = pgdecode.decode_messages(
-            payloads, in_stream="auto", fields=("kind", "relation_id", "error"), mode=self.keywords.mode
+            rows, in_stream="auto", fields=("relation_id", "error"), mode=self.keywords.mode
         )
-        of_relation = pc.equal(seen["relation_id"], self.relation[0]).fill_null(False)
-        own = pc.and_(pc.is_in(seen["kind"], _ROW_KINDS), of_relation)
-        return pc.if_else(own, payloads, pa.scalar(None, payloads.type)), seen["error"]
+        own = pc.equal(seen["relation_id"], self.relation[0]).fill_null(False)
+        return pc.if_else(own, rows, nothing), seen["error"]
 
 
 class RowFunction:

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 import pgdecode
 from pgdecode._source import Source
 from pgdecode.catalog import RelationVersion
-from pgdecode.changes import CHANGES, Builder, ChangeBuilder
+from pgdecode.changes import CHANGES, Builder, ChangeBuilder, fitting_batches
 from pgdecode.deliveries import Stretch, values_of
+from pgdecode.readings import Reading
 from pgdecode.runs import RunDecoder, RunIndex, stretches
 from pgdecode.tables import Table, TableBuilder
 from pgdecode.transactions import Delivery, Follower, Options
@@ -85,9 +86,9 @@ class Product(Protocol):
 
 @dataclass(frozen=True)
 class AllChanges:
-    """Changes of all tables; `types` as of `pgdecode.ChangeDecoder`."""
+    """Changes of all tables."""
 
-    types: Mapping[str | int, str]
+    reading: Reading
 
     @property
     def schema(self) -> pa.Schema:
@@ -96,7 +97,7 @@ class AllChanges:
 
     def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
         """Make what builds the batches of one source."""
-        return ChangeBuilder(list(index.catalog), {}, self.types, options)
+        return ChangeBuilder(list(index.catalog), {}, self.reading, options)
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,7 @@ class TableChanges:
         All that the table has had, in all sources.
     numbers : mapping
         By source, the numbers of its versions in that source's catalog.
-    types, unrepresentable
-        As of `pgdecode.ChangeDecoder`.
+    reading : Reading
     any_year : bool
         Let years pass that Python has not.
     has_time : bool
@@ -119,15 +119,14 @@ class TableChanges:
 
     versions: tuple[RelationVersion, ...]
     numbers: Mapping[Any, tuple[int, ...]]
-    types: Mapping[str | int, str]
-    unrepresentable: str
+    reading: Reading
     any_year: bool
     has_time: bool
 
     @functools.cached_property
     def table(self) -> Table:
         """What the versions have in common."""
-        return Table(self.versions, self.types, self.unrepresentable)
+        return Table(self.versions, self.reading)
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
@@ -153,7 +152,7 @@ class _TakenTable(TableBuilder):
         if not self.product.any_year:
             fault = functools.partial(self._fault, rows, stretch)
             n_columns = len(self.table.columns)
-            rows = with_years(rows, n_columns, fault, self.options.mode, self.table.unrepresentable)
+            rows = with_years(rows, n_columns, fault, self.options.mode, self.table.reading.unrepresentable)
         columns = [taken(column, has_time=self.product.has_time) for column in rows.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.product.schema)
 
@@ -311,12 +310,9 @@ class _Run:
     def _built(self, follower: Follower, delivery: Delivery) -> Iterator[pa.RecordBatch]:
         source = Source(delivery.parts)
         for start, n in _cuts(delivery):
-            batch = self.builder.batch(Stretch(follower, delivery, source, start, n))
-            errors = batch.column(self.builder.error)
-            if self.drop_bad and errors.null_count < len(errors):
-                batch = batch.filter(errors.is_null())
-            if len(batch):
-                yield batch
+            for batch in fitting_batches(self.builder, Stretch(follower, delivery, source, start, n)):
+                errors = batch.column(self.builder.error)
+                yield batch.filter(errors.is_null()) if self.drop_bad and errors.null_count < len(errors) else batch
 
 
 def _cuts(delivery: Delivery) -> Iterator[tuple[int, int]]:

@@ -55,9 +55,9 @@ def from_pgoutput(
         What to make of a value that PostgreSQL has and the field's type has not: NaN in a decimal, infinity in a date,
         and by `years` also a year that Python has not.
     others : {"error", "null"}
-        What to make of well-formed messages that are no rows of this relation: rows of other tables, and messages of
-        other kinds. "error": they are bad rows. "null": a struct of nulls, as of a null payload. A malformed message
-        is a bad row all the same, whatever it would have been.
+        What to make of messages that are no rows of this relation: rows of other tables, and messages of other kinds.
+        "error": they are bad rows. "null": a struct of nulls, as of a null payload; a malformed insert, update or
+        delete is a bad row all the same, whatever table it would have been of.
     years : {"1-9999", "any"}
         "1-9999": dates and timestamps of other years (in UTC, where they have a zone), also those within arrays,
         ranges and `_old`, are not representable. "any": they pass. Spark computes with them and writes them to files,
@@ -142,7 +142,6 @@ def _user_defined(
     others: str = "error",
     years: str = "1-9999",
     adapter: str = "auto",
-    types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Any] = (),
     **keywords: Any,
 ) -> Any:
@@ -155,10 +154,11 @@ def _user_defined(
         raise ValueError(f'years is "1-9999" or "any", not {years!r}')
     plain = _plain_relation(relation)
     sent = [_message(message, Type) for message in type_messages]
+    plain_keywords: dict[str, Any] = {
+        name: dict(said) if isinstance(said, Mapping) else said for name, said in keywords.items()
+    }
     chosen = Keywords(
-        types=tuple(dict(types or {}).items()),
-        type_messages=tuple((message.type_id, message.namespace, message.name) for message in sent),
-        **keywords,
+        type_messages=tuple((message.type_id, message.namespace, message.name) for message in sent), **plain_keywords
     )
     # With no row in it, this says what all rows will look like, and what decode_rows has against the options.
     schema = pgdecode.decode_rows([], relation_of(plain), **chosen.given()).schema

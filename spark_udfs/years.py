@@ -47,7 +47,7 @@ def checked_years(
     Raises
     ------
     Unrepresentable
-        In FAILFAST mode, for the first such row, where `unrepresentable` is "error".
+        In FAILFAST mode, for the first such row, where `unrepresentable` is neither "null" nor "clamp".
     """
 
     def fault(row: int, cell: Cell) -> Unrepresentable:
@@ -66,7 +66,7 @@ def with_years(
         return rows
     if unrepresentable == "clamp":
         return pa.RecordBatch.from_arrays([with_leaves(column, clamped) for column in rows.columns], schema=rows.schema)
-    if unrepresentable == "error":
+    if unrepresentable != "null":
         if mode == "FAILFAST":
             row, cell = min(
                 ((mask.index(True).as_py(), cell) for cell, mask in bad.items()), key=lambda found: found[0]

@@ -65,14 +65,17 @@ class Tables:
         raise AssertionError(f"position {change['position']}: no row for this {change['op']} to find")
 
 
-def replay(changes: Iterable[Mapping[str, Any]], keys: Keys) -> dict[str, list[Row]]:
-    """Apply committed changes in their order; the rows that remain, by table in PostgreSQL's spelling."""
+def replay(changes: Iterable[Mapping[str, Any]], keys: Keys, *, names: Mapping[int, str] = {}) -> dict[str, list[Row]]:
+    """Apply committed changes in their order; the rows that remain, by table in PostgreSQL's spelling.
+
+    A table has the name under which it was last sent, unless `names` has another for its relation_id.
+    """
     tables = Tables(keys)
     for change in changes:
         tables.apply(change)
     remaining: dict[str, list[Row]] = {}
     for relation_id, name in tables.names.items():
-        remaining.setdefault(name, []).extend(tables.rows[relation_id])
+        remaining.setdefault(names.get(relation_id, name), []).extend(tables.rows[relation_id])
     return remaining
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 import readme
 
 import pgdecode
+
+pytest_plugins = ["spark_session"]
 
 ROOT = Path(__file__).parent.parent
 TEXT = readme.README.read_text()
@@ -30,7 +33,7 @@ def namespace() -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("number", [i for i, code in enumerate(SNIPPETS) if "pyspark" not in code])
+@pytest.mark.parametrize("number", [i for i, code in enumerate(SNIPPETS) if "spark_udfs" not in code])
 def test_a_snippet_runs(
     number: int, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -40,11 +43,20 @@ def test_a_snippet_runs(
     assert bool(printed) == ("print(" in SNIPPETS[number])
 
 
-def test_the_spark_snippet_runs(spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_spark_snippets_run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
-    (code,) = [code for code in SNIPPETS if "pyspark" in code]
-    exec(compile(code, "README.md spark", "exec"), {})
+    names: dict[str, Any] = {}
+    envelope, rows = [code for code in SNIPPETS if "spark_udfs" in code]
+    exec(compile(envelope, "README.md spark", "exec"), names)
     assert "relation" in capfd.readouterr().out
+    exec(compile(rows, "README.md typed columns on spark", "exec"), names)
+    shown = capfd.readouterr().out
+    # As the server wrote them, see the first picture.
+    assert "SKU-00000|505.94|" in shown
+    assert "avg(" in shown
+    # What test_decoding said of the same rows: so many of this table.
+    recorded = gzip.decompress((ROOT / "tests/data/16.shop.test_decoding.txt.gz").read_bytes()).decode()
+    assert names["table"].count() == recorded.count("table public.products: ") > 0
 
 
 def pgdecode_commands() -> list[str]:

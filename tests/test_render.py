@@ -15,6 +15,7 @@ from samples import MOMENT_HEX, SAMPLES
 
 import pgdecode
 from pgdecode import render
+from pgdecode.values import json_values
 
 MOMENT_TEXT = "2023-06-25T13:13:13.088502Z"
 BEGIN = SAMPLES["begin"].payload
@@ -194,9 +195,11 @@ KEPT = {
     "integers stay numbers": (pa.array([7, None], pa.int32()), [7, None]),
     "booleans": (pa.array([True, None]), [True, None]),
     "text": (pa.array(['"q"', None]), ['"q"', None]),
-    "floats": (pa.array([0.5, float("nan")]), [0.5, "nan"]),
-    "infinity": (pa.array([float("inf"), float("-inf")]), ["inf", "-inf"]),
+    "floats": (pa.array([0.5, float("nan")]), [0.5, "NaN"]),
+    "floats of four bytes with their own digits": (pa.array([6.822, None], pa.float32()), [6.822, None]),
+    "infinity": (pa.array([float("inf"), float("-inf")]), ["Infinity", "-Infinity"]),
     "decimals as text, exactly": (pa.array([Decimal("1.10"), None]), ["1.10", None]),
+    "small decimals without an exponent": (pa.array([Decimal("-1E-7"), None]), ["-0.0000001", None]),
     "binary as hexadecimal": (pa.array([b"\x00a", None]), ["\\x0061", None]),
     "dates": (pa.array([date(2024, 2, 29), None]), ["2024-02-29", None]),
     "dates that datetime does not have": (pa.array([2**31 - 1, None], pa.int32()).cast(pa.date32()), None),
@@ -209,7 +212,16 @@ KEPT = {
     "timestamps without a zone": (pa.array([datetime(2024, 1, 1), None]), ["2024-01-01T00:00:00.000000", None]),
     "nanoseconds": (pa.array([1, None], pa.timestamp("ns", "UTC")), ["1970-01-01T00:00:00.000000001Z", None]),
     "lists": (pa.array([[1, None], None]), [[1, None], None]),
-    "structs": (pa.array([{"a": b"\x01", "b": float("nan")}, None]), [{"a": "\\x01", "b": "nan"}, None]),
+    "structs": (pa.array([{"a": b"\x01", "b": float("nan")}, None]), [{"a": "\\x01", "b": "NaN"}, None]),
+    "maps": (pa.array([[("a", 1), ("b", None)], None], pa.map_(pa.string(), pa.int64())), [{"a": 1, "b": None}, None]),
+    "timestamps in structs": (
+        pa.array(
+            [{"a": 2**62, "b": 0}, None], pa.struct([("a", pa.timestamp("us")), ("b", pa.timestamp("us", "UTC"))])
+        ),
+        [{"a": 2**62, "b": "1970-01-01T00:00:00.000000Z"}, None],
+    ),
+    "lists of lists": (pa.array([[["a"], None, []], None]), [[["a"], None, []], None]),
+    "lists of two": (pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), [[1, 2], None]),
     "dictionaries": (pa.array(["a", None]).dictionary_encode(), ["a", None]),
     "large text": (pa.array(["a", None], pa.large_string()), ["a", None]),
     "views": (pa.array([b"\xff", None], pa.binary()).cast(pa.binary_view()), ["\\xff", None]),
@@ -258,6 +270,12 @@ def test_no_rows_render_to_no_lines_and_to_the_same_columns() -> None:
     empty = pgdecode.decode_messages([])
     assert render.json_lines(empty) == []
     assert render.flat_columns(empty).schema == render.flat_columns(pgdecode.decode_messages([BEGIN])).schema
+
+
+@pytest.mark.parametrize("column", [column for column, _ in KEPT.values()], ids=KEPT)
+def test_a_slice_of_a_column_has_its_own_values(column: pa.Array) -> None:
+    both = pa.concat_arrays([column, column])
+    assert json_values(both.slice(1, 2)) == [json_values(column)[1], json_values(column)[0]]
 
 
 def test_sliced_batches_render_their_own_rows() -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import pgdecode
+from pgdecode.readings import Reading
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunIndex, index_runs
 from pgdecode.transactions import Options
 from spark_udfs import runs as tasks
@@ -61,7 +62,7 @@ def batches(payloads: pa.Array, positions: pa.Array, start: int, end: int, size:
 
 
 def function(index: RunIndex, counts: tuple[int, ...], options: Options) -> RunFunction:
-    product = AllChanges({})
+    product = AllChanges(Reading())
     return RunFunction((PlainIndex.of(None, index, counts),), product, options, tuple(product.schema.names), None)
 
 

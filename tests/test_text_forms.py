@@ -14,12 +14,15 @@ from typing import Any
 import captures
 import pyarrow as pa
 import pytest
+from encoder import encode
 from hypothesis import given
 from hypothesis import strategies as st
+from printer import BLANKS, in_array, quoted
 from recorded import DATA, renderings
 from test_rows import tables_of
 
 import pgdecode
+from pgdecode import Column, Insert, Relation
 from pgdecode._codecs.registry import decode_values
 from pgdecode.pgtypes import NAME_BY_OID, NAMED, Decoding, as_text, named, range_of, scalar
 from pgdecode.relations import decodings
@@ -206,19 +209,6 @@ def test_many_float4_are_printed_as_by_exact_arithmetic() -> None:
 
 # -- quoting ---------------------------------------------------------------------------------------------------------
 
-BLANKS = " \t\n\v\f\r"
-
-
-def quoted(text: str, special: str, quote: str, backslash: str, *, words: tuple[str, ...] = ()) -> str:
-    """Quote an item that holds a special character, is empty or one of some words."""
-    if text and not set(text) & set(special + BLANKS + '"\\') and text.upper() not in words:
-        return text
-    return '"' + text.replace("\\", backslash + "\\").replace('"', quote + '"') + '"'
-
-
-def in_array(text: str | None, delimiter: str = ",") -> str:
-    return "NULL" if text is None else quoted(text, "{}" + delimiter, "\\", "\\", words=("NULL",))
-
 
 def sized(item: bytes | None) -> bytes:
     return b"\xff" * 4 if item is None else struct.pack(">i", len(item)) + item
@@ -323,6 +313,15 @@ def test_a_composite_with_a_field_of_an_unknown_type_is_a_fault_unless_it_is_nul
     assert printed("record", [struct.pack(">i", 2) + number + struct.pack(">I", 20000) + sized(None)]) == ["(7,)"]
     with pytest.raises(pgdecode.UnknownType):
         printed("record", [struct.pack(">i", 2) + number + struct.pack(">I", 20000) + sized(b"happy")])
+
+
+def test_the_caller_says_that_a_type_is_a_composite() -> None:
+    relation = Relation(16385, "public", "t", "f", (Column(0, "pair", 20000, -1),))
+    pair = struct.pack(">i", 2) + struct.pack(">I", 23) + sized(b"\0\0\0\7") + struct.pack(">I", 25) + sized(b"a b")
+    for value, kind in ((b'(7,"a b")', "t"), (pair, "b")):
+        payload = encode(Insert(relation_id=16385, new=(value,), new_formats=kind))
+        found = pgdecode.decode_rows([payload], relation, types={20000: "record"})
+        assert found["pair"].to_pylist() == ['(7,"a b")']
 
 
 @pytest.mark.parametrize(

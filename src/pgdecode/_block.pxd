@@ -5,9 +5,8 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memset
 
 from pgdecode._codec cimport Cells, Codec
-from pgdecode._column cimport Column, open_ends, validity_for
+from pgdecode._column cimport Column, open_ends, open_items, validity_for
 from pgdecode._fault cimport OK, FaultCode, rarely
-from pgdecode._memory cimport reserve
 from pgdecode._sink cimport Cell
 
 cdef enum:
@@ -53,7 +52,7 @@ cdef inline size_t fixed_block(
     cdef const Cell *cell = cells.first + start * stride
     cdef uint8_t *slot
     cdef uint8_t *validity = NULL
-    if reserve(&out.values, n * width) != OK:
+    if open_items(out, n) != OK:
         return start
     if out.valid.size:
         validity = validity_for(out, n)

@@ -21,6 +21,7 @@ cdef struct Column:
     int width
     size_t n              # items so far
     size_t n_null         # of these
+    size_t expected       # items that there will be in all, where that is known
     size_t postponed      # nulls behind these that are not written yet; nothing else is appended before they are
     Bytes valid           # a byte an item, 1 or 0; empty until the first null
     Bytes values          # FIXED
@@ -32,7 +33,11 @@ cdef struct Column:
 
 cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil
 cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil
+cdef FaultCode open_items(Column *column, size_t n) noexcept nogil
 cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil
+cdef FaultCode mark_many(Column *column, size_t n) noexcept nogil
+cdef FaultCode put_empty_lists(Column *column, size_t n) noexcept nogil
+cdef void expect(Column *column, size_t n) noexcept
 
 
 cdef inline FaultCode mark(Column *column, uint8_t valid) noexcept nogil:

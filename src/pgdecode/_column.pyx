@@ -30,9 +30,25 @@ cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil:
     return OK
 
 
+cdef void expect(Column *column, size_t n) noexcept:
+    """Say how many items there will be, nulls among them: a struct's children will have as many."""
+    cdef int i
+    column.expected = n
+    if column.shape == SHAPE_STRUCT:
+        for i in range(column.n_children):
+            expect(&column.children[i], n)
+
+
+cdef FaultCode open_items(Column *column, size_t n) noexcept nogil:
+    """Room for n more values of constant width; what is expected is reserved at once, and not moved as it grows."""
+    cdef size_t most = column.expected if column.values.data == NULL and column.expected > n else n
+    return reserve(&column.values, most * <size_t>column.width)
+
+
 cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil:
-    """Room for n more ends, and the 0 in front of the first."""
-    if reserve(&column.ends, (n + 1) * sizeof(int32_t)) != OK:
+    """Room for n more ends, and the 0 in front of the first; what is expected is reserved at once."""
+    cdef size_t most = column.expected if column.ends.data == NULL and column.expected > n else n
+    if reserve(&column.ends, (most + 1) * sizeof(int32_t)) != OK:
         return FAULT_NO_MEMORY
     if column.ends.size == 0:
         memset(column.ends.data, 0, sizeof(int32_t))
@@ -60,7 +76,7 @@ cdef FaultCode put_nulls(Column *column, size_t n) noexcept nogil:
     cdef size_t i
     cdef int child
     if column.shape == SHAPE_FIXED:
-        if reserve(&column.values, n * width) != OK:
+        if open_items(column, n) != OK:
             return FAULT_NO_MEMORY
         memset(column.values.data + column.values.size, 0, n * width)
         column.values.size += n * width
@@ -77,6 +93,27 @@ cdef FaultCode put_nulls(Column *column, size_t n) noexcept nogil:
             memcpy(column.ends.data + column.ends.size + i * sizeof(end), &end, sizeof(end))
         column.ends.size += n * sizeof(end)
     return mark_nulls(column, n)
+
+
+cdef FaultCode mark_many(Column *column, size_t n) noexcept nogil:
+    """Count n more items, none null, whose values have been put."""
+    if column.valid.size:
+        if validity_for(column, n) == NULL:
+            return FAULT_NO_MEMORY
+        column.valid.size = column.n + n
+    column.n += n
+    return OK
+
+
+cdef FaultCode put_empty_lists(Column *column, size_t n) noexcept nogil:
+    cdef int32_t end = <int32_t>column.children[0].n
+    cdef size_t i
+    if open_ends(column, n) != OK:
+        return FAULT_NO_MEMORY
+    for i in range(n):
+        memcpy(column.ends.data + column.ends.size + i * sizeof(end), &end, sizeof(end))
+    column.ends.size += n * sizeof(end)
+    return mark_many(column, n)
 
 
 cdef FaultCode put_null(Column *column) noexcept nogil:

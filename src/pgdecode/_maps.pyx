@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from pgdecode._codec cimport Codec
 from pgdecode._codecs.registry cimport CodecTree
@@ -14,6 +14,7 @@ from pgdecode._column cimport (
     free_column,
     mark,
     open_column,
+    open_ends,
     put_bytes,
     put_null,
     take_back,
@@ -28,10 +29,13 @@ from pgdecode._fault cimport (
     Faults,
     error_of,
     keep_fault,
+    rarely,
 )
+from pgdecode._memory cimport reserve
 from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport Cell, TupleSink
 from pgdecode._source cimport PRESENT, Source, Span, payload_at
+from pgdecode._utf8 cimport is_plain
 from pgdecode._walk cimport Envelope, Rules, Walk, rules_of, walk_message
 
 import pyarrow as pa
@@ -88,6 +92,22 @@ cdef class TextLayout:
     def __dealloc__(self):
         free(<void *>self.layout.name_ends)
         free(<void *>self.layout.codecs)
+
+
+cdef inline FaultCode put_plain(Column *values, const Cell *cell, const Span *payload) noexcept nogil:
+    """Append plain text; there is room for all the payload, and for as many ends as it has columns."""
+    cdef uint8_t *to = values.data.data + values.data.size
+    cdef int32_t end
+    # A block of constant size costs less than a call; no byte behind the payload is read.
+    if cell.length <= 16 and <size_t>(payload.data + payload.length - cell.value) >= 16:
+        memcpy(to, cell.value, 16)
+    else:
+        memcpy(to, cell.value, cell.length)
+    values.data.size += cell.length
+    end = <int32_t>values.data.size
+    memcpy(values.ends.data + values.ends.size, &end, sizeof(end))
+    values.ends.size += sizeof(end)
+    return mark(values, 1)
 
 
 cdef class Maps:
@@ -206,8 +226,8 @@ cdef class Maps:
 
     cdef object worded(self, const Fault *fault, const int32_t[::1] versions, tuple labels):
         """The error of a fault; a value's has the name of its column."""
-        names = () if fault.column < 0 else (<TextLayout>self.layouts[versions[fault.row]]).names
-        if fault.column >= len(names):
+        names = (<TextLayout>self.layouts[versions[fault.row]]).names
+        if not 0 <= fault.column < len(names):
             return error_of(fault, labels, True)
         error = error_of(fault, (*PLAN.labels, f"column {names[fault.column]!r}"), True)
         error.column = names[fault.column]
@@ -289,7 +309,6 @@ cdef class Maps:
         self, const Layout *layout, const Span *payload, uint8_t tag, int64_t index
     ) noexcept nogil:
         cdef uint8_t old_type = self.walk.old_type
-        cdef const Cell *cell
         cdef FaultCode code
         cdef int c
         code = put_bytes(&self.old_type, &old_type, 1) if old_type else put_null(&self.old_type)
@@ -298,42 +317,91 @@ cdef class Maps:
         if old_type == 0:
             code = put_null(&self.old)
         else:
-            for c in range(layout.n_columns):
-                cell = &self.old_cells[c]
-                # In a key tuple, n in another column means that it was not sent; u, that it cannot be said.
-                if cell.kind == c"u" or (old_type == c"K" and cell.kind == c"n" and not layout.is_key[c]):
-                    continue
-                code = self.put_pair(&self.old, layout, c, cell, payload, tag, index)
-                if code != OK:
-                    return code
-            code = end_list(&self.old)
+            code = self.put_map(&self.old, layout, self.old_cells, old_type == c"K", payload, tag, index)
         if code != OK:
             return code
         if tag == c"D":
             code = put_null(&self.new)
             return code if code != OK else end_list(&self.unchanged)
         for c in range(layout.n_columns):
-            cell = &self.new_cells[c]
-            if cell.kind == c"u":
-                if old_type == 0 or self.old_cells[c].value == NULL:
+            if self.new_cells[c].kind == c"u":
+                if old_type and self.old_cells[c].value != NULL:
+                    self.new_cells[c] = self.old_cells[c]
+                else:
                     code = self.put_name(&self.unchanged.children[0], layout, c)
                     if code != OK:
                         return code
+        code = self.put_map(&self.new, layout, self.new_cells, False, payload, tag, index)
+        return code if code != OK else end_list(&self.unchanged)
+
+    cdef FaultCode put_map(
+        self,
+        Column *out,
+        const Layout *layout,
+        const Cell *cells,
+        bint is_key,
+        const Span *payload,
+        uint8_t tag,
+        int64_t index,
+    ) noexcept nogil:
+        """Append a tuple as a map, without the columns that were not sent."""
+        cdef Column *entries = &out.children[0]
+        cdef Column *values = &entries.children[1]
+        cdef FaultCode code
+        cdef bint whole = True
+        cdef int c
+        for c in range(layout.n_columns):
+            # u was not sent; nor was n in another column than the key's, where only the key was.
+            whole &= cells[c].kind != c"u" and not (is_key and cells[c].kind == c"n" and not layout.is_key[c])
+        code = self.make_room(values, layout, payload)
+        if code == OK and whole:
+            code = self.put_names(&entries.children[0], layout)
+        if code != OK:
+            return code
+        for c in range(layout.n_columns):
+            if not whole:
+                if cells[c].kind == c"u" or (is_key and cells[c].kind == c"n" and not layout.is_key[c]):
                     continue
-                cell = &self.old_cells[c]
-            code = self.put_pair(&self.new, layout, c, cell, payload, tag, index)
+                code = self.put_name(&entries.children[0], layout, c)
+                if code != OK:
+                    return code
+            if cells[c].kind == c"t" and is_plain(cells[c].value, cells[c].length):
+                code = put_plain(values, &cells[c], payload)
+            else:
+                code = self.put_value(values, layout, c, &cells[c], payload, tag, index)
             if code != OK:
                 return code
-        code = end_list(&self.new)
-        return code if code != OK else end_list(&self.unchanged)
+        # Entries are structs that are never null: they are as many as their values.
+        entries.n = values.n
+        return end_list(out)
+
+    cdef inline FaultCode put_names(self, Column *keys, const Layout *layout) noexcept nogil:
+        """Append the names of all columns at once."""
+        cdef size_t n = layout.n_columns
+        cdef size_t start = keys.data.size
+        cdef size_t total = layout.name_ends[n - 1] if n else 0
+        cdef int32_t end
+        cdef size_t c
+        if rarely(start + total > <size_t>0x7FFFFFFF):
+            return FAULT_LIMIT_BATCH
+        if reserve(&keys.data, total) != OK or open_ends(keys, n) != OK:
+            return FAULT_NO_MEMORY
+        memcpy(keys.data.data + start, layout.names, total)
+        keys.data.size += total
+        for c in range(n):
+            end = <int32_t>(start + layout.name_ends[c])
+            memcpy(keys.ends.data + keys.ends.size, &end, sizeof(end))
+            keys.ends.size += sizeof(end)
+        keys.n += n
+        return OK
 
     cdef inline FaultCode put_name(self, Column *column, const Layout *layout, int c) noexcept nogil:
         cdef size_t start = layout.name_ends[c - 1] if c else 0
         return put_bytes(column, layout.names + start, layout.name_ends[c] - start)
 
-    cdef FaultCode put_pair(
+    cdef FaultCode put_value(
         self,
-        Column *map_column,
+        Column *values,
         const Layout *layout,
         int c,
         const Cell *cell,
@@ -341,37 +409,40 @@ cdef class Maps:
         uint8_t tag,
         int64_t index,
     ) noexcept nogil:
-        """Append a column's name and text; a bad value is null, and its fault kept."""
-        cdef Column *entry = &map_column.children[0]
-        cdef Column *values = &entry.children[1]
+        """Append a column's text; a bad value is null, and its fault kept."""
         cdef const Codec *codec = layout.codecs[c]
         cdef size_t n = values.n
         cdef Fault fault
-        cdef FaultCode code = self.put_name(&entry.children[0], layout, c)
-        if code != OK:
-            return code
-        code = mark(entry, 1)
-        if code != OK:
-            return code
+        cdef FaultCode code
         if cell.value == NULL:
-            return put_null(values)
-        if cell.kind == c"t":
+            code = put_null(values)
+        elif cell.kind == c"t":
             code = codec.from_text(cell.value, cell.length, values, codec)
         else:
             code = codec.from_binary(cell.value, cell.length, values, codec)
-        if code == OK or code == FAULT_NO_MEMORY or code == FAULT_LIMIT_BATCH:
-            return code
-        take_back(values, n)
-        memset(&fault, 0, sizeof(fault))
-        fault.code = code
-        fault.tag = tag
-        fault.label = self.value_label
-        fault.column = c
-        fault.row = index
-        fault.relation = layout.relation_id
-        fault.offset = <size_t>(cell.value - payload.data)
-        fault.expected = -1
-        fault.seen = <int64_t>cell.length
-        if put_null(values) != OK or keep_fault(&self.faults, &fault) != OK:
+        if code != OK and code != FAULT_NO_MEMORY and code != FAULT_LIMIT_BATCH:
+            take_back(values, n)
+            memset(&fault, 0, sizeof(fault))
+            fault.code = code
+            fault.tag = tag
+            fault.label = self.value_label
+            fault.column = c
+            fault.row = index
+            fault.relation = layout.relation_id
+            fault.offset = <size_t>(cell.value - payload.data)
+            fault.expected = -1
+            fault.seen = <int64_t>cell.length
+            if put_null(values) != OK or keep_fault(&self.faults, &fault) != OK:
+                return FAULT_NO_MEMORY
+            if self.permissive:
+                code = OK
+        # What a codec or a null has written, plain text behind it may need again.
+        return code if code != OK else self.make_room(values, layout, payload)
+
+    cdef inline FaultCode make_room(self, Column *values, const Layout *layout, const Span *payload) noexcept nogil:
+        """Room for the tuple as plain text: all of it is in the payload, so that it needs no more than that."""
+        if rarely(payload.length > <size_t>0x7FFFFFFF - values.data.size):
+            return FAULT_LIMIT_BATCH
+        if rarely(reserve(&values.data, payload.length) != OK or open_ends(values, layout.n_columns) != OK):
             return FAULT_NO_MEMORY
-        return OK if self.permissive else code
+        return OK

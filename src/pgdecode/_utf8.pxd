@@ -5,6 +5,26 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
 
+cdef inline bint is_plain(const uint8_t *text, size_t length) noexcept nogil:
+    """Whether it is ASCII without NUL throughout, as most text is; told eight bytes at a time."""
+    cdef uint64_t word = 0
+    cdef uint64_t seen = 0
+    cdef size_t at = 0
+    if length < 8:
+        while at < length:
+            # A byte less one has its high bit only where the byte is NUL or has it, or is 0x80: no ASCII.
+            seen |= text[at] | <uint8_t>(text[at] - 1)
+            at += 1
+        return not seen & 0x80
+    while at + 8 <= length:
+        memcpy(&word, text + at, 8)
+        seen |= word | (word - <uint64_t>0x0101010101010101)
+        at += 8
+    memcpy(&word, text + length - 8, 8)
+    seen |= word | (word - <uint64_t>0x0101010101010101)
+    return not seen & <uint64_t>0x8080808080808080
+
+
 cdef inline size_t utf8_prefix(const uint8_t *text, size_t length) noexcept nogil:
     """Length of the longest valid prefix; equal to `length` when all of it is UTF-8."""
     cdef size_t at = 0

@@ -3,10 +3,11 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
+from pgdecode._cursor cimport Cursor, be32, bytes_left
 from pgdecode._fault cimport Fault, FaultCode
 from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PlanTable
-from pgdecode._sink cimport ColumnsSink, Sink, TupleSink
-from pgdecode._source cimport Segment
+from pgdecode._sink cimport Cell, ColumnsSink, Sink, TupleSink
+from pgdecode._source cimport Segment, Span
 
 cdef struct Rules:
     # Limits of the public API, and whether unknown flag bits are faults.
@@ -56,6 +57,39 @@ cdef FaultCode walk_message(Walk *walk, const uint8_t *payload, size_t length, b
 cdef FaultCode judge_fault(
     Walk *walk, Envelope *nothing, const uint8_t *payload, size_t length, bint streamed, FaultCode code
 ) noexcept nogil
+
+cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Span *value) noexcept nogil:
+    """One tuple column: its value, NULL for n and u. False where it is not well-formed; the walk then says why."""
+    cdef const uint8_t *p = cursor.at
+    cdef size_t left = bytes_left(cursor[0])
+    if left > 4 and (p[0] == c"t" or p[0] == c"b"):
+        # The length is checked against what is left before anything is reserved: a corrupt length must cost nothing.
+        value.length = be32(p + 1)
+        value.data = p + 5
+        if value.length > left - 5 or value.length > max_value_bytes:
+            return False
+        cursor.at = value.data + value.length
+        return True
+    value.data = NULL
+    cursor.at += left != 0
+    return left != 0 and (p[0] == c"n" or p[0] == c"u")
+
+
+cdef inline bint note_cell(Cursor *cursor, size_t max_value_bytes, Cell *cell) noexcept nogil:
+    """As `take_cell`, for a value that is decoded later, where it lies."""
+    cdef const uint8_t *p = cursor.at
+    cdef size_t left = bytes_left(cursor[0])
+    if left > 4 and (p[0] == c"t" or p[0] == c"b"):
+        cell.value = p + 5
+        cell.length = be32(p + 1)
+        cell.kind = p[0]
+        cursor.at = p + 5 + cell.length
+        return cell.length <= left - 5 and cell.length <= max_value_bytes
+    cell.value = NULL
+    cell.kind = p[0] if left else 0
+    cursor.at += left != 0
+    return cell.kind == c"n" or cell.kind == c"u"
+
 
 # A verdict is a byte: bit 0 streamed, bit 1 doubtful (order and evidence disagree somewhere in this run),
 # from bit 4 how it was decided, an index into messages.XID_BASES.

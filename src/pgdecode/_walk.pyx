@@ -346,20 +346,6 @@ cdef Cursor columns_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogi
 
 # -- tuples ----------------------------------------------------------------------------------------------------------
 
-cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Span *value) noexcept nogil:
-    """One tuple column: its value, NULL for n and u. False where it is not well-formed; `fail_in_cell` says why."""
-    cdef const uint8_t *kind = cursor.at
-    cdef const uint8_t *p = take(cursor, 5)
-    if p != NULL and (kind[0] == c"t" or kind[0] == c"b"):
-        # The length is checked against what is left before anything is reserved: a corrupt length must cost nothing.
-        value.length = be32(p + 1)
-        value.data = take(cursor, value.length)
-        return value.data != NULL and value.length <= max_value_bytes
-    value.data = NULL
-    cursor.at = kind
-    return take(cursor, 1) != NULL and (kind[0] == c"n" or kind[0] == c"u")
-
-
 cdef Cursor fail_in_cell(Walk *walk, const Op *op, const uint8_t *kind, const uint8_t *end, int32_t i) noexcept nogil:
     """What is wrong with the cell at `kind`, which `take_cell` has refused."""
     cdef Cursor cursor
@@ -455,21 +441,16 @@ cdef Cursor note_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, Tupl
     cdef size_t max_value_bytes = walk.rules.max_value_bytes
     cdef const uint8_t *kind
     cdef Cell *cell = sink.cells
-    cdef Span value
     cdef bint has_unchanged = False
     cdef int32_t i
     if n != sink.n_cells:
         # The count is the two bytes before the cursor.
         return fail(walk, FAULT_ARITY, op.label, cursor.at - 2, sink.n_cells, n, -1)
-    value.length = 0
     for i in range(n):
         kind = cursor.at
-        if rarely(not take_cell(&cursor, max_value_bytes, &value)):
+        if rarely(not note_cell(&cursor, max_value_bytes, cell)):
             return fail_in_cell(walk, op, kind, cursor.end, i)
-        cell.value = value.data
-        cell.length = <uint32_t>value.length
-        cell.kind = kind[0]
-        has_unchanged |= kind[0] == c"u"
+        has_unchanged |= cell.kind == c"u"
         cell += 1
     sink.has_unchanged = has_unchanged
     return cursor

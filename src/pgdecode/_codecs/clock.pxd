@@ -1,9 +1,9 @@
 """Ranges of dates and times; both from digits, as PostgreSQL prints them: eight bytes at a time, without loops."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
-from pgdecode._cursor cimport be64
+from pgdecode._cursor cimport be16, be64
 from pgdecode._fault cimport rarely
 
 cdef extern from *:
@@ -129,6 +129,43 @@ cdef inline bint days_from_text(const uint8_t *text, size_t n_year, bint before_
     month = month + 12 * early - 3
     # 2472632 days = 1970-01-01 - 4801-03-01 BC
     days[0] = <int64_t>(365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day) - 2472633
+    return True
+
+
+cdef extern from *:
+    """
+    /* By month and, 128 further, by month of a leap year: days of the year before it, times 32, plus its own days.
+       What is no month has no days. */
+    #define PGDECODE_MONTHS(leap) \
+        31, 31 * 32 + 28 + leap, (59 + leap) * 32 + 31, (90 + leap) * 32 + 30, (120 + leap) * 32 + 31, \
+        (151 + leap) * 32 + 30, (181 + leap) * 32 + 31, (212 + leap) * 32 + 31, (243 + leap) * 32 + 30, \
+        (273 + leap) * 32 + 31, (304 + leap) * 32 + 30, (334 + leap) * 32 + 31
+    static const unsigned short pgdecode_months[256] = {
+        0, PGDECODE_MONTHS(0), [128] = 0, PGDECODE_MONTHS(1)};
+    """
+    const uint16_t MONTHS "pgdecode_months"[256]
+
+
+cdef inline bint days_from_date(const uint8_t *text, int64_t *days) noexcept nogil:
+    """Read ten bytes `YYYY-MM-DD` into days since 1970-01-01, as `days_from_text` does."""
+    cdef uint64_t word = be64(text + 2) ^ <uint64_t>0x30302D30302D3030
+    cdef uint64_t fields = pairs(word)
+    cdef uint64_t early = be16(text) ^ 0x3030
+    cdef uint64_t century = (early >> 8) * 10 + (early & 0xFF)
+    cdef uint64_t year = fields >> 48 & 0xFF
+    cdef uint64_t day = fields & 0xFF
+    cdef uint64_t bad = (word + <uint64_t>0x76767F76767F7676 | word) | (early + 0x7676 | early)
+    # A year of four digits is a leap year if the digits that count are divisible by four: all, or of a century's first.
+    cdef uint64_t leap = ((year if year else century) & 3) == 0
+    cdef uint64_t month = MONTHS[leap << 7 | (fields >> 24 & 0x7F)]
+    if rarely(bad & <uint64_t>0x8080808080808080 or day - 1 >= (month & 31) or year + century == 0):
+        return False
+    # Leap days: 24 in each century before and one more in every fourth, one in four years; 719529 days = 1970-01-01
+    # since the day before 0000-01-01.
+    days[0] = <int64_t>(
+        36524 * century + (century + 3 >> 2) + 365 * year + (year + 3 >> 2) - (year != 0 and century & 3 != 0)
+        + (month >> 5) + day
+    ) - 719529
     return True
 
 

@@ -8,6 +8,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from pgdecode._charset cimport to_utf8
 from pgdecode._codec cimport Codec, is_of_type
 from pgdecode._codecs._rendering cimport MAX_DIGITS, MAX_RENDERED, make_room, write_byte, write_decimal
 from pgdecode._codecs._shortest cimport MAX_FLOAT_TEXT, write_float4
@@ -217,9 +218,7 @@ cdef FaultCode take_head(
         return FAULT_WRONG_SIZE
     n_dimensions[0] = be32(head)
     # An enum's or domain's elements carry an OID of their own; a built-in type's must be the one expected.
-    if n_dimensions[0] > MAX_DIMENSIONS or be32(head + 4) > 1:
-        return FAULT_BAD_VALUE
-    if not is_of_type(codec.element, be32(head + 8)):
+    if n_dimensions[0] > MAX_DIMENSIONS or be32(head + 4) > 1 or not is_of_type(codec.element, be32(head + 8)):
         return FAULT_BAD_VALUE
     dimensions[0] = take(cursor, 8 * <size_t>n_dimensions[0])
     if dimensions[0] == NULL:
@@ -375,10 +374,12 @@ cdef FaultCode multirange_text_from_binary(
 
 # -- hstore ----------------------------------------------------------------------------------------------------------
 
-cdef FaultCode add_quoted(Column *out, const uint8_t *text, size_t length) noexcept nogil:
+cdef FaultCode add_quoted(Column *out, const uint8_t *text, size_t length, const Codec *codec) noexcept nogil:
     """Add a key or value between quotes. Faults: BAD_VALUE for a NUL, ENCODING."""
     cdef size_t start = out.data.size
-    cdef FaultCode code = check_text(text, length)
+    cdef FaultCode code = to_utf8(codec.charset, &text, &length)
+    if code == OK:
+        code = check_text(text, length)
     if code == OK:
         code = add_bytes(out, text, length)
     return quote(out, start, OF_HSTORE, 0) if code == OK else code
@@ -411,13 +412,13 @@ cdef FaultCode hstore_text_from_binary(
         if code == OK:
             code = take_item(&cursor, &text, &n_bytes)
         if code == OK:
-            code = add_quoted(out, text, n_bytes) if text != NULL else FAULT_BAD_VALUE
+            code = add_quoted(out, text, n_bytes, codec) if text != NULL else FAULT_BAD_VALUE
         if code == OK:
             code = add_bytes(out, b"=>", 2)
         if code == OK:
             code = take_item(&cursor, &text, &n_bytes)
         if code == OK:
-            code = add_quoted(out, text, n_bytes) if text != NULL else add_bytes(out, b"NULL", 4)
+            code = add_quoted(out, text, n_bytes, codec) if text != NULL else add_bytes(out, b"NULL", 4)
         if code != OK:
             return code
         if rarely(out.data.size - begin > MAX_RENDERED):

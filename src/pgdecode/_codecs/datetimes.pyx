@@ -19,6 +19,7 @@ from pgdecode._codecs.clock cimport (
     US_PER_SECOND,
     ZONE_LIMIT_SECONDS,
     clock_from_text,
+    days_from_date,
     days_from_text,
     fraction_from_text,
     is_digit,
@@ -315,7 +316,7 @@ cdef FaultCode timestamptz_from_binary(
 cdef inline bint date_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef int64_t days = 0
     cdef int32_t narrow
-    if rarely(length != 10 or not days_from_text(value, 4, False, &days)):
+    if rarely(length != 10 or not days_from_date(value, &days)):
         return False
     narrow = <int32_t>days
     memcpy(slot, &narrow, sizeof(narrow))
@@ -365,7 +366,7 @@ cdef inline bint time_binary(const uint8_t *value, size_t length, uint8_t *slot,
 cdef inline bint timestamp_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef int64_t days = 0
     cdef int64_t us = 0
-    if rarely(length < 19 or value[10] != c" " or not days_from_text(value, 4, False, &days)):
+    if rarely(length < 19 or value[10] != c" " or not days_from_date(value, &days)):
         return False
     if rarely(not clock_and_fraction(value + 11, length - 11, &us)):
         return False

@@ -12,8 +12,9 @@ from libc.string cimport memcpy, memmove, memset
 
 from pgdecode._block cimport fixed_block
 from pgdecode._codec cimport Cells, Codec
+from pgdecode._codecs.digits cimport digits_before
 from pgdecode._codecs.literal cimport KIND_FINITE, KIND_NAN, Literal, scan_literal, skip_zeros
-from pgdecode._codecs.wide cimport WORD_DIGITS, leading_zeros, product
+from pgdecode._codecs.wide cimport TENS, WORD_DIGITS, leading_zeros, product
 from pgdecode._column cimport Column, put_fixed
 from pgdecode._cursor cimport be32, be64
 from pgdecode._fault cimport FAULT_OUT_OF_RANGE, FAULT_WRONG_SIZE, OK, FaultCode, rarely
@@ -236,16 +237,10 @@ cdef uint64_t nearest_of_many(Literal *literal, bint single) noexcept nogil:
     return lower if nearest(word + 1, power, single) == lower else exactly(literal, lower, single)
 
 
-cdef inline FaultCode take_float(
-    const uint8_t *value, size_t length, bint single, uint64_t *bits
-) noexcept nogil:
-    """Read a float's text into its bits. Faults: BAD_VALUE, OUT_OF_RANGE for what rounds to infinity or to 0."""
+cdef inline FaultCode round_literal(Literal *literal, bint single, uint64_t *bits) noexcept nogil:
+    """Round a literal to a float's bits. Faults: OUT_OF_RANGE for what rounds to infinity or 0, which bits then is."""
     cdef Format format = format_of(single)
-    cdef Literal literal
-    cdef FaultCode code = scan_literal(value, length, &literal)
     cdef bint nonzero
-    if rarely(code != OK):
-        return code
     if rarely(literal.kind != KIND_FINITE):
         # A quiet NaN, as get_float8_nan makes it (utils/float.h).
         bits[0] = infinity(single) | <uint64_t>(literal.kind == KIND_NAN) << (format.bits - 1)
@@ -254,13 +249,26 @@ cdef inline FaultCode take_float(
             bits[0] = nearest(literal.word, literal.exponent - <int64_t>literal.n_fraction, single)
             nonzero = literal.word != 0
         else:
-            bits[0] = nearest_of_many(&literal, single)
+            bits[0] = nearest_of_many(literal, single)
             nonzero = literal.n_whole + literal.n_fraction != 0
         if rarely(bits[0] >= infinity(single) or bits[0] == 0 and nonzero):
             return FAULT_OUT_OF_RANGE
     if literal.negative:
         bits[0] |= <uint64_t>(format.infinite + 1) << format.bits
     return OK
+
+
+cdef FaultCode float8_of_literal(Literal *literal, uint64_t *bits) noexcept nogil:
+    return round_literal(literal, False, bits)
+
+
+cdef inline FaultCode take_float(
+    const uint8_t *value, size_t length, bint single, uint64_t *bits
+) noexcept nogil:
+    """Read a float's text into its bits. Faults: BAD_VALUE, OUT_OF_RANGE for what rounds to infinity or to 0."""
+    cdef Literal literal
+    cdef FaultCode code = scan_literal(value, length, &literal)
+    return code if rarely(code != OK) else round_literal(&literal, single, bits)
 
 
 cdef FaultCode float4_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
@@ -311,19 +319,55 @@ cdef FaultCode float8_from_binary(const uint8_t *value, size_t length, Column *o
     return put_fixed(out, &bits, sizeof(bits))
 
 
+# -- blocks: see _block ----------------------------------------------------------------------------------------------
+
+cdef inline bint float_text(const uint8_t *value, size_t length, bint single, uint64_t *bits) noexcept nogil:
+    """Read `[-]digits[.digits]` of at most 19 digits, 1 to 8 of them before the point."""
+    cdef Format format = format_of(single)
+    cdef uint64_t negative, points, word = 0, fraction = 0
+    cdef size_t n, n_whole, n_fraction
+    if rarely(length == 0):
+        return False
+    negative = value[0] == c"-"
+    n = length - negative
+    if rarely(n - 1 >= 20):
+        return False
+    # The first eight bytes without the points in them; the high bit of the first 0 tells where that was.
+    points = be64(value + length - 8) << (64 - 8 * n) if n <= 8 else be64(value + negative)
+    points ^= <uint64_t>0x2E2E2E2E2E2E2E2E
+    points = (points - <uint64_t>0x0101010101010101) & ~points & <uint64_t>0x8080808080808080
+    if points == 0:
+        # No point, or one too far behind.
+        if n > 8 or not digits_before(value + length, n, &word):
+            return False
+        n_fraction = 0
+    else:
+        n_whole = <size_t>leading_zeros(points) >> 3
+        n_fraction = n - n_whole - 1
+        if rarely(n_whole == 0 or n_fraction - 1 >= 17 or value[negative + n_whole] != c"."):
+            return False
+        if rarely(not digits_before(value + negative + n_whole, n_whole, &word)):
+            return False
+        if rarely(not digits_before(value + length, n_fraction, &fraction) or n_whole + n_fraction > WORD_DIGITS):
+            return False
+        word = word * TENS[n_fraction] + fraction
+    bits[0] = nearest(word, -<int64_t>n_fraction, single) | negative * (<uint64_t>(format.infinite + 1) << format.bits)
+    return True
+
+
 cdef inline bint float4_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t bits = 0
-    cdef FaultCode code = take_float(value, length, True, &bits)
+    cdef bint usual = float_text(value, length, True, &bits)
     cdef uint32_t narrow = <uint32_t>bits
     memcpy(slot, &narrow, sizeof(narrow))
-    return code == OK
+    return usual
 
 
 cdef inline bint float8_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t bits = 0
-    cdef FaultCode code = take_float(value, length, False, &bits)
+    cdef bint usual = float_text(value, length, False, &bits)
     memcpy(slot, &bits, sizeof(bits))
-    return code == OK
+    return usual
 
 
 cdef inline bint float4_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:

@@ -1,5 +1,6 @@
 """Finds a codec by its name, and builds the codecs of nested types."""
 
+from pgdecode._charset cimport Charset
 from pgdecode._codec cimport Codec
 
 
@@ -10,5 +11,6 @@ cdef class CodecTree:
     cdef CodecTree element
     cdef list trees     # of the fields
     cdef Codec *fields
+    cdef Charset charset
 
     cdef int keep_fields(self, tuple fields) except -1

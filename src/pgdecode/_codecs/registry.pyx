@@ -7,10 +7,13 @@ from libc.string cimport memset
 
 from pgdecode._block cimport put_cells
 from pgdecode._codec cimport Cells
+from pgdecode._charset cimport free_charset, open_charset
 from pgdecode._codecs.bits cimport bits_codec
 from pgdecode._codecs.clamped cimport clamped_codec
+from pgdecode._codecs.composites cimport composites_codec
 from pgdecode._codecs.container_forms cimport container_forms_codec
 from pgdecode._codecs.containers cimport containers_codec
+from pgdecode._codecs.datestyles cimport datestyles_codec, style_of
 from pgdecode._codecs.datetimes cimport datetimes_codec
 from pgdecode._codecs.forms cimport forms_codec
 from pgdecode._codecs.geometric cimport geometric_codec
@@ -20,13 +23,15 @@ from pgdecode._codecs.money cimport money_codec
 from pgdecode._codecs.network cimport network_codec
 from pgdecode._codecs.numbers cimport numbers_codec
 from pgdecode._codecs.numeric cimport numeric_codec
+from pgdecode._codecs.numeric_floats cimport numeric_floats_codec
+from pgdecode._codecs.recoded cimport recoded_codec
 from pgdecode._codecs.search cimport search_codec
 from pgdecode._codecs.texts cimport texts_codec
 from pgdecode._column cimport Column, finish_column, free_column, open_column, put_null
 from pgdecode._fault cimport FAULT_TOO_HIGH, FAULT_UNREPRESENTABLE, OK, Fault, FaultCode, error_of
 from pgdecode._sink cimport CELL_LEAD, Cell
 
-from pgdecode import pgtypes
+from pgdecode import encodings, pgtypes
 
 
 cdef class CodecTree:
@@ -50,6 +55,10 @@ cdef class CodecTree:
             or container_forms_codec(name, &self.codec)
             or clamped_codec(name, &self.codec)
             or money_codec(name, &self.codec)
+            or composites_codec(name, &self.codec)
+            or datestyles_codec(name, &self.codec)
+            or numeric_floats_codec(name, &self.codec)
+            or recoded_codec(name, &self.codec)
         ):
             raise LookupError(f"there is no codec {name!r}")
         self.codec.precision = decoding.precision
@@ -61,6 +70,11 @@ cdef class CodecTree:
             self.codec.element = &self.element.codec
         if decoding.fields:
             self.keep_fields(decoding.fields)
+        self.codec.declared = decoding.declared
+        self.codec.style = style_of(decoding.style)
+        if decoding.encoding:
+            open_charset(&self.charset, encodings.decoder(decoding.encoding))
+            self.codec.charset = &self.charset
 
     cdef int keep_fields(self, tuple fields) except -1:
         cdef size_t i
@@ -76,6 +90,7 @@ cdef class CodecTree:
 
     def __dealloc__(self):
         free(self.fields)
+        free_charset(&self.charset)
 
 
 def decode_values(pg_type, values, *, binary, typmod=-1, unrepresentable="error", blocks=True):

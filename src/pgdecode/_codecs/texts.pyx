@@ -10,7 +10,7 @@ from pgdecode._codecs._rendering cimport MAX_DIGITS, make_room, write_decimal
 from pgdecode._column cimport Column, end_bytes, put_bytes
 from pgdecode._cursor cimport be32, be64, put_be64
 from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_ENCODING, FAULT_WRONG_SIZE, OK, FaultCode, rarely
-from pgdecode._utf8 cimport utf8_prefix
+from pgdecode._utf8 cimport is_plain, utf8_prefix
 
 
 cdef bint texts_codec(str name, Codec *codec):
@@ -36,26 +36,6 @@ cdef bint texts_codec(str name, Codec *codec):
     else:
         return False
     return True
-
-
-cdef inline bint is_plain(const uint8_t *text, size_t length) noexcept nogil:
-    """Whether it is ASCII without NUL throughout, as most text is; told eight bytes at a time."""
-    cdef uint64_t word = 0
-    cdef uint64_t seen = 0
-    cdef size_t at = 0
-    if length < 8:
-        while at < length:
-            # A byte less one has its high bit only where the byte is NUL or has it, or is 0x80: no ASCII.
-            seen |= text[at] | <uint8_t>(text[at] - 1)
-            at += 1
-        return not seen & 0x80
-    while at + 8 <= length:
-        memcpy(&word, text + at, 8)
-        seen |= word | (word - <uint64_t>0x0101010101010101)
-        at += 8
-    memcpy(&word, text + length - 8, 8)
-    seen |= word | (word - <uint64_t>0x0101010101010101)
-    return not seen & <uint64_t>0x8080808080808080
 
 
 cdef FaultCode check_text(const uint8_t *text, size_t length) noexcept nogil:

@@ -1,0 +1,109 @@
+"""Changes by the local engine of `pgdecode decode`: all input files to one output file, or one for each table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.changes import CHANGES
+from pgdecode.file_changes import ChangeOptions, FileChanges
+from pgdecode.files import BATCH_ROWS
+from pgdecode.ordered import OrderedFiles
+from pgdecode.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, open_writer
+
+
+@dataclass
+class ChangeTotals:
+    """What has been decoded."""
+
+    payload_bytes: int = 0
+    changes: int = 0
+    bad_rows: int = 0
+    undecided: int = 0  # transactions without an outcome
+
+
+def convert_changes(
+    files: OrderedFiles,
+    target: Path,
+    *,
+    relations: Sequence[str] = (),
+    as_file: bool,
+    format: str,
+    options: ChangeOptions,
+    batch_rows: int = BATCH_ROWS,
+    on_rows: Callable[[int], None] = lambda n_rows: None,
+) -> ChangeTotals:
+    """Decode files to changes, or to the rows of tables.
+
+    Memory holds a batch of payloads and what it commits, and the payloads of transactions that are not decided yet.
+
+    Parameters
+    ----------
+    files : OrderedFiles
+    target : Path
+        Must not exist.
+    relations : sequence of str
+        Tables, as "schema.table". The files are then read twice: what versions a table has had, and so the columns of
+        its output, is known only in the end.
+    as_file : bool
+        Make `target` a file; else a folder with `changes`, or a file for each table under its name.
+    format : {"parquet", "jsonl", "csv"}
+    options : ChangeOptions
+    batch_rows : int
+        Rows at a time, at most.
+    on_rows : callable
+        Told the number of rows after each batch, in each pass.
+
+    Raises
+    ------
+    FileFault
+        If a file is damaged or out of order, or in FAILFAST mode at a bad payload or value; what was written by then
+        is left to the caller.
+    PathError
+        If no message describes a table.
+    """
+    reader = FileChanges(options, relations)
+    schemas: dict[str | None, pa.Schema] = {None: CHANGES}
+    if relations:
+        for batch in files.batches(batch_rows):
+            reader.follow(batch)
+            on_rows(len(batch.payloads))
+        schemas = reader.second_pass()
+    if not as_file:
+        target.mkdir()
+    totals = ChangeTotals()
+    with ExitStack() as stack:
+        writers: dict[str | None, WriteBatch] = {}
+        for name, schema in schemas.items():
+            part = target if as_file else target / f"{part_name(name)}.{format}"
+            layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
+            writers[name] = stack.enter_context(open_writer(part, format, schema, layout))
+        for batch in files.batches(batch_rows):
+            for name, rows in reader.decode(batch):
+                writers[name](rows)
+            totals.payload_bytes += pc.sum(pc.binary_length(batch.payloads)).as_py() or 0
+            on_rows(len(batch.payloads))
+        for name, rows in reader.rest():
+            writers[name](rows)
+    totals.changes, totals.bad_rows, totals.undecided = reader.n_changes, reader.n_bad, reader.decoder.n_undecided
+    return totals
+
+
+def part_name(relation: str | None) -> str:
+    """Name the file of a table, without its format; None is all changes.
+
+    What a file system or a reader of folders would take amiss is written as in a URL: a slash, a leading `_` or `.`.
+    """
+    if relation is None:
+        return "changes"
+    safe = "".join(_in_url(char) if char in "%/\\" or not char.isprintable() else char for char in relation)
+    return _in_url(safe[0]) + safe[1:] if safe[0] in "_." else safe
+
+
+def _in_url(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode())

@@ -1,0 +1,158 @@
+"""Files of payloads in slot order to the changes that they commit, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.catalog import RelationCatalog
+from pgdecode.changes import ChangeDecoder
+from pgdecode.errors import DecodeError
+from pgdecode.files import FileFault, PathError
+from pgdecode.ordered import OrderedBatch
+
+
+@dataclass(frozen=True)
+class ChangeOptions:
+    """How changes are asked for, as of `ChangeDecoder`."""
+
+    mode: str = "FAILFAST"
+    include_uncommitted: bool = False
+    types: Mapping[str | int, str] = field(default_factory=dict)
+    catalog: RelationCatalog | None = None
+
+
+class FileChanges:
+    """Decodes the payloads of files, one batch after the other, to batches of changes or of tables' rows.
+
+    Parameters
+    ----------
+    options : ChangeOptions
+    relations : sequence of str
+        Tables to decode, as "schema.table"; without any, the changes of all tables.
+
+    Attributes
+    ----------
+    n_changes : int
+        Rows given so far.
+    n_bad : int
+        Rows with an error, those left out too.
+    """
+
+    def __init__(self, options: ChangeOptions, relations: Sequence[str] = ()) -> None:
+        self.options = options
+        self.relations = relations
+        self.n_changes = 0
+        self.n_bad = 0
+        # Rows that are to be left out are counted here, so the decoder gives them.
+        mode = "FAILFAST" if options.mode == "FAILFAST" else "PERMISSIVE"
+        self.decoder = ChangeDecoder(
+            catalog=options.catalog, mode=mode, include_uncommitted=options.include_uncommitted, types=options.types
+        )
+
+    def follow(self, batch: OrderedBatch) -> None:
+        """Take up payloads in a first pass, for the relations alone.
+
+        Raises
+        ------
+        FileFault
+            In FAILFAST mode at a bad payload, which the text names.
+        """
+        with _placed(batch):
+            self.decoder.follow(batch.payloads, batch.positions)
+
+    def second_pass(self) -> dict[str | None, pa.Schema]:
+        """Begin again, and give the schema of each table.
+
+        Raises
+        ------
+        PathError
+            If no payload has described a table, or it cannot be laid out as columns.
+        """
+        schemas: dict[str | None, pa.Schema] = {}
+        for name in self.relations:
+            try:
+                schemas[name] = self.decoder.table_schema(name)
+            except KeyError:
+                known = ", ".join(self.decoder.catalog.names) or "none"
+                raise PathError(f"--table {name}: no message describes this table; there are {known}") from None
+            except ValueError as error:
+                raise PathError(f"--table {name}: {error}") from error
+        self.decoder = self.decoder.again()
+        return schemas
+
+    def decode(self, batch: OrderedBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+        """Decode the next payloads to batches of rows, each with the name of its table.
+
+        Raises
+        ------
+        FileFault
+            In FAILFAST mode at a bad payload or value. If that is a payload of `batch`, what was committed by the
+            payloads before it comes first, unless it is too much for one batch of rows.
+        """
+        n_before = self.n_changes
+        n_rows = len(batch.payloads)
+        fault = None
+        with _placed(batch):
+            while True:
+                try:
+                    yield from self._decoded(batch.payloads.slice(0, n_rows), batch.positions.slice(0, n_rows))
+                except DecodeError as error:
+                    fault = error
+                    if error.row and self.n_changes == n_before:
+                        # The decoder stands where it stood before, and takes what lies before the fault.
+                        n_rows = error.row
+                        continue
+                if fault is not None:
+                    raise fault
+                return
+
+    def rest(self) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+        """Give, after the last payload and if they are wanted, the changes of transactions without an outcome.
+
+        Raises
+        ------
+        FileFault
+            In FAILFAST mode at a value that cannot be decoded.
+        """
+        if not self.options.include_uncommitted or not self.decoder.n_undecided:
+            return
+        for name in self.relations or (None,):
+            try:
+                rows = self.decoder.undecided(name)
+            except DecodeError as error:
+                raise FileFault(f"a transaction without an outcome: {error.cell}") from error
+            yield name, self._counted(rows)
+
+    def _decoded(self, payloads: pa.Array, positions: pa.Array) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+        if self.relations:
+            for name, rows in self.decoder.tables_batches(payloads, self.relations, positions):
+                yield name, self._counted(rows)
+        else:
+            for rows in self.decoder.decode_batches(payloads, positions):
+                yield None, self._counted(rows)
+
+    def _counted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Count rows, and leave out bad ones if they are not wanted."""
+        errors = rows.column("_error" if self.relations else "error")
+        n_bad = len(errors) - errors.null_count
+        self.n_bad += n_bad
+        if n_bad and self.options.mode == "DROPMALFORMED":
+            rows = rows.filter(pc.is_null(errors))
+        self.n_changes += len(rows)
+        return rows
+
+
+@contextmanager
+def _placed(batch: OrderedBatch) -> Iterator[None]:
+    """Turn a bad payload into a fault of its file."""
+    try:
+        yield
+    except DecodeError as error:
+        # Changes of a transaction that goes on over several batches have lost their row.
+        where = f"rows from {batch.start}" if error.row is None else f"row {batch.start + error.row}"
+        raise FileFault(f"{batch.file.path}: {where}: {error.cell}") from error

@@ -1,0 +1,147 @@
+r"""Arrow columns of any type as the values that JSON has, and as what CSV can hold.
+
+Timestamps are written in ISO 8601, with Z where they have a zone (out of the years 1 to 9999 as integer microseconds
+since 1970), binary as \x and hexadecimal digits, decimals as text and exactly, NaN and infinity in PostgreSQL's words.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECONDS_OF_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
+
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+# What moves a terminal's cursor or turns its text around and JSON would let pass: C1 controls and bidi overrides.
+_MOVING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def encode(value: object) -> str:
+    """Write a value as JSON on one line that cannot move a terminal's cursor."""
+    return _MOVING.sub(lambda found: f"\\u{ord(found[0]):04x}", _to_json(value))
+
+
+def json_values(array: pa.Array) -> list[Any]:
+    """Bring a column of any type to values that JSON has: structs and maps to objects, lists to lists."""
+    type = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return json_values(array.storage)
+    if pa.types.is_dictionary(type):
+        return json_values(array.dictionary_decode())
+    if is_json(type) or pa.types.is_null(type):
+        values: list[Any] = array.to_pylist()
+        return values
+    if pa.types.is_timestamp(type):
+        return _timestamps(array)
+    if pa.types.is_temporal(type):
+        return each(str, array.cast(pa.string()))
+    if pa.types.is_nested(type):
+        return _nested(array)
+    if pa.types.is_float32(type):
+        # Python's numbers are wider and would show digits that the column does not have.
+        return each(lambda text: _plain(float(text)), array.cast(pa.string()))
+    return each(_plain, array)
+
+
+def flat(array: pa.Array, values: Sequence[Any] | None = None) -> pa.Array:
+    """Bring a column to a number, a boolean or text: by `values`, where JSON has others of it than `json_values`."""
+    if values is None and is_json(array.type):
+        return array
+    write = encode if pa.types.is_nested(array.type) else str
+    found = json_values(array) if values is None else values
+    return pa.array([None if value is None else write(value) for value in found], pa.string())
+
+
+def is_json(type: pa.DataType) -> bool:
+    """Whether values of a type are JSON's own, and CSV's."""
+    simple: bool = pa.types.is_integer(type) or pa.types.is_boolean(type) or pa.types.is_string(type)
+    return simple
+
+
+def each(write: Callable[[Any], Any], array: pa.Array) -> list[Any]:
+    """Write each value that is not null."""
+    return [None if value is None else write(value) for value in array.to_pylist()]
+
+
+def cut(values: Sequence[Any], lengths: Sequence[int | None]) -> list[Any]:
+    """Cut values one after the other into lists of these lengths; None gives none."""
+    rows: list[Any] = []
+    start = 0
+    for length in lengths:
+        if length is None:
+            rows.append(None)
+        else:
+            rows.append(values[start : start + length])
+            start += length
+    return rows
+
+
+def timestamp_to_text(microseconds: int) -> str | int:
+    """Write microseconds since 1970 as ISO 8601 in UTC; what lies outside the years 1 to 9999 stays a number."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return microseconds
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def bytes_to_text(value: bytes) -> str:
+    r"""Write bytes as PostgreSQL writes bytea: \x and hexadecimal digits."""
+    return "\\x" + value.hex()
+
+
+def _timestamps(array: pa.Array) -> list[str | int | None]:
+    zone = "" if array.type.tz is None else "Z"
+    if array.type.unit == "ns":
+        # datetime has no nanoseconds; Arrow's text has them, and all that they reach is within its years.
+        text = array.cast(pa.timestamp("ns")).cast(pa.string())
+        return each(lambda value: value.replace(" ", "T") + zone, text)
+    scale = _MICROSECONDS_OF_UNIT[array.type.unit]
+    moments = each(lambda number: timestamp_to_text(number * scale), array.cast(pa.int64()))
+    return moments if zone else [moment.removesuffix("Z") if isinstance(moment, str) else moment for moment in moments]
+
+
+def _nested(array: pa.Array) -> list[Any]:
+    if pa.types.is_map(array.type):
+        return _maps(array)
+    if not pa.types.is_struct(array.type):
+        return cut(json_values(array.flatten()), pc.list_value_length(array).to_pylist())
+    names = [field.name for field in array.type]
+    columns = [json_values(column) for column in array.flatten()]
+    rows = zip(*columns, strict=True) if columns else [()] * len(array)
+    return [
+        dict(zip(names, row, strict=True)) if valid else None
+        for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)
+    ]
+
+
+def _maps(array: pa.MapArray) -> list[dict[str, Any] | None]:
+    # The keys and items of an array are those of all that it was sliced from.
+    bounds = array.offsets.to_pylist()
+    first, n = bounds[0], bounds[-1] - bounds[0]
+    keys = json_values(array.keys.slice(first, n))
+    items = json_values(array.items.slice(first, n))
+    return [
+        dict(zip(keys[start - first : end - first], items[start - first : end - first], strict=True)) if valid else None
+        for start, end, valid in zip(bounds, bounds[1:], array.is_valid().to_pylist(), strict=False)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Replace a value that JSON does not have."""
+    if isinstance(value, bytes):
+        return bytes_to_text(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    # A decimal's own text may have an exponent.
+    return value if isinstance(value, str) else format(value, "f")

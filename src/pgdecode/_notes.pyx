@@ -1,0 +1,283 @@
+"""Finds the cells of a block of inserts, updates and deletes, which stay in their payloads."""
+
+from libc.stdint cimport uint16_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from pgdecode._cursor cimport Cursor, be16, be32
+from pgdecode._fault cimport (
+    FAULT_BAD_ARRAY,
+    FAULT_NO_MEMORY,
+    FAULT_NOT_A_ROW,
+    FAULT_OTHER_RELATION,
+    OK,
+    keep_fault,
+    rarely,
+)
+from pgdecode._plan cimport N_MESSAGES, PLAN, TAG_MARKED
+from pgdecode._source cimport CORRUPT, PRESENT, Presence, payload_at
+from pgdecode._streams cimport READING_PLAIN, READING_STREAMED, judge_payload, marks, may_carry_xid
+from pgdecode._walk cimport STREAMED, judge_fault, note_cell, rules_of, walk_message
+
+cdef enum:
+    # A block's cells stay in the first cache: 16 bytes each.
+    BLOCK_CELLS = 1536
+    LEAST_ROWS = 32
+    MOST_ROWS = 512
+
+
+cdef object bytes_of(object buffer, int width, str name):
+    """A buffer of items of that width as bytes; a pyarrow buffer is of bytes already."""
+    view = memoryview(buffer)
+    if view.itemsize not in (1, width) or view.nbytes % width:
+        raise ValueError(f"{name} holds items of {width} bytes, not {view.nbytes} bytes in items of {view.itemsize}")
+    return view.cast("B")
+
+
+cdef class Notes:
+    def __cinit__(
+        self,
+        Source source,
+        int64_t relation_id,
+        int n_columns,
+        object limits,
+        bint strict_flags,
+        object selection,
+        object streamed,
+    ):
+        self.source = source
+        self.n_rows = source.n_rows
+        self.relation_id = relation_id
+        self.n_columns = n_columns
+        # Unset, a memoryview is not None to C code.
+        self.selection = self.streamed = None
+        if selection is not None:
+            self.selection = bytes_of(selection, sizeof(int64_t), "selection")
+            self.n_rows = self.selection.shape[0] // <Py_ssize_t>sizeof(int64_t)
+            self.check_selection()
+        if streamed is not None:
+            self.streamed = bytes_of(streamed, 1, "streamed")
+            if self.streamed.shape[0] != self.n_rows:
+                raise ValueError(f"streamed has {len(self.streamed)} rows, expected {self.n_rows}")
+        self.most_rows = max(LEAST_ROWS, min(MOST_ROWS, BLOCK_CELLS // (n_columns + 1)))
+        self.rows = <Row *>calloc(<size_t>self.most_rows, sizeof(Row))
+        self.cells = <Cell *>calloc(<size_t>self.most_rows * (n_columns + 1), sizeof(Cell))
+        self.olds = <Cell *>calloc(<size_t>self.most_rows * (n_columns + 1), sizeof(Cell))
+        if self.rows == NULL or self.cells == NULL or self.olds == NULL:
+            raise MemoryError()
+        self.rules = rules_of(limits, strict_flags)
+        self.new_sink.n_cells = self.old_sink.n_cells = <uint16_t>n_columns
+        self.noting.new = &self.new_sink
+        self.noting.old = &self.old_sink
+        self.walk.plan = &PLAN.table
+        self.walk.rules = &self.rules
+        self.judging = self.walk
+        self.walk.out = &self.noting
+        self.walk.fault = &self.fault
+        self.judging.out = &self.nothing
+        self.judging.fault = &self.judged
+        self.window.segments = source.segments
+        self.window.n_segments = source.n_segments
+        self.window.plan = &PLAN.table
+        self.window.walk = &self.judging
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.cells)
+        free(self.olds)
+        free(self.known.ids)
+
+    cdef int check_selection(self) except -1:
+        cdef int64_t i
+        for i in range(self.n_rows):
+            if not 0 <= self.source_row(i) < self.source.n_rows:
+                raise IndexError(f"selection has row {self.source_row(i)} of a source of {self.source.n_rows} rows")
+        return 0
+
+    cdef inline int64_t source_row(self, int64_t row) noexcept nogil:
+        """The source's row that a row of the output is made of."""
+        cdef int64_t selected = row
+        if self.selection is not None:
+            memcpy(&selected, &self.selection[row * sizeof(selected)], sizeof(selected))
+        return selected
+
+    cdef inline const Segment *segment_with(self, int64_t source_row) noexcept nogil:
+        """The segment that a row lies in; rows mostly come in the source's order, so it is this one or the next."""
+        while source_row < self.segment_start:
+            self.segment -= 1
+            self.segment_start -= self.source.segments[self.segment].n_rows
+        while source_row - self.segment_start >= self.source.segments[self.segment].n_rows:
+            self.segment_start += self.source.segments[self.segment].n_rows
+            self.segment += 1
+        return &self.source.segments[self.segment]
+
+    cdef FaultCode note_block(self, int64_t first) noexcept nogil:
+        """Note up to `most_rows` rows of the output; faults of rows are kept, others end the block."""
+        cdef const Segment *segment
+        cdef int64_t source_row
+        cdef Span payload
+        cdef Presence presence
+        cdef FaultCode code
+        cdef Row *row
+        cdef int i, c
+        self.n = <int>min(self.n_rows - first, <int64_t>self.most_rows)
+        self.n_olds = 0
+        self.has_streamed = self.has_unchanged = self.has_null = False
+        for i in range(self.n):
+            source_row = self.source_row(first + i)
+            segment = self.segment_with(source_row)
+            presence = payload_at(segment, source_row - self.segment_start, &payload)
+            if presence == PRESENT and self.note_usual(i, first + i, &payload):
+                continue
+            row = &self.rows[i]
+            memset(row, 0, sizeof(Row))
+            code = FAULT_BAD_ARRAY if presence == CORRUPT else OK
+            if presence == PRESENT:
+                code = self.note_row(i, first + i, &payload)
+                if code == OK:
+                    continue
+            if code == FAULT_BAD_ARRAY or code == FAULT_NO_MEMORY:
+                return code
+            row.payload = NULL
+            row.old_type = 0
+            self.has_null = True
+            for c in range(self.n_columns):
+                self.cells[<size_t>i * self.n_columns + c].value = NULL
+                self.cells[<size_t>i * self.n_columns + c].kind = c"n"
+            if code != OK:
+                self.fault.code = code
+                self.fault.row = first + i
+                code = keep_fault(self.faults, &self.fault)
+                if code != OK:
+                    return code
+        return OK
+
+    cdef inline bint note_usual(self, int i, int64_t row, const Span *payload) noexcept nogil:
+        """Note an insert, or an update without old tuple, in which all is well: most of all rows.
+
+        False for any other, of which `note_row` finds out what it is.
+        """
+        cdef const uint8_t *p = payload.data
+        cdef Cell *cell = self.cells + <size_t>i * self.n_columns
+        cdef Row *noted = &self.rows[i]
+        cdef size_t max_value_bytes = self.rules.max_value_bytes
+        cdef size_t prefix = 0
+        cdef Cursor cursor
+        cdef bint has_unchanged = False
+        cdef int _c
+        if self.streamed is not None and self.streamed[row]:
+            prefix = 4
+        if rarely(payload.length < prefix + 8 or payload.length > self.rules.max_payload_bytes):
+            return False
+        if rarely(p[0] != c"I" and p[0] != c"U" or p[prefix + 5] != c"N"):
+            return False
+        if self.streamed is None and marks(payload) != READING_PLAIN:
+            return False
+        if rarely(be32(p + prefix + 1) != self.relation_id or be16(p + prefix + 6) != self.n_columns):
+            return False
+        if rarely(<uint32_t>self.n_columns > self.rules.max_columns):
+            return False
+        cursor.at = p + prefix + 8
+        cursor.end = p + payload.length
+        for _c in range(self.n_columns):
+            if rarely(not note_cell(&cursor, max_value_bytes, cell)):
+                return False
+            has_unchanged |= cell.kind == c"u"
+            cell += 1
+        if rarely(has_unchanged or cursor.at != cursor.end):
+            return False
+        noted.payload = p
+        noted.tag = p[0]
+        noted.old_type = 0
+        noted.streamed = prefix != 0
+        noted.has_unchanged = False
+        self.has_streamed |= prefix != 0
+        return True
+
+    cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil:
+        """Note a payload, or leave in `fault` what is wrong with it."""
+        cdef Row *noted = &self.rows[i]
+        cdef Cell *cells = self.cells + <size_t>i * self.n_columns
+        cdef bint streamed = False
+        cdef FaultCode code
+        self.new_sink.cells = cells
+        self.old_sink.cells = self.olds + <size_t>self.n_olds * self.n_columns
+        self.new_sink.has_unchanged = False
+        code = self.judge(row, payload, &streamed)
+        if code == OK:
+            code = self.walk_row(payload, streamed)
+        if code != OK:
+            return code
+        noted.payload = payload.data
+        noted.tag = payload.data[0]
+        noted.streamed = streamed
+        noted.old_type = self.walk.old_type
+        self.has_streamed |= streamed
+        if noted.old_type:
+            noted.old_at = self.n_olds
+            self.n_olds += 1
+            if noted.tag == c"D":
+                memcpy(cells, self.old_sink.cells, <size_t>self.n_columns * sizeof(Cell))
+        if self.new_sink.has_unchanged:
+            self.fill_from_old(noted, cells)
+        return OK
+
+    cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil:
+        """Put the old tuple's cell where the new one is u, if that has a value."""
+        cdef int c
+        for c in range(self.n_columns):
+            if cells[c].kind != c"u":
+                continue
+            if row.old_type and self.old_sink.cells[c].value != NULL:
+                cells[c] = self.old_sink.cells[c]
+            else:
+                row.has_unchanged = self.has_unchanged = True
+
+    cdef FaultCode judge(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil:
+        """Whether a payload carries an xid prefix: as the caller says, else as its structure tells."""
+        cdef uint8_t verdict = 0
+        cdef FaultCode code = OK
+        cdef int readings
+        if self.streamed is not None:
+            streamed[0] = self.streamed[row] != 0
+            return OK
+        readings = marks(payload)
+        if readings == READING_PLAIN or readings == READING_STREAMED:
+            streamed[0] = readings == READING_STREAMED
+        elif payload.length and may_carry_xid(&PLAN.table, payload.data[0]):
+            code = judge_payload(&self.window, &self.known, payload, &verdict)
+            streamed[0] = verdict & STREAMED != 0
+        return code
+
+    cdef FaultCode walk_row(self, const Span *payload, bint streamed) noexcept nogil:
+        """Walk a payload that may be anything."""
+        cdef FaultCode code = self.check_kind(payload, streamed)
+        if code != OK:
+            return code
+        code = walk_message(&self.walk, payload.data, payload.length, streamed)
+        if code != OK:
+            code = judge_fault(&self.walk, &self.nothing, payload.data, payload.length, streamed, code)
+        return code
+
+    cdef FaultCode check_kind(self, const Span *payload, bint streamed) noexcept nogil:
+        """Only inserts, updates and deletes of the relation; what is malformed is left for the walk to say."""
+        cdef size_t at = 5 if streamed else 1
+        cdef uint8_t tag = payload.data[0] if payload.length else 0
+        cdef int index = PLAN.table.by_tag[tag]
+        if payload.length == 0 or index == N_MESSAGES:
+            return OK
+        memset(&self.fault, 0, sizeof(Fault))
+        self.fault.tag = tag
+        self.fault.relation = -1
+        self.fault.column = -1
+        self.fault.label = PLAN.table.messages[index].label
+        if PLAN.table.tag_class[tag] != TAG_MARKED:
+            return FAULT_NOT_A_ROW
+        if payload.length >= at + 4 and be32(payload.data + at) != self.relation_id:
+            self.fault.relation = be32(payload.data + at)
+            self.fault.label = PLAN.table.messages[index].ops[0].label
+            self.fault.offset = at
+            self.fault.expected = self.relation_id
+            self.fault.seen = self.fault.relation
+            return FAULT_OTHER_RELATION
+        return OK

@@ -1,0 +1,119 @@
+"""One random scenario on a server, read in every mode at two moments, and held to what the server says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from servers.connection import ServerError
+from servers.reading import Follower, Message, Mode, Slots, modes
+from servers.scenario import Scenario
+from servers.server import Server
+from servers.verify import Account, fold, problems
+
+
+@dataclass
+class Trial:
+    """What came of a scenario: what was wrong, and what was read, message tags by mode ("v2 A") among it."""
+
+    seed: int
+    problems: list[str] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+    # Modes in which the server failed to read its own slot.
+    unreadable: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Stage:
+    """A scenario with its database, its slots and the subscriber that follows it."""
+
+    scenario: Scenario
+    slots: Slots
+    follower: Follower
+
+
+@contextlib.contextmanager
+def staged(server: Server, seed: int) -> Iterator[Stage]:
+    """A scenario in a database of its own, which goes away with its slots."""
+    database = f"scenario_{seed}"
+    admin = server.connect()
+    admin.execute(f"CREATE DATABASE {database}")
+    with contextlib.ExitStack() as closing:
+        closing.callback(admin.close)
+        closing.callback(admin.execute, f"DROP DATABASE {database}{' WITH (FORCE)' if server.major >= 13 else ''}")
+        scenario = Scenario(server, database, seed)
+        closing.callback(scenario.close)
+        slots = Slots(server, database)
+        closing.callback(slots.close)
+        follower = Follower(server, database, live_mode(server.major, seed))
+        closing.callback(follower.close)
+        yield Stage(scenario, slots, follower)
+
+
+def live_mode(major: int, seed: int) -> Mode:
+    """How a scenario is followed: streaming where there is streaming, in text."""
+    streaming = [mode for mode in modes(major) if "streaming" in mode.options and not mode.binary]
+    return random.Random(f"live {seed}").choice(streaming or [modes(major)[0]])
+
+
+def steps(stage: Stage, seed: int, n_steps: int) -> Iterator[int]:
+    """Take steps, with the follower catching up here and there, and yield the number of each."""
+    rng = random.Random(f"steps {seed}")
+    for number in range(n_steps):
+        stage.scenario.step()
+        if rng.random() < 0.25:
+            stage.follower.catch_up()
+        yield number
+
+
+def run(server: Server, seed: int, n_steps: int | None = None) -> Trial:
+    """Run the scenario of a seed; check it in the middle, with transactions open, and at the end."""
+    rng = random.Random(f"trial {seed}")
+    n_steps = n_steps or rng.randint(20, 120)
+    checked_at = rng.randrange(n_steps)
+    trial = Trial(seed)
+    with staged(server, seed) as stage:
+        for number in steps(stage, seed, n_steps):
+            if number == checked_at:
+                check(trial, stage, f"after step {number}")
+        stage.scenario.finish()
+        check(trial, stage, "at the end")
+    return trial
+
+
+def check(trial: Trial, stage: Stage, moment: str) -> None:
+    account = Account(stage.scenario, stage.slots)
+    stage.follower.catch_up()
+    twins = {}
+    for mode in modes(stage.scenario.server.major):
+        messages = readable(trial, stage.slots, mode)
+        if messages is None:
+            continue
+        if not mode.binary:
+            twins.setdefault(mode.two_phase, fold(messages)[0])
+        note(trial, f"{moment}, {mode.name}", mode, messages, problems(account, mode, messages, twins[mode.two_phase]))
+    live, messages = stage.follower.mode, stage.follower.messages
+    note(trial, f"{moment}, live {live.name}", live, messages, problems(account, live, messages, None))
+
+
+def readable(trial: Trial, slots: Slots, mode: Mode) -> list[Message] | None:
+    """Read a slot, if the server can.
+
+    Under the least memory, PostgreSQL 18.4 loses the catalog of some two-phase transactions: it reads the same slot
+    with more memory, and fails with this error otherwise.
+    """
+    try:
+        return slots.read(mode)
+    except ServerError as error:
+        if not (mode.two_phase and error.sqlstate == "XX000" and "could not map filenumber" in str(error)):
+            raise
+        trial.unreadable.add(mode.name)
+        return None
+
+
+def note(trial: Trial, where: str, mode: Mode, messages: list[Message], found: list[str]) -> None:
+    trial.problems += [f"{where}: {problem}" for problem in found]
+    trial.seen.update(f"{mode.name} {message.payload[:1].decode()}" for message in messages)

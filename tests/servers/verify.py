@@ -1,0 +1,146 @@
+"""Whether readings of a scenario's slots, folded by the reference, are what the server says happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import reference_changes
+import replay
+import testdecoding
+from reference_changes import Change
+
+from servers import tables
+from servers.reading import Message, Mode, Slots
+from servers.scenario import Scenario
+
+EPOCH_SQL = "(extract(epoch FROM pg_xact_commit_timestamp('{xid}'::xid)) * 1000000)::bigint"
+
+
+class Account:
+    """What the server says at one moment: its own reading of the slots, its tables, and when each xid committed."""
+
+    def __init__(self, scenario: Scenario, slots: Slots) -> None:
+        self.scenario = scenario
+        self.texts = {
+            two_phase: printed(scenario, slots.read_text(two_phase=two_phase))
+            for two_phase in ([False, True] if scenario.server.major >= 15 else [False])
+        }
+        self.timestamps: dict[int, int] = {}
+        self.undecided = scenario.undecided()
+        self.names = {table.oid: state_name(table) for table in scenario.tables}
+        self.state: dict[str, Any] = {}
+        # A table that an open transaction has locked cannot be read, and one that is gone has no state.
+        self.unreadable = set()
+        for table in scenario.tables:
+            if table.exclusive is not None or not table.shape.exists:
+                self.unreadable.add(state_name(table))
+            else:
+                self.add_state(table)
+
+    def add_state(self, table: tables.Table) -> None:
+        shape, watcher = table.shape, self.scenario.watcher
+        names = [shape.name]
+        if table.kind == "partitioned" and not self.scenario.via_root:
+            names = tables.leaf_names(table)
+            self.unreadable.add(state_name(table))
+        for name in names:
+            sql = f"{tables.quoted(shape.namespace)}.{tables.quoted(name)}"
+            [[columns], *_] = watcher.execute(
+                "SELECT json_agg(attname ORDER BY attnum)::text FROM pg_attribute "
+                f"WHERE attrelid = '{sql}'::regclass AND attnum > 0 AND NOT attisdropped"
+            )
+            self.state[replay.table_name(shape.namespace, name)] = {
+                "columns": replay.json.loads(columns or "[]"),
+                "rows": watcher.execute(f"SELECT * FROM {sql}"),
+            }
+
+    def timestamp(self, xid: int) -> int:
+        """When a transaction committed, in microseconds since 1970."""
+        if xid not in self.timestamps:
+            self.timestamps[xid] = self.read_timestamp(xid)
+        return self.timestamps[xid]
+
+    def read_timestamp(self, xid: int) -> int:
+        return int(self.scenario.watcher.value(f"SELECT {EPOCH_SQL.format(xid=xid)}"))
+
+
+def state_name(table: tables.Table) -> str:
+    return replay.table_name(table.shape.namespace, table.shape.name)
+
+
+def printed(scenario: Scenario, text: str) -> list[testdecoding.TextTransaction]:
+    """A test_decoding text with the names under which partitions are published."""
+    roots = {
+        f"{table.shape.namespace}.{leaf}": f"{table.shape.namespace}.{table.shape.name}"
+        for table in scenario.tables
+        if table.kind == "partitioned" and scenario.via_root
+        for leaf in tables.leaf_names(table)
+    }
+    return testdecoding.without(testdecoding.parse(text), published_as=roots)
+
+
+def fold(messages: Iterable[Message]) -> tuple[list[Change], list[Change], replay.Keys]:
+    """By the reference: the committed changes, the others, and the replica identities."""
+    pairs = [(position, message.payload) for position, message in enumerate(messages)]
+    changes = reference_changes.changes(pairs, include_uncommitted=True)
+    committed = reference_changes.changes(pairs)
+    assert changes[: len(committed)] == committed
+    return committed, changes[len(committed) :], reference_changes.key_columns(pairs)
+
+
+def problems(account: Account, mode: Mode, messages: list[Message], text_twin: list[Change] | None) -> list[str]:
+    """What is wrong with a reading; of a binary one, whether it is that of its twin in text with other values."""
+    scenario = account.scenario
+    committed, others, keys = fold(messages)
+    found = wrong_outcomes(account, committed, others)
+    found += wrong_xids(messages, [*committed, *others])
+    if mode.binary:
+        if text_twin is None:
+            return found
+        same = [shape_of(change) for change in committed] == [shape_of(change) for change in text_twin]
+        return found if same else [*found, "not the changes of its twin in text"]
+    unordered = {
+        f"{t.shape.namespace}.{t.shape.name}" for t in scenario.tables if t.kind == "partitioned" and scenario.via_root
+    }
+    found += testdecoding.differences(committed, account.texts[mode.two_phase], unordered=unordered)
+    rows = replay.replay(committed, keys, names=account.names)
+    unreadable = account.unreadable
+    found += replay.differences(rows, account.state, tables=unreadable)[0]
+    return found
+
+
+def shape_of(change: Change) -> list[Any]:
+    """A change without its values: what a binary reading has in common with one in text."""
+    names = [
+        None if part is None else [(name, value is None) for name, value in part.items()]
+        for part in (change["old"], change["new"])
+    ]
+    kept = ("op", "xid", "commit_lsn", "commit_timestamp", "relation_id", "relation_name", "old_type", "unchanged")
+    return [*names, *(change[name] for name in kept)]
+
+
+def wrong_outcomes(account: Account, committed: list[Change], others: list[Change]) -> list[str]:
+    """Whether each transaction ended as its session knows, and its commit is of the time that the server kept."""
+    outcome = account.scenario.outcome
+    found = [f"{xid} is committed" for xid in {c["xid"] for c in committed} if outcome.get(xid) is not True]
+    for change in others:
+        xid = change["xid"]
+        if change["committed"] is None and xid not in account.undecided:
+            found.append(f"{xid} is undecided")
+        # A row of an aborted sub-transaction has an xid of its own, whatever becomes of the whole.
+        if change["committed"] is False and outcome.get(xid) is not False and change["subxid"] is None:
+            found.append(f"{xid} is aborted")
+    for xid, timestamp in {(change["xid"], change["commit_timestamp"]) for change in committed}:
+        if timestamp != account.timestamp(xid):
+            found.append(f"{xid} is committed at another time")
+    return found
+
+
+def wrong_xids(messages: list[Message], changes: list[Change]) -> list[str]:
+    """Whether the transaction of each row is the one that the SQL function has beside it."""
+    return [
+        f"position {change['position']}: of {change['xid']}, beside it is {beside}"
+        for change in changes
+        if (beside := messages[change["position"]].xid) not in (None, change["xid"])
+    ]
