@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pgdecode.pgtypes import ENUM, NAME_BY_OID, NAMED, Decoding, array_of, composite_of, named
+from pgdecode.pgtypes import ENUM, NAME_BY_OID, NAMED, Decoding, array_of, composite_of, multirange_of, named, range_of
 
-MAX_DEPTH = 16  # composites in composites: what a declaration may ask of the native codecs' call stack
+MAX_DEPTH = 16  # composites and ranges in each other: what a declaration may ask of the native codecs' call stack
 
 # PostgreSQL's own names of the types that SQL names otherwise (the documentation's table 8.1).
 SPELLINGS: Mapping[str, str] = {
@@ -62,7 +62,8 @@ def declared(text: str, types: Mapping[str | int, str] | None = None) -> Decodin
     Parameters
     ----------
     text : str
-        A type's name with modifiers and `[]`, as in SQL; "enum"; or "(name type, ...)" for a composite.
+        A type's name with modifiers and `[]`, as in SQL; "enum"; "(name type, ...)" for a composite; "range(type)" or
+        "multirange(type)" for a range of one's own.
     types : mapping of OID or "schema.type" to such a text, optional
         What "schema.type" inside `text` means.
 
@@ -132,7 +133,10 @@ class _Reader:
 
     def type(self) -> Decoding:
         """Read a type with its dimensions; however many there are, the type is the same to PostgreSQL."""
-        found = self.composite() if self.peek() == "(" else self.scalar()
+        if self.peek() == "(":
+            found = self.composite()
+        else:
+            found = self.range() if self.peek().lower() in ("range", "multirange") else self.scalar()
         return array_of(found) if self.dimensions() else found
 
     def dimensions(self) -> bool:
@@ -148,10 +152,23 @@ class _Reader:
             seen = True
         return seen
 
-    def composite(self) -> Decoding:
-        if self.depth == MAX_DEPTH:
-            raise self.wrong(f"composites are in each other, more than {MAX_DEPTH}")
+    def deeper(self) -> None:
         self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.wrong(f"more than {MAX_DEPTH} types are in each other")
+
+    def range(self) -> Decoding:
+        """Read a range of one's own, of which PostgreSQL makes a multirange too: range(float8)."""
+        multiple = self.take().lower() == "multirange"
+        self.deeper()
+        self.take("(")
+        found = range_of(self.type())
+        self.take(")")
+        self.depth -= 1
+        return multirange_of(found) if multiple else found
+
+    def composite(self) -> Decoding:
+        self.deeper()
         fields: list[tuple[str, Decoding]] = []
         self.take("(")
         while self.peek() != ")":
@@ -252,7 +269,7 @@ class _Reader:
         if name in EXTENSIONS:
             return self.known(name, self.modifiers())
         raise self.wrong(
-            f'types does not say what {key} is: "enum", a composite\'s "(name type, ...)", or a domain\'s base type'
+            f'types does not say what {key} is: "enum", "(name type, ...)", "range(type)", or a domain\'s base type'
         )
 
     def known(self, name: str, modifiers: list[int]) -> Decoding:
@@ -275,6 +292,6 @@ class _Reader:
         if found is None:
             raise self.wrong(
                 f'{name!r} is none of {", ".join(KNOWN)}, with [] behind it for an array, "schema.type" of types, '
-                'or "(name type, ...)" for a composite'
+                '"(name type, ...)" for a composite, or "range(type)" for a range of one\'s own'
             )
         return replace(found, declared=True)

@@ -17,6 +17,11 @@ from spark_udfs.schemas import HAS_TIME, taken_schema
 _FUNCTIONS = {"arrow": ArrowRows, "pandas": PandasRows}
 _OTHERS = ("error", "null")
 _YEARS = ("1-9999", "any")
+# What a message of a kind is known by, wherever it comes from.
+_ATTRIBUTES = {
+    Relation: ("relation_id", "namespace", "name", "replica_identity", "columns"),
+    Type: ("type_id", "namespace", "name"),
+}
 
 
 def from_pgoutput(
@@ -174,16 +179,11 @@ def _user_defined(
 
 def _message(message: Any, kind: type) -> Any:
     """Decode a message that is bytes, and hold what is none to the attributes of its kind."""
-    found = pgdecode.decode(message) if isinstance(message, bytes) else message
+    # Up to Spark 4.0, a collected binary is a bytearray.
+    found = pgdecode.decode(bytes(message)) if isinstance(message, bytes | bytearray | memoryview) else message
     if not all(hasattr(found, name) for name in _ATTRIBUTES[kind]):
         raise TypeError(f"a {kind.__name__} message or its bytes are needed, not {type(found).__name__}")
     return found
-
-
-_ATTRIBUTES = {
-    Relation: ("relation_id", "namespace", "name", "replica_identity", "columns"),
-    Type: ("type_id", "namespace", "name"),
-}
 
 
 def _plain_relation(relation: Any) -> PlainRelation:

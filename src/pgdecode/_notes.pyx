@@ -163,7 +163,7 @@ cdef class Notes:
         cdef size_t max_value_bytes = self.rules.max_value_bytes
         cdef size_t prefix = 0
         cdef Cursor cursor
-        cdef bint has_unchanged = False
+        cdef uint8_t kind, kinds = 0
         cdef int _c
         if self.streamed is not None and self.streamed[row]:
             prefix = 4
@@ -180,11 +180,13 @@ cdef class Notes:
         cursor.at = p + prefix + 8
         cursor.end = p + payload.length
         for _c in range(self.n_columns):
-            if rarely(not note_cell(&cursor, max_value_bytes, cell)):
+            kind = note_cell(&cursor, max_value_bytes, cell)
+            if rarely(kind == 0):
                 return False
-            has_unchanged |= cell.kind == c"u"
+            kinds |= kind
             cell += 1
-        if rarely(has_unchanged or cursor.at != cursor.end):
+        # Of the kinds only u is odd.
+        if rarely(kinds & 1 or cursor.at != cursor.end):
             return False
         noted.payload = p
         noted.tag = p[0]

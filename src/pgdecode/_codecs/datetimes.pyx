@@ -23,6 +23,7 @@ from pgdecode._codecs.clock cimport (
     days_from_text,
     fraction_from_text,
     is_digit,
+    seconds_of_day,
     year_digits,
     zone_from_text,
     zone_start,
@@ -335,20 +336,29 @@ cdef inline bint date_binary(const uint8_t *value, size_t length, uint8_t *slot,
     return True
 
 
-cdef inline bint clock_and_fraction(const uint8_t *text, size_t length, int64_t *us) noexcept nogil:
+cdef inline bint time_of_day(const uint8_t *text, size_t length, int64_t *us) noexcept nogil:
     """Read `HH:MM:SS[.ffffff]` of a day."""
-    cdef int64_t hour = 0
-    cdef int64_t minute = 0
-    cdef int64_t second = 0
-    if not clock_from_text(text, &hour, &minute, &second) or not fraction_from_text(text, 8, length, us):
+    cdef int64_t seconds = 0
+    if rarely(not seconds_of_day(text, &seconds) or not fraction_from_text(text, 8, length, us)):
         return False
-    us[0] += (hour * 3600 + minute * 60 + second) * US_PER_SECOND
-    return not ((hour > 23) | (minute > 59) | (second > 59))
+    us[0] += seconds * US_PER_SECOND
+    return True
+
+
+cdef inline bint moment(const uint8_t *text, size_t length, int64_t *us) noexcept nogil:
+    """Read `YYYY-MM-DD HH:MM:SS[.ffffff]`, 19 bytes or more, into microseconds since 1970-01-01."""
+    cdef int64_t days = 0
+    if rarely(not days_from_date(text, &days) or text[10] != c" "):
+        return False
+    if rarely(not time_of_day(text + 11, length - 11, us)):
+        return False
+    us[0] += days * US_PER_DAY
+    return True
 
 
 cdef inline bint time_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef int64_t us = 0
-    if rarely(length < 8 or not clock_and_fraction(value, length, &us)):
+    if rarely(length < 8 or not time_of_day(value, length, &us)):
         return False
     memcpy(slot, &us, sizeof(us))
     return True
@@ -364,13 +374,9 @@ cdef inline bint time_binary(const uint8_t *value, size_t length, uint8_t *slot,
 
 
 cdef inline bint timestamp_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
-    cdef int64_t days = 0
     cdef int64_t us = 0
-    if rarely(length < 19 or value[10] != c" " or not days_from_date(value, &days)):
+    if rarely(length < 19 or not moment(value, length, &us)):
         return False
-    if rarely(not clock_and_fraction(value + 11, length - 11, &us)):
-        return False
-    us += days * US_PER_DAY
     memcpy(slot, &us, sizeof(us))
     return True
 
@@ -381,15 +387,13 @@ cdef inline bint timestamptz_text(
     cdef const uint8_t *zone
     cdef int64_t us = 0
     cdef int64_t east
-    if rarely(length < 22 or not timestamp_text(value, length - 3, slot, codec)):
+    if rarely(length < 22 or not moment(value, length - 3, &us)):
         return False
     zone = value + length - 3
     if rarely((zone[0] != c"+") & (zone[0] != c"-") or not (is_digit(zone[1]) & is_digit(zone[2]))):
         return False
     east = (zone[1] - c"0") * 10 + (zone[2] - c"0")
-    east = -east if zone[0] == c"-" else east
-    memcpy(&us, slot, sizeof(us))
-    us -= east * 3600 * US_PER_SECOND
+    us -= (-east if zone[0] == c"-" else east) * 3600 * US_PER_SECOND
     memcpy(slot, &us, sizeof(us))
     return True
 
