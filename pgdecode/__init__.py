@@ -65,6 +65,7 @@ from pgdecode.messages import (
 )
 from pgdecode.relations import row_schema
 from pgdecode.rows import decode_rows
+from pgdecode.snapshots import snapshot
 
 __version__ = version("pgdecode")
 
@@ -133,4 +134,5 @@ __all__ = [
     "lsn_from_text",
     "lsn_to_text",
     "row_schema",
+    "snapshot",
 ]

@@ -192,15 +192,15 @@ class ChangeDecoder:
         for _, batch in self._batches(payloads, position, max_rows, lambda ledger: [self._change_builder(ledger)]):
             yield batch
 
-    def table(self, payloads: Any, relation: str, position: Any = None) -> pa.RecordBatch:
+    def table(self, payloads: Any, relation: str | int, position: Any = None) -> pa.RecordBatch:
         """Decode the next payloads, and give the changes of one table as typed columns.
 
         Parameters
         ----------
         payloads, position
             As of `decode`.
-        relation : str
-            "schema.table".
+        relation : str or int
+            "schema.table", or the OID of a table, whatever its names have been.
 
         Returns
         -------
@@ -222,7 +222,7 @@ class ChangeDecoder:
             return batches[0]
         return pa.concat_batches(batches or [_empty(self.table_schema(relation))])
 
-    def table_schema(self, relation: str) -> pa.Schema:
+    def table_schema(self, relation: str | int) -> pa.Schema:
         """Give the columns that `table` gives of a table, by the relations met so far.
 
         Raises
@@ -233,10 +233,12 @@ class ChangeDecoder:
         return self._table_builder(self._ledger, relation).table.schema
 
     def table_batches(
-        self, payloads: Any, relation: str, position: Any = None, *, max_rows: int = 65536
+        self, payloads: Any, relation: str | int, position: Any = None, *, max_rows: int = 65536
     ) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `table` does, in batches from at most so many changes each."""
-        for _, batch in self.tables_batches(payloads, [relation], position, max_rows=max_rows):
+        for _, batch in self._batches(
+            payloads, position, max_rows, lambda ledger: [self._table_builder(ledger, relation)]
+        ):
             yield batch
 
     def tables_batches(
@@ -279,14 +281,16 @@ class ChangeDecoder:
     def _change_builder(self, ledger: Ledger) -> Builder:
         return ChangeBuilder(ledger.catalog.versions, self._layouts, self._reading, self._options)
 
-    def _table_builder(self, ledger: Ledger, relation: str) -> TableBuilder:
+    def _table_builder(self, ledger: Ledger, relation: str | int) -> TableBuilder:
         versions = ledger.catalog.versions
-        numbers = [number for number, item in enumerate(versions) if item.qualified_name == relation]
+        numbers = {
+            number: item for number, item in enumerate(versions) if relation in (item.qualified_name, item.relation_id)
+        }
         if not numbers:
             raise KeyError(
                 f"no message has described {relation!r}; there are {', '.join(RelationCatalog(versions).names)}"
             )
-        found = [versions[number] for number in numbers]
+        found = list(numbers.values())
         table = self._tables.get(relation)
         if table is None or table.versions != found:
             table = self._tables[relation] = Table(found, self._reading)
@@ -297,7 +301,7 @@ class ChangeDecoder:
         _, ledger = self._follow(payloads, position)
         self._go_on(ledger)
 
-    def undecided(self, relation: str | None = None) -> pa.RecordBatch:
+    def undecided(self, relation: str | int | None = None) -> pa.RecordBatch:
         """Build the changes that wait for the outcome of their transaction, as `decode` does; `committed` is null.
 
         With a relation, those of one table as `table` does.

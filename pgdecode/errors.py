@@ -18,6 +18,8 @@ class DecodeError(ValueError):
         Stable name of the fault, such as "TRUNCATED"; also the first word of the `error` column.
     row : int or None
         Index of the payload in the input; None when a single payload was decoded.
+    position : int or None
+        Where the slot gave the payload, in place of `row`, where payloads go by their positions.
     offset : int
         Byte offset of the fault in the payload, counted from the tag byte (0).
     tag : str or None
@@ -39,6 +41,7 @@ class DecodeError(ValueError):
         detail: str,
         *,
         row: int | None = None,
+        position: int | None = None,
         offset: int = 0,
         tag: str | None = None,
         relation: int | None = None,
@@ -46,10 +49,12 @@ class DecodeError(ValueError):
         expected: int | None = None,
         seen: int | None = None,
     ) -> None:
-        where = f"offset {offset}" if row is None else f"row {row}, offset {offset}"
+        places = (("row", row), ("position", position), ("offset", offset))
+        where = ", ".join(f"{name} {number}" for name, number in places if number is not None)
         super().__init__(f"{where}: {detail}")
         self.detail = detail
         self.row = row
+        self.position = position
         self.offset = offset
         self.tag = tag
         self.relation = relation
@@ -61,6 +66,11 @@ class DecodeError(ValueError):
     def cell(self) -> str:
         """Text for the `error` column, where the row is known by its place."""
         return f"{self.code} at offset {self.offset}: {self.detail}"
+
+    def at_position(self, position: int) -> DecodeError:
+        """Make the same error of a payload that is known by its position, not its row."""
+        kept = ("offset", "tag", "relation", "column", "expected", "seen")
+        return type(self)(self.detail, position=position, **{name: getattr(self, name) for name in kept})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.detail, {**self.__dict__, "detail": None})

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pgdecode.catalog import CatalogBuilder, RelationCatalog, version_from_plain, version_to_plain
+from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_array
 from pgdecode.state import state_from_plain, state_to_plain
 from pgdecode.transactions import Delivery, Follower, Ledger, Options, Transaction
@@ -66,7 +67,7 @@ class RunIndex:
         Every version of every relation.
     runs : tuple of Run
         In ascending order.
-    starts : tuple of Ledger
+    starts : sequence of Ledger
         What is known before each run.
     fates : dict
         By the position of the message that began a transaction.
@@ -74,7 +75,7 @@ class RunIndex:
 
     catalog: RelationCatalog
     runs: tuple[Run, ...]
-    starts: tuple[Ledger, ...]
+    starts: Sequence[Ledger]
     fates: dict[int, Fate] = field(default_factory=dict)
 
     def number_of(self, position: int) -> int:
@@ -92,13 +93,20 @@ class RunIndex:
 
     def to_json(self) -> str:
         """Write the index as one JSON object."""
+        # Most runs start with the same relations as the one before.
+        visible: dict[str, int] = {}
+        starts = []
+        for ledger in self.starts:
+            plain = _start_to_plain(ledger)
+            starts.append({**plain, "catalog": visible.setdefault(json.dumps(plain["catalog"]), len(visible))})
         return json.dumps(
             {
                 "format": FORMAT,
                 "version": FORMAT_VERSION,
                 "catalog": [version_to_plain(item) for item in self.catalog],
                 "runs": self.runs,
-                "starts": [_start_to_plain(item) for item in self.starts],
+                "visible": [json.loads(item) for item in visible],
+                "starts": starts,
                 "fates": [[position, asdict(fate)] for position, fate in self.fates.items()],
             }
         )
@@ -120,7 +128,7 @@ class RunIndex:
             position: Fate(**{**fate, "aborted": tuple((xid, at) for xid, at in fate["aborted"])})
             for position, fate in plain["fates"]
         }
-        starts = tuple(_start_from_plain(item, catalog) for item in plain["starts"])
+        starts = _PlainStarts(plain["starts"], plain["visible"], plain["catalog"])
         return cls(catalog, tuple(Run(*item) for item in plain["runs"]), starts, fates)
 
 
@@ -131,9 +139,21 @@ def _start_to_plain(ledger: Ledger) -> dict[str, Any]:
     return plain
 
 
-def _start_from_plain(plain: Mapping[str, Any], catalog: RelationCatalog) -> Ledger:
-    shared = {**plain["catalog"], "versions": [version_to_plain(item) for item in catalog]}
-    return state_from_plain({**plain, "catalog": shared})
+@dataclass(frozen=True)
+class _PlainStarts(Sequence[Ledger]):
+    """What is known before each run, read when it is asked for: of many runs a process decodes a few."""
+
+    starts: list[dict[str, Any]]
+    visible: list[dict[str, Any]]
+    versions: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: Any) -> Any:
+        plain = self.starts[number]
+        catalog = {**self.visible[plain["catalog"]], "versions": self.versions}
+        return state_from_plain({**plain, "catalog": catalog})
 
 
 # -- before ----------------------------------------------------------------------------------------------------------
@@ -176,7 +196,7 @@ def index_runs(
     runs : iterable of Run
         Without overlap; each payload's position lies in one.
     catalog : RelationCatalog, optional
-        Relations that the payloads do not describe.
+        Relations that the payloads do not describe; its versions from later positions than the first do not count.
 
     Raises
     ------
@@ -190,7 +210,7 @@ def index_runs(
     column = payload_array(payloads).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
-    ledger = Ledger(catalog=CatalogBuilder(catalog or ()))
+    ledger = Ledger(catalog=CatalogBuilder(catalog or (), ordered[0].first if ordered else None))
     starts = []
     fates: dict[int, Fate] = {}
     aborts: dict[int, list[tuple[int, int]]] = {}
@@ -274,13 +294,19 @@ class RunFollower(Follower):
         if gid is not None:
             self.gids[outcome] = gid
 
+    def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
+        """Give the error of a delivered change the position of its payload."""
+        return error if error.row is None else error.at_position(self._position_at(rows[error.row].as_py()))
+
     def _position_of(self, change: int) -> int:
-        row = self.outline.row_of(change)
+        return self._position_at(self.outline.row_of(change))
+
+    def _position_at(self, row: int) -> int:
         for positions in self.all_positions:
             if row < len(positions):
                 return int(positions[row].as_py())
             row -= len(positions)
-        raise IndexError(change)
+        raise IndexError(row)
 
 
 class RunDecoder:
@@ -291,13 +317,24 @@ class RunDecoder:
         self.run = index.runs[number]
         self.options = options
         self.ledger = index.starts[number].copy()
-        self.ledger.catalog.known = list(index.catalog)
+        self.ledger.catalog.foresee(index.catalog)
 
     def follow(self, payloads: pa.Array, positions: pa.Array) -> tuple[Follower, Delivery]:
-        """Take up the next payloads; what they deliver."""
+        """Take up the next payloads; what they deliver.
+
+        Raises
+        ------
+        DecodeError
+            With `position`.
+        """
         follower = RunFollower(self.ledger, payloads, positions, self.options)
         follower.fates = self.index.fates
-        return follower, follower.run()
+        try:
+            return follower, follower.run()
+        except DecodeError as error:
+            if error.row is None:
+                raise
+            raise error.at_position(positions[error.row].as_py()) from None
 
     def finish(self) -> tuple[Follower, Delivery]:
         """End the run: give the changes of the transaction that goes on in the next."""

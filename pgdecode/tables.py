@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -69,8 +69,7 @@ class Table:
         If a column bears the name of one of those about the change, or a name twice.
     """
 
-    def __init__(self, versions: Sequence[RelationVersion], reading: Reading) -> None:
-        self.versions = list(versions)
+    def __init__(self, versions: Iterable[RelationVersion], reading: Reading) -> None:
         self.reading = reading
         fields: dict[str, list[pa.Field]] = {}
         for version in versions:
@@ -109,13 +108,21 @@ class Table:
 
 
 class TableBuilder:
-    """Builds record batches of one table's changes."""
+    """Builds record batches of one table's changes.
+
+    Parameters
+    ----------
+    table : Table
+    numbers : mapping
+        The table's versions by their numbers in the catalog.
+    options : Options
+    """
 
     error = "_error"
 
-    def __init__(self, table: Table, numbers: Sequence[int], options: Options) -> None:
+    def __init__(self, table: Table, numbers: Mapping[int, RelationVersion], options: Options) -> None:
         self.table = table
-        self.numbers = dict(zip(numbers, table.versions, strict=True))
+        self.numbers = dict(numbers)
         self.options = options
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:

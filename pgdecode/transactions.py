@@ -251,9 +251,13 @@ class Follower:
 
     def kind_of(self, row: int) -> str:
         """Kind of the message in a row, also in one that is held."""
+        return _KIND_BY_TAG[self.payload_of(row)[:1]]
+
+    def payload_of(self, row: int) -> bytes:
+        """Payload of a row, also of one that is held."""
         for part in self.parts:
             if row < len(part):
-                return _KIND_BY_TAG[part[row].as_py()[:1]]
+                return bytes(part[row].as_py())
             row -= len(part)
         raise IndexError(row)
 

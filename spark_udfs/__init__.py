@@ -1,4 +1,4 @@
-"""pgoutput payloads on Spark: column functions and jobs over `pgdecode`.
+"""pgoutput payloads on Spark: functions of columns and DataFrames, and jobs, over `pgdecode`.
 
 The package is needed on the driver and on every executor, in one version. pyspark is imported with the first name
 that is used, and a session is never made by an import.
@@ -10,16 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_udfs.dataframes import changes, relation_catalog, table_changes
     from spark_udfs.functions import parse_pgoutput, register
     from spark_udfs.typed import from_pgoutput, register_relation
 
-__all__ = ["from_pgoutput", "parse_pgoutput", "register", "register_relation"]
+__all__ = [
+    "changes",
+    "from_pgoutput",
+    "parse_pgoutput",
+    "register",
+    "register_relation",
+    "relation_catalog",
+    "table_changes",
+]
 
 _ROOMS = {
+    "changes": "spark_udfs.dataframes",
     "from_pgoutput": "spark_udfs.typed",
     "parse_pgoutput": "spark_udfs.functions",
     "register": "spark_udfs.functions",
     "register_relation": "spark_udfs.typed",
+    "relation_catalog": "spark_udfs.dataframes",
+    "table_changes": "spark_udfs.dataframes",
 }
 
 

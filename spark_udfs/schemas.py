@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 from pyspark.sql import types as spark
 
 from spark_udfs.leaves import type_with_leaves, with_leaves
@@ -33,6 +34,11 @@ if HAS_TIME:
 _MAX_DECIMAL_DIGITS = 38
 # As times of day are decoded.
 _TIME = pa.time64("us")
+
+
+def session_has_time(session: SparkSession) -> bool:
+    """Whether a session has the type TIME in full; otherwise Spark refuses to write it to any file."""
+    return HAS_TIME and session.conf.get("spark.sql.timeType.enabled") == "true"
 
 
 def spark_schema(schema: pa.Schema) -> spark.StructType:

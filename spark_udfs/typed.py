@@ -12,7 +12,7 @@ import pgdecode
 from pgdecode import Relation, Type
 from spark_udfs.adapters import adapter_named, require_mode_of_columns, user_defined
 from spark_udfs.rows import ArrowRows, Keywords, PandasRows, PlainRelation, RowOptions, relation_of
-from spark_udfs.schemas import HAS_TIME, taken_schema
+from spark_udfs.schemas import session_has_time, taken_schema
 
 _FUNCTIONS = {"arrow": ArrowRows, "pandas": PandasRows}
 _OTHERS = ("error", "null")
@@ -168,7 +168,7 @@ def _user_defined(
     # With no row in it, this says what all rows will look like, and what decode_rows has against the options.
     schema = pgdecode.decode_rows([], relation_of(plain), **chosen.given()).schema
     names = _names(fields, schema)
-    has_time = HAS_TIME and _session_has_time()
+    has_time = session_has_time(SparkSession.active())
     options = RowOptions(plain, chosen, names, others == "null", years == "any", has_time)
     return user_defined(
         adapter,
@@ -202,8 +202,3 @@ def _names(fields: Iterable[str] | None, schema: pa.Schema) -> tuple[str, ...]:
     if not names or len(set(names)) != len(names):
         raise ValueError("fields names each column once, and at least one")
     return names
-
-
-def _session_has_time() -> bool:
-    """Whether the session has the type TIME in full; otherwise Spark refuses to write it to any file."""
-    return SparkSession.active().conf.get("spark.sql.timeType.enabled") == "true"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgdecode
-from pgdecode import Relation, Unrepresentable
+from pgdecode import DecodeError, Relation, Unrepresentable
 from spark_udfs.leaves import with_leaves
 
 # Days of 0001-01-01 and 9999-12-31 since 1970-01-01.
@@ -17,7 +18,7 @@ _LAST_DAY = 2_932_896
 _US_PER_DAY = 86_400_000_000
 
 
-class _Cell(NamedTuple):
+class Cell(NamedTuple):
     """A column of the table, or of the old row."""
 
     column: int
@@ -48,7 +49,19 @@ def checked_years(
     Unrepresentable
         In FAILFAST mode, for the first such row, where `unrepresentable` is neither "null" nor "clamp".
     """
-    bad = _bad_cells(rows, len(relation.columns))
+
+    def fault(row: int, cell: Cell) -> Unrepresentable:
+        streamed = rows["_xid"][row].is_valid
+        return year_fault(payloads[row].as_py(), streamed, relation, cell, row=row)
+
+    return with_years(rows, len(relation.columns), fault, mode, unrepresentable)
+
+
+def with_years(
+    rows: pa.RecordBatch, n_columns: int, fault: Callable[[int, Cell], DecodeError], mode: str, unrepresentable: str
+) -> pa.RecordBatch:
+    """Treat such dates and timestamps in the last `n_columns` columns and in `_old`; `fault` makes a cell's error."""
+    bad = _bad_cells(rows, n_columns)
     if not bad:
         return rows
     if unrepresentable == "clamp":
@@ -58,30 +71,30 @@ def checked_years(
             row, cell = min(
                 ((mask.index(True).as_py(), cell) for cell, mask in bad.items()), key=lambda found: found[0]
             )
-            raise _fault(rows, payloads, relation, row, cell)
+            raise fault(row, cell)
         told: dict[int, str] = {}
         for cell, mask in bad.items():
             for row in pc.indices_nonzero(mask).to_pylist():
                 if row not in told:
-                    told[row] = _fault(rows, payloads, relation, row, cell).cell
+                    told[row] = fault(row, cell).cell
         texts = pa.array([told.get(row) for row in range(len(rows))], pa.string())
         at = rows.schema.get_field_index("_error")
         rows = rows.set_column(at, rows.schema.field(at), pc.coalesce(rows["_error"], texts))
-    return _without(rows, bad, len(relation.columns))
+    return _without(rows, bad, n_columns)
 
 
-def _bad_cells(rows: pa.RecordBatch, n_columns: int) -> dict[_Cell, pa.BooleanArray]:
+def _bad_cells(rows: pa.RecordBatch, n_columns: int) -> dict[Cell, pa.BooleanArray]:
     """Rows with such a value, by where they have it: in the table's columns, and in those of the old rows."""
     found = {}
     for in_old, columns in ((False, rows.columns[len(rows.schema) - n_columns :]), (True, rows["_old"].flatten())):
         for number, column in enumerate(columns):
             mask = outside(column)
             if mask is not None:
-                found[_Cell(number, in_old)] = mask
+                found[Cell(number, in_old)] = mask
     return found
 
 
-def _without(rows: pa.RecordBatch, bad: dict[_Cell, pa.BooleanArray], n_columns: int) -> pa.RecordBatch:
+def _without(rows: pa.RecordBatch, bad: dict[Cell, pa.BooleanArray], n_columns: int) -> pa.RecordBatch:
     """Null the bad cells."""
     columns = rows.columns
     old = rows["_old"]
@@ -95,20 +108,22 @@ def _without(rows: pa.RecordBatch, bad: dict[_Cell, pa.BooleanArray], n_columns:
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _fault(rows: pa.RecordBatch, payloads: pa.Array, relation: Relation, row: int, cell: _Cell) -> Unrepresentable:
-    payload = payloads[row].as_py()
+def year_fault(
+    payload: bytes, streamed: bool, relation: Relation, cell: Cell, row: int | None = None
+) -> Unrepresentable:
+    """Make the error of a cell, which is numbered as the relation's columns are."""
     return Unrepresentable(
         f"column {relation.columns[cell.column].name!r} is outside the years 1 to 9999, which Spark cannot collect "
         '(years="any" lets it pass)',
         row=row,
-        offset=_offset(payload, rows["_xid"][row].is_valid, cell),
+        offset=_offset(payload, streamed, cell),
         tag=payload[:1].decode(),
         relation=relation.relation_id,
         column=cell.column,
     )
 
 
-def _offset(payload: bytes, streamed: bool, cell: _Cell) -> int:
+def _offset(payload: bytes, streamed: bool, cell: Cell) -> int:
     """Find the first byte of the value that decoded to a cell, which lies in the new tuple or the old one."""
     message = pgdecode.decode(payload, in_stream=streamed)
     old, new = (getattr(message, name, None) for name in ("old", "new"))

@@ -44,6 +44,7 @@ class Slot:
         name: str | None = None,
         keys: Sequence[str] = (),
         types: Sequence[int] = (),
+        identity: str = "d",
     ) -> None:
         described = tuple(
             m.Column(int(column in keys), column, type_id, -1)
@@ -55,7 +56,7 @@ class Slot:
                 relation_id=relation_id,
                 namespace="public",
                 name=name or f"t{relation_id}",
-                replica_identity="d",
+                replica_identity=identity,
                 columns=described,
             )
         )

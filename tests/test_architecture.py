@@ -41,6 +41,7 @@ ORDER = [
     {"state"},
     {"tables"},
     {"changes", "runs"},
+    {"snapshots"},
     {"__init__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

@@ -1,0 +1,331 @@
+"""Changes in Spark's Python workers: callables that decode the runs of a partition, one after the other.
+
+Run and index are `pgdecode.runs`' words: a task gets whole runs, each in ascending order of position, and an index
+that says what it must know of the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import pgdecode
+from pgdecode._source import Source
+from pgdecode.catalog import RelationVersion
+from pgdecode.changes import CHANGES, Builder, ChangeBuilder, fitting_batches
+from pgdecode.deliveries import Stretch, values_of
+from pgdecode.readings import Reading
+from pgdecode.runs import RunDecoder, RunIndex, stretches
+from pgdecode.tables import Table, TableBuilder
+from pgdecode.transactions import Delivery, Follower, Options
+from spark_udfs.executor import require_version
+from spark_udfs.schemas import taken, taken_schema
+from spark_udfs.years import Cell, with_years, year_fault
+
+# What is decoded at a time, and at most put into one batch: Spark's own batches are short, and a change may come out
+# some times as large as it was sent.
+_ROWS = 65_536
+_BYTES = 16 << 20
+
+NOT_THE_SAME = (
+    "the DataFrame does not give the same rows in the same partitions each time it is read: persist() it, or write it "
+    "and read what was written"
+)
+
+
+@dataclass(frozen=True)
+class PlainIndex:
+    """What the runs of one source must know, as data that pickle small.
+
+    Attributes
+    ----------
+    source : object
+        Value of the source column, None where there is no such column.
+    index : bytes
+        `RunIndex.to_json`, compressed.
+    counts : tuple of int
+        Rows in each run.
+    """
+
+    source: Any
+    index: bytes
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, source: Any, index: RunIndex, counts: tuple[int, ...]) -> PlainIndex:
+        """Pack an index."""
+        return cls(source, zlib.compress(index.to_json().encode(), 1), counts)
+
+
+@functools.lru_cache(maxsize=8)
+def _index(packed: bytes) -> RunIndex:
+    """Unpack an index; workers live on from task to task."""
+    return RunIndex.from_json(zlib.decompress(packed))
+
+
+# -- what is made of changes -----------------------------------------------------------------------------------------
+
+
+class Product(Protocol):
+    """What is made of changes: data that pickle small."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What Spark gets."""
+
+    def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
+        """Make what builds the batches of one source, by the schema."""
+
+
+@dataclass(frozen=True)
+class AllChanges:
+    """Changes of all tables."""
+
+    reading: Reading
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of `ChangeDecoder.decode`."""
+        return CHANGES
+
+    def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
+        """Make what builds the batches of one source."""
+        return ChangeBuilder(list(index.catalog), {}, self.reading, options)
+
+
+@dataclass(frozen=True)
+class TableChanges:
+    """Changes of one table, typed.
+
+    Attributes
+    ----------
+    versions : tuple of RelationVersion
+        All that the table has had, in all sources.
+    numbers : mapping
+        By source, the numbers of its versions in that source's catalog.
+    reading : Reading
+    any_year : bool
+        Let years pass that Python has not.
+    has_time : bool
+        Give times of day as Spark's TIME, else as strings.
+    """
+
+    versions: tuple[RelationVersion, ...]
+    numbers: Mapping[Any, tuple[int, ...]]
+    reading: Reading
+    any_year: bool
+    has_time: bool
+
+    @functools.cached_property
+    def table(self) -> Table:
+        """What the versions have in common."""
+        return Table(self.versions, self.reading)
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """That of the table, of types that Spark takes."""
+        return taken_schema(self.table.schema, has_time=self.has_time)
+
+    def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
+        """Make what builds the batches of one source."""
+        versions = list(index.catalog)
+        return _TakenTable(self, {number: versions[number] for number in self.numbers[source]}, options)
+
+
+class _TakenTable(TableBuilder):
+    """Builds batches of the types and the years that Spark takes."""
+
+    def __init__(self, product: TableChanges, numbers: Mapping[int, RelationVersion], options: Options) -> None:
+        super().__init__(product.table, numbers, options)
+        self.product = product
+
+    def batch(self, stretch: Stretch) -> pa.RecordBatch:
+        """Build the table's changes in a stretch."""
+        rows = super().batch(stretch)
+        if not self.product.any_year:
+            fault = functools.partial(self._fault, rows, stretch)
+            n_columns = len(self.table.columns)
+            rows = with_years(rows, n_columns, fault, self.options.mode, self.table.reading.unrepresentable)
+        columns = [taken(column, has_time=self.product.has_time) for column in rows.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self.product.schema)
+
+    def _fault(self, rows: pa.RecordBatch, stretch: Stretch, row: int, cell: Cell) -> pgdecode.DecodeError:
+        """Make the error of a year, which is found again in the payload."""
+        position = rows["_position"][row]
+        place = pc.index(stretch.position, position).as_py()
+        version = self.numbers[stretch.versions[place].as_py()]
+        name = self.table.columns[cell.column].name
+        sent = Cell([column.name for column in version.columns].index(name), cell.in_old)
+        payload = stretch.follower.payload_of(stretch.rows[place].as_py())
+        fault = year_fault(payload, stretch.streamed[place].as_py() == 1, version.relation, sent)
+        return fault.at_position(position.as_py())
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunFunction:
+    """For `mapInArrow` over position and payload, and the source where there is one: the changes of a partition.
+
+    Attributes
+    ----------
+    indexes : tuple of PlainIndex
+    product : Product
+    options : Options
+    fields : tuple of str
+        Columns of the product to give.
+    source : str or None
+        Name of the column for the source, which comes first.
+    version : str
+        Of pgdecode on the driver.
+    """
+
+    indexes: tuple[PlainIndex, ...]
+    product: Product
+    options: Options
+    fields: tuple[str, ...]
+    source: str | None
+    version: str = pgdecode.__version__
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode run after run."""
+        require_version(self.version)
+        known = {item.source: item for item in self.indexes}
+        builders: dict[Any, Builder] = {}
+        run = None
+        for sent, positions, payloads in self._pieces(batches):
+            source = None if sent is None else sent.as_py()
+            if source not in known:
+                raise RuntimeError(f"source {source!r} was not indexed: {NOT_THE_SAME}")
+            index = _index(known[source].index)
+            if source not in builders:
+                builders[source] = self.product.builder(source, index, self.options)
+            for number, start, end in _stretches(index, positions):
+                if run is None or (run.source, run.number) != (source, number):
+                    if run is not None:
+                        yield from self._given(run.finish(), run.sent)
+                    run = _Run(sent, number, known[source], builders[source], self.options)
+                piece = (positions.slice(start, end - start), payloads.slice(start, end - start))
+                yield from self._given(run.take(*piece), sent)
+        if run is not None:
+            yield from self._given(run.finish(), run.sent)
+
+    def _pieces(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Scalar | None, pa.Array, pa.Array]]:
+        """Cut batches into rows of one source each."""
+        for batch in batches:
+            positions, payloads = batch.column(0), batch.column(1)
+            if self.source is None:
+                yield None, positions, payloads
+                continue
+            start = 0
+            encoded = pc.run_end_encode(batch.column(2))
+            for number, end in enumerate(encoded.run_ends.to_pylist()):
+                yield encoded.values[number], positions.slice(start, end - start), payloads.slice(start, end - start)
+                start = end
+
+    def _given(self, batches: Iterator[pa.RecordBatch], source: pa.Scalar | None) -> Iterator[pa.RecordBatch]:
+        """Bring batches to the columns that Spark gets."""
+        for batch in batches:
+            columns = [batch.column(name) for name in self.fields]
+            if source is not None:
+                columns.insert(0, pa.repeat(source, len(batch)))
+            yield pa.RecordBatch.from_arrays(columns, names=[*([self.source] if self.source else ()), *self.fields])
+
+
+def _stretches(index: RunIndex, positions: pa.Array) -> Iterator[tuple[int, int, int]]:
+    """Cut positions into stretches of one run each."""
+    descents = pc.less_equal(positions.slice(1), positions.slice(0, max(len(positions) - 1, 0)))
+    if pc.any(descents).as_py():
+        row = pc.index(descents, True).as_py()
+        raise _not_ascending(positions[row].as_py(), positions[row + 1].as_py())
+    try:
+        yield from stretches(index, values_of(positions))
+    except LookupError as error:
+        raise RuntimeError(f"{error}: {NOT_THE_SAME}") from None
+
+
+def _not_ascending(before: int, after: int) -> Exception:
+    if before == after:
+        return ValueError(f"position {after} comes twice: it tells the order of payloads, so each has its own")
+    return RuntimeError(f"position {after} comes after {before}: {NOT_THE_SAME}")
+
+
+class _Run:
+    """A run that is being decoded, as many rows at a time as are worth it."""
+
+    def __init__(
+        self, sent: pa.Scalar | None, number: int, plain: PlainIndex, builder: Builder, options: Options
+    ) -> None:
+        self.sent = sent
+        self.source = plain.source
+        self.number = number
+        self.decoder = RunDecoder(_index(plain.index), number, options)
+        self.builder = builder
+        self.drop_bad = options.mode == "DROPMALFORMED"
+        self.n_expected = plain.counts[number]
+        self.n_rows = 0
+        self.last = -1
+        self.pieces: list[tuple[pa.Array, pa.Array]] = []
+        self.n_waiting = 0
+        self.n_bytes = 0
+
+    def take(self, positions: pa.Array, payloads: pa.Array) -> Iterator[pa.RecordBatch]:
+        """Take up the next rows; give what is decided when there are enough."""
+        first = positions[0].as_py()
+        if first <= self.last:
+            raise _not_ascending(self.last, first)
+        self.last = positions[-1].as_py()
+        self.n_rows += len(positions)
+        self.pieces.append((positions, payloads))
+        self.n_waiting += len(positions)
+        self.n_bytes += payloads.nbytes
+        if self.n_waiting >= _ROWS or self.n_bytes >= _BYTES:
+            yield from self._decoded()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Give the rest."""
+        if self.n_rows != self.n_expected:
+            run = self.decoder.run
+            raise RuntimeError(
+                f"positions {run.first} to {run.last}: {self.n_expected} rows were indexed, here are {self.n_rows}: "
+                f"{NOT_THE_SAME}"
+            )
+        yield from self._decoded()
+        yield from self._built(*self.decoder.finish())
+
+    def _decoded(self) -> Iterator[pa.RecordBatch]:
+        if self.pieces:
+            positions, payloads = (pa.concat_arrays(column) for column in zip(*self.pieces, strict=True))
+            self.pieces, self.n_waiting, self.n_bytes = [], 0, 0
+            yield from self._built(*self.decoder.follow(payloads, positions))
+
+    def _built(self, follower: Follower, delivery: Delivery) -> Iterator[pa.RecordBatch]:
+        source = Source(delivery.parts)
+        for start, n in _cuts(delivery):
+            for batch in fitting_batches(self.builder, Stretch(follower, delivery, source, start, n)):
+                errors = batch.column(self.builder.error)
+                yield batch.filter(errors.is_null()) if self.drop_bad and errors.null_count < len(errors) else batch
+
+
+def _cuts(delivery: Delivery) -> Iterator[tuple[int, int]]:
+    """Cut a delivery into stretches, (start, length), whose payloads are of a bounded size."""
+    n = delivery.found["rows"].size // 8
+    if sum(part.nbytes for part in delivery.parts) <= _BYTES:
+        yield from ((start, min(_ROWS, n - start)) for start in range(0, n, _ROWS))
+        return
+    rows = pa.Array.from_buffers(pa.int64(), n, [None, delivery.found["rows"]])
+    sizes = pa.concat_arrays([pc.binary_length(part).cast(pa.int64()) for part in delivery.parts]).fill_null(0)
+    ends = values_of(pc.cumulative_sum(sizes.take(rows)))
+    start = before = 0
+    while start < n:
+        end = min(max(bisect_right(ends, before + _BYTES, start), start + 1), start + _ROWS, n)
+        yield start, end - start
+        start, before = end, ends[end - 1]
