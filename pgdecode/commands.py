@@ -120,14 +120,9 @@ def _write_catalog(target: Path, census: Census | None) -> None:
 )
 @options.payload
 @options.in_stream
-@options.position
-@options.uncommitted
-@options.types
-@options.catalog
+@options.changes
 @options.mode
-@click.pass_context
 def cat(
-    context: click.Context,
     path: Path,
     changes: bool,
     limit: int | None,
@@ -135,10 +130,8 @@ def cat(
     payload: str,
     in_stream: str,
     position: str | None,
-    include_uncommitted: bool,
-    types: dict[str | int, str],
-    catalog: Any,
     mode: str,
+    **of_changes: Any,
 ) -> None:
     r"""Print the messages in PATH, a Parquet file or a folder of them, as one JSON object each.
 
@@ -152,13 +145,14 @@ def cat(
     columns to PostgreSQL's text form, binary values too; a column that was not sent is not in them, and "unchanged"
     names those whose TOASTed value was not.
     """
+    context = click.get_current_context()
     lines: Iterator[list[str]]
     if changes:
         options.refuse(context, options.OF_MESSAGES, "messages")
         unknown = next((kind for kind in kinds if kind not in KINDS_OF_CHANGES), None)
         if unknown is not None:
             raise click.UsageError(f"--kind {unknown}: with --changes there are {', '.join(KINDS_OF_CHANGES)}")
-        asked = ChangeOptions(mode, include_uncommitted, types, catalog)
+        asked = options.asked_changes(mode, of_changes)
         lines = _change_lines(ordered_files(path, payload, position), asked, kinds)
     else:
         options.refuse(context, options.OF_CHANGES, "--changes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from pgdecode.changes import ChangeDecoder
 from pgdecode.errors import DecodeError
 from pgdecode.files import FileFault, PathError
 from pgdecode.ordered import OrderedBatch, OrderedFiles
+from pgdecode.readings import Reading
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE
 
 # Payloads of open transactions that stay in memory; the others go to files.
@@ -29,8 +30,8 @@ class ChangeOptions:
 
     mode: str = "FAILFAST"
     include_uncommitted: bool = False
-    types: Mapping[str | int, str] = field(default_factory=dict)
     catalog: RelationCatalog | None = None
+    reading: Reading = field(default_factory=Reading)
     spill: Path | None = None
 
 
@@ -67,7 +68,10 @@ class FileChanges:
             catalog=catalog,
             mode=mode,
             include_uncommitted=options.include_uncommitted,
-            types=options.types,
+            types=options.reading.types,
+            unrepresentable=options.reading.unrepresentable,
+            encoding=options.reading.encoding,
+            datestyle=options.reading.datestyle,
             spill=options.spill,
             max_held_bytes=_HELD_BYTES,
         )

@@ -423,6 +423,35 @@ def test_a_value_that_its_type_cannot_hold_is_named_and_leaves_nothing(run: Shel
     assert os.listdir() == ["in.parquet"]
 
 
+def test_what_a_type_cannot_hold_becomes_what_was_asked_for(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["day"], types=[1082])
+    slot.insert(T, "infinity")
+    slot.commit()
+    path = written("in.parquet", slot.payloads)
+    options = ["--table", "public.t16385", "--overwrite"]
+    assert run("decode", path, "out.csv", *options).code == 1
+    for choice, expected in {"null": None, "text": "infinity"}.items():
+        assert run("decode", path, "out.parquet", *options, "--unrepresentable", choice).code == 0
+        assert pq.read_table("out.parquet")["day"].to_pylist() == [expected]
+
+
+def test_values_are_read_in_the_encoding_and_date_style_of_their_session(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["day"], types=[1082])
+    slot.insert(T, "31.12.2024")
+    slot.relation(U, ["v"])
+    slot.commit()
+    insert = bytes.fromhex("49 00004002 4e 0001 74 00000001 e9")  # I, oid 16386, N, 1 column, text, 'é' in LATIN1
+    path = written("in.parquet", [*slot.payloads[:-1], insert, slot.payloads[-1]])
+    options = ["--table", "public.t16385", "--table", "public.t16386"]
+    assert run("decode", path, "out", *options, "--encoding", "LATIN1", "--datestyle", "German").code == 0
+    assert pq.read_table("out/public.t16385.parquet")["day"].cast(pa.string()).to_pylist() == ["2024-12-31"]
+    assert pq.read_table("out/public.t16386.parquet")["v"].to_pylist() == ["é"]
+
+
 def test_shown_rows_are_those_of_the_output(run: Shell) -> None:
     expected = run("cat", SHOP, "--changes", "--limit", "3").out
     assert run("decode", SHOP, "out.parquet", "--changes", "--show", "3").out == expected
@@ -450,6 +479,11 @@ MISTAKES = {
     "uncommitted messages": (["--include-uncommitted"], r"--include-uncommitted is for --changes and --table .*"),
     "types without a name": (["--changes", "--types", "int4"], r".*'int4' is not NAME=TYPE, such as .*"),
     "a type that there is none of": (["--changes", "--types", "public.x=int5"], r".*'--types'.*int5.*"),
+    "an encoding that there is none of": (["--changes", "--encoding", "klingon"], r".*klingon.*"),
+    "what tables cannot hold, of changes": (
+        ["--changes", "--unrepresentable", "null"],
+        r"--unrepresentable is for .*",
+    ),
     "a catalog that is not there": (["--changes", "--catalog", "no.json"], r"no\.json: No such file or directory"),
     "a catalog that is none": (
         ["--changes", "--catalog", "notes.txt"],
