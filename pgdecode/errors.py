@@ -122,7 +122,10 @@ class EmptyName(DecodeError):
 
 
 class BadEncoding(DecodeError):
-    """A string that is not UTF-8; `offset` is the first byte that does not fit."""
+    """A string that is not UTF-8, or a value that is no text in the declared encoding.
+
+    `offset` is the first byte of a name that does not fit, or where the value begins.
+    """
 
     code = "ENCODING"
     wording = "{field} is not UTF-8 (was client_encoding another?)"
@@ -213,6 +216,17 @@ class UndeclaredSetting(DecodeError):
 
     code = "SETTING"
     wording = "{field} was not written under the declared session settings (DateStyle, IntervalStyle)"
+
+
+class UndecodableZone(UndeclaredSetting):
+    """An abbreviation of a time zone, such as EST: what DateStyles other than ISO write in place of an offset.
+
+    The same letters mean different offsets, so that only numbers, UTC and GMT can be decoded. Capture under DateStyle
+    ISO, or TimeZone UTC.
+    """
+
+    code = "ZONE"
+    wording = "{field} has a zone by an abbreviation, which is no offset (capture under DateStyle ISO or TimeZone UTC)"
 
 
 class Unrepresentable(DecodeError):

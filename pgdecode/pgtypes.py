@@ -2,19 +2,22 @@
 
 How to add a type: one line in `TYPES` with its OIDs (from pg_type of a server), the name of its codec and its Arrow
 type; a codec that does not exist yet is a pair `<pgtype>_from_text`, `<pgtype>_from_binary` in its family's file under
-src/pgdecode/_codecs/, made known to that family's finder. A type of an extension has no fixed OID: it goes into
-`NAMED`, and is recognised by the name that the stream's Type message gives.
+src/pgdecode/_codecs/, made known to that family's finder. Where the Arrow type is no string, a second codec of the
+name `<codec>_text` prints the binary form as PostgreSQL does (forms.pyx and its neighbours). A type of an extension has
+no fixed OID: it goes into `NAMED`, and is recognised by the name that the stream's Type message gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 
 FIRST_USER_OID = 16384  # FirstNormalObjectId, access/transam.h: smaller OIDs mean the same on every server
+TEXT_OID, FLOAT8_OID, NUMERIC_OID = 25, 701, 1700
 
 
 class PgType(NamedTuple):
@@ -30,7 +33,12 @@ class PgType(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How the values of one column are decoded: a codec and its parameters, and the Arrow type it fills."""
+    """How the values of one column are decoded: a codec and its parameters, and the Arrow type it fills.
+
+    `oid` is the type's, where it has one on every server. `declared` is what the caller said, not the stream: a
+    domain, which sends an OID of its own, passes for it. `fields` are a composite's. `style` is of dates that are not
+    ISO, `encoding` of text that is not UTF-8, as PostgreSQL names them.
+    """
 
     codec: str
     arrow: pa.DataType
@@ -39,6 +47,10 @@ class Decoding:
     scale: int = 0
     delimiter: str = ","
     element: Decoding | None = None
+    fields: tuple[Decoding, ...] = ()
+    declared: bool = False
+    style: str = ""
+    encoding: str = ""
 
 
 def _as(arrow: pa.DataType) -> Callable[[int], pa.DataType]:
@@ -57,6 +69,11 @@ def _numeric(typmod: int) -> pa.DataType:
     if modifier is None or not 0 <= modifier[1] <= modifier[0] <= 38:
         return pa.string()
     return pa.decimal128(*modifier)
+
+
+def _money(typmod: int) -> pa.DataType:
+    # PostgreSQL's money has no modifier: this one is the caller's, see `named`. 10 is the most that cash.c prints.
+    return pa.decimal128(19, typmod) if 0 <= typmod <= 10 else pa.string()
 
 
 INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
@@ -93,7 +110,7 @@ TYPES: tuple[PgType, ...] = (
     PgType(705, 0, "unknown", "text", _string),
     PgType(718, 719, "circle", "circle", _string),
     PgType(774, 775, "macaddr8", "macaddr8", _string),
-    PgType(790, 791, "money", "money", _string),
+    PgType(790, 791, "money", "money", _money),
     PgType(829, 1040, "macaddr", "macaddr", _string),
     PgType(869, 1041, "inet", "inet", _string),
     PgType(1042, 1014, "bpchar", "text", _string),
@@ -157,12 +174,21 @@ RANGES: tuple[RangeType, ...] = (
 )
 
 _BY_NAME: Mapping[str, PgType] = {item.name: item for item in (*TYPES, *NAMED)}
+_ARRAY_OIDS: Mapping[int, int] = {
+    **{item.oid: item.array_oid for item in TYPES},
+    **{item.oid: item.array_oid for item in RANGES},
+    **{item.multirange_oid: item.multirange_array_oid for item in RANGES},
+    22: 1006,
+    30: 1013,
+}
 
 
 def scalar(name: str, typmod: int = -1) -> Decoding:
     """How a scalar type is decoded; KeyError where there is no such type."""
     item = _BY_NAME[name]
     arrow = item.arrow(typmod)
+    if item.codec == "money" and pa.types.is_decimal(arrow):
+        return Decoding("money_decimal", arrow, item.oid, arrow.precision, arrow.scale)
     if item.codec != "numeric":
         return Decoding(item.codec, arrow, item.oid, delimiter=item.delimiter)
     if not pa.types.is_decimal(arrow):
@@ -172,7 +198,8 @@ def scalar(name: str, typmod: int = -1) -> Decoding:
 
 def array_of(element: Decoding) -> Decoding:
     """How an array is decoded."""
-    return Decoding("array", pa.list_(element.arrow), element=element, delimiter=element.delimiter)
+    oid = _ARRAY_OIDS.get(element.oid, 0)
+    return Decoding("array", pa.list_(element.arrow), oid, element=element, delimiter=element.delimiter)
 
 
 def range_of(bound: Decoding) -> Decoding:
@@ -194,29 +221,94 @@ def multirange_of(item: Decoding) -> Decoding:
     return Decoding("multirange", pa.list_(item.arrow), element=item)
 
 
+def as_text(decoding: Decoding) -> Decoding:
+    """How the same type is decoded to a string column: PostgreSQL's own text form, whatever the form of the payload.
+
+    Binary values are printed as by PostgreSQL 12 and later with ISO dates, postgres intervals, UTC, hexadecimal bytea
+    and the shortest floats; text stays as it was sent. A type that is a string column anyway stays as it is.
+    """
+    if decoding.arrow == pa.string():
+        return decoding
+    element = None if decoding.element is None else as_text(decoding.element)
+    fields = tuple(as_text(field) for field in decoding.fields)
+    return replace(decoding, codec=decoding.codec + "_text", arrow=pa.string(), element=element, fields=fields)
+
+
+# date, time, timestamp, timestamptz, interval, numeric: they have infinities, NaN or 24:00:00.
+_PARTIAL = frozenset({1082, 1083, 1114, 1184, 1186, 1700})
+
+
+def _is_partial(decoding: Decoding) -> bool:
+    # A string holds all values of its type, and so does a float of a numeric.
+    exact = decoding.arrow == pa.string() or pa.types.is_floating(decoding.arrow)
+    return decoding.oid in _PARTIAL and not exact
+
+
+def is_partial(decoding: Decoding) -> bool:
+    """Whether PostgreSQL has values of the type that the Arrow type has not, arrays of more dimensions among them."""
+    parts = (decoding.element, *decoding.fields)
+    if decoding.arrow == pa.string():
+        return False
+    return decoding.codec == "array" or _is_partial(decoding) or any(part and is_partial(part) for part in parts)
+
+
+def clamped(decoding: Decoding) -> Decoding:
+    """How the same type is decoded where values past the Arrow type's range are to be the nearest one in it.
+
+    These are the lowest and the highest value that both PostgreSQL and the Arrow type have: 4714-11-24 BC, and
+    5874897-12-31 of a date or 294247-01-10 04:00:54.775807 of a timestamp; 23:59:59.999999; nines of a numeric; an
+    interval whose fields are all at their ends. Elements of arrays and bounds of ranges are clamped too.
+    """
+    if _is_partial(decoding):
+        return replace(decoding, codec="clamped", element=decoding)
+    element = None if decoding.element is None else clamped(decoding.element)
+    return replace(decoding, element=element, fields=tuple(clamped(field) for field in decoding.fields))
+
+
+def composite_of(fields: Iterable[tuple[str, Decoding]]) -> Decoding:
+    """How a composite of named fields is decoded."""
+    names, decodings = zip(*fields, strict=True)
+    arrow = pa.struct([(name, decoding.arrow) for name, decoding in zip(names, decodings, strict=True)])
+    return Decoding("composite", arrow, fields=decodings)
+
+
+def numeric_as_float8() -> Decoding:
+    """How a numeric is decoded to the nearest float8."""
+    return Decoding("numeric_float8", pa.float64(), NUMERIC_OID)
+
+
 def named(name: str, typmod: int = -1) -> Decoding | None:
-    """How the type of a name is decoded: "int4", "int4[]", "_int4", "numeric(12,2)" goes by its modifier."""
+    """How the type of a name is decoded: "int4", "int4[]", "_int4"; "numeric(12,2)" goes by its modifier.
+
+    "money(2)" is money of two digits behind the point, which only the server's lc_monetary knows: a decimal in both
+    forms. Plain "money" is text as the server printed it, and in binary a fault.
+    """
     if name.endswith("[]") or name.startswith("_"):
         element = named(name[:-2] if name.endswith("[]") else name[1:], typmod)
         return None if element is None else array_of(element)
     if name in _BY_NAME:
         return scalar(name, typmod)
+    if money := re.fullmatch(r"money\((\d|10)\)", name):
+        return scalar("money", int(money[1]))
+    if name == "record":
+        return RECORD
     for item in RANGES:
         if name == item.name:
-            return range_of(scalar(item.bound))
+            return replace(range_of(scalar(item.bound)), oid=item.oid)
         if name == item.name.replace("range", "multirange"):
-            return multirange_of(range_of(scalar(item.bound)))
+            return replace(multirange_of(range_of(scalar(item.bound))), oid=item.multirange_oid)
     special = {
         "hstore": Decoding("hstore", pa.map_(pa.string(), pa.string())),
         "vector": Decoding("vector", pa.list_(pa.float32()), element=scalar("float4")),
         "halfvec": Decoding("halfvec", pa.list_(pa.float32()), element=scalar("float4")),
-        "int2vector": Decoding("spaced", pa.list_(pa.int16()), element=scalar("int2")),
-        "oidvector": Decoding("spaced", pa.list_(pa.int64()), element=scalar("oid")),
+        "int2vector": Decoding("spaced", pa.list_(pa.int16()), 22, element=scalar("int2")),
+        "oidvector": Decoding("spaced", pa.list_(pa.int64()), 30, element=scalar("oid")),
     }
     return special.get(name)
 
 
 OPAQUE = Decoding("opaque", pa.string())
+ENUM = Decoding("text", pa.string())
 
 
 def _by_oid() -> dict[int, str]:
@@ -230,3 +322,16 @@ def _by_oid() -> dict[int, str]:
 
 
 NAME_BY_OID: Mapping[int, str] = _by_oid()
+
+
+def _record() -> Decoding:
+    fields = []
+    for oid, name in sorted(NAME_BY_OID.items()):
+        decoding = named(name)
+        if decoding is not None:
+            fields.append(replace(as_text(decoding), oid=oid))
+    return Decoding("record", pa.string(), fields=tuple(fields))
+
+
+# A composite whose fields nobody describes: in binary, each carries its type's OID.
+RECORD = _record()

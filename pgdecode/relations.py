@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from pgdecode.messages import Relation, Type
-from pgdecode.pgtypes import FIRST_USER_OID, NAME_BY_OID, OPAQUE, Decoding, named
+from pgdecode.overrides import Overrides
+from pgdecode.pgtypes import FIRST_USER_OID, NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, is_partial
 
 META_COLUMNS = ("_op", "_xid", "_old_type", "_old", "_unchanged", "_error")
+UNREPRESENTABLE = ("error", "null", "clamp", "text")
 
 
 def type_name(type_id: int, type_messages: Mapping[int, Type]) -> str | None:
@@ -24,39 +26,52 @@ def decodings(
     relation: Relation,
     types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Type] = (),
+    unrepresentable: str = "error",
+    columns: Mapping[str, str] | None = None,
 ) -> list[Decoding]:
     """How each column of a relation is decoded; a type that nobody describes is text.
 
     Raises
     ------
     ValueError
-        If `types` names a PostgreSQL type that there is none of.
+        If `types` or `columns` names a type that there is none of, or asks for a conversion that there is none of; if
+        `columns` names a column that the relation has not; if `unrepresentable` is none of `UNREPRESENTABLE`.
     """
+    if unrepresentable not in UNREPRESENTABLE:
+        raise ValueError(f"unrepresentable is one of {UNREPRESENTABLE}, not {unrepresentable!r}")
+    overrides = Overrides(types, columns)
     known = {message.type_id: message for message in type_messages}
-    said = dict(types or {})
-    found = []
-    for column in relation.columns:
-        message = known.get(column.type_id)
-        override = said.get(column.type_id)
-        if override is None and message is not None:
-            override = said.get(f"{message.namespace}.{message.name}")
-        name = override or type_name(column.type_id, known)
-        decoding = named(name, column.type_modifier) if name else None
-        if decoding is None and override:
-            raise ValueError(f"types names {override!r}, which is no type that pgdecode knows")
-        found.append(decoding or OPAQUE)
-    return found
+    unknown = set(overrides.columns) - {column.name for column in relation.columns}
+    if unknown:
+        raise ValueError(f"columns names {sorted(unknown)}, which relation {relation.name!r} has not")
+    found = [overrides.decoding(column, known.get(column.type_id)) or OPAQUE for column in relation.columns]
+    return [_holding(decoding, unrepresentable) for decoding in found]
+
+
+def _holding(decoding: Decoding, unrepresentable: str) -> Decoding:
+    """Add to a decoding what becomes of values that its Arrow type has not."""
+    if unrepresentable == "text" and is_partial(decoding):
+        return as_text(decoding)
+    return clamped(decoding) if unrepresentable == "clamp" else decoding
 
 
 def row_schema(
-    relation: Relation, types: Mapping[str | int, str] | None = None, type_messages: Iterable[Type] = ()
+    relation: Relation,
+    types: Mapping[str | int, str] | None = None,
+    type_messages: Iterable[Type] = (),
+    unrepresentable: str = "error",
+    columns: Mapping[str, str] | None = None,
 ) -> pa.Schema:
     """Arrow schema of `decode_rows`: the columns about the row, then one per table column, its type in the metadata.
+
+    Parameters are those of `decode_rows`. `pg:type` is the source type's name or OID, `pg:typmod` its modifier,
+    whatever `types` and `columns` make of it; `pg:form` is "text" where the column is a string only because of
+    `unrepresentable="text"`.
 
     Raises
     ------
     ValueError
-        If the relation repeats a column name, or has one that a column about the row bears.
+        If the relation repeats a column name, or has one that a column about the row bears; as `decodings` does.
     """
     names = [column.name for column in relation.columns]
     taken = set(names) & set(META_COLUMNS)
@@ -64,9 +79,13 @@ def row_schema(
         raise ValueError(f"relation {relation.relation_id} has columns that cannot stand side by side: {names}")
     known = {message.type_id: message for message in type_messages}
     fields = []
-    for column, decoding in zip(relation.columns, decodings(relation, types, known.values()), strict=True):
+    usual = decodings(relation, types, known.values(), columns=columns)
+    chosen = decodings(relation, types, known.values(), unrepresentable, columns)
+    for column, plain, decoding in zip(relation.columns, usual, chosen, strict=True):
         described = type_name(column.type_id, known) or str(column.type_id)
         metadata = {"pg:type": described, "pg:typmod": str(column.type_modifier)}
+        if decoding.arrow != plain.arrow:
+            metadata["pg:form"] = "text"
         fields.append(pa.field(column.name, decoding.arrow, metadata=metadata))
     meta = [
         pa.field("_op", pa.string()),

@@ -13,6 +13,7 @@ from pgdecode.inputs import payload_parts
 from pgdecode.limits import Limits
 from pgdecode.messages import Relation, Type
 from pgdecode.relations import decodings, row_schema
+from pgdecode.settings import settings_of, under
 
 _LIMITS = Limits()
 
@@ -22,7 +23,10 @@ def decode_rows(
     relation: Relation,
     *,
     types: Mapping[str | int, str] | None = None,
+    columns: Mapping[str, str] | None = None,
     type_messages: Iterable[Type] = (),
+    encoding: str = "UTF8",
+    datestyle: str = "ISO",
     mode: str = "FAILFAST",
     unrepresentable: str = "error",
     limits: Limits = _LIMITS,
@@ -36,15 +40,43 @@ def decode_rows(
         Inserts, updates and deletes of `relation`, streamed or not. Null rows give null rows.
     relation : Relation
         The columns' names, types and modifiers, as the stream sent them: `decode` gives one.
-    types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
-        What types are that the stream does not describe: {"public.price": "numeric"}.
+    types : mapping of OID or a type's name to a PostgreSQL type, optional
+        What types are that the stream does not describe; keys are OIDs, or names as the Type messages give them:
+        {"public.mood": "enum", "public.address": "(street text, zip int4, geo point)", 20001: "numeric(12,2)"}. A
+        type is written as in SQL, with modifiers and `[]`: "timestamp(3) with time zone", "varchar(10)[]". A composite
+        written out becomes a struct, and may name others of `types`; "record" keeps it as text, also in binary if its
+        fields are of built-in types. The stream gives a domain the name of its base type, so that it goes by its OID;
+        an array of a type is known by its element, or by itself, "public.mood[]".
+        A key may also be a built-in type, for all columns of it: {"numeric": "numeric(20,4)"}. That converts: numeric
+        to another numeric (a value that does not fit exactly is unrepresentable) or to "float8" (the nearest one), all
+        types to "text" (PostgreSQL's own text form), arrays by their elements; {"money": "money(2)"} says how many
+        digits of money are its fraction, which its binary form does not tell. Other conversions are a ValueError.
+    columns : mapping of a column's name to a PostgreSQL type, optional
+        The same for one column, before `types`: {"price": "numeric(20,4)"}.
     type_messages : iterable of Type, optional
         The stream's Type messages: they give domains, hstore, citext and pgvector their meaning by name.
+    encoding : str
+        The capturing session's client_encoding, by PostgreSQL's name: "LATIN1", "WIN1252", "EUC_JP", "SJIS"
+        (`encodings.CODECS` has all). The server converts text to it, in the binary form too; here it becomes UTF-8
+        again, before anything else is made of it. What the encoding has no character for is a fault, never a
+        replacement; under "SQL_ASCII" that is all that is not ASCII. Of a binary hstore the server sends lengths from
+        before its conversion, so that only ASCII can be read; xml in binary keeps the encoding that the server
+        declares in it.
+    datestyle : str
+        The capturing session's DateStyle as SHOW prints it: "SQL, DMY", "Postgres, MDY", "German, DMY". It changes the
+        text form of dates and timestamps, alone or in arrays, ranges and composites. The other styles than ISO
+        abbreviate the time zone of a timestamptz: only numbers, UTC and GMT tell an offset, others are
+        `UndecodableZone`.
     mode : {"FAILFAST", "PERMISSIVE"}
         Raise on the first bad row or value; or null the row, where the message is malformed, or the one value, and
         say why in `_error`.
-    unrepresentable : {"error", "null"}
-        What to make of a value that PostgreSQL has and the Arrow type has not: NaN in a decimal, infinity in a date.
+    unrepresentable : {"error", "null", "clamp", "text"}
+        What to make of a value that PostgreSQL has and the Arrow type has not: NaN in a decimal, infinity in a date,
+        24:00:00, year 294276, more than one dimension of an array. "null" leaves it out without a word. "clamp" takes
+        the lowest or the highest value that both have (`pgtypes.clamped` lists them), also for an array's elements
+        and a range's bounds; NaN and dimensions are neither low nor high, and remain an error. "text" makes a string
+        column of every column whose type has such values: dates, times, timestamps, intervals, numeric(p, s), arrays,
+        and ranges of these. It holds PostgreSQL's own text (`pgtypes.as_text`), and `pg:form` in its metadata says so.
     limits : Limits
         Sizes past which a payload is refused.
     strict_flags : bool
@@ -53,10 +85,19 @@ def decode_rows(
     Returns
     -------
     pa.RecordBatch
-        One row per payload; the schema is `relations.row_schema(relation, types, type_messages)`. `_op` is insert,
+        One row per payload; the schema is `relations.row_schema` with the same arguments. `_op` is insert,
         update or delete; the table's columns hold the new values, or for a delete the old ones that were sent. A
         TOAST value that an update did not send is filled from the old row where that has it; otherwise it is null,
         and its column's name is in `_unchanged`. Timestamps are microseconds, UTC where the type has a zone.
+
+    Notes
+    -----
+    Text needs no other setting of the capturing session declared. IntervalStyle and bytea_output show in the text
+    itself: no text means two intervals in two styles. TimeZone is in each timestamptz. With extra_float_digits below 1
+    a server writes floats with fewer digits than they have (before PostgreSQL 12 also by default): they decode to the
+    number that was written, and the largest, rounded up, are out of range. All these leave the binary form alone.
+
+    Names in Relation and Type messages are in client_encoding as well; `decode` takes them in UTF-8 alone.
 
     Raises
     ------
@@ -67,22 +108,21 @@ def decode_rows(
     """
     if mode not in ("FAILFAST", "PERMISSIVE"):
         raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
-    if unrepresentable not in ("error", "null"):
-        raise ValueError(f'unrepresentable is "error" or "null", not {unrepresentable!r}')
     known = list(type_messages)
-    schema = row_schema(relation, types, known)
+    schema = row_schema(relation, types, known, unrepresentable, columns)
+    settings = settings_of(encoding, datestyle)
     source = Source(payload_parts(payloads))
     rows = Rows(
         source,
         relation.relation_id,
         [column.name for column in relation.columns],
-        decodings(relation, types, known),
+        [under(settings, item) for item in decodings(relation, types, known, unrepresentable, columns)],
         limits,
         strict_flags,
         mode == "PERMISSIVE",
         unrepresentable == "null",
     )
-    meta, columns, told = rows.run()
+    meta, values, told = rows.run()
     texts = pa.array([told.get(row) for row in range(source.n_rows)], pa.string()) if told else None
     errors = pa.nulls(source.n_rows, pa.string()) if texts is None else texts
-    return pa.RecordBatch.from_arrays([*meta, errors, *columns], schema=schema)
+    return pa.RecordBatch.from_arrays([*meta, errors, *values], schema=schema)

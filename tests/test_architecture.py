@@ -16,11 +16,13 @@ PACKAGE = ROOT / "pgdecode"
 
 # Each room may import those of the lines above it. Command-line rooms share one line's rank and are checked as a tree.
 ORDER = [
-    {"errors", "lsn", "limits", "messages"},
+    {"errors", "lsn", "limits", "messages", "encodings"},
     {"schemas", "pgtypes"},
+    {"typenames", "settings"},
+    {"overrides"},
     {"relations"},
     {"_fault"},
-    {"_memory", "_cursor", "_utf8"},
+    {"_memory", "_cursor", "_utf8", "_charset"},
     {"_sink", "_column"},
     {"_codec"},
     {"_codecs"},
@@ -98,7 +100,7 @@ def test_only_spark_udfs_imports_pyspark(path: Path) -> None:
     assert not {name for name in python_imports(path) if name.split(".")[0] in ("pyspark", "pandas")}
 
 
-@pytest.mark.parametrize("name", ["errors", "lsn", "limits", "messages"])
+@pytest.mark.parametrize("name", ["errors", "lsn", "limits", "messages", "encodings"])
 def test_the_tables_need_the_standard_library_alone(name: str) -> None:
     tops = {module.split(".")[0] for module in python_imports(PACKAGE / f"{name}.py")}
     assert tops <= set(sys.stdlib_module_names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import struct
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from printer import calendar, clock, interval, moment, offset
 
 from pgdecode._codecs.registry import decode_values
 from pgdecode.errors import DecodeError
@@ -60,94 +60,6 @@ def expected(pg_type: str, raw: bytes) -> Any:
     moved = number + (EPOCH_DAYS if pg_type == "date" else EPOCH_DAYS * DAY)
     infinite = number in (2 ** (bits - 1) - 1, -(2 ** (bits - 1)))
     return "NOT_REPRESENTABLE" if infinite or moved >= 2 ** (bits - 1) else moved
-
-
-def calendar(days: int) -> tuple[str, str]:
-    """YYYY-MM-DD and an era of days since 1970-01-01, by Python's calendar moved by whole cycles of 400 years."""
-    cycles, rest = divmod(days + datetime.date(1970, 1, 1).toordinal() - 1, 146097)
-    date = datetime.date.fromordinal(rest + 1)
-    year = date.year + 400 * cycles
-    return f"{year if year > 0 else 1 - year:04}-{date.month:02}-{date.day:02}", "" if year > 0 else " BC"
-
-
-def seconds(us: int, width: int = 2) -> str:
-    whole, fraction = divmod(us, 1_000_000)
-    return f"{whole:0{width}}" + (f".{fraction:06}".rstrip("0") if fraction else "")
-
-
-def clock(us: int, width: int = 2) -> str:
-    return f"{us // 3_600_000_000:0{width}}:{us // 60_000_000 % 60:02}:{seconds(us % 60_000_000)}"
-
-
-def offset(east: int) -> str:
-    parts = [abs(east) // 3600, abs(east) // 60 % 60, abs(east) % 60]
-    while len(parts) > 1 and parts[-1] == 0:
-        parts.pop()
-    return ("-" if east < 0 else "+") + ":".join(f"{part:02}" for part in parts)
-
-
-def moment(us: int, east: int | None = None) -> str:
-    days, us = divmod(us + (east or 0) * 1_000_000, DAY)
-    date, era = calendar(days)
-    return f"{date} {clock(us)}{'' if east is None else offset(east)}{era}"
-
-
-def split(number: int, *sizes: int) -> list[int]:
-    """Split into parts that all have the number's sign, as C's division does."""
-    parts = []
-    for size in sizes:
-        part = abs(number) // size
-        number_left = abs(number) % size
-        parts.append(part if number >= 0 else -part)
-        number = number_left if number >= 0 else -number_left
-    return [*parts, number]
-
-
-def interval(months: int, days: int, us: int, style: str) -> str:
-    """Print an interval as the documentation's section 8.5.5 describes its four styles."""
-    year, month = split(months, 12)
-    hour, minute, second = split(us, 3_600_000_000, 60_000_000)
-    sign = "-" if us < 0 else ""
-    if style == "postgres":
-        parts, negative = [], False
-        for number, unit in ((year, "year"), (month, "mon"), (days, "day")):
-            if number:
-                parts.append(f"{'+' if negative and number > 0 else ''}{number} {unit}{'' if number == 1 else 's'}")
-                negative = number < 0
-        if us or not parts:
-            parts.append(f"{sign or ('+' if negative else '')}{clock(abs(us))}")
-        return " ".join(parts)
-    if style == "postgres_verbose":
-        fields = [(year, "year"), (month, "mon"), (days, "day"), (hour, "hour"), (minute, "min")]
-        shown = [(number, str(abs(number)), unit) for number, unit in fields if number]
-        if second:
-            shown.append((second, seconds(abs(second), 1), "sec"))
-        if not shown:
-            return "@ 0"
-        ago = shown[0][0] < 0
-        words = []
-        for number, text, unit in shown:
-            turned = (number < 0) != ago
-            # -1 is a plural, but of seconds it is none.
-            plural = text != "1" or (turned and unit != "sec")
-            words.append(f"{'-' if turned else ''}{text} {unit}{'s' if plural else ''}")
-        return "@ " + " ".join(words) + (" ago" if ago else "")
-    if style == "iso_8601":
-        date = "".join(f"{n}{unit}" for n, unit in ((year, "Y"), (month, "M"), (days, "D")) if n)
-        time = "".join(f"{n}{unit}" for n, unit in ((hour, "H"), (minute, "M")) if n)
-        time += f"{sign}{seconds(abs(second), 1)}S" if second else ""
-        return f"P{date}T{time}" if time else f"P{date}" if date else "PT0S"
-    fields_of = [months, days, us]
-    negative, positive = min(fields_of) < 0, max(fields_of) > 0
-    if not negative and not positive:
-        return "0"
-    if (negative and positive) or (months and (days or us)):
-        signs = ["-" if field < 0 else "+" for field in fields_of]
-        return f"{signs[0]}{abs(year)}-{abs(month)} {signs[1]}{abs(days)} {signs[2]}{clock(abs(us), 1)}"
-    lead = "-" if negative else ""
-    if months:
-        return f"{lead}{abs(year)}-{abs(month)}"
-    return lead + (f"{abs(days)} " if days else "") + clock(abs(us), 1)
 
 
 def recorded() -> list[dict[str, Any]]:

@@ -8,9 +8,12 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from writer import binary_numeric
 
 from pgdecode._codecs.registry import decode_values
+from pgdecode.pgtypes import numeric_as_float8
 
 N = 1_000_000
 
@@ -136,21 +139,31 @@ def test_random_numerics_decode_exactly_in_both_forms(precision: int, scale: int
         array.validate(full=True)
 
 
-def binary_numeric(negative: bool, whole: str, fraction: str) -> bytes:
-    """Write a numeric as numeric_send does: groups of four digits around the point, without zero groups at the ends."""
-    whole = whole.lstrip("0")
-    padded = "0" * (-len(whole) % 4) + whole + fraction + "0" * (-len(fraction) % 4)
-    groups = [int(padded[i : i + 4]) for i in range(0, len(padded), 4)]
-    weight = (len(whole) + 3) // 4 - 1
-    while groups and groups[0] == 0:
-        groups.pop(0)
-        weight -= 1
-    while groups and groups[-1] == 0:
-        groups.pop()
-    head = (len(groups), weight if groups else 0, 0x4000 if negative else 0, len(fraction))
-    return b"".join(
-        [
-            *(number.to_bytes(2, "big", signed=number < 0) for number in head),
-            *(group.to_bytes(2, "big") for group in groups),
-        ]
-    )
+def test_random_numerics_as_float8_are_what_python_reads_in_both_forms(rng: random.Random) -> None:
+    texts, raws = [], []
+    for i in range(N // 5):
+        # Up to 40 digits around the point; every thousandth has more than any float8 needs.
+        whole = str(rng.getrandbits(rng.randrange(1, 134 if i % 1000 else 4000)))
+        fraction = f"{rng.getrandbits(133):040}"[: rng.randrange(41)] + ("0" * 900 + "1" if i % 1000 == 1 else "")
+        negative = rng.random() < 0.5 and bool((whole + fraction).strip("0"))
+        texts.append(f"{'-' if negative else ''}{whole}{'.' if fraction else ''}{fraction}".encode())
+        raws.append(binary_numeric(negative, whole, fraction))
+    texts, wanted = in_range(texts, np.array([float(text) for text in texts]))
+    for values, binary in ((texts, False), (raws, True)):
+        found = decode_values(numeric_as_float8(), values, binary=binary, unrepresentable="null")
+        numbers = found.drop_null()
+        assert_same_bits(numbers.filter(pc.not_equal(numbers, 0)), wanted, texts)
+
+
+def test_numerics_halfway_between_two_float8s_are_rounded_exactly_in_binary(rng: random.Random) -> None:
+    texts, raws = [], []
+    for _ in range(5000):
+        # 54 bits, the last of them set, times a power of two: halfway. One more in a digit far behind, or less.
+        middle = (rng.getrandbits(53) | 1 << 53 | 1) * 2 ** rng.randrange(0, 900)
+        whole = str(middle)
+        for digits, fraction in ((whole, ""), (whole, "0" * 850 + "1"), (str(middle - 1), "9" * 850)):
+            texts.append(f"{digits}.{fraction}".encode())
+            raws.append(binary_numeric(False, digits, fraction))
+    wanted = np.array([float(text) for text in texts])
+    for values, binary in ((texts, False), (raws, True)):
+        assert_same_bits(decode_values(numeric_as_float8(), values, binary=binary), wanted, texts)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_codecs_exactness import binary_numeric
+from writer import binary_numeric
 
 from pgdecode._codecs.registry import decode_values
 from pgdecode.errors import DecodeError

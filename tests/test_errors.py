@@ -200,7 +200,7 @@ def error_of(decode: Callable[[], object]) -> DecodeError:
 
 
 def test_each_class_has_a_code_of_its_own() -> None:
-    assert len({cls.code for cls in CLASSES}) == len(CLASSES) == 26
+    assert len({cls.code for cls in CLASSES}) == len(CLASSES) == 27
 
 
 def test_each_class_is_public_and_a_value_error() -> None:
@@ -211,9 +211,9 @@ def test_each_class_is_public_and_a_value_error() -> None:
 
 def test_each_class_is_provoked_by_a_test() -> None:
     provoked = {param.values[0].cls for param in FAULTS}
-    # Those of rows and their values are provoked in test_rows.
+    # Those of rows and their values are provoked in test_rows and test_settings.
     of_rows = {errors.ArityMismatch, errors.OtherRelation, errors.NotARow, errors.UnknownType}
-    of_values = {errors.WrongSize, errors.UndeclaredSetting, errors.Unrepresentable}
+    of_values = {errors.WrongSize, errors.UndeclaredSetting, errors.UndecodableZone, errors.Unrepresentable}
     assert provoked == set(CLASSES) - of_rows - of_values - {errors.BatchTooLarge}  # that one has a test of its own
 
 

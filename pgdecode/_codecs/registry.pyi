@@ -9,7 +9,7 @@ class CodecTree:
     def __init__(self, decoding: Decoding) -> None: ...
 
 def decode_values(
-    pg_type: str,
+    pg_type: str | Decoding,
     values: Iterable[bytes | None],
     *,
     binary: bool,

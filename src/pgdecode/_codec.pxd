@@ -3,6 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
+from pgdecode._charset cimport Charset
 from pgdecode._column cimport Column
 from pgdecode._fault cimport FaultCode
 
@@ -17,7 +18,18 @@ cdef struct Codec:
     Decoder from_text
     Decoder from_binary
     const Codec *element   # of an array, range, multirange or vector; NULL elsewhere
+    const Codec *fields    # of a composite in order; of a record all types that its fields may have, ascending by OID
+    size_t n_fields
     int32_t precision      # of a decimal
     int32_t scale
     uint32_t oid           # of the type, for what names it in its binary form
     uint8_t delimiter      # between the elements of an array of it: a comma, but a semicolon for box
+    bint declared          # the caller says what it is: a domain, whose OID is not that of its base type, passes for it
+    int style              # of dates that are not written in style ISO: as datestyles numbers them
+    Charset *charset       # of the text in the binary form; NULL where that is UTF-8
+
+
+cdef inline bint is_of_type(const Codec *codec, uint32_t oid) noexcept nogil:
+    """Whether the OID that a container sends with an element or field is what was to be expected of it."""
+    # FirstNormalObjectId, access/transam.h: an OID from there on is a type of the database's own.
+    return codec.oid == 0 or codec.oid == oid or (codec.declared and oid >= 16384)

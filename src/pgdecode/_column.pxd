@@ -112,6 +112,14 @@ cdef inline FaultCode put_bytes(Column *column, const uint8_t *bytes, size_t len
     return code if code != OK else end_bytes(column)
 
 
+cdef inline void reopen(Column *column) noexcept nogil:
+    """Take the end off the last item of text, so that more can be added to it."""
+    column.n -= 1
+    if column.valid.size:
+        column.valid.size -= 1
+    column.ends.size -= sizeof(int32_t)
+
+
 cdef inline FaultCode end_list(Column *column) noexcept nogil:
     """End a list: its items are what has been appended to the child since the list before."""
     cdef FaultCode code = put_end(column, column.children[0].n)

@@ -28,6 +28,7 @@ CLASSES = (
     errors.WrongSize,
     errors.UnknownType,
     errors.UndeclaredSetting,
+    errors.UndecodableZone,
     errors.Unrepresentable,
     errors.Unrepresentable,
     errors.Unrepresentable,
@@ -45,8 +46,11 @@ HINTS = (
     "; it looks zstd-compressed",
 )
 
-# Of BadValue where it is about a tuple's value, which sets `expected` to -1.
-OF_VALUES = "{field} has {seen} bytes that are no value of its type"
+# Of faults that are about a tuple's value, which sets `expected` to -1.
+OF_VALUES = {
+    FAULT_BAD_VALUE: "{field} has {seen} bytes that are no value of its type",
+    FAULT_ENCODING: "{field} has bytes that are no text in the declared encoding (encoding=, UTF8 if it is not said)",
+}
 
 
 cdef str printable(int64_t byte):
@@ -62,7 +66,7 @@ cdef object error_of(const Fault *fault, tuple labels, bint with_row):
     cls = CLASSES[<int>fault.code]
     field = "payload" if fault.label < 0 else labels[fault.label].format(column=fault.column)
     # A value's own bytes are never shown, so that only their number is left to say.
-    wording = OF_VALUES if fault.code == FAULT_BAD_VALUE and fault.expected < 0 else cls.wording
+    wording = OF_VALUES.get(<int>fault.code, cls.wording) if fault.expected < 0 else cls.wording
     detail = wording.format(
         field=field, expected=fault.expected, seen=fault.seen, byte=printable(fault.seen & 0xFF)
     )

@@ -44,6 +44,14 @@ cdef inline uint8_t *write_decimal(uint8_t *at, uint64_t number) noexcept nogil:
     return at
 
 
+cdef inline uint8_t *write_padded(uint8_t *at, uint64_t number, uint64_t smallest) noexcept nogil:
+    """Write a number with zeros in front of one below `smallest`, a power of ten: as many digits as that has."""
+    while smallest > 1 and number < smallest:
+        at = write_byte(at, c"0")
+        smallest //= 10
+    return write_decimal(at, number)
+
+
 cdef inline uint8_t hex_digit(unsigned int nibble, uint8_t a) noexcept nogil:
     """The digit for 0 to 15; `a` is the letter for ten, which settles the case."""
     return <uint8_t>(c"0" + nibble if nibble < 10 else a + nibble - 10)

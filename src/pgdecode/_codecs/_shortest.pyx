@@ -1,9 +1,10 @@
-"""The text that PostgreSQL 12 and later write for a float8: the shortest decimal that reads back as the same value.
+"""The text that PostgreSQL 12 and later write for floats: the shortest decimal that reads back as the same value.
 
-The server's Ryu (common/d2s.c) differs from other shortest forms in one rule, kept here: a decimal exactly halfway
-between two doubles is never written, so 1e23 is 9.999999999999999e+22. Digits are found in two ways. Most values
-people write have at most 15 digits, and one division proves it; for the rest, free-format printing with exact integers
-(Steele and White 1990, Burger and Dybvig 1996), whose intermediate numbers are bounded by a double's range.
+The server's Ryu (common/d2s.c, common/f2s.c) differs from other shortest forms in one rule, kept here: a decimal
+exactly halfway between two floats is never written, so 1e23 is 9.999999999999999e+22. Digits are found in two ways.
+Most values people write have at most 15 digits, or 6 as a float4, and one division proves it; for the rest, free-format
+printing with exact integers (Steele and White 1990, Burger and Dybvig 1996), whose intermediate numbers are bounded by
+a double's range.
 """
 
 from libc.stddef cimport size_t
@@ -11,13 +12,15 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from pgdecode._codecs._rendering cimport MAX_DIGITS, write_byte, write_decimal
+from pgdecode._codecs.wide cimport TENS
 from pgdecode._fault cimport rarely
 
 cdef enum:
     # 2^1074 (the smallest double's denominator) times 2^2, or 2^1024 times 10, and up to 31 bits to align: 1109 bits.
     LIMBS = 36
-    FIXED_FROM = -4  # exponents written without an e; common/d2s.c, to_chars
-    FIXED_BELOW = 15
+    FIXED_FROM = -4  # exponents written without an e, up to the number of digits that are always kept
+    DOUBLE_DIGITS = 15  # common/d2s.c, to_chars
+    SINGLE_DIGITS = 6   # common/f2s.c, to_chars
 
 cdef struct Natural:
     int n  # limbs in use, none of them a leading zero
@@ -206,8 +209,18 @@ cdef Decimal exact_digits(uint64_t mantissa, int exponent, bint at_power) noexce
     return decimal
 
 
-cdef bint few_digits(double value, int log10, Decimal *decimal) noexcept nogil:
-    """Whether a decimal of at most 15 digits reads back as the value; it is then the only one, so the shortest.
+cdef inline bint reads_back(double read, double value, int n_most) noexcept nogil:
+    """Whether a decimal, to which `read` is the nearest double, has the value as the nearest number of its type."""
+    cdef uint64_t bits = 0
+    if n_most == DOUBLE_DIGITS:
+        return read == value
+    # A double halfway between two float4 does not tell on which side of it the decimal lies.
+    memcpy(&bits, &read, 8)
+    return <double><float>read == value and bits & 0x1FFFFFFF != 0x10000000
+
+
+cdef bint few_digits(double value, int log10, int n_most, Decimal *decimal) noexcept nogil:
+    """Whether a decimal of at most `n_most` digits reads back as the value; it is then the only one, so the shortest.
 
     No such decimal is a middle between two doubles, which takes 54 bits.
     """
@@ -223,14 +236,14 @@ cdef bint few_digits(double value, int log10, Decimal *decimal) noexcept nogil:
         for _i in range(-log10 - 1):
             power *= 10
         log10 += value * power >= 1
-    places = 14 - log10
+    places = n_most - 1 - log10
     power = 1
     # Powers of ten up to 10^22 are exact, so that the division below is rounded once, as reading the decimal is.
     for _i in range(places):
         power *= 10
     digits = <uint64_t>(value * power + 0.5)
     rounded = <double>digits
-    if digits >= <uint64_t>1000000000000000 or rounded / power != value:
+    if digits >= TENS[n_most] or not reads_back(rounded / power, value, n_most):
         return False
     while digits % 10 == 0:
         digits //= 10
@@ -240,13 +253,13 @@ cdef bint few_digits(double value, int log10, Decimal *decimal) noexcept nogil:
     return True
 
 
-cdef uint8_t *write_layout(uint8_t *at, Decimal decimal) noexcept nogil:
-    """Write the digits as printf's %g would lay them out with 15 digits: fixed, or with an exponent of two or more."""
+cdef uint8_t *write_layout(uint8_t *at, Decimal decimal, int n_most) noexcept nogil:
+    """Write digits as printf's %g of `n_most` digits would lay them out: fixed, or with an exponent of two or more."""
     cdef uint8_t[MAX_DIGITS] digits
     cdef int n = <int>(write_decimal(digits, decimal.digits) - digits)
     cdef int leading = decimal.exponent + n - 1
     cdef int i, _i
-    if FIXED_FROM <= leading < FIXED_BELOW:
+    if FIXED_FROM <= leading < n_most:
         if leading < 0:
             at = write_byte(write_byte(at, c"0"), c".")
             for _i in range(-leading - 1):
@@ -269,34 +282,65 @@ cdef uint8_t *write_layout(uint8_t *at, Decimal decimal) noexcept nogil:
     return write_decimal(at, leading)
 
 
+cdef size_t write_shortest(
+    uint8_t *text, double value, bint negative, uint64_t fraction, int biased, int n_bits, int n_most
+) noexcept nogil:
+    """Write a magnitude that is finite and not 0, of a type with `n_bits` of stored fraction and digits always kept.
+
+    The value is mantissa * 2^exponent; a subnormal has the smallest exponent and no implied bit.
+    """
+    cdef int bias = 1023 if n_most == DOUBLE_DIGITS else 127
+    cdef int exponent = (biased if biased else 1) - bias - n_bits
+    cdef double below = 1e15 if n_most == DOUBLE_DIGITS else 1e6
+    cdef Decimal decimal
+    cdef uint8_t *at = text
+    if negative:
+        at = write_byte(at, c"-")
+    if rarely(not 1e-5 <= value < below) or not few_digits(
+        value, floor_log10_of_power_of_two(biased - bias), n_most, &decimal
+    ):
+        if biased:
+            decimal = exact_digits(fraction | <uint64_t>1 << n_bits, exponent, fraction == 0 and biased > 1)
+        else:
+            decimal = exact_digits(fraction, exponent, False)
+    return <size_t>(write_layout(at, decimal, n_most) - text)
+
+
+cdef size_t write_special(uint8_t *text, bint negative, bint infinite, bint nan) noexcept nogil:
+    """Write NaN, an infinity or 0."""
+    cdef uint8_t *at = text
+    if nan:
+        memcpy(at, b"NaN", 3)
+        return 3
+    if negative:
+        at = write_byte(at, c"-")
+    if infinite:
+        memcpy(at, b"Infinity", 8)
+        return <size_t>(at - text) + 8
+    return <size_t>(write_byte(at, c"0") - text)
+
+
 cdef size_t write_float8(uint8_t *text, double value) noexcept nogil:
     """Write a float8 as float8out does with extra_float_digits above 0; returns the length."""
     cdef uint64_t bits = 0
     cdef uint64_t fraction
-    cdef Decimal decimal
-    cdef uint8_t *at = text
-    cdef int biased, exponent
+    cdef int biased
     memcpy(&bits, &value, 8)
     biased = <int>(bits >> 52) & 0x7FF
     fraction = bits & ((<uint64_t>1 << 52) - 1)
-    if biased == 0x7FF and fraction:
-        memcpy(at, b"NaN", 3)
-        return 3
-    if bits >> 63:
-        at = write_byte(at, c"-")
-        value = -value
-    if biased == 0x7FF:
-        memcpy(at, b"Infinity", 8)
-        return <size_t>(at - text) + 8
-    if value == 0:
-        return <size_t>(write_byte(at, c"0") - text)
-    # The value is mantissa * 2^exponent; a subnormal has the smallest exponent and no implied bit.
-    exponent = (biased if biased else 1) - 1075
-    if rarely(not 1e-5 <= value < 1e15) or not few_digits(
-        value, floor_log10_of_power_of_two(biased - 1023), &decimal
-    ):
-        if biased:
-            decimal = exact_digits(fraction | <uint64_t>1 << 52, exponent, fraction == 0 and biased > 1)
-        else:
-            decimal = exact_digits(fraction, exponent, False)
-    return <size_t>(write_layout(at, decimal) - text)
+    if rarely(biased == 0x7FF or value == 0):
+        return write_special(text, bits >> 63, biased == 0x7FF, biased == 0x7FF and fraction)
+    return write_shortest(text, -value if bits >> 63 else value, bits >> 63, fraction, biased, 52, DOUBLE_DIGITS)
+
+
+cdef size_t write_float4(uint8_t *text, float value) noexcept nogil:
+    """Write a float4 as float4out does with extra_float_digits above 0; returns the length."""
+    cdef uint32_t bits = 0
+    cdef uint32_t fraction
+    cdef int biased
+    memcpy(&bits, &value, 4)
+    biased = <int>(bits >> 23) & 0xFF
+    fraction = bits & 0x7FFFFF
+    if rarely(biased == 0xFF or value == 0):
+        return write_special(text, bits >> 31, biased == 0xFF, biased == 0xFF and fraction)
+    return write_shortest(text, -value if bits >> 31 else value, bits >> 31, fraction, biased, 23, SINGLE_DIGITS)

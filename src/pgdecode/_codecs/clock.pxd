@@ -1,10 +1,30 @@
-"""Dates and times of day from digits, as PostgreSQL prints them: eight bytes at a time, without tables or loops."""
+"""Ranges of dates and times; both from digits, as PostgreSQL prints them: eight bytes at a time, without loops."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from pgdecode._cursor cimport be64
 from pgdecode._fault cimport rarely
+
+cdef extern from *:
+    """
+    /* The server's ranges (datatype/timestamp.h) since 2000-01-01: Julian day 0, which is 4714-11-24 BC, to before
+       5874898-01-01 for dates and before 294277-01-01 for timestamps. */
+    #define MIN_DAY (-2451545)
+    #define END_DATE 2145031949
+    #define END_TIMESTAMP_DAY 106751983
+    #define US_PER_DAY INT64_C(86400000000)
+    #define MIN_TIMESTAMP (MIN_DAY * US_PER_DAY)
+    #define END_TIMESTAMP (END_TIMESTAMP_DAY * US_PER_DAY)
+    #define UNIX_TO_POSTGRES_US INT64_C(946684800000000)
+    """
+    const int64_t MIN_DAY
+    const int64_t END_DATE
+    const int64_t END_TIMESTAMP_DAY
+    const int64_t US_PER_DAY
+    const int64_t MIN_TIMESTAMP
+    const int64_t END_TIMESTAMP
+    const int64_t UNIX_TO_POSTGRES_US  # 10957 days
 
 cdef enum:
     UNIX_TO_POSTGRES_DAYS = 10957    # 2000-01-01 - 1970-01-01

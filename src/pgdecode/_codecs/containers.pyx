@@ -9,18 +9,18 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from pgdecode._cursor cimport Cursor, be16, be32, bytes_left, take
-from pgdecode._codec cimport Codec
+from pgdecode._charset cimport to_utf8
+from pgdecode._codec cimport Codec, is_of_type
+from pgdecode._codecs.texts cimport check_text
 from pgdecode._column cimport Column, add_bytes, end_list, mark, put_bool, put_bytes, put_float, put_null
 from pgdecode._fault cimport (
     FAULT_BAD_VALUE,
-    FAULT_ENCODING,
     FAULT_UNKNOWN_TYPE,
     FAULT_UNREPRESENTABLE,
     FAULT_WRONG_SIZE,
     OK,
     FaultCode,
 )
-from pgdecode._utf8 cimport utf8_prefix
 
 cdef enum:
     # Children of a range's column, in the order of pgtypes.range_of.
@@ -29,25 +29,6 @@ cdef enum:
     LOWER_INCLUSIVE
     UPPER_INCLUSIVE
     EMPTY
-
-cdef enum RangeFlag:
-    # rangetypes.h
-    RANGE_EMPTY = 0x01
-    RANGE_LB_INC = 0x02
-    RANGE_UB_INC = 0x04
-    RANGE_LB_INF = 0x08
-    RANGE_UB_INF = 0x10
-
-cdef struct Token:
-    # One element of a container's text.
-    const uint8_t *text
-    size_t length
-    bint quoted
-
-
-cdef inline bint is_blank(uint8_t byte) noexcept nogil:
-    """array_isspace: what the server skips around elements."""
-    return byte == c" " or 9 <= byte <= 13
 
 
 cdef FaultCode unquote(Cursor *cursor, Column *scratch, bint doubled, Token *token) noexcept nogil:
@@ -218,7 +199,7 @@ cdef FaultCode array_from_binary(const uint8_t *value, size_t length, Column *ou
         return FAULT_WRONG_SIZE
     n_dimensions = be32(head)
     # An enum's or domain's elements carry an OID of their own; a built-in type's must be the one expected.
-    if n_dimensions > 6 or be32(head + 4) > 1 or (codec.element.oid and be32(head + 8) != codec.element.oid):
+    if n_dimensions > 6 or be32(head + 4) > 1 or not is_of_type(codec.element, be32(head + 8)):
         return FAULT_BAD_VALUE
     if n_dimensions == 0:
         return end_list(out) if cursor.at == cursor.end else FAULT_BAD_VALUE
@@ -427,10 +408,17 @@ cdef FaultCode multirange_from_binary(
 
 # -- hstore ----------------------------------------------------------------------------------------------------------
 
+cdef FaultCode put_client_text(
+    Column *column, const uint8_t *text, size_t length, const Codec *codec
+) noexcept nogil:
+    """Append text of a binary form, which is in client_encoding."""
+    cdef FaultCode code = to_utf8(codec.charset, &text, &length)
+    return put_text(column, text, length) if code == OK else code
+
+
 cdef FaultCode put_text(Column *column, const uint8_t *text, size_t length) noexcept nogil:
-    if utf8_prefix(text, length) != length:
-        return FAULT_ENCODING
-    return put_bytes(column, text, length)
+    cdef FaultCode code = check_text(text, length)
+    return put_bytes(column, text, length) if code == OK else code
 
 
 cdef FaultCode hstore_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
@@ -498,7 +486,7 @@ cdef FaultCode hstore_from_binary(const uint8_t *value, size_t length, Column *o
         text = take(&cursor, be32(p)) if p != NULL else NULL
         if text == NULL:
             return FAULT_BAD_VALUE
-        code = put_text(&pair.children[0], text, be32(p))
+        code = put_client_text(&pair.children[0], text, be32(p), codec)
         if code != OK:
             return code
         p = take(&cursor, 4)
@@ -510,7 +498,7 @@ cdef FaultCode hstore_from_binary(const uint8_t *value, size_t length, Column *o
             text = take(&cursor, be32(p))
             if text == NULL:
                 return FAULT_BAD_VALUE
-            code = put_text(&pair.children[1], text, be32(p))
+            code = put_client_text(&pair.children[1], text, be32(p), codec)
         if code == OK:
             code = mark(pair, 1)
         if code != OK:

@@ -1,12 +1,20 @@
 """date, time, timetz, timestamp and timestamptz: text of DateStyle ISO, and binary."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
 
 from pgdecode._codec cimport Codec
+from pgdecode._codecs.calendar cimport write_clock, write_offset
 from pgdecode._codecs.clock cimport (
+    END_DATE,
+    END_TIMESTAMP,
+    END_TIMESTAMP_DAY,
+    MIN_DAY,
+    MIN_TIMESTAMP,
     UNIX_TO_POSTGRES_DAYS,
+    UNIX_TO_POSTGRES_US,
+    US_PER_DAY,
     US_PER_SECOND,
     ZONE_LIMIT_SECONDS,
     clock_from_text,
@@ -28,26 +36,6 @@ from pgdecode._fault cimport (
     FaultCode,
     rarely,
 )
-
-cdef extern from *:
-    """
-    /* The server's ranges (datatype/timestamp.h) since 2000-01-01: Julian day 0, which is 4714-11-24 BC, to before
-       5874898-01-01 for dates and before 294277-01-01 for timestamps. */
-    #define MIN_DAY (-2451545)
-    #define END_DATE 2145031949
-    #define END_TIMESTAMP_DAY 106751983
-    #define US_PER_DAY INT64_C(86400000000)
-    #define MIN_TIMESTAMP (MIN_DAY * US_PER_DAY)
-    #define END_TIMESTAMP (END_TIMESTAMP_DAY * US_PER_DAY)
-    #define UNIX_TO_POSTGRES_US INT64_C(946684800000000)
-    """
-    const int64_t MIN_DAY
-    const int64_t END_DATE
-    const int64_t END_TIMESTAMP_DAY
-    const int64_t US_PER_DAY
-    const int64_t MIN_TIMESTAMP
-    const int64_t END_TIMESTAMP
-    const int64_t UNIX_TO_POSTGRES_US  # 10957 days
 
 cdef enum:
     # A zone can put the local date seven days past the range; further ones are refused before they could overflow.
@@ -173,45 +161,11 @@ cdef FaultCode time_from_binary(const uint8_t *value, size_t length, Column *out
     return put_int64(out, us)
 
 
-cdef inline size_t put_pair(uint8_t *text, size_t at, int64_t number) noexcept nogil:
-    text[at] = <uint8_t>(c"0" + number // 10)
-    text[at + 1] = <uint8_t>(c"0" + number % 10)
-    return at + 2
-
-
 cdef FaultCode put_timetz(Column *out, int64_t us, int64_t east) noexcept nogil:
     """Append a time of day with its offset as timetz_out prints it (EncodeTimeOnly, utils/adt/datetime.c)."""
     cdef uint8_t[TIMETZ_BYTES] text
-    cdef int64_t fraction = us % US_PER_SECOND
-    cdef int64_t seconds = us // US_PER_SECOND
-    cdef int64_t unit = US_PER_SECOND // 10
-    cdef size_t n = put_pair(text, 0, seconds // 3600)
-    text[n] = c":"
-    n = put_pair(text, n + 1, seconds // 60 % 60)
-    text[n] = c":"
-    n = put_pair(text, n + 1, seconds % 60)
-    if fraction:
-        text[n] = c"."
-        n += 1
-        while fraction:
-            text[n] = <uint8_t>(c"0" + fraction // unit)
-            fraction %= unit
-            unit //= 10
-            n += 1
-    text[n] = c"-" if east < 0 else c"+"
-    n += 1
-    seconds = -east if east < 0 else east
-    if seconds >= 360000:
-        text[n] = c"1"
-        n += 1
-    n = put_pair(text, n, seconds // 3600 % 100)
-    if seconds % 3600:
-        text[n] = c":"
-        n = put_pair(text, n + 1, seconds // 60 % 60)
-    if seconds % 60:
-        text[n] = c":"
-        n = put_pair(text, n + 1, seconds % 60)
-    return put_bytes(out, text, n)
+    cdef uint8_t *at = write_offset(write_clock(text, <uint64_t>us), east)
+    return put_bytes(out, text, <size_t>(at - text))
 
 
 cdef FaultCode timetz_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:

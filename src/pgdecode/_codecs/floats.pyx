@@ -235,16 +235,10 @@ cdef uint64_t nearest_of_many(Literal *literal, bint single) noexcept nogil:
     return lower if nearest(word + 1, power, single) == lower else exactly(literal, lower, single)
 
 
-cdef inline FaultCode take_float(
-    const uint8_t *value, size_t length, bint single, uint64_t *bits
-) noexcept nogil:
-    """Read a float's text into its bits. Faults: BAD_VALUE, OUT_OF_RANGE for what rounds to infinity or to 0."""
+cdef inline FaultCode round_literal(Literal *literal, bint single, uint64_t *bits) noexcept nogil:
+    """Round a literal to a float's bits. Faults: OUT_OF_RANGE for what rounds to infinity or 0, which bits then is."""
     cdef Format format = format_of(single)
-    cdef Literal literal
-    cdef FaultCode code = scan_literal(value, length, &literal)
     cdef bint nonzero
-    if rarely(code != OK):
-        return code
     if rarely(literal.kind != KIND_FINITE):
         # A quiet NaN, as get_float8_nan makes it (utils/float.h).
         bits[0] = infinity(single) | <uint64_t>(literal.kind == KIND_NAN) << (format.bits - 1)
@@ -253,13 +247,26 @@ cdef inline FaultCode take_float(
             bits[0] = nearest(literal.word, literal.exponent - <int64_t>literal.n_fraction, single)
             nonzero = literal.word != 0
         else:
-            bits[0] = nearest_of_many(&literal, single)
+            bits[0] = nearest_of_many(literal, single)
             nonzero = literal.n_whole + literal.n_fraction != 0
         if rarely(bits[0] >= infinity(single) or bits[0] == 0 and nonzero):
             return FAULT_OUT_OF_RANGE
     if literal.negative:
         bits[0] |= <uint64_t>(format.infinite + 1) << format.bits
     return OK
+
+
+cdef FaultCode float8_of_literal(Literal *literal, uint64_t *bits) noexcept nogil:
+    return round_literal(literal, False, bits)
+
+
+cdef inline FaultCode take_float(
+    const uint8_t *value, size_t length, bint single, uint64_t *bits
+) noexcept nogil:
+    """Read a float's text into its bits. Faults: BAD_VALUE, OUT_OF_RANGE for what rounds to infinity or to 0."""
+    cdef Literal literal
+    cdef FaultCode code = scan_literal(value, length, &literal)
+    return code if rarely(code != OK) else round_literal(&literal, single, bits)
 
 
 cdef FaultCode float4_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:

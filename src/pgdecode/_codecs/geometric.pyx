@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 from pgdecode._codec cimport Codec
 from pgdecode._codecs._rendering cimport MAX_RENDERED
-from pgdecode._codecs._shortest cimport MAX_FLOAT8_TEXT, write_float8
+from pgdecode._codecs._shortest cimport MAX_FLOAT_TEXT, write_float8
 from pgdecode._codecs.texts cimport text_from_text
 from pgdecode._column cimport Column, add_bytes, end_bytes
 from pgdecode._cursor cimport be32, be64
@@ -48,7 +48,7 @@ cdef inline double float8_at(const uint8_t *value) noexcept nogil:
 
 cdef FaultCode add_numbers(Column *out, const uint8_t *numbers, size_t n) noexcept nogil:
     """Add float8 numbers, commas between."""
-    cdef uint8_t[MAX_FLOAT8_TEXT + 1] text
+    cdef uint8_t[MAX_FLOAT_TEXT + 1] text
     cdef size_t i
     cdef FaultCode code = OK
     for i in range(n):

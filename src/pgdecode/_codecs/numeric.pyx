@@ -47,20 +47,9 @@ cdef enum:
     NUMERIC_DSCALE_MAX = 0x3FFF
     NUMERIC_MAX_WHOLE = 131072  # digits before the point: 4 * (NUMERIC_WEIGHT_MAX + 1)
     NBASE = 10000
-    DEC_DIGITS = 4
     HEADER = 8                  # bytes: count, weight, sign, dscale
     MAX_TEXT = 67108864         # bytes: 64 MiB, the longest text taken
     N_BUFFER = 512              # bytes of text written at a time
-
-cdef struct Groups:
-    # A numeric in binary: groups of four digits without zero groups at either end, big-endian, unaligned.
-    Kind kind
-    bint negative
-    const uint8_t *digits
-    size_t n
-    int32_t weight          # of the first group: it counts NBASE**weight
-    int32_t dscale          # digits to show behind the point
-
 
 cdef FaultCode special_fault(Kind kind, bint negative) noexcept nogil:
     """The fault of NaN or an infinity in a decimal."""
@@ -206,6 +195,10 @@ cdef inline FaultCode take_groups(const uint8_t *value, size_t length, Groups *o
     elif rarely(bottom_of(out) < -out.dscale):
         return FAULT_BAD_VALUE
     return OK
+
+
+cdef FaultCode groups_of(const uint8_t *value, size_t length, Groups *out) noexcept nogil:
+    return take_groups(value, length, out)
 
 
 cdef inline int64_t bottom_of(const Groups *groups) noexcept nogil:

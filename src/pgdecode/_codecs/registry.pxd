@@ -1,10 +1,16 @@
 """Finds a codec by its name, and builds the codecs of nested types."""
 
+from pgdecode._charset cimport Charset
 from pgdecode._codec cimport Codec
 
 
 cdef class CodecTree:
-    """A codec with those of its elements, which stay where they are as long as this object."""
+    """A codec with those of its elements and fields, which stay where they are as long as this object."""
 
     cdef Codec codec
     cdef CodecTree element
+    cdef list trees     # of the fields
+    cdef Codec *fields
+    cdef Charset charset
+
+    cdef int keep_fields(self, tuple fields) except -1

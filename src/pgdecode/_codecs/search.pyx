@@ -4,6 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
+from pgdecode._charset cimport to_utf8
 from pgdecode._codec cimport Codec
 from pgdecode._codecs._rendering cimport MAX_DIGITS, MAX_RENDERED, write_byte, write_decimal
 from pgdecode._codecs.texts cimport text_from_text
@@ -45,11 +46,14 @@ cdef bint search_codec(str name, Codec *codec):
     return True
 
 
-cdef FaultCode add_lexeme(Column *out, const uint8_t *lexeme, size_t length) noexcept nogil:
+cdef FaultCode add_lexeme(Column *out, const uint8_t *lexeme, size_t length, const Codec *codec) noexcept nogil:
     """Add a lexeme between quotes, with quotes and backslashes in it twice. Faults: BAD_VALUE if long, ENCODING."""
     cdef uint8_t[2 * MAXSTRLEN + 2] text
     cdef uint8_t *at = text
     cdef size_t i
+    cdef FaultCode code = to_utf8(codec.charset, &lexeme, &length)
+    if rarely(code != OK):
+        return code
     if rarely(length > MAXSTRLEN):
         return FAULT_BAD_VALUE
     if rarely(utf8_prefix(lexeme, length) != length):
@@ -113,7 +117,7 @@ cdef FaultCode tsvector_from_binary(
             return FAULT_WRONG_SIZE
         code = add_bytes(out, b" ", i != 0)
         if code == OK:
-            code = add_lexeme(out, lexeme, n)
+            code = add_lexeme(out, lexeme, n, codec)
         if code != OK:
             return code
         n = be16(take(&cursor, 2))
@@ -156,7 +160,7 @@ cdef FaultCode add_reversed(Column *out, const uint8_t *text, size_t length) noe
     return code
 
 
-cdef FaultCode add_operand(Column *out, Cursor *cursor) noexcept nogil:
+cdef FaultCode add_operand(Column *out, Cursor *cursor, const Codec *codec) noexcept nogil:
     """Add an operand, reversed: weights in a byte, whether it is a prefix in one, the lexeme NUL-terminated."""
     cdef uint8_t[8] labels
     cdef uint8_t *at = labels
@@ -170,7 +174,7 @@ cdef FaultCode add_operand(Column *out, Cursor *cursor) noexcept nogil:
         return FAULT_WRONG_SIZE
     if rarely(flags[0] > 15):
         return FAULT_BAD_VALUE
-    code = add_lexeme(out, lexeme, n)
+    code = add_lexeme(out, lexeme, n, codec)
     if code != OK:
         return code
     if flags[0] or flags[1]:
@@ -221,7 +225,9 @@ cdef FaultCode end_operands(Column *out, Frame *frames, size_t *depth) noexcept 
     return code
 
 
-cdef FaultCode add_query(Column *out, Cursor *cursor, uint32_t count, Frame *frames) noexcept nogil:
+cdef FaultCode add_query(
+    Column *out, Cursor *cursor, uint32_t count, Frame *frames, const Codec *codec
+) noexcept nogil:
     """Add a query of at least one item, reversed; `frames` has room for as many as there are items in the bytes.
 
     Items come in prefix order, right operands first: read front to back, they give the text from its end.
@@ -241,7 +247,7 @@ cdef FaultCode add_query(Column *out, Cursor *cursor, uint32_t count, Frame *fra
         if rarely(item == NULL):
             return FAULT_WRONG_SIZE
         if item[0] == QI_VAL:
-            code = add_operand(out, cursor)
+            code = add_operand(out, cursor, codec)
             if code == OK:
                 code = end_operands(out, frames, &depth)
             if code != OK:
@@ -304,7 +310,7 @@ cdef FaultCode tsquery_from_binary(const uint8_t *value, size_t length, Column *
         if frames == NULL:
             return FAULT_NO_MEMORY
     if count:
-        code = add_query(out, &cursor, count, frames)
+        code = add_query(out, &cursor, count, frames, codec)
     if frames != near:
         free(frames)
     if code != OK:
