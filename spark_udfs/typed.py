@@ -31,7 +31,10 @@ def from_pgoutput(
     fields: Iterable[str] | None = None,
     mode: str = "FAILFAST",
     types: Mapping[str | int, str] | None = None,
+    columns: Mapping[str, str] | None = None,
     type_messages: Iterable[Any] = (),
+    encoding: str = "UTF8",
+    datestyle: str = "ISO",
     unrepresentable: str = "error",
     others: str = "error",
     years: str = "1-9999",
@@ -52,13 +55,14 @@ def from_pgoutput(
     mode : {"FAILFAST", "PERMISSIVE"}
         Fail the query at a bad row or value; or null the row, where the message is malformed, or the one value, and
         say why in the field `_error`.
-    types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
-        What types are that the stream does not describe: {"public.price": "numeric"}.
+    types, columns, encoding, datestyle
+        As of `pgdecode.decode_rows`: what types or columns are, {"public.price": "numeric"}, and the settings of the
+        capturing session.
     type_messages : iterable of Type or bytes, optional
         The stream's Type messages: they give domains, hstore, citext and pgvector their meaning by name.
-    unrepresentable : {"error", "null"}
-        What to make of a value that PostgreSQL has and the field's type has not: NaN in a decimal, infinity in a date,
-        and by `years` also a year that Python has not.
+    unrepresentable : {"error", "null", "clamp", "text"}
+        As of `decode_rows`: what to make of a value that PostgreSQL has and the field's type has not: NaN in a decimal,
+        infinity in a date, and by `years` also a year that Python has not.
     others : {"error", "null"}
         What to make of messages that are no rows of this relation: rows of other tables, and messages of other kinds.
         "error": they are bad rows. "null": a struct of nulls, as of a null payload; a malformed insert, update or
@@ -115,7 +119,10 @@ def from_pgoutput(
         fields=fields,
         mode=mode,
         types=types,
+        columns=columns,
         type_messages=type_messages,
+        encoding=encoding,
+        datestyle=datestyle,
         unrepresentable=unrepresentable,
         others=others,
         years=years,
