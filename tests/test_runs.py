@@ -20,6 +20,7 @@ import pgdecode
 from pgdecode._source import Source
 from pgdecode.changes import ChangeBuilder, ChangeDecoder
 from pgdecode.deliveries import Stretch
+from pgdecode.readings import Reading
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunDecoder, RunIndex, index_runs, stretches
 from pgdecode.transactions import Delivery, Follower, Options
 
@@ -69,7 +70,7 @@ def apart(payloads: Sequence[bytes], bounds: Sequence[int], size: int, options: 
     positions = [gap * at for at in range(len(payloads))]
     runs = runs_of(payloads, positions, bounds)
     index = indexed(payloads, positions, runs)
-    builder = ChangeBuilder(list(index.catalog), {}, {}, options)
+    builder = ChangeBuilder(list(index.catalog), {}, Reading(), options)
     rows = []
     for number, start, end in reversed(list(stretches(index, positions))):
         decoder = RunDecoder(index, number, options)
@@ -226,7 +227,7 @@ def test_a_catalog_describes_what_the_runs_do_not() -> None:
         [Run(10, 11), Run(12, 12, False)],
         catalog=catalog,
     )
-    builder = ChangeBuilder(list(index.catalog), {}, {}, Options())
+    builder = ChangeBuilder(list(index.catalog), {}, Reading(), Options())
     decoder = RunDecoder(index, 0, Options())
     rows = rows_of_delivery(builder, decoder.follow(pa.array(slot.payloads[:2]), pa.array([10, 11])))
     rows += rows_of_delivery(builder, decoder.finish())
