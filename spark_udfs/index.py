@@ -226,14 +226,14 @@ def _check_positions(found: pa.Table) -> None:
         raise ValueError(f"position {first} is negative")
 
 
-def _by_source(found: pa.Table) -> dict[Any, list[int]]:
+def _by_source(found: pa.Table) -> dict[Any, pa.Array]:
     """Places of each source's rows."""
     if "source" not in found.column_names:
-        return {None: list(range(len(found)))}
+        return {None: pa.array(range(len(found)), pa.int64())}
     places: dict[Any, list[int]] = {}
     for place, source in enumerate(found["source"].to_pylist()):
         places.setdefault(source, []).append(place)
-    return places
+    return {source: pa.array(numbers, pa.int64()) for source, numbers in places.items()}
 
 
 def _overlap(found: pa.Table) -> bool:
