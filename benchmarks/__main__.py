@@ -18,7 +18,7 @@ except ImportError as problem:
     # In a source tree the package lies beside this one, and comes before an installed copy.
     sys.exit(f"{problem}\nthe benchmarks need the compiled package and extras: python -m pip install -e '.[bench]'")
 
-from benchmarks import datasets, measure, plot, report
+from benchmarks import datasets, measure, plot, report, values
 from benchmarks.lines import LINES, Line
 
 PROGRAM = "python -m benchmarks"
@@ -50,19 +50,22 @@ def pattern(text: str) -> re.Pattern[str]:
         raise argparse.ArgumentTypeError(f"not a regular expression: {problem}") from problem
 
 
-def chosen_lines(data_set: str, only: re.Pattern[str] | None) -> list[Line]:
+def chosen_lines(data_set: str, kind: str, only: re.Pattern[str] | None) -> list[Line]:
     """Pick the lines that were asked for, and the baselines that they stand beside."""
-    wanted = [line for line in LINES if only is None or only.search(f"{data_set}: {line.name}")]
+    lines = [line for line in LINES if kind in line.kinds]
+    wanted = [line for line in lines if only is None or only.search(f"{data_set}: {line.name}")]
     names = {line.name for line in wanted} | {name for line in wanted for name in line.baselines}
-    return [line for line in LINES if line.name in names]
+    return [line for line in lines if line.name in names]
 
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
     """Measure what the options say."""
     machine = report.machine()  # first: the load average is not to be our own
     effort = measure.QUICK if options.quick else measure.FULL
-    plan = {recording: chosen_lines(recording.name, options.only) for recording in datasets.RECORDINGS}
+    plan = {known: chosen_lines(known.name, known.kind, options.only) for known in datasets.RECORDINGS}
+    types = {kind: chosen_lines(kind.name, datasets.VALUES, options.only) for kind in values.KINDS}
     n_steps = sum(len(lines) * (2 if effort.memory else 1) for lines in plan.values())
+    n_steps += sum(map(len, types.values()))
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     results: list[measure.Result] = []
@@ -85,6 +88,13 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
                 progress.advance(task, len(missing))
             results += found
             skipped += missing
+        for kind, lines in types.items():
+            if lines:
+                progress.update(task, description=kind.name)
+                n_values = options.rows or (values.QUICK_VALUES if options.quick else values.FULL_VALUES)
+                values_of = values.load_values(kind, n_values)
+                found, _ = measure.measure(values_of, lines, effort, lambda name: progress.advance(task))
+                results += found
     return report.Report(
         command=" ".join([PROGRAM, shlex.join(arguments)]).strip(),
         effort=effort.name,
@@ -107,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
         found = report.read_json(options.load) if options.load else run(options, arguments)
         if not found.lines:
             raise ValueError("no line matches --only")
-        report.print_table(found, table_console())
+        report.print_tables(found, table_console())
         if options.json:
             report.write_json(found, options.json)
         if options.readme:

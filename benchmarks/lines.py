@@ -15,11 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgdecode
-from benchmarks.baselines import CellWalk, MemoryRead, NoCompiler, library
-from benchmarks.datasets import DataSet
+from benchmarks.baselines import CellWalk, MemoryRead, NoCompiler, WideRows, library
+from benchmarks.datasets import MESSAGES, ROWS, VALUES, DataSet
+from benchmarks.values import ValueSet
+from pgdecode._codecs.registry import decode_values
 
 MEMORY_READ = "memory read"
 C_WALK = "C walk"
+C_ROWS = "C rows"
+CAST = "pyarrow cast"
+TEXT = "text"
+BINARY = "binary"
 PLAIN_PYTHON = "plain Python decoder"
 PYPGOUTPUT = "pypgoutput"
 TUPLES = ("kind", "relation_id", "old", "old_formats", "new", "new_formats")
@@ -44,7 +50,8 @@ class Line:
     `prepare` is not timed and returns what is. `verify` calls that once or more and compares all of its result with
     another source of the truth; `digest` makes something small of a result, which has to be the same each time.
     `missing` says why a line cannot run on a data set here, or None. `sample` is the number of messages a slow line is
-    tried on in a full run. `baselines` are the lines that run right before each repetition.
+    tried on in a full run. `baselines` are the lines that run right before each repetition. `kinds` are those of the
+    data sets that it is for.
     """
 
     name: str
@@ -55,6 +62,7 @@ class Line:
     missing: Callable[[DataSet], str | None] = can_run
     sample: int | None = None
     baselines: tuple[str, ...] = (MEMORY_READ, C_WALK)
+    kinds: tuple[str, ...] = (MESSAGES,)
 
 
 def require(data: DataSet, what: str, seen: int, expected: int) -> None:
@@ -160,6 +168,136 @@ def in_one_call(name: str, fields: Sequence[str] | None) -> Line:
     return Line(name, "pgdecode", lambda data: OneCall(data.payloads, fields), verify_batches, digest_batch)
 
 
+# Rows of one table
+
+
+@dataclass(frozen=True)
+class TypedRows:
+    """Batch after batch of one table's rows, as a reader of files or a Spark task does it."""
+
+    payloads: list[pa.BinaryArray]
+    relation: pgdecode.Relation
+
+    def decoded(self) -> Iterator[pa.RecordBatch]:
+        """Decode them as they are asked for."""
+        return (pgdecode.decode_rows(payloads, self.relation) for payloads in self.payloads)
+
+    def __call__(self) -> deque[pa.RecordBatch]:
+        """Decode them all and keep the last."""
+        return deque(self.decoded(), maxlen=1)
+
+
+def typed_rows(data: DataSet) -> TypedRows:
+    """Cut a table's rows into batches."""
+    assert data.relation is not None
+    return TypedRows([data.payloads.slice(at, BATCH_ROWS) for at in range(0, data.n_rows, BATCH_ROWS)], data.relation)
+
+
+def key_of(payload: bytes) -> int:
+    """Read the first column of the first tuple, an integer in text or binary, in plain Python."""
+    cell = payload[8:]
+    value = cell[5 : 5 + int.from_bytes(cell[1:5], "big")]
+    return int(value) if cell[:1] == b"t" else int.from_bytes(value, "big", signed=True)
+
+
+def verify_rows(data: DataSet, work: TypedRows) -> None:
+    """Compare the number of rows, of each operation, and the sum of the keys, with plain Python."""
+    payloads = data.payloads.to_pylist()
+    keys, counts = 0, dict.fromkeys(("insert", "update", "delete"), 0)
+    for batch in work.decoded():
+        keys += pc.sum(batch[work.relation.columns[0].name]).as_py()
+        for counted in pc.value_counts(batch["_op"]).to_pylist():
+            counts[counted["values"]] += counted["counts"]
+    for op, count in counts.items():
+        require(data, f"number of {op}s", count, sum(payload[0] == ord(op[0].upper()) for payload in payloads))
+    require(data, "sum of keys", keys, sum(map(key_of, payloads)))
+
+
+def without_wide_rows(data: DataSet) -> str | None:
+    """Why there is no loop in C for a table."""
+    if data.relation is None or data.relation.name != "wide":
+        return "it is written for the wide table"
+    return without_compiler(data)
+
+
+def verify_wide_rows(data: DataSet, work: WideRows) -> None:
+    """Compare what the loop in C writes with what pgdecode decodes."""
+    require(data, "number of rows", work(), data.n_rows)
+    decoded = pgdecode.decode_rows(data.payloads, typed_rows(data).relation)
+    n_values = 0
+    for name, column in work.columns().items():
+        same = pc.sum(pc.equal(column, decoded[name])).as_py() or 0
+        require(data, f"number of equal values of {name}", same, data.n_rows - decoded[name].null_count)
+        n_values += same
+    require(data, "number of values", work.n_values(), n_values)
+
+
+def digest_rows(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    """Row count and length of all texts of the one batch that was kept."""
+    (batch,) = result
+    return batch.num_rows, sum(pc.sum(pc.binary_length(c)).as_py() or 0 for c in batch if pa.types.is_string(c.type))
+
+
+# Values of one type
+
+
+@dataclass(frozen=True)
+class Values:
+    """A column of cells in one format."""
+
+    data: ValueSet
+    binary: bool
+
+    def __call__(self) -> pa.Array:
+        """Decode them."""
+        forms = self.data.binaries if self.binary else self.data.payloads
+        return decode_values(self.data.name, forms, binary=self.binary, typmod=self.data.typmod)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The same by pyarrow, from its own array of strings."""
+
+    data: ValueSet
+
+    def __call__(self) -> pa.Array:
+        """Cast them."""
+        return pc.cast(self.data.to_cast, self.data.expected.type)
+
+
+def without_cast(data: DataSet) -> str | None:
+    """Why there is nothing to compare with."""
+    return None if isinstance(data, ValueSet) and data.to_cast is not None else "pyarrow has no cast from its text"
+
+
+def values_in(binary: bool) -> Callable[[DataSet], Work]:
+    """Make a line's `prepare` for a format."""
+
+    def prepare(data: DataSet) -> Work:
+        assert isinstance(data, ValueSet)
+        return Values(data, binary)
+
+    return prepare
+
+
+def prepare_cast(data: DataSet) -> Work:
+    """Make the cast ready."""
+    assert isinstance(data, ValueSet)
+    return Cast(data)
+
+
+def verify_values(data: DataSet, work: Values | Cast) -> None:
+    """Compare all values with those that the forms were made from."""
+    found, expected = work(), work.data.expected
+    require(data, "number of values", len(found), len(expected))
+    require(data, "number of right values", pc.sum(pc.equal(found, expected)).as_py() or 0, len(expected))
+
+
+def digest_values(found: pa.Array) -> tuple[int, int]:
+    """Count values and nulls."""
+    return len(found), found.null_count
+
+
 # Decoders of one message
 
 
@@ -255,8 +393,8 @@ def without_pypgoutput(data: DataSet) -> str | None:
 
 
 LINES = (
-    Line(MEMORY_READ, "baseline", MemoryRead, verify_read, int, without_compiler),
-    Line(C_WALK, "baseline", CellWalk, verify_walk, int, without_compiler),
+    Line(MEMORY_READ, "baseline", MemoryRead, verify_read, int, without_compiler, kinds=(MESSAGES, ROWS)),
+    Line(C_WALK, "baseline", CellWalk, verify_walk, int, without_compiler, kinds=(MESSAGES, ROWS)),
     in_batches("envelope", None),
     in_batches("envelope, tuples", TUPLES),
     in_batches("envelope, kind and relation", ("kind", "relation_id")),
@@ -265,6 +403,19 @@ LINES = (
     one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
     one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
     one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),
+    Line(C_ROWS, "baseline", WideRows, verify_wide_rows, int, without_wide_rows, kinds=(ROWS,)),
+    Line(
+        "typed rows",
+        "pgdecode",
+        typed_rows,
+        verify_rows,
+        digest_rows,
+        baselines=(MEMORY_READ, C_WALK, C_ROWS),
+        kinds=(ROWS,),
+    ),
+    Line(CAST, "baseline", prepare_cast, verify_values, digest_values, without_cast, None, (), (VALUES,)),
+    Line(TEXT, "pgdecode", values_in(False), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
+    Line(BINARY, "pgdecode", values_in(True), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
 )
 # Too slow to run before every repetition of another line: compared by median rates of the same run.
 SLOW_BASELINES = (PLAIN_PYTHON, PYPGOUTPUT)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
-from benchmarks.datasets import DataSet
+from benchmarks.datasets import MESSAGES, DataSet
 from benchmarks.lines import LINES, SLOW_BASELINES, Line, Work, WrongResult
 
 
@@ -47,6 +47,7 @@ class Result:
     spread: float = 0.0
     ratios: dict[str, float] = field(default_factory=dict)
     peak_bytes: int | None = None
+    kind: str = MESSAGES
 
     def summarise(self) -> None:
         """Fill the figures from the seconds; `spread` is the distance of the quartiles over the median."""
@@ -75,7 +76,7 @@ class Runner:
         self.data = data.sample(max(1, line.sample // effort.sample_divisor)) if line.sample else data
         self._work: Work = line.prepare(self.data)
         self._digest: Any = None
-        self.result = Result(data.name, line.name, line.group, self.data.n_rows, self.data.n_bytes, [])
+        self.result = Result(data.name, line.name, line.group, self.data.n_rows, self.data.n_bytes, [], kind=data.kind)
         self.pairs: dict[str, list[float]] = {}
 
     def warm_up(self) -> None:

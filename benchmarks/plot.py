@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.datasets import MESSAGES
 from benchmarks.report import Report, scaled
 
 if TYPE_CHECKING:
@@ -21,17 +22,22 @@ def write_plot(report: Report, path: Path) -> None:
     ------
     ImportError
         Without matplotlib.
+    ValueError
+        Of a report without whole recordings.
     """
     # No window is opened: the figure is made without pyplot, and so without a display.
     from matplotlib.figure import Figure
 
-    families = list(dict.fromkeys(name.partition(".")[0] for name in report.data_sets()))
-    names = list(dict.fromkeys(line.line for line in report.lines))
+    lines = [line for line in report.lines if line.kind == MESSAGES]
+    if not lines:
+        raise ValueError("the plot is of whole recordings, and none was measured")
+    families = list(dict.fromkeys(line.data_set.partition(".")[0] for line in lines))
+    names = list(dict.fromkeys(line.line for line in lines))
     figure = Figure(figsize=(6.4 * len(families), 1.6 + 0.5 * len(names)), layout="constrained")
     panels = figure.subplots(1, len(families), sharex=True, sharey=True, squeeze=False)[0]
     for panel, family in zip(panels, families, strict=True):
         draw_panel(panel, report, family, names)
-    rates = [line.messages_per_second for line in report.lines]
+    rates = [line.messages_per_second for line in lines]
     panels[0].set_xscale("log")
     panels[0].set_xlim(min(rates) / 2, max(rates) * 6)  # room for the numbers
     panels[0].set_yticks(range(len(names)), names)

@@ -19,12 +19,25 @@ from rich.table import Table
 
 import pgdecode
 from benchmarks.baselines import FLAGS, compiler_version
-from benchmarks.lines import C_WALK, MEMORY_READ, PLAIN_PYTHON, PYPGOUTPUT
+from benchmarks.datasets import VALUES
+from benchmarks.lines import BINARY, C_ROWS, C_WALK, CAST, MEMORY_READ, PLAIN_PYTHON, PYPGOUTPUT, TEXT
 from benchmarks.measure import Result, Skipped
 
 BEGIN = "<!-- figures: begin, written by python -m benchmarks --readme -->"
 END = "<!-- figures: end -->"
-HEADINGS = ("", "messages/s", "GB/s", "of read", "of C walk", "x Python", "x pypgoutput", "spread", "peak MB")
+HEADINGS = (
+    "",
+    "messages/s",
+    "GB/s",
+    "of read",
+    "of C walk",
+    "of C rows",
+    "x Python",
+    "x pypgoutput",
+    "spread",
+    "peak MB",
+)
+VALUE_HEADINGS = ("values/s", TEXT, BINARY, CAST, "text / cast", "binary / cast", "spread")
 DROPPED_FIRST = ("spread", "GB/s", "of read", "peak MB", "x Python")  # on a narrow terminal
 STYLES = {"baseline": "dim", "pgdecode": "green"}
 
@@ -40,8 +53,16 @@ class Report:
     skipped: list[Skipped]
 
     def data_sets(self) -> list[str]:
-        """Names in the order measured."""
-        return list(dict.fromkeys(line.data_set for line in self.lines))
+        """Names in the order measured, those of types left out."""
+        return list(dict.fromkeys(line.data_set for line in self.messages()))
+
+    def messages(self) -> list[Result]:
+        """Lines that count messages."""
+        return [line for line in self.lines if line.kind != VALUES]
+
+    def types(self) -> list[str]:
+        """Types of which values were decoded, in the order measured."""
+        return list(dict.fromkeys(line.data_set for line in self.lines if line.kind == VALUES))
 
     def of(self, data_set: str) -> list[Result]:
         """Lines of one data set."""
@@ -112,6 +133,7 @@ def cells(line: Result) -> list[str]:
         f"{line.gigabytes_per_second:.3g}",
         percent(ratios.get(MEMORY_READ)),
         percent(ratios.get(C_WALK)),
+        percent(ratios.get(C_ROWS)),
         times(ratios.get(PLAIN_PYTHON)),
         times(ratios.get(PYPGOUTPUT)),
         percent(line.spread),
@@ -149,17 +171,39 @@ def notes(report: Report) -> list[str]:
     return found + [f"no {line} on {', '.join(names)}: {why}" for (line, why), names in reasons.items()]
 
 
-def print_table(report: Report, console: Console) -> None:
-    """Print the table, with as many columns as there is room for, and below it what it is of."""
-    shown = shown_columns(report.lines)
+def value_cells(report: Report, pg_type: str) -> list[str]:
+    """Texts of a type under VALUE_HEADINGS; the spread is the larger one of both formats."""
+    lines = {line.line: line for line in report.of(pg_type)}
+    rates = [scaled(lines[name].messages_per_second) if name in lines else "" for name in (TEXT, BINARY, CAST)]
+    decoded = [lines[name] for name in (TEXT, BINARY) if name in lines]
+    ratios = [times(lines[name].ratios.get(CAST)) if name in lines else "" for name in (TEXT, BINARY)]
+    return [pg_type, *rates, *ratios, percent(max((line.spread for line in decoded), default=None))]
+
+
+def print_tables(report: Report, console: Console) -> None:
+    """Print a table of messages and one of values, and below them what they are of."""
+    if report.messages():
+        console.print(fitting_table(report, console))
+    if report.types():
+        table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for at, heading in enumerate(VALUE_HEADINGS):
+            table.add_column(heading, justify="left" if at == 0 else "right", no_wrap=True)
+        for pg_type in report.types():
+            table.add_row(*value_cells(report, pg_type))
+        console.print(table)
+    for note in [*notes(report), caption(report)]:
+        console.print(note, style="dim", highlight=False, markup=False)
+
+
+def fitting_table(report: Report, console: Console) -> Table:
+    """Make the table of messages, with as many columns as there is room for."""
+    shown = shown_columns(report.messages())
     table = make_table(report, shown)
     for dropped in map(HEADINGS.index, DROPPED_FIRST):
         if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
             shown = [at for at in shown if at != dropped]
             table = make_table(report, shown)
-    console.print(table)
-    for note in [*notes(report), caption(report)]:
-        console.print(note, style="dim", highlight=False, markup=False)
+    return table
 
 
 def make_table(report: Report, shown: Sequence[int]) -> Table:
@@ -177,14 +221,17 @@ def make_table(report: Report, shown: Sequence[int]) -> Table:
 
 
 def markdown(report: Report) -> str:
-    """Write the same table for a README."""
-    shown = shown_columns(report.lines)
+    """Write the same tables for a README."""
+    shown = shown_columns(report.messages())
     rows = [[HEADINGS[at] for at in shown], ["---" if at == 0 else "---:" for at in shown]]
     for name in report.data_sets():
         rows.append([f"**{name}**", *("" for _ in shown[1:])])
         rows += [[row[at] for at in shown] for row in map(cells, report.of(name))]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return "\n\n".join([table, "\n".join(f"- {note}" for note in [*notes(report), caption(report)])])
+    values = [list(VALUE_HEADINGS), ["---", *("---:" for _ in VALUE_HEADINGS[1:])]]
+    values += [value_cells(report, pg_type) for pg_type in report.types()]
+    tables = [rows] * bool(report.messages()) + [values] * bool(report.types())
+    parts = ["\n".join(f"| {' | '.join(row)} |" for row in table) for table in tables]
+    return "\n\n".join([*parts, "\n".join(f"- {note}" for note in [*notes(report), caption(report)])])
 
 
 def write_readme(report: Report, path: Path) -> None:

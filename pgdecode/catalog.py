@@ -239,10 +239,13 @@ class RelationCatalog:
                     builder.drop(stream)
             elif isinstance(message, StreamStop):
                 stream = None
-            elif isinstance(message, Relation):
-                builder.add(message, at, stream)
-            elif isinstance(message, Type):
-                builder.add_type(message, stream)
+            elif isinstance(message, Relation | Type):
+                # A block may lack its start, or its stop.
+                scope = None if message.xid is None else message.xid if stream is None else stream
+                if isinstance(message, Type):
+                    builder.add_type(message, scope)
+                else:
+                    builder.add(message, at, scope)
             elif isinstance(message, StreamCommit | StreamPrepare):
                 builder.publish(message.xid, at)
             elif isinstance(message, StreamAbort) and message.xid == message.subxid:
@@ -262,15 +265,14 @@ def _catalog_messages(messages: Any, position: Any) -> Iterator[tuple[int, Messa
             return
     payloads = payload_array(messages)
     positions = positions_of(position, len(payloads), 0)
-    decoder = MessageDecoder(fields=["kind"])
-    stream, first = False, 0
+    decoder = MessageDecoder(fields=["kind", "xid"])
+    first = 0
     for chunk in payloads.chunks:
-        kinds = decoder.decode(chunk).column("kind")
+        envelope = decoder.decode(chunk)
+        kinds, xids = envelope.column("kind"), envelope.column("xid")
         wanted = pc.indices_nonzero(pc.is_in(kinds, pa.array(_KINDS)))
         for row in wanted.to_pylist():
-            message = decode(chunk[row].as_py(), in_stream=stream)
-            stream = isinstance(message, StreamStart) or (stream and not isinstance(message, StreamStop))
-            yield positions[first + row].as_py(), message
+            yield positions[first + row].as_py(), decode(chunk[row].as_py(), in_stream=xids[row].is_valid)
         first += len(chunk)
 
 

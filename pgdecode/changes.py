@@ -119,6 +119,7 @@ class ChangeDecoder:
         self._given = catalog if state is None else None
         self._start = self._ledger.copy()
         self._layouts: dict[int, TextLayout] = {}
+        self._tables: dict[str, Table] = {}
         self._max_held_bytes = max_held_bytes
         # Files whose transactions are over.
         self._spent = {path_in(self._spill, name) for name in (state or {}).get("spent", ())}
@@ -151,7 +152,7 @@ class ChangeDecoder:
         other._start = self._start.copy()
         other._start.catalog.foresee(self._ledger.catalog.versions)
         other._ledger = other._start.copy()
-        other._layouts, other._spent = {}, set()
+        other._layouts, other._tables, other._spent = {}, {}, set()
         return other
 
     def decode(self, payloads: Any, position: Any = None) -> pa.RecordBatch:
@@ -289,7 +290,11 @@ class ChangeDecoder:
             raise KeyError(
                 f"no message has described {relation!r}; there are {', '.join(RelationCatalog(versions).names)}"
             )
-        return TableBuilder(Table(numbers.values(), self._reading), numbers, self._options)
+        found = list(numbers.values())
+        table = self._tables.get(relation)
+        if table is None or table.versions != found:
+            table = self._tables[relation] = Table(found, self._reading)
+        return TableBuilder(table, numbers, self._options)
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""

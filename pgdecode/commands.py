@@ -6,6 +6,8 @@ import functools
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from pgdecode.ordered import OrderedFiles, ordered_files
 from pgdecode.render import fields_to_decode, json_lines, printable
 from pgdecode.render_changes import change_lines
 from pgdecode.report import report_text
-from pgdecode.staging import staged
+from pgdecode.staging import scratch_folder, staged
 from pgdecode.summary import CHANGES, FIELDS, Summary
 from pgdecode.terminal import counted, progress, standard_output
 
@@ -118,14 +120,9 @@ def _write_catalog(target: Path, census: Census | None) -> None:
 )
 @options.payload
 @options.in_stream
-@options.position
-@options.uncommitted
-@options.types
-@options.catalog
+@options.changes
 @options.mode
-@click.pass_context
 def cat(
-    context: click.Context,
     path: Path,
     changes: bool,
     limit: int | None,
@@ -133,10 +130,8 @@ def cat(
     payload: str,
     in_stream: str,
     position: str | None,
-    include_uncommitted: bool,
-    types: dict[str | int, str],
-    catalog: Any,
     mode: str,
+    **of_changes: Any,
 ) -> None:
     r"""Print the messages in PATH, a Parquet file or a folder of them, as one JSON object each.
 
@@ -150,14 +145,15 @@ def cat(
     columns to PostgreSQL's text form, binary values too; a column that was not sent is not in them, and "unchanged"
     names those whose TOASTed value was not.
     """
+    context = click.get_current_context()
     lines: Iterator[list[str]]
     if changes:
         options.refuse(context, options.OF_MESSAGES, "messages")
         unknown = next((kind for kind in kinds if kind not in KINDS_OF_CHANGES), None)
         if unknown is not None:
             raise click.UsageError(f"--kind {unknown}: with --changes there are {', '.join(KINDS_OF_CHANGES)}")
-        asked = ChangeOptions(mode, include_uncommitted, types, catalog)
-        lines = _change_lines(ordered_files(path, payload, position), FileChanges(asked), kinds)
+        asked = options.asked_changes(mode, of_changes)
+        lines = _change_lines(ordered_files(path, payload, position), asked, kinds)
     else:
         options.refuse(context, options.OF_CHANGES, "--changes")
         lines = _message_lines(payload_files(path, payload), kinds, options.IN_STREAM[in_stream], mode)
@@ -171,13 +167,13 @@ def cat(
             left -= len(found[:left])
 
 
-def _change_lines(files: OrderedFiles, reader: FileChanges, kinds: tuple[str, ...]) -> Iterator[list[str]]:
+def _change_lines(files: OrderedFiles, asked: ChangeOptions, kinds: tuple[str, ...]) -> Iterator[list[str]]:
     """Render changes of these kinds, batch by batch."""
-    for batch in files.batches(CAT_BATCH_ROWS):
-        for _, rows in reader.decode(batch):
+    with scratch_folder() as spill:
+        reader = FileChanges(files, replace(asked, spill=spill))
+        found = (rows for batch in files.batches(CAT_BATCH_ROWS) for _, rows in reader.decode(batch))
+        for rows in chain(found, (rows for _, rows in reader.rest())):
             yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows)
-    for _, rows in reader.rest():
-        yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows)
 
 
 def _message_lines(

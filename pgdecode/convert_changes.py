@@ -40,7 +40,7 @@ def convert_changes(
 ) -> ChangeTotals:
     """Decode files to changes, or to the rows of tables.
 
-    Memory holds a batch of payloads and what it commits, and the payloads of transactions that are not decided yet.
+    Memory holds a batch of payloads and a piece of what it commits; transactions that are not decided yet go to files.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def convert_changes(
     PathError
         If no message describes a table.
     """
-    reader = FileChanges(options, relations)
+    reader = FileChanges(files, options, relations)
     schemas: dict[str | None, pa.Schema] = {None: CHANGES}
     if relations:
         for batch in files.batches(batch_rows):
@@ -82,7 +82,7 @@ def convert_changes(
         for name, schema in schemas.items():
             part = target if as_file else target / f"{part_name(name)}.{format}"
             layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
-            writers[name] = stack.enter_context(open_writer(part, format, schema, layout))
+            writers[name] = stack.enter_context(open_writer(part, format, schema, layout, len(schemas)))
         for batch in files.batches(batch_rows):
             for name, rows in reader.decode(batch):
                 writers[name](rows)

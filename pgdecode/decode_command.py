@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pgdecode.ordered import OrderedFiles, ordered_files
 from pgdecode.preview import first_lines
 from pgdecode.render import printable
 from pgdecode.report import size_text
-from pgdecode.staging import check_target, staged
+from pgdecode.staging import check_target, scratch_folder, staged
 from pgdecode.terminal import counted, fitting, progress, standard_output
 from pgdecode.writers import CHANGE_LAYOUT, FORMATS, TABLE_LAYOUT, Layout, message_layout
 
@@ -75,17 +75,13 @@ class Request:
     help="Decoded columns to write, in this order. Default: all but xid_basis. For messages.",
 )
 @options.in_stream
-@options.position
-@options.uncommitted
-@options.types
-@options.catalog
+@options.changes
+@options.unrepresentable
 @options.mode
 @click.option("--batch-rows", type=click.IntRange(min=1), metavar="N", help=f"Rows at a time. Default: {BATCH_ROWS}.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT, once the new output is complete.")
 @click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Then print the first N rows of OUT.")
-@click.pass_context
 def decode(
-    context: click.Context,
     source: Path,
     target: Path,
     messages: bool,
@@ -98,13 +94,12 @@ def decode(
     fields: tuple[str, ...],
     in_stream: str,
     position: str | None,
-    include_uncommitted: bool,
-    types: dict[str | int, str],
-    catalog: Any,
+    unrepresentable: str,
     mode: str,
     batch_rows: int | None,
     overwrite: bool,
     show: int,
+    **of_changes: Any,
 ) -> None:
     """Decode IN, a Parquet file or a folder of them, to OUT.
 
@@ -118,28 +113,31 @@ def decode(
     Changes and tables: IN is one sequence in slot order (see --position), and OUT has what its transactions commit,
     in the order in which to apply it. OUT is a file if it ends in .parquet, .jsonl or .csv; else, and always with
     several tables, a folder with "changes", or with a file for each table under its name. For tables IN is read
-    twice: all versions of a table must be known before its first row is written. Memory is constant but for
-    transactions that are still open, whose messages are kept until they end.
+    twice: all versions of a table must be known before its first row is written. Large transactions are kept in files
+    beside OUT until they end.
     """
+    context = click.get_current_context()
     if messages + changes + bool(tables) > 1:
         raise click.UsageError("--messages, --changes and --table: one of them")
     if changes or tables:
         options.refuse(context, options.OF_MESSAGES, "messages")
     else:
         options.refuse(context, options.OF_CHANGES, "--changes and --table")
+    if not tables:
+        options.refuse(context, ["unrepresentable"], "--table")
     if engine == "spark":
         options.refuse(context, ["batch_rows"], "--engine local")
     chosen = _format(target, format)
     request = Request(source, target, engine, chosen, payload, mode, batch_rows or BATCH_ROWS)
     begun = time.monotonic()
     if changes or tables:
+        asked = options.asked_changes(mode, of_changes, unrepresentable)
         files = ordered_files(source, payload, position)
         n_rows = files.n_rows
         layout = TABLE_LAYOUT if tables else CHANGE_LAYOUT
         check_target(target, source, overwrite=overwrite)
-        with staged(target) as hidden:
-            asked = ChangeOptions(mode, include_uncommitted, types, catalog)
-            done = _decode_changes(request, hidden, files, tables, asked)
+        with staged(target) as hidden, scratch_folder(target.parent) as spill:
+            done = _decode_changes(request, hidden, files, tables, replace(asked, spill=spill))
             written = _size(hidden)
     else:
         # Spark would not tell apart names that differ in case only.

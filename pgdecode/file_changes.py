@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,17 +14,25 @@ from pgdecode.catalog import RelationCatalog
 from pgdecode.changes import ChangeDecoder
 from pgdecode.errors import DecodeError
 from pgdecode.files import FileFault, PathError
-from pgdecode.ordered import OrderedBatch
+from pgdecode.ordered import OrderedBatch, OrderedFiles
+from pgdecode.readings import Reading
+from pgdecode.runs import AT_THE_ENDS, EVERYWHERE
+
+# Payloads of open transactions that stay in memory; the others go to files.
+_HELD_BYTES = 32 * 2**20
+# First bytes of the messages that tell transactions, streams and relations.
+_CONTROL = [bytes([tag]) for tag in EVERYWHERE + AT_THE_ENDS]
 
 
 @dataclass(frozen=True)
 class ChangeOptions:
-    """How changes are asked for, as of `ChangeDecoder`."""
+    """How changes are asked for, as of `ChangeDecoder`; what it spills goes to a folder that the caller clears."""
 
     mode: str = "FAILFAST"
     include_uncommitted: bool = False
-    types: Mapping[str | int, str] = field(default_factory=dict)
     catalog: RelationCatalog | None = None
+    reading: Reading = field(default_factory=Reading)
+    spill: Path | None = None
 
 
 class FileChanges:
@@ -31,6 +40,8 @@ class FileChanges:
 
     Parameters
     ----------
+    files : OrderedFiles
+        Where the batches are from.
     options : ChangeOptions
     relations : sequence of str
         Tables to decode, as "schema.table"; without any, the changes of all tables.
@@ -43,15 +54,26 @@ class FileChanges:
         Rows with an error, those left out too.
     """
 
-    def __init__(self, options: ChangeOptions, relations: Sequence[str] = ()) -> None:
+    def __init__(self, files: OrderedFiles, options: ChangeOptions, relations: Sequence[str] = ()) -> None:
         self.options = options
         self.relations = relations
         self.n_changes = 0
         self.n_bad = 0
         # Rows that are to be left out are counted here, so the decoder gives them.
         mode = "FAILFAST" if options.mode == "FAILFAST" else "PERMISSIVE"
+        catalog = options.catalog
+        if catalog is not None and files.position is None:
+            catalog = _from_before(catalog)
         self.decoder = ChangeDecoder(
-            catalog=options.catalog, mode=mode, include_uncommitted=options.include_uncommitted, types=options.types
+            catalog=catalog,
+            mode=mode,
+            include_uncommitted=options.include_uncommitted,
+            types=options.reading.types,
+            unrepresentable=options.reading.unrepresentable,
+            encoding=options.reading.encoding,
+            datestyle=options.reading.datestyle,
+            spill=options.spill,
+            max_held_bytes=_HELD_BYTES,
         )
 
     def follow(self, batch: OrderedBatch) -> None:
@@ -62,8 +84,11 @@ class FileChanges:
         FileFault
             In FAILFAST mode at a bad payload, which the text names.
         """
-        with _placed(batch):
-            self.decoder.follow(batch.payloads, batch.positions)
+        # Rows say nothing of relations, and those of open transactions would be kept.
+        first_bytes = pc.binary_slice(batch.payloads, 0, 1)
+        rows = pc.indices_nonzero(pc.is_in(first_bytes, pa.array(_CONTROL, first_bytes.type)))
+        with _placed(batch, rows):
+            self.decoder.follow(batch.payloads.take(rows), batch.positions.take(rows))
 
     def second_pass(self) -> dict[str | None, pa.Schema]:
         """Begin again, and give the schema of each table.
@@ -147,12 +172,21 @@ class FileChanges:
         return rows
 
 
+def _from_before(catalog: RelationCatalog) -> RelationCatalog:
+    """Let all versions come before payloads whose positions are only counted: they cannot be compared."""
+    return RelationCatalog(
+        replace(version, position=-1, visible_from=None if version.visible_from is None else -1) for version in catalog
+    )
+
+
 @contextmanager
-def _placed(batch: OrderedBatch) -> Iterator[None]:
-    """Turn a bad payload into a fault of its file."""
+def _placed(batch: OrderedBatch, rows: pa.Array | None = None) -> Iterator[None]:
+    """Turn a bad payload into a fault of its file; `rows` are the payloads of the batch that were decoded."""
     try:
         yield
     except DecodeError as error:
         # Changes of a transaction that goes on over several batches have lost their row.
-        where = f"rows from {batch.start}" if error.row is None else f"row {batch.start + error.row}"
+        where = f"rows from {batch.start}"
+        if error.row is not None:
+            where = f"row {batch.start + (error.row if rows is None else rows[error.row].as_py())}"
         raise FileFault(f"{batch.file.path}: {where}: {error.cell}") from error

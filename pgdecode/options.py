@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from pgdecode.batches import MODES
 from pgdecode.catalog import RelationCatalog
+from pgdecode.file_changes import ChangeOptions
 from pgdecode.files import PathError
-from pgdecode.pgtypes import named
+from pgdecode.readings import Reading
+from pgdecode.relations import UNREPRESENTABLE
+from pgdecode.typenames import declared
 
 IN_STREAM: dict[str, bool | str | None] = {"ordered": None, "auto": "auto", "true": True, "false": False}
 
@@ -45,10 +49,13 @@ def _types(context: click.Context, option: click.Parameter, values: Sequence[str
     for value in values:
         name, _, type = value.rpartition("=")
         if not name or not type:
-            raise click.BadParameter(f"{value!r} is not NAME=TYPE, such as public.price=numeric", context, option)
-        if named(type, -1) is None:
-            raise click.BadParameter(f"no type {type!r}", context, option)
+            raise click.BadParameter(f"{value!r} is not NAME=TYPE, such as public.price=numeric(12,2)", context, option)
         found[int(name) if name.isascii() and name.isdigit() else name] = type
+    try:
+        for type in found.values():
+            declared(type, found)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, option) from error
     return found
 
 
@@ -98,28 +105,68 @@ position = click.option(
     help="The column that tells the order of the messages, by integers that ascend. Default: seq or position, if there "
     "is one, else the order of the rows and of the files' names.",
 )
-uncommitted = click.option(
-    "--include-uncommitted",
-    is_flag=True,
-    help="Also changes that were rolled back (committed is false) or have no outcome (it is null). Rows of a table "
-    "then have no _commit_position.",
+_changes = (
+    position,
+    click.option(
+        "--include-uncommitted",
+        is_flag=True,
+        help="Also changes that were rolled back (committed is false) or have no outcome (it is null). Rows of a table "
+        "then have no _commit_position.",
+    ),
+    click.option(
+        "--catalog",
+        type=path,
+        metavar="FILE",
+        callback=_catalog,
+        help="Relations that the messages do not describe, since they begin mid-stream, as RelationCatalog.to_json or "
+        "'pgdecode inspect --write-catalog' wrote them.",
+    ),
+    click.option(
+        "--types",
+        multiple=True,
+        metavar="NAME=TYPE",
+        callback=_types,
+        help="What a type is that the messages do not describe, by name or OID: public.price=numeric(12,2), "
+        "790=money(2). Repeatable.",
+    ),
+    click.option(
+        "--encoding",
+        default="UTF8",
+        show_default=True,
+        metavar="NAME",
+        help="client_encoding of the session that captured the messages.",
+    ),
+    click.option(
+        "--datestyle",
+        default="ISO, MDY",
+        show_default=True,
+        metavar="STYLE",
+        help="DateStyle of the session that captured the messages.",
+    ),
 )
-types = click.option(
-    "--types",
-    multiple=True,
-    metavar="NAME=TYPE",
-    callback=_types,
-    help="What a type is that the messages do not describe, by name or OID: public.price=numeric, 790=money(2). "
-    "Repeatable.",
-)
-catalog = click.option(
-    "--catalog",
-    type=path,
-    metavar="FILE",
-    callback=_catalog,
-    help="Relations that the messages do not describe, since they begin mid-stream, as RelationCatalog.to_json or "
-    "'pgdecode inspect --write-catalog' wrote them.",
-)
+
+
+def changes(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of changes, which `asked_changes` reads."""
+    for option in reversed(_changes):
+        command = option(command)
+    return command
+
+
+# What is of use for changes and tables alone, and for messages alone, by the parameters' names.
+OF_CHANGES = ("position", "include_uncommitted", "catalog", "types", "encoding", "datestyle")
+OF_MESSAGES = ("in_stream", "keep", "fields")
+
+
+def asked_changes(mode: str, given: Mapping[str, Any], unrepresentable: str = "error") -> ChangeOptions:
+    """Read the options of changes, all but the position."""
+    try:
+        reading = Reading(given["types"], unrepresentable, given["encoding"], given["datestyle"])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return ChangeOptions(mode, given["include_uncommitted"], given["catalog"], reading)
+
+
 tables = click.option(
     "--table",
     "tables",
@@ -128,6 +175,11 @@ tables = click.option(
     callback=_distinct,
     help="Write the committed changes of a table as typed columns. Repeatable.",
 )
-# What is of use for changes and tables alone, and for messages alone, by the parameters' names.
-OF_CHANGES = ("position", "include_uncommitted", "types", "catalog")
-OF_MESSAGES = ("in_stream", "keep", "fields")
+unrepresentable = click.option(
+    "--unrepresentable",
+    type=click.Choice(UNREPRESENTABLE),
+    default="error",
+    show_default=True,
+    help="What becomes of values of a table that PostgreSQL has and the column's type has not, such as NaN in a "
+    "decimal: a bad value; null; the nearest there is; or columns with such values are text.",
+)

@@ -46,8 +46,9 @@ def decode_rows(
         {"public.mood": "enum", "public.address": "(street text, zip int4, geo point)", 20001: "numeric(12,2)"}. A
         type is written as in SQL, with modifiers and `[]`: "timestamp(3) with time zone", "varchar(10)[]". A composite
         written out becomes a struct, and may name others of `types`; "record" keeps it as text, also in binary if its
-        fields are of built-in types. The stream gives a domain the name of its base type, so that it goes by its OID;
-        an array of a type is known by its element, or by itself, "public.mood[]".
+        fields are of built-in types. A range of one's own is "range(float8)". An array of a type is known by its
+        element, or by itself, "public.mood[]". To a domain the stream gives the name of its base type, so that the
+        domain itself goes by its OID.
         A key may also be a built-in type, for all columns of it: {"numeric": "numeric(20,4)"}. That converts: numeric
         to another numeric (a value that does not fit exactly is unrepresentable) or to "float8" (the nearest one), all
         types to "text" (PostgreSQL's own text form), arrays by their elements; {"money": "money(2)"} says how many

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,13 @@ def staged(target: Path) -> Iterator[Path]:
             former.rename(target)
         _remove(hidden)
         _remove(former)
+
+
+@contextmanager
+def scratch_folder(beside: Path | None = None) -> Iterator[Path]:
+    """Lend a folder for what is too much for memory, where there is room for an output; it goes in the end."""
+    with tempfile.TemporaryDirectory(prefix=".pgdecode-", dir=beside, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _foreign(target: Path) -> Path | None:

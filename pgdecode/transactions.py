@@ -399,11 +399,17 @@ class Follower:
         return decode_one(payload, xid is not None, self.options.limits, self.options.strict_flags)
 
     def _meet_relation(self, row: int) -> None:
-        self.ledger.catalog.add(self._message(row, self._value("xid", row)), self._position(row), self.ledger.stream)
+        xid = self._value("xid", row)
+        self.ledger.catalog.add(self._message(row, xid), self._position(row), self._stream_of(xid))
         self._know()
 
     def _meet_type(self, row: int) -> None:
-        self.ledger.catalog.add_type(self._message(row, self._value("xid", row)), self.ledger.stream)
+        xid = self._value("xid", row)
+        self.ledger.catalog.add_type(self._message(row, xid), self._stream_of(xid))
+
+    def _stream_of(self, xid: int | None) -> int | None:
+        """Transaction in whose stream a message was sent; where the block's start is missing, its xid is the best."""
+        return xid if self.ledger.stream is None else self.ledger.stream
 
     # -- streams -----------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,10 @@ from pgdecode.schemas import envelope_schema
 
 FORMATS = ("parquet", "jsonl", "csv")
 
-# Decoded bytes that make a row group. Small ones would cost readers, and the writer keeps a record of each.
+# Decoded bytes that make a row group. Small ones would cost readers, and the writer keeps a record of each. All writers
+# of a job together gather so much, unless they are many.
 _GROUP_BYTES = 32 * 2**20
+_LEAST_GROUP_BYTES = 2**20
 
 WriteBatch = Callable[[pa.RecordBatch], None]
 
@@ -74,7 +76,7 @@ TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table)
 
 
 @contextmanager
-def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout) -> Iterator[WriteBatch]:
+def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout, n_writers: int = 1) -> Iterator[WriteBatch]:
     """Create a file; what comes out of the context writes a batch to it.
 
     Parameters
@@ -84,12 +86,14 @@ def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout) -> I
     schema : pa.Schema
         Of the batches.
     layout : Layout
+    n_writers : int
+        How many are open at a time.
     """
     path = path.absolute()  # pyarrow would take "s3:x/y" for a URI
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     if format == "parquet":
         with pq.ParquetWriter(path, layout.columns(empty).schema, compression="zstd") as parquet:
-            groups = _RowGroups(parquet)
+            groups = _RowGroups(parquet, max(_GROUP_BYTES // n_writers, _LEAST_GROUP_BYTES))
             yield lambda batch: groups.add(layout.columns(batch))
             groups.flush()
     elif format == "jsonl":
@@ -104,15 +108,16 @@ def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout) -> I
 class _RowGroups:
     """Gathers batches until they are worth a row group."""
 
-    def __init__(self, writer: pq.ParquetWriter) -> None:
+    def __init__(self, writer: pq.ParquetWriter, group_bytes: int) -> None:
         self._writer = writer
+        self._group_bytes = group_bytes
         self._batches: list[pa.RecordBatch] = []
         self._n_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
         self._n_bytes += batch.nbytes
-        if self._n_bytes >= _GROUP_BYTES:
+        if self._n_bytes >= self._group_bytes:
             self.flush()
 
     def flush(self) -> None:

@@ -38,7 +38,10 @@ class Keywords:
     """Keywords of `pgdecode.decode_rows`, by their names there, as data that pickle small."""
 
     types: Mapping[str | int, str] | None = None
+    columns: Mapping[str, str] | None = None
     type_messages: tuple[tuple[int, str, str], ...] = ()
+    encoding: str = "UTF8"
+    datestyle: str = "ISO"
     mode: str = "FAILFAST"
     unrepresentable: str = "error"
 

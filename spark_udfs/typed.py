@@ -17,6 +17,11 @@ from spark_udfs.schemas import session_has_time, taken_schema
 _FUNCTIONS = {"arrow": ArrowRows, "pandas": PandasRows}
 _OTHERS = ("error", "null")
 _YEARS = ("1-9999", "any")
+# What a message of a kind is known by, wherever it comes from.
+_ATTRIBUTES = {
+    Relation: ("relation_id", "namespace", "name", "replica_identity", "columns"),
+    Type: ("type_id", "namespace", "name"),
+}
 
 
 def from_pgoutput(
@@ -26,7 +31,10 @@ def from_pgoutput(
     fields: Iterable[str] | None = None,
     mode: str = "FAILFAST",
     types: Mapping[str | int, str] | None = None,
+    columns: Mapping[str, str] | None = None,
     type_messages: Iterable[Any] = (),
+    encoding: str = "UTF8",
+    datestyle: str = "ISO",
     unrepresentable: str = "error",
     others: str = "error",
     years: str = "1-9999",
@@ -47,13 +55,14 @@ def from_pgoutput(
     mode : {"FAILFAST", "PERMISSIVE"}
         Fail the query at a bad row or value; or null the row, where the message is malformed, or the one value, and
         say why in the field `_error`.
-    types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
-        What types are that the stream does not describe: {"public.price": "numeric"}.
+    types, columns, encoding, datestyle
+        As of `pgdecode.decode_rows`: what types or columns are, {"public.price": "numeric"}, and the settings of the
+        capturing session.
     type_messages : iterable of Type or bytes, optional
         The stream's Type messages: they give domains, hstore, citext and pgvector their meaning by name.
-    unrepresentable : {"error", "null"}
-        What to make of a value that PostgreSQL has and the field's type has not: NaN in a decimal, infinity in a date,
-        and by `years` also a year that Python has not.
+    unrepresentable : {"error", "null", "clamp", "text"}
+        As of `decode_rows`: what to make of a value that PostgreSQL has and the field's type has not: NaN in a decimal,
+        infinity in a date, and by `years` also a year that Python has not.
     others : {"error", "null"}
         What to make of messages that are no rows of this relation: rows of other tables, and messages of other kinds.
         "error": they are bad rows. "null": a struct of nulls, as of a null payload; a malformed insert, update or
@@ -110,7 +119,10 @@ def from_pgoutput(
         fields=fields,
         mode=mode,
         types=types,
+        columns=columns,
         type_messages=type_messages,
+        encoding=encoding,
+        datestyle=datestyle,
         unrepresentable=unrepresentable,
         others=others,
         years=years,
@@ -174,16 +186,11 @@ def _user_defined(
 
 def _message(message: Any, kind: type) -> Any:
     """Decode a message that is bytes, and hold what is none to the attributes of its kind."""
-    found = pgdecode.decode(message) if isinstance(message, bytes) else message
+    # Up to Spark 4.0, a collected binary is a bytearray.
+    found = pgdecode.decode(bytes(message)) if isinstance(message, bytes | bytearray | memoryview) else message
     if not all(hasattr(found, name) for name in _ATTRIBUTES[kind]):
         raise TypeError(f"a {kind.__name__} message or its bytes are needed, not {type(found).__name__}")
     return found
-
-
-_ATTRIBUTES = {
-    Relation: ("relation_id", "namespace", "name", "replica_identity", "columns"),
-    Type: ("type_id", "namespace", "name"),
-}
 
 
 def _plain_relation(relation: Any) -> PlainRelation:

@@ -202,8 +202,8 @@ def _printed(pg_type: str, item: pa.Scalar, settings: dict[str, str]) -> str:
     if pg_type.endswith("multirange"):
         ranges = printed(pg_type.replace("multirange", "range"), item.values, settings)
         return "{" + ",".join(map(str, ranges)) + "}"
-    if pg_type.endswith("range"):
-        return _range(BOUNDS[pg_type], item, settings)
+    if pg_type.endswith("range") or pg_type.startswith("range("):
+        return _range(BOUNDS.get(pg_type, pg_type[6:-1]), item, settings)
     style = settings.get("datestyle", "ISO")
     if style.startswith("ISO"):
         style = ""

@@ -24,6 +24,11 @@ PGDECODE = [
     "envelope, tuples, one call",
     "decode, one message",
 ]
+ROW_SETS = ["pgbench.text, accounts", "pgbench.bin, accounts", "wide.text, rows", "wide.bin, rows"]
+TYPES = [
+    *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "date", "time", "timestamp", "timestamptz"),
+    *("uuid", "text", "jsonb", "bytea"),
+]
 N_ROWS = 200
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="the baselines need a C compiler"
@@ -42,7 +47,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run("--quick", "--rows", str(N_ROWS), "--json", path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # progress is for terminals
-    for name in (*DATA_SETS, *PGDECODE):
+    for name in (*DATA_SETS, *PGDECODE, *ROW_SETS, *TYPES):
         assert name in done.stdout
     return path
 
@@ -69,10 +74,28 @@ def test_every_line_is_measured_or_says_why_not(report: dict[str, Any]) -> None:
         assert all(skipped.values())
 
 
+@needs_compiler
+def test_the_rows_of_a_table_are_measured_beside_the_baselines(report: dict[str, Any]) -> None:
+    for data_set in ROW_SETS:
+        lines = {line["line"]: line for line in report["lines"] if line["data_set"] == data_set}
+        baselines = [*BASELINES, "C rows"] if data_set.startswith("wide") else BASELINES
+        assert list(lines) == [*baselines, "typed rows"]
+        assert set(baselines) <= set(lines["typed rows"]["ratios"])
+
+
+def test_each_type_is_measured_in_both_formats_beside_a_cast_where_there_is_one(report: dict[str, Any]) -> None:
+    for pg_type in TYPES:
+        lines = {line["line"]: line for line in report["lines"] if line["data_set"] == pg_type}
+        has_cast = pg_type not in ("time", "uuid", "text", "jsonb", "bytea")
+        assert list(lines) == ["pyarrow cast"] * has_cast + ["text", "binary"]
+        decoded = [lines["text"], lines["binary"]]
+        assert all(("pyarrow cast" in line["ratios"]) == has_cast for line in decoded)
+
+
 def test_lines_have_their_figures(report: dict[str, Any]) -> None:
     for line in report["lines"]:
         assert 0 < line["n_rows"] <= N_ROWS
-        assert line["n_bytes"] > line["n_rows"]
+        assert line["n_bytes"] >= line["n_rows"]
         assert len(line["seconds"]) >= 3
         assert min(line["seconds"]) > 0
         assert line["best_messages_per_second"] >= line["messages_per_second"] > 0
@@ -83,7 +106,8 @@ def test_lines_have_their_figures(report: dict[str, Any]) -> None:
 @needs_compiler
 def test_lines_have_a_ratio_to_every_baseline_of_the_run(report: dict[str, Any]) -> None:
     for line in report["lines"]:
-        assert {"memory read", "C walk", "plain Python decoder"} <= set(line["ratios"])
+        if line["data_set"] in DATA_SETS:
+            assert {"memory read", "C walk", "plain Python decoder"} <= set(line["ratios"])
         assert all(ratio > 0 for ratio in line["ratios"].values())
 
 
@@ -127,7 +151,7 @@ from benchmarks import datasets, lines, measure
 
 data = dataclasses.replace(datasets.load("wide.text", 50), relation_id_sum=1)
 for line in lines.LINES:
-    if line.group != "baseline" and line.missing(data) is None:
+    if data.kind in line.kinds and line.group != "baseline" and line.missing(data) is None:
         try:
             measure.Runner(line, data, measure.QUICK).warm_up()
         except lines.WrongResult as problem:
@@ -139,6 +163,36 @@ for line in lines.LINES:
     problems = done.stdout.splitlines()
     assert len(problems) >= len(PGDECODE)
     assert all("wide.text: sum of relation ids is" in problem for problem in problems)
+
+
+def test_a_wrong_row_or_value_stops_the_run() -> None:
+    script = """
+import dataclasses
+import pyarrow as pa
+from benchmarks import datasets, lines, measure, values
+
+rows = datasets.load("wide.bin, rows", 50)
+few = dataclasses.replace(lines.typed_rows(rows), payloads=[rows.payloads.slice(1)])
+good = values.load_values(next(kind for kind in values.KINDS if kind.name == "date"), 50)
+bad = dataclasses.replace(good, expected=good.expected.take(pa.array([1] * 50)))
+for check in (
+    lambda: lines.verify_rows(rows, few),
+    lambda: lines.verify_values(bad, lines.Values(bad, False)),
+    lambda: lines.verify_values(bad, lines.Values(bad, True)),
+    lambda: lines.verify_values(bad, lines.Cast(bad)),
+):
+    try:
+        check()
+    except lines.WrongResult as problem:
+        print(problem)
+    else:
+        print("was not stopped")
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    first, *others = done.stdout.splitlines()
+    assert "wide.bin, rows: number of inserts is" in first
+    assert len(others) == 3
+    assert all("date: number of right values is" in problem for problem in others)
 
 
 @pytest.mark.parametrize(

@@ -137,3 +137,22 @@ def test_a_column_without_values_is_one_of_nulls(pg_type: str) -> None:
         found = decode_values(pg_type, [None] * n, binary=True)
         found.validate(full=True)
         assert found.equals(pa.nulls(n, found.type))
+
+
+ARRAYS = [pa.binary(), pa.large_binary(), pa.binary_view()]
+
+
+@pytest.mark.parametrize("arrow_type", ARRAYS, ids=str)
+def test_values_are_decoded_where_an_arrow_array_has_them(arrow_type: pa.DataType) -> None:
+    numbers = [None if n % 7 == 0 else n * n for n in range(1500)]
+    array = pa.array([None if n is None else b"%d" % n for n in numbers], arrow_type)
+    for start, length in ((0, 1500), (3, 600), (0, 0), (1499, 1)):
+        found = decode_values("int8", array.slice(start, length), binary=False)
+        found.validate(full=True)
+        assert found.to_pylist() == numbers[start : start + length]
+
+
+def test_the_bad_value_of_an_array_is_named() -> None:
+    array = pa.array([b"%d" % n for n in range(1500)] + [b"x"])
+    with pytest.raises(DecodeError, match="row 1500"):
+        decode_values("int4", array, binary=False)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import reference
+from memory import peak_memory
 from samples import SAMPLES
 from shell import BEGIN, COMMIT, MESSAGE, SHOP, STREAMS, Shell, repeated, started, written
 
@@ -282,25 +283,6 @@ def test_a_bad_row_in_a_spark_job_is_named_and_leaves_nothing(run: Shell) -> Non
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
-
-MEASURED = """
-import sys
-from pgdecode.cli import main
-code = main(sys.argv[1:])
-with open("/proc/self/status") as status:
-    print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")), file=sys.stderr)
-sys.exit(code)
-"""
-
-
-def peak_memory(*words: str | Path) -> int:
-    """Bytes that a command has resident at its peak.
-
-    As the kernel counts it for the process's own memory: getrusage would include what the forking test had.
-    """
-    done = subprocess.run([sys.executable, "-c", MEASURED, *map(str, words)], capture_output=True)
-    assert done.returncode == 0, done.stderr
-    return int(done.stderr.split()[-1]) * 1024
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ queries = st.recursive(
 
 def packed(query) -> tuple[int, bytes]:
     """Write a tree's items in prefix order, right operands first; returns their number too."""
-    if query[0] == "!":
+    if len(query) == 2:
         count, form = packed(query[1])
         return count + 1, bytes([2, NOT]) + form
     if len(query) == 3 and isinstance(query[1], tuple):
@@ -108,7 +108,7 @@ def packed(query) -> tuple[int, bytes]:
 
 def binding(query) -> int:
     """How tightly a tree's operator binds: NOT, then phrases, AND, OR (documentation, 8.11.2)."""
-    if query[0] == "!":
+    if len(query) == 2:
         return 4
     if len(query) == 3 and isinstance(query[1], tuple):
         return {"&": 2, "|": 1}.get(query[0], 3)
@@ -126,7 +126,7 @@ def printed(query) -> str:
         lexeme, weights, prefix = query
         labels = "*" * prefix + "".join(letter for i, letter in enumerate("DCBA") if weights >> i & 1)[::-1]
         return quoted(lexeme) + (":" + labels if labels else "")
-    if query[0] == "!":
+    if len(query) == 2:
         return "!" + operand(query[1], False)
     sign = f"<{query[0]}>" if isinstance(query[0], int) else query[0]
     left, right = operand(query[1], False), operand(query[2], isinstance(query[0], int))

@@ -411,6 +411,7 @@ def test_types_say_what_the_stream_does_not(spark: SparkSession, adapter: str) -
     "relation",
     [
         pytest.param(encode(PEOPLE), id="bytes"),
+        pytest.param(bytearray(encode(PEOPLE)), id="bytearray"),
         pytest.param(
             SimpleNamespace(
                 relation_id=16385,
@@ -469,7 +470,7 @@ TWICE = Relation(16385, "", "m", "d", (Column(0, "a", 23, -1), Column(0, "a", 25
         pytest.param({"relation": BAD}, pgdecode.UnknownTag, "unknown message tag", id="bytes of no message"),
         pytest.param({"relation": TWICE}, ValueError, "cannot stand side by side", id="name that comes twice"),
         pytest.param({"type_messages": [PEOPLE]}, TypeError, "a Type message .* not Relation", id="type message"),
-        pytest.param({"types": {23: "nix"}}, ValueError, "no type that pgdecode knows", id="type"),
+        pytest.param({"types": {23: "nix"}}, ValueError, "nix", id="type"),
         pytest.param({"fields": "id"}, TypeError, "fields is a sequence of column names", id="fields as text"),
         pytest.param({"fields": ["idd"]}, ValueError, "no such column: 'idd'; there are _op", id="unknown field"),
         pytest.param({"fields": []}, ValueError, "at least one", id="no fields"),
@@ -524,3 +525,36 @@ def test_without_arrow_udf_the_pandas_adapter_serves(spark: SparkSession, monkey
     assert dicts(frame(spark, [GOOD]), from_pgoutput("data", PEOPLE))[0]["id"] == 7
     with pytest.raises(ValueError, match=r'^adapter "arrow" needs pyspark 4\.1 or later, this is '):
         from_pgoutput("data", PEOPLE, adapter="arrow")
+
+
+@both_adapters
+def test_years_are_clamped_or_texts_as_other_values_that_cannot_be_represented(
+    spark: SparkSession, adapter: str
+) -> None:
+    rows = frame(spark, [insert(b"1", year, None) for year in [*YEARS, b"infinity", b"-infinity"]]).orderBy("seq")
+    clamped = rows.select(from_pgoutput("data", PEOPLE, unrepresentable="clamp", adapter=adapter)["born"])
+    first, last = dt.date.min, dt.date.max
+    assert [row[0] for row in clamped.collect()] == [first, first, last, last, last, first]
+    texts = rows.select(from_pgoutput("data", PEOPLE, unrepresentable="text", adapter=adapter)["born"])
+    assert [row[0].encode() for row in texts.collect()] == [*YEARS, b"infinity", b"-infinity"]
+
+
+@both_adapters
+def test_settings_and_types_of_columns_are_passed_on(spark: SparkSession, adapter: str) -> None:
+    relation = Relation(16385, "public", "t", "d", (Column(0, "a", 25, -1), Column(0, "b", 1082, -1)))
+    rows = frame(spark, [insert("größe".encode("latin1"), b"29.02.2020")])
+    options = {"encoding": "LATIN1", "datestyle": "German, DMY"}
+    (row,) = dicts(rows, from_pgoutput("data", relation, **options, adapter=adapter))
+    assert (row["a"], row["b"]) == ("größe", dt.date(2020, 2, 29))
+    numeric = Relation(16385, "public", "t", "d", (Column(0, "n", 1700, -1),))
+    column = from_pgoutput("data", numeric, columns={"n": "numeric(6,2)"}, adapter=adapter)
+    assert dicts(frame(spark, [insert(b"1.5")]), column)[0]["n"] == Decimal("1.50")
+
+
+def test_composites_become_structs_whose_years_are_guarded(spark: SparkSession) -> None:
+    relation = Relation(16385, "public", "t", "d", (Column(0, "c", 20_000, -1),))
+    types = {20_000: "(day date, at time)"}
+    rows = frame(spark, [insert(b"(2020-01-01,12:30:00)"), insert(b"(10000-01-01,12:30:00)")])
+    found = dicts(rows, from_pgoutput("data", relation, types=types, mode="PERMISSIVE"))
+    assert found[0]["c"] == {"day": dt.date(2020, 1, 1), "at": "12:30:00"}
+    assert (found[1]["c"], found[1]["_error"].split()[0]) == (None, "NOT_REPRESENTABLE")

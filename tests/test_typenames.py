@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pgdecode.pgtypes import NAME_BY_OID, named
+from pgdecode.pgtypes import NAME_BY_OID, named, range_of, scalar
 from pgdecode.typenames import KNOWN, MAX_DEPTH, builtin_name, declared
 
 
@@ -94,6 +94,8 @@ def test_a_spelling_means_the_type_that_postgresql_takes_it_for(text: str, plain
                 )
             ),
         ),
+        ("range(numeric(4,1))", range_of(scalar("numeric", (4 << 16 | 1) + 4)).arrow),
+        ("multirange(float8)[]", pa.list_(pa.list_(range_of(scalar("float8")).arrow))),
         ("(t timestamp(3) with time zone, c character varying(3))", None),
     ],
 )
@@ -117,6 +119,7 @@ def test_a_composite_may_name_others_that_types_describes() -> None:
         pytest.param("", "a type is missing", id="nothing"),
         pytest.param("(a)", "a type is missing", id="field without type"),
         pytest.param("(a int, a text)", "two fields of one name", id="fields of one name"),
+        pytest.param("range", "'(' is missing", id="range of nothing"),
         pytest.param("()", "no field", id="no field"),
         pytest.param("(a int", "',' is missing", id="open composite"),
         pytest.param("(a int,)", "a name is missing", id="nothing after a comma"),
@@ -152,7 +155,7 @@ def test_nesting_has_an_end_that_the_native_stack_bears() -> None:
         return "int4" if depth == 0 else f"(a {nested(depth - 1)})"
 
     assert declared(nested(MAX_DEPTH)).codec == "composite"
-    with pytest.raises(ValueError, match="composites are in each other"):
+    with pytest.raises(ValueError, match="types are in each other"):
         declared(nested(MAX_DEPTH + 1))
     chain = {f"public.t{i}": f"(a public.t{i + 1})" for i in range(100)} | {"public.t100": "int4"}
     with pytest.raises(ValueError, match=r"too deep|in each other"):

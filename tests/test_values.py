@@ -27,11 +27,13 @@ SAID = {
     "o.dint[]": "int4[]",
     "o.dnum": "numeric",
     "o.dtxt": "text",
+    "o.fr": "range(float8)",
     "o.mood": "enum",
     "o.mood[]": "enum[]",
+    "o.tr": "range(text)",
 }
 # Types that no OID or name tells, or that the caller cannot describe: text as it was sent, and in binary a fault.
-UNKNOWN = {"cube", "isbn", "o.fr", "o.tr", "pg_snapshot", "query_int", "seg", "txid_snapshot"}
+UNKNOWN = {"cube", "isbn", "pg_snapshot", "query_int", "seg", "txid_snapshot"}
 
 # Where the two forms do not hold the same: type -> what binary gives instead.
 DIFFERENT = {
@@ -41,7 +43,12 @@ DIFFERENT = {
     "regrole": "10",
     "regconfig": "3748",
 }
-FIELDS = {"o.comp": "(int4, text, numeric)", "o.nest": "((int4, text, numeric), int4[])"}
+NAMES = {
+    "o.comp": "(int4, text, numeric)",
+    "o.fr": "range(float8)",
+    "o.nest": "((int4, text, numeric), int4[])",
+    "o.tr": "range(text)",
+}
 
 
 def recorded() -> list[Any]:
@@ -145,8 +152,8 @@ def test_what_was_decoded_prints_as_the_server_printed_it(record: dict[str, Any]
 
 def printers_name(record: dict[str, Any]) -> str:
     """The recorded type as `printer` names it, without modifiers."""
-    if record["type"] in FIELDS:
-        return FIELDS[record["type"]]
+    if record["type"] in NAMES:
+        return NAMES[record["type"]]
     name = SAID.get(record["type"], record["type"])
     return re.sub(r"\(.*?\)| second.*| year.*", "", name).replace("_text", "text[]")
 

@@ -197,7 +197,8 @@ def without(
 def as_text(changes: Iterable[Mapping[str, Any]]) -> list[TextTransaction]:
     """Committed changes, in the order in which to apply them, as test_decoding would print them.
 
-    It prints no null of an old tuple, and of an unchanged value only that it is one, also where the old tuple has it.
+    It prints no null of a whole old row, and a key has none. Of an unchanged value it prints only that it is one, also
+    where the old tuple has it.
     """
     transactions: list[TextTransaction] = []
     commit_position = None
@@ -205,12 +206,12 @@ def as_text(changes: Iterable[Mapping[str, Any]]) -> list[TextTransaction]:
         if not transactions or change["commit_position"] != commit_position:
             commit_position = change["commit_position"]
             transactions.append(TextTransaction(change["xid"], change["gid"]))
-        old, new = change["old"], change["new"]
+        old, new, is_key = change["old"], change["new"], change["old_type"] == "K"
         transactions[-1].changes.append(
             TextChange(
                 f"{change['namespace']}.{change['relation_name']}",
                 change["op"],
-                None if old is None else [(name, value) for name, value in old.items() if value is not None],
+                None if old is None else [cell for cell in old.items() if cell[1] is not None or is_key],
                 None if new is None else [*new.items(), *((name, UNCHANGED) for name in change["unchanged"])],
             )
         )

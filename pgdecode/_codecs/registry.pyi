@@ -10,7 +10,7 @@ class CodecTree:
 
 def decode_values(
     pg_type: str | Decoding,
-    values: Iterable[bytes | None],
+    values: pa.Array | Iterable[bytes | None],
     *,
     binary: bool,
     typmod: int = -1,

@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from pgdecode._cursor cimport Cursor, be32, bytes_left
-from pgdecode._fault cimport Fault, FaultCode
+from pgdecode._fault cimport Fault, FaultCode, rarely
 from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PlanTable
 from pgdecode._sink cimport Cell, ColumnsSink, Sink, TupleSink
 from pgdecode._source cimport Segment, Span
@@ -75,20 +75,28 @@ cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Span *value) 
     return left != 0 and (p[0] == c"n" or p[0] == c"u")
 
 
-cdef inline bint note_cell(Cursor *cursor, size_t max_value_bytes, Cell *cell) noexcept nogil:
-    """As `take_cell`, for a value that is decoded later, where it lies."""
+cdef inline uint8_t note_cell(Cursor *cursor, size_t max_value_bytes, Cell *cell) noexcept nogil:
+    """As `take_cell`, for a value that is decoded later, where it lies; the kind, 0 where it is not well-formed."""
     cdef const uint8_t *p = cursor.at
     cdef size_t left = bytes_left(cursor[0])
-    if left > 4 and (p[0] == c"t" or p[0] == c"b"):
-        cell.value = p + 5
-        cell.length = be32(p + 1)
-        cell.kind = p[0]
-        cursor.at = p + 5 + cell.length
-        return cell.length <= left - 5 and cell.length <= max_value_bytes
-    cell.value = NULL
-    cell.kind = p[0] if left else 0
-    cursor.at += left != 0
-    return cell.kind == c"n" or cell.kind == c"u"
+    cdef uint32_t length
+    cdef uint8_t kind
+    if rarely(left == 0):
+        return 0
+    kind = p[0]
+    if rarely(left <= 4 or (kind != c"t" and kind != c"b")):
+        cell.value = NULL
+        cell.kind = kind
+        cursor.at = p + 1
+        return kind if kind == c"n" or kind == c"u" else 0
+    length = be32(p + 1)
+    if rarely(length > left - 5 or length > max_value_bytes):
+        return 0
+    cursor.at = p + 5 + length
+    cell.value = p + 5
+    cell.length = length
+    cell.kind = kind
+    return kind
 
 
 # A verdict is a byte: bit 0 streamed, bit 1 doubtful (order and evidence disagree somewhere in this run),

@@ -441,18 +441,19 @@ cdef Cursor note_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, Tupl
     cdef size_t max_value_bytes = walk.rules.max_value_bytes
     cdef const uint8_t *kind
     cdef Cell *cell = sink.cells
-    cdef bint has_unchanged = False
+    cdef uint8_t noted
     cdef int32_t i
     if n != sink.n_cells:
         # The count is the two bytes before the cursor.
         return fail(walk, FAULT_ARITY, op.label, cursor.at - 2, sink.n_cells, n, -1)
+    sink.has_unchanged = False
     for i in range(n):
         kind = cursor.at
-        if rarely(not note_cell(&cursor, max_value_bytes, cell)):
+        noted = note_cell(&cursor, max_value_bytes, cell)
+        if rarely(noted == 0):
             return fail_in_cell(walk, op, kind, cursor.end, i)
-        has_unchanged |= cell.kind == c"u"
+        sink.has_unchanged |= noted == c"u"
         cell += 1
-    sink.has_unchanged = has_unchanged
     return cursor
 
 

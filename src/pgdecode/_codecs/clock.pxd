@@ -1,7 +1,7 @@
 """Ranges of dates and times; both from digits, as PostgreSQL prints them: eight bytes at a time, without loops."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from pgdecode._cursor cimport be16, be64
 from pgdecode._fault cimport rarely
@@ -56,6 +56,17 @@ cdef inline bint clock_from_text(const uint8_t *text, int64_t *hour, int64_t *mi
     minute[0] = <int64_t>(fields >> 24 & 0xFF)
     second[0] = <int64_t>(fields & 0xFF)
     return (word + <uint64_t>0x76767F76767F7676 | word) & <uint64_t>0x8080808080808080 == 0
+
+
+cdef inline bint seconds_of_day(const uint8_t *text, int64_t *seconds) noexcept nogil:
+    """Read `HH:MM:SS`, eight bytes, from 00:00:00 to 23:59:59."""
+    cdef uint64_t word = be64(text) ^ <uint64_t>0x30303A30303A3030
+    cdef uint64_t fields = pairs(word) & <uint64_t>0x00FF0000FF0000FF
+    # The high bit says: no digit or colon; or from 24 on, from 60 on.
+    cdef uint64_t bad = (word + <uint64_t>0x76767F76767F7676 | word) & <uint64_t>0x8080808080808080
+    bad |= fields + <uint64_t>0x0068000044000044 & <uint64_t>0x0080000080000080
+    seconds[0] = <int64_t>((fields >> 48) * 3600 + (fields >> 24 & 0xFF) * 60 + (fields & 0xFF))
+    return bad == 0
 
 
 cdef inline bint fraction_from_text(const uint8_t *text, size_t start, size_t end, int64_t *us) noexcept nogil:
@@ -134,39 +145,56 @@ cdef inline bint days_from_text(const uint8_t *text, size_t n_year, bint before_
 
 cdef extern from *:
     """
-    /* By month and, 128 further, by month of a leap year: days of the year before it, times 32, plus its own days.
-       What is no month has no days. */
+    #include <stdint.h>
+    #define PGDECODE_TENS(of, from, leap) \
+        of(from, leap), of(from + 1, leap), of(from + 2, leap), of(from + 3, leap), of(from + 4, leap), \
+        of(from + 5, leap), of(from + 6, leap), of(from + 7, leap), of(from + 8, leap), of(from + 9, leap)
+    #define PGDECODE_HUNDRED(of, leap) \
+        PGDECODE_TENS(of, 0, leap), PGDECODE_TENS(of, 10, leap), PGDECODE_TENS(of, 20, leap), \
+        PGDECODE_TENS(of, 30, leap), PGDECODE_TENS(of, 40, leap), PGDECODE_TENS(of, 50, leap), \
+        PGDECODE_TENS(of, 60, leap), PGDECODE_TENS(of, 70, leap), PGDECODE_TENS(of, 80, leap), \
+        PGDECODE_TENS(of, 90, leap)
+
+    /* By a year's first two digits: days from 1970-01-01 to the day before its century. A century has 24 leap days,
+       and one more if its number is divisible by four; 719529 days = 1970-01-01 since the day before 0000-01-01. */
+    #define PGDECODE_CENTURY(c, leap) (36524 * (c) + ((c) + 3) / 4 - 719529)
+    static const int32_t pgdecode_centuries[128] = {PGDECODE_HUNDRED(PGDECODE_CENTURY, 0)};
+
+    /* By its last two, 128 further where the century's first year is a leap year: days of the century before the year,
+       times 2, and whether it is a leap year itself. */
+    #define PGDECODE_YEAR(y, leap) \
+        ((365 * (y) + ((y) + 3) / 4 - ((y) != 0 && !(leap))) * 2 + ((y) == 0 ? (leap) : (y) % 4 == 0))
+    static const uint32_t pgdecode_years[256] = {
+        PGDECODE_HUNDRED(PGDECODE_YEAR, 0), [128] = PGDECODE_HUNDRED(PGDECODE_YEAR, 1)};
+
+    /* By month, 128 further in a leap year: days of the year before it, times 32, and its own, none for no month. */
     #define PGDECODE_MONTHS(leap) \
-        31, 31 * 32 + 28 + leap, (59 + leap) * 32 + 31, (90 + leap) * 32 + 30, (120 + leap) * 32 + 31, \
+        0, 31, 31 * 32 + 28 + leap, (59 + leap) * 32 + 31, (90 + leap) * 32 + 30, (120 + leap) * 32 + 31, \
         (151 + leap) * 32 + 30, (181 + leap) * 32 + 31, (212 + leap) * 32 + 31, (243 + leap) * 32 + 30, \
         (273 + leap) * 32 + 31, (304 + leap) * 32 + 30, (334 + leap) * 32 + 31
-    static const unsigned short pgdecode_months[256] = {
-        0, PGDECODE_MONTHS(0), [128] = 0, PGDECODE_MONTHS(1)};
+    static const uint16_t pgdecode_months[256] = {PGDECODE_MONTHS(0), [128] = PGDECODE_MONTHS(1)};
     """
+    const int32_t CENTURIES "pgdecode_centuries"[128]
+    const uint32_t YEARS "pgdecode_years"[256]
     const uint16_t MONTHS "pgdecode_months"[256]
+
+cdef enum:
+    FIRST_DAY = -719162  # 0001-01-01 since 1970-01-01
 
 
 cdef inline bint days_from_date(const uint8_t *text, int64_t *days) noexcept nogil:
-    """Read ten bytes `YYYY-MM-DD` into days since 1970-01-01, as `days_from_text` does."""
+    """Read ten bytes `YYYY-MM-DD` into days since 1970-01-01, as `days_from_text` does, by tables."""
     cdef uint64_t word = be64(text + 2) ^ <uint64_t>0x30302D30302D3030
     cdef uint64_t fields = pairs(word)
     cdef uint64_t early = be16(text) ^ 0x3030
-    cdef uint64_t century = (early >> 8) * 10 + (early & 0xFF)
-    cdef uint64_t year = fields >> 48 & 0xFF
-    cdef uint64_t day = fields & 0xFF
+    cdef uint64_t century = (early >> 8) * 10 + (early & 0xFF) & 0x7F
     cdef uint64_t bad = (word + <uint64_t>0x76767F76767F7676 | word) | (early + 0x7676 | early)
-    # A year of four digits is a leap year if the digits that count are divisible by four: all, or of a century's first.
-    cdef uint64_t leap = ((year if year else century) & 3) == 0
-    cdef uint64_t month = MONTHS[leap << 7 | (fields >> 24 & 0x7F)]
-    if rarely(bad & <uint64_t>0x8080808080808080 or day - 1 >= (month & 31) or year + century == 0):
-        return False
-    # Leap days: 24 in each century before and one more in every fourth, one in four years; 719529 days = 1970-01-01
-    # since the day before 0000-01-01.
-    days[0] = <int64_t>(
-        36524 * century + (century + 3 >> 2) + 365 * year + (year + 3 >> 2) - (year != 0 and century & 3 != 0)
-        + (month >> 5) + day
-    ) - 719529
-    return True
+    cdef uint64_t leap = century & 3 == 0
+    cdef uint32_t year = YEARS[leap << 7 | (fields >> 48 & 0x7F)]
+    cdef uint64_t month = MONTHS[(year & 1) << 7 | (fields >> 24 & 0x7F)]
+    cdef uint64_t day = fields & 0xFF
+    days[0] = CENTURIES[century] + <int64_t>(year >> 1) + <int64_t>(month >> 5) + <int64_t>day
+    return not (bad & <uint64_t>0x8080808080808080 | (day - 1 >= (month & 31)) | (days[0] < FIRST_DAY))
 
 
 cdef inline bint zone_from_text(const uint8_t *text, size_t length, int64_t *east) noexcept nogil:

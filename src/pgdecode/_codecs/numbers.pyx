@@ -232,14 +232,17 @@ cdef FaultCode money_from_binary(const uint8_t *value, size_t length, Column *ou
 # -- blocks: what servers send, and nothing else; see _block -----------------------------------------------------------
 
 cdef inline bint bool_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
-    if length != 1:
+    cdef uint8_t is_true
+    if rarely(length != 1):
         return False
-    slot[0] = value[0] == c"t"
-    return (value[0] == c"t") | (value[0] == c"f")
+    is_true = value[0] == c"t"
+    slot[0] = is_true
+    # Not a comparison with either: that would be a branch, and mispredicted.
+    return value[0] == c"f" + is_true * (c"t" - c"f")
 
 
 cdef inline bint bool_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
-    if length != 1:
+    if rarely(length != 1):
         return False
     slot[0] = value[0]
     return value[0] <= 1

@@ -1,0 +1,179 @@
+"""Values of one type at a time: what a column of cells holds, in text and in binary, and as Arrow has it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+import struct
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.datasets import VALUES, DataSet
+
+FULL_VALUES = 1_000_000
+QUICK_VALUES = 100_000
+N_DISTINCT = 20_000  # then they repeat
+EPOCH = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+
+# A value as text, in binary, and in Python.
+Forms = tuple[str, bytes, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueSet(DataSet):
+    """Values of one type; `payloads` holds them as text."""
+
+    binaries: pa.BinaryArray
+    expected: pa.Array
+    to_cast: pa.StringArray | None  # text that pyarrow casts to the same, where it can
+    typmod: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type, how to make a value of it, and how pyarrow wants its text; None where it has no cast."""
+
+    name: str
+    arrow: pa.DataType
+    make: Callable[[random.Random], Forms]
+    to_cast: Callable[[str], str] | None = str
+    typmod: int = -1
+
+
+def integer(bits: int, letter: str) -> Callable[[random.Random], Forms]:
+    """Make integers of all magnitudes."""
+
+    def make(rng: random.Random) -> Forms:
+        number = rng.randint(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) >> rng.randrange(bits - 1)
+        return str(number), struct.pack(f">{letter}", number), number
+
+    return make
+
+
+def boolean(rng: random.Random) -> Forms:
+    """Make bools."""
+    truth = rng.random() < 0.5
+    return "t" if truth else "f", bytes([truth]), truth
+
+
+def float4(rng: random.Random) -> Forms:
+    """Make floats as the server prints them: the shortest text that gives the same float."""
+    (number,) = struct.unpack(">f", struct.pack(">f", rng.uniform(-1e6, 1e6)))
+    digits = next(n for n in range(6, 10) if struct.pack(">f", float(f"{number:.{n}g}")) == struct.pack(">f", number))
+    return f"{number:.{digits}g}", struct.pack(">f", number), number
+
+
+def float8(rng: random.Random) -> Forms:
+    """Make doubles."""
+    number = rng.uniform(-1e6, 1e6)
+    return repr(number), struct.pack(">d", number), number
+
+
+def numeric(rng: random.Random) -> Forms:
+    """Make numeric(14,2): groups of four digits, without those that are zero at either end."""
+    cents = rng.randint(-(10**10), 10**10) >> rng.randrange(24)
+    text = f"{'-' if cents < 0 else ''}{abs(cents) // 100}.{abs(cents) % 100:02}"
+    groups = [abs(cents) // 100 // 10**power % 10_000 for power in (8, 4, 0)] + [abs(cents) % 100 * 100]
+    weight = 2
+    while groups and groups[0] == 0:
+        groups.pop(0)
+        weight -= 1
+    while groups and groups[-1] == 0:
+        groups.pop()
+    sign = 0x4000 if cents < 0 else 0
+    header = struct.pack(">HhHH", len(groups), weight if groups else 0, sign, 2)
+    return text, header + struct.pack(f">{len(groups)}H", *groups), Decimal(text)
+
+
+def date(rng: random.Random) -> Forms:
+    """Make dates from 1990 to 2044."""
+    day = dt.date(1990, 1, 1) + dt.timedelta(rng.randrange(20_000))
+    return day.isoformat(), struct.pack(">i", (day - EPOCH.date()).days), day
+
+
+def time(rng: random.Random) -> Forms:
+    """Make times of day."""
+    us = rng.randrange(86_400_000_000)
+    moment = (EPOCH + dt.timedelta(microseconds=us)).time()
+    return moment.isoformat(), struct.pack(">q", us), moment
+
+
+def timestamp(rng: random.Random) -> Forms:
+    """Make timestamps from 2000 to 2031."""
+    us = rng.randrange(10**15)
+    moment = (EPOCH + dt.timedelta(microseconds=us)).replace(tzinfo=None)
+    return moment.isoformat(" "), struct.pack(">q", us), moment
+
+
+def timestamptz(rng: random.Random) -> Forms:
+    """Make the same with the offset of UTC."""
+    text, binary, moment = timestamp(rng)
+    return f"{text}+00", binary, moment.replace(tzinfo=dt.UTC)
+
+
+def uuid4(rng: random.Random) -> Forms:
+    """Make uuids, which are text in Arrow."""
+    found = uuid.UUID(int=rng.getrandbits(128))
+    return str(found), found.bytes, str(found)
+
+
+def text(rng: random.Random) -> Forms:
+    """Make texts of 3 to 40 bytes."""
+    words = " ".join(rng.choices(("alpha", "beta", "gamma", "delta"), k=8))[: rng.randint(3, 40)]
+    return words, words.encode(), words
+
+
+def jsonb(rng: random.Random) -> Forms:
+    """Make small JSON objects; in binary there is a version in front."""
+    document = json.dumps({"k": rng.randrange(10**6), "t": ["x", "y"]})
+    return document, b"\1" + document.encode(), document
+
+
+def bytea(rng: random.Random) -> Forms:
+    """Make 4 to 40 bytes."""
+    data = rng.randbytes(rng.randint(4, 40))
+    return f"\\x{data.hex()}", data, data
+
+
+KINDS = (
+    Kind("bool", pa.bool_(), boolean, lambda value: "true" if value == "t" else "false"),
+    Kind("int2", pa.int16(), integer(16, "h")),
+    Kind("int4", pa.int32(), integer(32, "i")),
+    Kind("int8", pa.int64(), integer(64, "q")),
+    Kind("float4", pa.float32(), float4),
+    Kind("float8", pa.float64(), float8),
+    Kind("numeric", pa.decimal128(14, 2), numeric, typmod=(14 << 16 | 2) + 4),
+    Kind("date", pa.date32(), date),
+    Kind("time", pa.time64("us"), time, None),
+    Kind("timestamp", pa.timestamp("us"), timestamp),
+    Kind("timestamptz", pa.timestamp("us", "UTC"), timestamptz, lambda value: f"{value}00"),
+    Kind("uuid", pa.string(), uuid4, None),
+    # pyarrow's cast of bytes to string looks at them and copies nothing: not the same work.
+    Kind("text", pa.string(), text, None),
+    Kind("jsonb", pa.string(), jsonb, None),
+    Kind("bytea", pa.binary(), bytea, None),
+)
+
+
+def load_values(kind: Kind, n_values: int) -> ValueSet:
+    """Make the values of a type, the same ones each time."""
+    rng = random.Random(kind.name)
+    texts, binaries, values = zip(*(kind.make(rng) for _ in range(min(n_values, N_DISTINCT))), strict=True)
+    at = pa.array([row % len(texts) for row in range(n_values)], pa.int64())
+    to_cast = None if kind.to_cast is None else pa.array(map(kind.to_cast, texts), pa.string()).take(at)
+    return ValueSet(
+        name=kind.name,
+        kind=VALUES,
+        payloads=pa.array([form.encode() for form in texts], pa.binary()).take(at),
+        relation_id_sum=0,
+        binaries=pa.array(binaries, pa.binary()).take(at),
+        expected=pa.array(values, kind.arrow).take(at),
+        to_cast=to_cast,
+        typmod=kind.typmod,
+    )

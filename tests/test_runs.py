@@ -1,0 +1,234 @@
+"""Runs of a sequence decoded apart give together what one decoder gives for the whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import captures
+import pyarrow as pa
+import pytest
+from change_rows import changes_of, with_errors
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_changes import Change
+from slot import RandomSlot, Slot
+
+import pgdecode
+from pgdecode._source import Source
+from pgdecode.changes import ChangeBuilder, ChangeDecoder
+from pgdecode.deliveries import Stretch
+from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunDecoder, RunIndex, index_runs, stretches
+from pgdecode.transactions import Delivery, Follower, Options
+
+T = 16385
+ROWS = (b"I", b"U", b"D", b"T")
+
+
+def runs_of(payloads: Sequence[bytes], positions: Sequence[int], bounds: Sequence[int]) -> list[Run]:
+    """Runs between the bounds, empty ones left out."""
+    return [
+        Run(positions[a], positions[b - 1], any(payload[:1] in ROWS for payload in payloads[a:b]))
+        for a, b in pairwise([0, *bounds, len(payloads)])
+        if a < b
+    ]
+
+
+def indexed(payloads: Sequence[bytes], positions: Sequence[int], runs: list[Run]) -> RunIndex:
+    """The index made from no more than what it asks for, having been JSON."""
+    tags = [payload[0] if payload else 0 for payload in payloads]
+    wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
+    for run in runs:
+        ends = [
+            at for at, position in enumerate(positions) if run.first <= position <= run.last and tags[at] in AT_THE_ENDS
+        ]
+        wanted |= {*ends[:1], *ends[-1:]}
+    chosen = sorted(wanted)
+    index = index_runs(
+        pa.array([payloads[at] for at in chosen], pa.binary()),
+        pa.array([positions[at] for at in chosen], pa.int64()),
+        runs,
+    )
+    text = index.to_json()
+    twin = RunIndex.from_json(text)
+    assert twin.to_json() == text
+    assert (twin.catalog, twin.runs, twin.fates) == (index.catalog, index.runs, index.fates)
+    return twin
+
+
+def rows_of_delivery(builder: ChangeBuilder, found: tuple[Follower, Delivery]) -> list[Change]:
+    follower, delivery = found
+    n = delivery.found["rows"].size // 8
+    return with_errors(builder.batch(Stretch(follower, delivery, Source(delivery.parts), 0, n))) if n else []
+
+
+def apart(payloads: Sequence[bytes], bounds: Sequence[int], size: int, options: Options, gap: int = 1) -> list[Change]:
+    """The changes of each run, decoded so many payloads at a time, the last run first."""
+    positions = [gap * at for at in range(len(payloads))]
+    runs = runs_of(payloads, positions, bounds)
+    index = indexed(payloads, positions, runs)
+    builder = ChangeBuilder(list(index.catalog), {}, {}, options)
+    rows = []
+    for number, start, end in reversed(list(stretches(index, positions))):
+        decoder = RunDecoder(index, number, options)
+        for at in range(start, end, size):
+            to = min(at + size, end)
+            rows += rows_of_delivery(
+                builder, decoder.follow(pa.array(payloads[at:to], pa.binary()), pa.array(positions[at:to], pa.int64()))
+            )
+        rows += rows_of_delivery(builder, decoder.finish())
+    return in_order(rows)
+
+
+def together(payloads: Sequence[bytes], gap: int = 1, **options: Any) -> list[Change]:
+    decoder = ChangeDecoder(**options)
+    rows = with_errors(decoder.decode(payloads, [gap * at for at in range(len(payloads))]))
+    if options.get("include_uncommitted"):
+        rows += with_errors(decoder.undecided())
+    return in_order(rows)
+
+
+def in_order(rows: list[Change]) -> list[Change]:
+    # Tables of one truncate have one position.
+    return sorted(rows, key=lambda row: (row["position"], row["relation_id"] or 0))
+
+
+def bounds_of(rng: Any, n_payloads: int, n_runs: int) -> list[int]:
+    places = range(1, n_payloads)
+    return sorted(rng.sample(places, min(n_runs - 1, len(places))))
+
+
+@pytest.mark.parametrize("include_uncommitted", [False, True])
+@pytest.mark.parametrize(("n_runs", "sizes"), [(1, [7, 200]), (2, [1, 200]), (7, [5, 200]), (64, [200]), (200, [1])])
+def test_the_runs_of_a_capture_have_the_changes_of_the_whole(
+    n_runs: int, sizes: list[int], include_uncommitted: bool, rng: random.Random
+) -> None:
+    payloads = captures.capture("18.txns.v2").payloads
+    expected = together(payloads, gap=3, include_uncommitted=include_uncommitted)
+    options = Options(include_uncommitted=include_uncommitted)
+    for size in sizes:
+        assert apart(payloads, bounds_of(rng, len(payloads), n_runs), size, options, gap=3) == expected
+
+
+@pytest.mark.parametrize("n_runs", [2, 7, 64])
+@pytest.mark.parametrize("name", ["14.streams.v2", "18.streams.v4", "18.twophase.v3", "16.twophase.v3"])
+def test_the_runs_of_a_capture_of_streams_have_the_changes_of_the_whole(
+    name: str, n_runs: int, rng: random.Random
+) -> None:
+    payloads = captures.capture(name).payloads
+    expected = together(payloads, include_uncommitted=True)
+    options = Options(include_uncommitted=True)
+    assert apart(payloads, bounds_of(rng, len(payloads), n_runs), 500, options) == expected
+
+
+@given(
+    st.randoms(use_true_random=False),
+    st.integers(1, 25),
+    st.sampled_from([1, 2, 7, 10_000]),
+    st.sampled_from([1, 4, 10_000]),
+    st.booleans(),
+)
+def test_the_runs_of_random_transactions_have_the_changes_of_the_whole(
+    rng: Any, n_steps: int, n_runs: int, size: int, include_uncommitted: bool
+) -> None:
+    payloads = RandomSlot(rng, n_steps).payloads
+    expected = together(payloads, include_uncommitted=include_uncommitted)
+    options = Options(include_uncommitted=include_uncommitted)
+    assert apart(payloads, bounds_of(rng, len(payloads), n_runs), size, options) == expected
+
+
+def test_runs_may_begin_in_the_middle_of_a_transaction(rng: random.Random) -> None:
+    payloads = captures.capture("18.shop.v1").payloads
+    first = next(at for at, payload in enumerate(payloads) if payload[:1] == b"I")
+    described = [payload for payload in payloads[:first] if payload[:1] in b"RY"]
+    cut = [*described, *payloads[first:]]
+    assert apart(cut, bounds_of(rng, len(cut), 20), 100, Options()) == together(cut)
+
+
+def test_a_bad_payload_is_an_error_of_its_run() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.insert(T, "1", "2")
+    slot.payloads.append(b"Z")
+    slot.commit()
+    slot.insert(T, "2")
+    expected = together(slot.payloads, mode="PERMISSIVE")
+    assert sum(row["error"] is not None for row in expected) == 3
+    for bounds in ([], [3], [1, 2, 3, 4, 5, 6]):
+        assert apart(slot.payloads, bounds, 100, Options("PERMISSIVE")) == expected
+        with pytest.raises(pgdecode.DecodeError):
+            apart(slot.payloads, bounds, 100, Options())
+
+
+def test_runs_that_overlap_are_refused() -> None:
+    runs = [Run(0, 5), Run(10, 20), Run(20, 30)]
+    with pytest.raises(ValueError, match="runs overlap: 10 to 20, 20 to 30"):
+        index_runs(pa.array([], pa.binary()), pa.array([], pa.int64()), runs)
+
+
+def test_the_order_in_which_runs_are_named_does_not_matter() -> None:
+    payloads = RandomSlot(random.Random(3), 30).payloads
+    positions = list(range(len(payloads)))
+    runs = runs_of(payloads, positions, [20, 40])
+    assert indexed(payloads, positions, runs[::-1]).to_json() == indexed(payloads, positions, runs).to_json()
+
+
+@pytest.mark.parametrize("position", [-1, 4, 9, 31])
+def test_a_position_in_no_run_is_an_error(position: int) -> None:
+    index = index_runs(pa.array([], pa.binary()), pa.array([], pa.int64()), [Run(0, 3), Run(5, 8), Run(10, 30)])
+    with pytest.raises(LookupError, match=f"position {position} is in none of the runs"):
+        index.number_of(position)
+    with pytest.raises(LookupError):
+        list(stretches(index, [2, position] if position > 2 else [position, 2]))
+
+
+def test_stretches_have_the_positions_of_one_run_each() -> None:
+    index = index_runs(pa.array([], pa.binary()), pa.array([], pa.int64()), [Run(0, 3), Run(5, 8), Run(10, 30)])
+    assert list(stretches(index, [1, 3, 5, 10, 11, 30])) == [(0, 0, 2), (1, 2, 3), (2, 3, 6)]
+    assert list(stretches(index, [])) == []
+
+
+def test_without_payloads_there_are_no_runs() -> None:
+    index = index_runs(pa.array([], pa.binary()), pa.array([], pa.int64()), [])
+    assert (len(index.catalog), index.runs, index.starts, index.fates) == (0, (), (), {})
+    assert RunIndex.from_json(index.to_json()).to_json() == index.to_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[]", id="list"),
+        pytest.param("{}", id="empty object"),
+        pytest.param('{"format": "pgdecode.RunIndex", "version": 2}', id="later version"),
+        pytest.param('{"format": "pgdecode.RelationCatalog", "version": 1}', id="another format"),
+    ],
+)
+def test_json_that_is_no_index_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no pgdecode\.RunIndex of version 1 in JSON"):
+        RunIndex.from_json(text)
+
+
+def test_a_catalog_describes_what_the_runs_do_not() -> None:
+    slot = Slot()
+    slot.relation(T, ["a"])
+    catalog = pgdecode.RelationCatalog.from_messages(slot.payloads)
+    slot.payloads.clear()
+    slot.begin(700)
+    slot.insert(T, "1")
+    slot.commit()
+    index = index_runs(
+        pa.array(slot.payloads[::2], pa.binary()),
+        pa.array([10, 12]),
+        [Run(10, 11), Run(12, 12, False)],
+        catalog=catalog,
+    )
+    builder = ChangeBuilder(list(index.catalog), {}, {}, Options())
+    decoder = RunDecoder(index, 0, Options())
+    rows = rows_of_delivery(builder, decoder.follow(pa.array(slot.payloads[:2]), pa.array([10, 11])))
+    rows += rows_of_delivery(builder, decoder.finish())
+    assert [(row["new"], row["commit_position"], row["error"]) for row in rows] == [({"a": "1"}, 12, None)]
+    assert changes_of(ChangeDecoder(catalog=catalog).decode(slot.payloads, [10, 11, 12]))[0]["new"] == {"a": "1"}
