@@ -119,7 +119,7 @@ class ChangeDecoder:
         self._given = catalog if state is None else None
         self._start = self._ledger.copy()
         self._layouts: dict[int, TextLayout] = {}
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str | int, Table] = {}
         self._max_held_bytes = max_held_bytes
         # Files whose transactions are over.
         self._spent = {path_in(self._spill, name) for name in (state or {}).get("spent", ())}
