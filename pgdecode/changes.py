@@ -21,7 +21,7 @@ from pgdecode.limits import Limits
 from pgdecode.readings import Reading
 from pgdecode.spill import path_in, paths_of, spill
 from pgdecode.state import state_from_plain, state_to_plain
-from pgdecode.tables import Table, TableBuilder
+from pgdecode.tables import Table, TableBuilder, versions_of
 from pgdecode.transactions import Delivery, Follower, Ledger, Options
 
 _LIMITS = Limits()
@@ -119,7 +119,7 @@ class ChangeDecoder:
         self._given = catalog if state is None else None
         self._start = self._ledger.copy()
         self._layouts: dict[int, TextLayout] = {}
-        self._tables: dict[str | int, Table] = {}
+        self._tables: dict[str | int, tuple[Table, tuple[RelationVersion, ...]]] = {}
         self._max_held_bytes = max_held_bytes
         # Files whose transactions are over.
         self._spent = {path_in(self._spill, name) for name in (state or {}).get("spent", ())}
@@ -281,20 +281,16 @@ class ChangeDecoder:
     def _change_builder(self, ledger: Ledger) -> Builder:
         return ChangeBuilder(ledger.catalog.versions, self._layouts, self._reading, self._options)
 
-    def _table_builder(self, ledger: Ledger, relation: str | int) -> TableBuilder:
+    def _table_builder(self, ledger: Ledger, relation: str | int, everything: bool = False) -> TableBuilder:
         versions = ledger.catalog.versions
-        numbers = {
-            number: item for number, item in enumerate(versions) if relation in (item.qualified_name, item.relation_id)
-        }
+        numbers = versions_of(versions, relation, everything=everything or self._options.include_uncommitted)
         if not numbers:
-            raise KeyError(
-                f"no message has described {relation!r}; there are {', '.join(RelationCatalog(versions).names)}"
-            )
-        found = list(numbers.values())
-        table = self._tables.get(relation)
-        if table is None or table.versions != found:
-            table = self._tables[relation] = Table(found, self._reading)
-        return TableBuilder(table, numbers, self._options)
+            names = ", ".join(RelationCatalog(versions).names)
+            raise KeyError(f"no message has described {relation!r}; there are {names or 'none'}")
+        found = tuple(numbers.values())
+        if self._tables.get(relation, (None, ()))[1] != found:
+            self._tables[relation] = (Table(found, self._reading), found)
+        return TableBuilder(self._tables[relation][0], numbers, self._options)
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""
@@ -313,8 +309,11 @@ class ChangeDecoder:
         for item in ledger.undecided:
             follower.deliver_undecided(item)
         found = [(follower, follower.delivery())]
-        builder = self._change_builder(ledger) if relation is None else self._table_builder(ledger, relation)
-        schema = CHANGES if relation is None else self.table_schema(relation)
+        if relation is None:
+            builder, schema = self._change_builder(ledger), CHANGES
+        else:
+            builder = self._table_builder(ledger, relation, everything=True)
+            schema = builder.table.schema
         return pa.concat_batches([_empty(schema), *(batch for _, batch in self._built(found, [builder], 65536))])
 
     def _follow(self, payloads: Any, position: Any) -> tuple[list[tuple[Follower, Delivery]], Ledger]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pgdecode.catalog import RelationCatalog, RelationVersion
 from pgdecode.changes import ChangeDecoder
 from pgdecode.limits import Limits
+from pgdecode.tables import versions_of
 
 _LIMITS = Limits()
 _UNKNOWN = pa.field("_unknown", pa.list_(pa.string()))
@@ -82,16 +83,15 @@ def snapshot(
         strict_flags=strict_flags,
     )
     decoder.follow(payloads, position)
-    versions = versions_of(decoder.catalog, relation)
-    relation_id = versions[0].relation_id
-    rows = Rows(decoder.table_schema(relation_id), versions)
+    relation_id = last_named(decoder.catalog, relation)
+    rows = Rows(decoder.table_schema(relation_id), versions_of(decoder.catalog, relation_id).values())
     for batch in decoder.again().table_batches(payloads, relation_id, position, max_rows=_BATCH_ROWS):
         rows.take(batch)
     return rows.table()
 
 
-def versions_of(catalog: RelationCatalog, relation: str) -> tuple[RelationVersion, ...]:
-    """Versions, whatever their names were, of the table that bears a name in the end.
+def last_named(catalog: RelationCatalog, relation: str) -> int:
+    """Find the OID of the table that bears a name in the end.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def versions_of(catalog: RelationCatalog, relation: str) -> tuple[RelationVersio
     last = catalog[relation_id]
     if last.qualified_name != relation:
         raise KeyError(f"{relation!r} has become {last.qualified_name!r}")
-    return catalog.versions(relation_id)
+    return relation_id
 
 
 def snapshot_schema(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
@@ -136,28 +136,28 @@ class Rows:
     ----------
     schema : pa.Schema
         Of the changes.
-    versions : sequence of RelationVersion
+    versions : iterable of RelationVersion
         Of one relation, by ascending position.
     """
 
-    def __init__(self, schema: pa.Schema, versions: Sequence[RelationVersion]) -> None:
+    def __init__(self, schema: pa.Schema, versions: Iterable[RelationVersion]) -> None:
         self.catalog = RelationCatalog(versions)
-        self.relation_id = versions[0].relation_id
+        self.relation_id = next(iter(self.catalog)).relation_id
         last = self.catalog[self.relation_id]
-        self.names = list(dict.fromkeys(column.name for item in versions for column in item.columns))
+        self.names = list(dict.fromkeys(column.name for item in self.catalog for column in item.columns))
         if "_unknown" in self.names:
             raise ValueError("the table has a column '_unknown', which is the name of one about the row")
         self.kept = snapshot_schema(schema, self.names)
         self.last_names = [item.name for item in last.columns]
         self.schema = snapshot_schema(schema, self.last_names)
-        self.shapes = {version: self._shape(version) for version in versions}
+        self.shapes = {version: self._shape(version) for version in self.catalog}
         self.live = self.kept.empty_table()
         self.waiting: list[tuple[pa.RecordBatch, list[bool]]] = []
         self.n_waiting = 0
 
     def _shape(self, version: RelationVersion) -> _Shape:
         # A column that went, and came again under its name, is another.
-        after = [item for item in self.catalog if item.position > version.position and item.visible_from is not None]
+        after = [item for item in self.catalog if item.position > version.position]
         names = {item.name for item in version.columns}.intersection(
             *({column.name for column in item.columns} for item in after)
         )

@@ -46,6 +46,18 @@ def widened(types: Sequence[pa.DataType]) -> pa.DataType | None:
     return None
 
 
+def versions_of(
+    catalog: Iterable[RelationVersion], relation: str | int, *, everything: bool = False
+) -> dict[int, RelationVersion]:
+    """Find the versions of a table by their numbers in a catalog, those that count outside their own stream.
+
+    With `everything`, and where there are no others, also those of transactions that did not commit, or not yet.
+    """
+    found = {number: item for number, item in enumerate(catalog) if relation in (item.qualified_name, item.relation_id)}
+    seen = {number: item for number, item in found.items() if item.visible_from is not None}
+    return found if everything or not seen else seen
+
+
 @dataclass(frozen=True)
 class TableColumn:
     """A column of a table over its versions."""

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructField, StructType
 from pgdecode import RelationCatalog
 from pgdecode.batches import MODES
 from pgdecode.readings import Reading
+from pgdecode.tables import versions_of
 from pgdecode.transactions import Options
 from spark_udfs.index import Indexed, indexed, payload_rows, relation_catalogs
 from spark_udfs.runs import AllChanges, PlainIndex, Product, RunFunction, TableChanges
@@ -196,17 +197,16 @@ def table_changes(
     reading = Reading(types, unrepresentable, encoding, datestyle)
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog)
-    numbers = {item.source: _numbers(item.index.catalog, relation) for item in found.indexes}
+    numbers = {
+        item.source: tuple(versions_of(item.index.catalog, relation, everything=include_uncommitted))
+        for item in found.indexes
+    }
     versions = [list(item.index.catalog)[number] for item in found.indexes for number in numbers[item.source]]
     if not versions:
         names = dict.fromkeys(name for item in found.indexes for name in item.index.catalog.names)
         raise KeyError(f"no message has described {relation!r}; there are {', '.join(names) or 'none'}")
     product = TableChanges(tuple(versions), numbers, reading, passes, session_has_time(df.sparkSession))
     return decoded(found, product, options, fields)
-
-
-def _numbers(catalog: RelationCatalog, relation: str) -> tuple[int, ...]:
-    return tuple(number for number, item in enumerate(catalog) if item.qualified_name == relation)
 
 
 def _options(mode: str, include_uncommitted: bool) -> Options:

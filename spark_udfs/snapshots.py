@@ -14,7 +14,8 @@ from pyspark.sql.types import StructField, StructType
 import pgdecode
 from pgdecode.catalog import RelationVersion
 from pgdecode.readings import Reading
-from pgdecode.snapshots import Rows, snapshot_schema, versions_of
+from pgdecode.snapshots import Rows, last_named, snapshot_schema
+from pgdecode.tables import versions_of
 from pgdecode.transactions import Options
 from spark_udfs.dataframes import Catalogs, decoded, indexed_rows
 from spark_udfs.executor import require_version
@@ -78,12 +79,10 @@ def snapshot(
     reading = Reading(types, unrepresentable, encoding, datestyle)
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog)
-    versions = _versions(found, relation)
-    numbers = {
-        item.source: tuple(at for at, version in enumerate(item.index.catalog) if version in versions[item.source])
-        for item in found.indexes
-    }
-    every = [version for item in found.indexes for version in versions[item.source]]
+    numbered = _versions(found, relation)
+    versions = {source: tuple(item.values()) for source, item in numbered.items()}
+    every = [version for item in versions.values() for version in item]
+    numbers = {source: tuple(item) for source, item in numbered.items()}
     product = TableChanges(tuple(every), numbers, reading, passes, session_has_time(df.sparkSession))
     names = tuple(column.name for column in product.table.columns)
     changes = decoded(found, product, Options(), (*_FIELDS, *names))
@@ -105,15 +104,15 @@ def snapshot(
         return spread.groupBy(bucket, *by_source).applyInArrow(function, StructType(columns))
 
 
-def _versions(found: Indexed, relation: str) -> dict[Any, tuple[RelationVersion, ...]]:
-    """Versions of the table in each source; at least one has it."""
-    versions: dict[Any, tuple[RelationVersion, ...]] = {}
+def _versions(found: Indexed, relation: str) -> dict[Any, dict[int, RelationVersion]]:
+    """Versions of the table in each source, by their numbers; at least one has it."""
+    versions: dict[Any, dict[int, RelationVersion]] = {}
     missing: KeyError | None = None
     for item in found.indexes:
         try:
-            versions[item.source] = versions_of(item.index.catalog, relation)
+            versions[item.source] = versions_of(item.index.catalog, last_named(item.index.catalog, relation))
         except KeyError as error:
-            versions[item.source], missing = (), error
+            versions[item.source], missing = {}, error
     if not any(versions.values()):
         raise missing or KeyError(f"no message has described {relation!r}: there are no rows")
     return versions

@@ -283,7 +283,11 @@ def good_and_bad() -> tuple[list[bytes], dict[int, tuple[str, str]]]:
         3: ("EMPTY", "offset 0: empty payload, expected a message tag"),
         4: ("ARITY", "offset 6: insert new tuple has 2 columns, the relation has 1"),
         5: ("UNKNOWN_TAG", "offset 0: unknown message tag 0x5a 'Z'"),
-        7: ("ENCODING", "offset 13: column 'a' is not UTF-8 (was client_encoding another?)"),
+        7: (
+            "ENCODING",
+            "offset 13: column 'a' has bytes that are no text in the declared encoding "
+            "(encoding=, UTF8 if it is not said)",
+        ),
         8: ("TRUNCATED", "offset 13: insert new column 0 needs 1 bytes, 0 left"),
     }
 
