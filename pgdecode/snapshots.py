@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow as pa
 from pgdecode.catalog import RelationCatalog, RelationVersion
 from pgdecode.changes import ChangeDecoder
 from pgdecode.limits import Limits
+from pgdecode.tables import versions_of
 
 _LIMITS = Limits()
 _UNKNOWN = pa.field("_unknown", pa.list_(pa.string()))
@@ -81,16 +83,15 @@ def snapshot(
         strict_flags=strict_flags,
     )
     decoder.follow(payloads, position)
-    versions = versions_of(decoder.catalog, relation)
-    relation_id = versions[0].relation_id
-    rows = Rows(decoder.table_schema(relation_id), versions)
+    relation_id = last_named(decoder.catalog, relation)
+    rows = Rows(decoder.table_schema(relation_id), versions_of(decoder.catalog, relation_id).values())
     for batch in decoder.again().table_batches(payloads, relation_id, position, max_rows=_BATCH_ROWS):
         rows.take(batch)
     return rows.table()
 
 
-def versions_of(catalog: RelationCatalog, relation: str) -> tuple[RelationVersion, ...]:
-    """Versions, whatever their names were, of the table that bears a name in the end.
+def last_named(catalog: RelationCatalog, relation: str) -> int:
+    """Find the OID of the table that bears a name in the end.
 
     Raises
     ------
@@ -101,7 +102,13 @@ def versions_of(catalog: RelationCatalog, relation: str) -> tuple[RelationVersio
     last = catalog[relation_id]
     if last.qualified_name != relation:
         raise KeyError(f"{relation!r} has become {last.qualified_name!r}")
-    return catalog.versions(relation_id)
+    return relation_id
+
+
+def snapshot_schema(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    """Give the schema of rows with some of a table's columns, by that of its changes."""
+    about = [schema.field(name) for name in ABOUT]
+    return pa.schema([*about, _UNKNOWN, *(schema.field(name) for name in names)])
 
 
 @dataclass(frozen=True)
@@ -129,42 +136,37 @@ class Rows:
     ----------
     schema : pa.Schema
         Of the changes.
-    versions : sequence of RelationVersion
+    versions : iterable of RelationVersion
         Of one relation, by ascending position.
-    bucket : int, optional
-        Where the rows are spread over several of these, the number of this one: changes then have a column `_home`
-        with the number of the one that their new row belongs to, and other rows are not kept.
     """
 
-    def __init__(self, schema: pa.Schema, versions: Sequence[RelationVersion], bucket: int | None = None) -> None:
-        self.bucket = bucket
+    def __init__(self, schema: pa.Schema, versions: Iterable[RelationVersion]) -> None:
         self.catalog = RelationCatalog(versions)
-        self.relation_id = versions[0].relation_id
+        self.relation_id = next(iter(self.catalog)).relation_id
         last = self.catalog[self.relation_id]
-        self.names = list(dict.fromkeys(column.name for item in versions for column in item.columns))
+        self.names = list(dict.fromkeys(column.name for item in self.catalog for column in item.columns))
         if "_unknown" in self.names:
             raise ValueError("the table has a column '_unknown', which is the name of one about the row")
-        about = [schema.field(name) for name in ABOUT]
-        self.kept = pa.schema([*about, _UNKNOWN, *(schema.field(name) for name in self.names)])
+        self.kept = snapshot_schema(schema, self.names)
         self.last_names = [item.name for item in last.columns]
-        self.schema = pa.schema([*about, _UNKNOWN, *(schema.field(name) for name in self.last_names)])
-        self.shapes = {version: self._shape(version) for version in versions}
+        self.schema = snapshot_schema(schema, self.last_names)
+        self.shapes = {version: self._shape(version) for version in self.catalog}
         self.live = self.kept.empty_table()
-        self.waiting: list[pa.RecordBatch] = []
+        self.waiting: list[tuple[pa.RecordBatch, list[bool]]] = []
         self.n_waiting = 0
 
     def _shape(self, version: RelationVersion) -> _Shape:
         # A column that went, and came again under its name, is another.
-        after = [item for item in self.catalog if item.position > version.position and item.visible_from is not None]
+        after = [item for item in self.catalog if item.position > version.position]
         names = {item.name for item in version.columns}.intersection(
             *({column.name for column in item.columns} for item in after)
         )
         identity = tuple(item.name for item in version.columns if item.flags & 1)
         return _Shape(identity, version.replica_identity != "f" and identity != (), frozenset(self.names) - names)
 
-    def take(self, changes: pa.RecordBatch) -> None:
-        """Take up the next changes, as `ChangeDecoder.table` gives them."""
-        self.waiting.append(changes)
+    def take(self, changes: pa.RecordBatch, is_kept: list[bool] | None = None) -> None:
+        """Take up the next changes, as `ChangeDecoder.table` gives them; whose new row is to be kept, if not all."""
+        self.waiting.append((changes, [True] * len(changes) if is_kept is None else is_kept))
         self.n_waiting += len(changes)
         if self.n_waiting >= max(_CHANGES, len(self.live)):
             self._apply()
@@ -179,7 +181,8 @@ class Rows:
 
     def _apply(self) -> None:
         if self.waiting:
-            fold = _Fold(self, self.live, pa.Table.from_batches(self.waiting))
+            batches, is_kept = zip(*self.waiting, strict=True)
+            fold = _Fold(self, self.live, pa.Table.from_batches(batches), list(chain.from_iterable(is_kept)))
             self.waiting, self.n_waiting = [], 0
             self.live = fold.run()
 
@@ -190,13 +193,13 @@ class _Fold:
     Rows are known by numbers: first those that are there, then those that the changes bring.
     """
 
-    def __init__(self, rows: Rows, live: pa.Table, changes: pa.Table) -> None:
+    def __init__(self, rows: Rows, live: pa.Table, changes: pa.Table, is_kept: list[bool]) -> None:
         self.rows = rows
         self.changes = changes
+        self.is_kept = is_kept
         self.n_live = len(live)
         names = [name for name in rows.kept.names if name != "_unknown"]
         self.all = pa.concat_tables([live.select(names), changes.select(names)]).combine_chunks()
-        self.is_key = True
         self.identity: tuple[str, ...] | None = None
         self.index: dict[Key, list[_Row]] = {}
         # Rows of which a column of the identity is unknown.
@@ -210,7 +213,6 @@ class _Fold:
         """Apply all; give the rows that are there then."""
         changes = self.changes
         told = [changes[name].to_pylist() for name in ("_op", "_old_type", "_unchanged")]
-        homes = None if self.rows.bucket is None else changes["_home"].to_pylist()
         old_keys: dict[tuple[str, ...], list[Key]] = {}
         keys: list[Key] = []
         for at, (op, old_type, unchanged) in enumerate(zip(*told, strict=True)):
@@ -229,7 +231,7 @@ class _Fold:
                 before = self._leave(old_keys[shape.identity][at])
             elif op != "insert" or shape.is_key:
                 before = self._leave(keys[number])
-            if op != "delete" and (homes is None or homes[at] == self.rows.bucket):
+            if op != "delete" and self.is_kept[at]:
                 self._enter(_written(number, shape, unchanged, before if op == "update" else None))
         return self._table()
 

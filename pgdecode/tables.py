@@ -82,9 +82,10 @@ class Table:
     """
 
     def __init__(self, versions: Iterable[RelationVersion], reading: Reading) -> None:
+        self.versions = list(versions)
         self.reading = reading
         fields: dict[str, list[pa.Field]] = {}
-        for version in versions:
+        for version in self.versions:
             for field in reading.fields(version):
                 fields.setdefault(field.name, []).append(field)
         taken = _META_NAMES & set(fields)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_udfs.dataframes import changes, relation_catalog, table_changes
     from spark_udfs.functions import parse_pgoutput, register
+    from spark_udfs.snapshots import snapshot
     from spark_udfs.typed import from_pgoutput, register_relation
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "register",
     "register_relation",
     "relation_catalog",
+    "snapshot",
     "table_changes",
 ]
 
@@ -31,6 +33,7 @@ _ROOMS = {
     "register": "spark_udfs.functions",
     "register_relation": "spark_udfs.typed",
     "relation_catalog": "spark_udfs.dataframes",
+    "snapshot": "spark_udfs.snapshots",
     "table_changes": "spark_udfs.dataframes",
 }
 

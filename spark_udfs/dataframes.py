@@ -17,9 +17,9 @@ from spark_udfs.index import Indexed, indexed, payload_rows, relation_catalogs
 from spark_udfs.runs import AllChanges, PlainIndex, Product, RunFunction, TableChanges
 from spark_udfs.schemas import session_has_time, spark_schema
 from spark_udfs.session import pandas_not_minded
+from spark_udfs.years import any_year
 
 Catalogs = RelationCatalog | Mapping[Any, RelationCatalog]
-_YEARS = ("1-9999", "any")
 
 
 def relation_catalog(
@@ -133,8 +133,8 @@ def changes(
     """
     options = _options(mode, include_uncommitted)
     reading = Reading(types, encoding=encoding, datestyle=datestyle)
-    found = _indexed(df, payload, position, source, catalog)
-    return _decoded(found, AllChanges(reading), options, fields)
+    found = indexed_rows(df, payload, position, source, catalog)
+    return decoded(found, AllChanges(reading), options, fields)
 
 
 def table_changes(
@@ -195,9 +195,8 @@ def table_changes(
     """
     options = _options(mode, include_uncommitted)
     reading = Reading(types, unrepresentable, encoding, datestyle)
-    if years not in _YEARS:
-        raise ValueError(f'years is "1-9999" or "any", not {years!r}')
-    found = _indexed(df, payload, position, source, catalog)
+    passes = any_year(years)
+    found = indexed_rows(df, payload, position, source, catalog)
     numbers = {
         item.source: tuple(versions_of(item.index.catalog, relation, everything=include_uncommitted))
         for item in found.indexes
@@ -206,8 +205,8 @@ def table_changes(
     if not versions:
         names = dict.fromkeys(name for item in found.indexes for name in item.index.catalog.names)
         raise KeyError(f"no message has described {relation!r}; there are {', '.join(names) or 'none'}")
-    product = TableChanges(tuple(versions), numbers, reading, years == "any", session_has_time(df.sparkSession))
-    return _decoded(found, product, options, fields)
+    product = TableChanges(tuple(versions), numbers, reading, passes, session_has_time(df.sparkSession))
+    return decoded(found, product, options, fields)
 
 
 def _options(mode: str, include_uncommitted: bool) -> Options:
@@ -216,20 +215,21 @@ def _options(mode: str, include_uncommitted: bool) -> Options:
     return Options(mode, include_uncommitted)
 
 
-def _indexed(
+def indexed_rows(
     df: DataFrame,
     payload: Column | str,
     position: Column | str,
     source: Column | str | None,
     catalog: Catalogs | None,
 ) -> Indexed:
+    """Find the runs among the rows of a DataFrame."""
     if catalog is not None and isinstance(catalog, RelationCatalog) == (source is not None):
         raise TypeError("catalog is a RelationCatalog, or where there is a source, a mapping of sources to such")
     rows, name = payload_rows(df, payload, position, source)
     return indexed(rows, name, catalog)
 
 
-def _decoded(found: Indexed, product: Product, options: Options, fields: Iterable[str] | None) -> DataFrame:
+def decoded(found: Indexed, product: Product, options: Options, fields: Iterable[str] | None) -> DataFrame:
     """Have the tasks decode what was indexed."""
     names = _names(fields, product.schema.names)
     schema = spark_schema(product.schema)

@@ -38,11 +38,14 @@ class SourceIndex:
     index : RunIndex
     counts : tuple of int
         Rows in each run.
+    may_move : bool
+        Whether an update may be among them that changes the key of its row.
     """
 
     source: Any
     index: RunIndex
     counts: tuple[int, ...]
+    may_move: bool
 
 
 @dataclass(frozen=True)
@@ -171,8 +174,11 @@ def _grouped(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
     tag = F.substring("payload", 1, 1)
     message = F.struct("position", "payload")
     at_end = F.when(tag.isin(_bytes(AT_THE_ENDS)), F.col("position"))
+    # Of an update, the tag of its first tuple: outside a stream and inside.
+    starts_with_key = (F.substring("payload", 6, 1) == F.lit(b"K")) | (F.substring("payload", 10, 1) == F.lit(b"K"))
     wanted = [
         F.count("*").alias("n"),
+        F.coalesce(F.max((tag == F.lit(b"U")) & starts_with_key), F.lit(False)).alias("may_move"),
         F.count("position").alias("n_positions"),
         F.min("position").alias("first"),
         F.max("position").alias("last"),
@@ -226,14 +232,14 @@ def _check_positions(found: pa.Table) -> None:
         raise ValueError(f"position {first} is negative")
 
 
-def _by_source(found: pa.Table) -> dict[Any, list[int]]:
+def _by_source(found: pa.Table) -> dict[Any, pa.Array]:
     """Places of each source's rows."""
     if "source" not in found.column_names:
-        return {None: list(range(len(found)))}
+        return {None: pa.array(range(len(found)), pa.int64())}
     places: dict[Any, list[int]] = {}
     for place, source in enumerate(found["source"].to_pylist()):
         places.setdefault(source, []).append(place)
-    return places
+    return {source: pa.array(numbers, pa.int64()) for source, numbers in places.items()}
 
 
 def _overlap(found: pa.Table) -> bool:
@@ -261,4 +267,4 @@ def _index(source: Any, found: pa.Table, catalog: RelationCatalog | None) -> Sou
     messages = _in_order(pa.Table.from_struct_array(pa.chunked_array([item.flatten() for item in lists])))
     runs = [Run(*row.values()) for row in found.select(["first", "last", "has_rows"]).to_pylist()]
     index = index_runs(messages["payload"], messages["position"].combine_chunks(), runs, catalog=catalog)
-    return SourceIndex(source, index, tuple(found["n"].to_pylist()))
+    return SourceIndex(source, index, tuple(found["n"].to_pylist()), pc.any(found["may_move"]).as_py() is True)

@@ -241,15 +241,17 @@ class RunFunction:
 
 
 def _stretches(index: RunIndex, positions: pa.Array) -> Iterator[tuple[int, int, int]]:
-    """Cut positions into stretches of one run each."""
+    """Cut positions into ascending stretches of one run each."""
+    numbers = values_of(positions)
     descents = pc.less_equal(positions.slice(1), positions.slice(0, max(len(positions) - 1, 0)))
-    if pc.any(descents).as_py():
-        row = pc.index(descents, True).as_py()
-        raise _not_ascending(positions[row].as_py(), positions[row + 1].as_py())
-    try:
-        yield from stretches(index, values_of(positions))
-    except LookupError as error:
-        raise RuntimeError(f"{error}: {NOT_THE_SAME}") from None
+    first = 0
+    for end in (*(row + 1 for row in pc.indices_nonzero(descents).to_pylist()), len(numbers)):
+        try:
+            for number, start, stop in stretches(index, numbers[first:end]):
+                yield number, first + start, first + stop
+        except LookupError as error:
+            raise RuntimeError(f"{error}: {NOT_THE_SAME}") from None
+        first = end
 
 
 def _not_ascending(before: int, after: int) -> Exception:

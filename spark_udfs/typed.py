@@ -13,10 +13,10 @@ from pgdecode import Relation, Type
 from spark_udfs.adapters import adapter_named, require_mode_of_columns, user_defined
 from spark_udfs.rows import ArrowRows, Keywords, PandasRows, PlainRelation, RowOptions, relation_of
 from spark_udfs.schemas import session_has_time, taken_schema
+from spark_udfs.years import any_year
 
 _FUNCTIONS = {"arrow": ArrowRows, "pandas": PandasRows}
 _OTHERS = ("error", "null")
-_YEARS = ("1-9999", "any")
 # What a message of a kind is known by, wherever it comes from.
 _ATTRIBUTES = {
     Relation: ("relation_id", "namespace", "name", "replica_identity", "columns"),
@@ -162,8 +162,7 @@ def _user_defined(
     require_mode_of_columns(keywords.get("mode", ""), "_error")
     if others not in _OTHERS:
         raise ValueError(f'others is "error" or "null", not {others!r}')
-    if years not in _YEARS:
-        raise ValueError(f'years is "1-9999" or "any", not {years!r}')
+    passes = any_year(years)
     plain = _plain_relation(relation)
     sent = [_message(message, Type) for message in type_messages]
     plain_keywords: dict[str, Any] = {
@@ -176,7 +175,7 @@ def _user_defined(
     schema = pgdecode.decode_rows([], relation_of(plain), **chosen.given()).schema
     names = _names(fields, schema)
     has_time = session_has_time(SparkSession.active())
-    options = RowOptions(plain, chosen, names, others == "null", years == "any", has_time)
+    options = RowOptions(plain, chosen, names, others == "null", passes, has_time)
     return user_defined(
         adapter,
         _FUNCTIONS[adapter](options),

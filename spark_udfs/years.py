@@ -18,6 +18,22 @@ _LAST_DAY = 2_932_896
 _US_PER_DAY = 86_400_000_000
 
 
+YEARS = ("1-9999", "any")
+
+
+def any_year(years: str) -> bool:
+    """Whether all years pass, as the caller says it.
+
+    Raises
+    ------
+    ValueError
+        If the word is none of `YEARS`.
+    """
+    if years not in YEARS:
+        raise ValueError(f'years is "1-9999" or "any", not {years!r}')
+    return years == "any"
+
+
 class Cell(NamedTuple):
     """A column of the table, or of the old row."""
 

@@ -43,7 +43,7 @@ def random_table(rng: random.Random, identity: str, n: int = 300) -> tuple[Slot,
             at = rng.randrange(len(rows))
             before = rows[at]
             # A key that was free before, and may have been another row's.
-            free = sorted({str(item) for item in range(n)} - {str(row[0]) for row in rows})
+            free = sorted({str(item) for item in (*range(number), *range(n, 2 * n))} - {str(row[0]) for row in rows})
             key = rng.choice(free) if op == "move" and identity == "d" else before[0]
             keeps = rng.random() < 0.7
             rows[at] = [key, rng.choice(["a", "b", None]), before[2] if keeps else rng.choice("xyz")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import random
 from collections.abc import Callable
 from itertools import pairwise
@@ -393,12 +392,11 @@ def test_a_position_that_comes_twice_is_refused(spark: SparkSession, partitions:
 
 
 def test_rows_that_change_between_passes_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    df = frame(spark, BEGIN, RELATION, insert(b"1", None), COMMIT)
-    mark = str(tmp_path / "indexed")
-    unstable = df.where((F.col("seq") < 13) | F.udf(lambda seq: not os.path.exists(mark), "boolean")("seq"))
-    decoded = changes(unstable)
-    Path(mark).touch()
-    with pytest.raises(PySparkException, match=r"4 rows were indexed, here are 3: .*persist\(\) it"):
+    rows = without_gaps(table(SHOP, source=False))
+    folder = landed(tmp_path / "raw", rows)
+    decoded = changes(spark.read.parquet(folder))
+    pq.write_table(rows.slice(0, 100), f"{folder}/000.parquet")
+    with pytest.raises(PySparkException, match=r"rows were indexed, here are 100: .*persist\(\) it"):
         decoded.collect()
 
 
