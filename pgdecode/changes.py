@@ -119,7 +119,7 @@ class ChangeDecoder:
         self._given = catalog if state is None else None
         self._start = self._ledger.copy()
         self._layouts: dict[int, TextLayout] = {}
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str | int, tuple[list[RelationVersion], Table]] = {}
         self._max_held_bytes = max_held_bytes
         # Files whose transactions are over.
         self._spent = {path_in(self._spill, name) for name in (state or {}).get("spent", ())}
@@ -291,10 +291,10 @@ class ChangeDecoder:
                 f"no message has described {relation!r}; there are {', '.join(RelationCatalog(versions).names)}"
             )
         found = list(numbers.values())
-        table = self._tables.get(relation)
-        if table is None or table.versions != found:
-            table = self._tables[relation] = Table(found, self._reading)
-        return TableBuilder(table, numbers, self._options)
+        made = self._tables.get(relation)
+        if made is None or made[0] != found:
+            made = self._tables[relation] = found, Table(found, self._reading)
+        return TableBuilder(made[1], numbers, self._options)
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""
