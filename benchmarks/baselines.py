@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from benchmarks.datasets import DataSet
 
-SOURCE = Path(__file__).with_name("baselines.c")
+SOURCES = [Path(__file__).with_name(name) for name in ("baselines.c", "wide.c")]
 # No -march: the wheel's core is compiled for any machine of its kind too.
 FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
 
@@ -53,15 +53,31 @@ def compiler_version() -> str | None:
     return found.stdout.partition("\n")[0]
 
 
+class TextColumn(ctypes.Structure):
+    """Of `wide.c`."""
+
+    _fields_ = (("ends", ctypes.c_void_p), ("data", ctypes.c_void_p))
+
+
+class Wide(ctypes.Structure):
+    """Of `wide.c`."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("id", "a", "b", "f", "n", "ok", "d", "ts")),
+        ("texts", TextColumn * 4),
+        ("valid", ctypes.c_void_p),
+    )
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Compile `baselines.c` and load it, once in a process."""
+    """Compile the sources and load them, once in a process."""
     command = compiler()
     with tempfile.TemporaryDirectory(prefix="pgdecode-benchmarks-") as folder:
         target = Path(folder) / "baselines.so"
         try:
             subprocess.run(
-                [*command, *FLAGS, str(SOURCE), "-o", str(target)], capture_output=True, text=True, check=True
+                [*command, *FLAGS, *map(str, SOURCES), "-o", str(target)], capture_output=True, text=True, check=True
             )
         except OSError as problem:
             raise NoCompiler(f"the C compiler cannot be run: {problem}") from problem
@@ -74,6 +90,7 @@ def library() -> ctypes.CDLL:
     loaded.count_cells.argtypes, loaded.count_cells.restype = (pointer, pointer, count), count
     loaded.index_cells.argtypes = (pointer, pointer, count, pointer, pointer, pointer)
     loaded.index_cells.restype = count
+    loaded.decode_wide.argtypes, loaded.decode_wide.restype = (pointer, pointer, count, ctypes.POINTER(Wide)), count
     return loaded
 
 
@@ -112,3 +129,58 @@ class CellWalk:
             for kind, buffer in zip(types, self._buffers, strict=True)
         )
         return CellIndex(*columns)
+
+
+class WideRows:
+    """The wide table's rows decoded by a loop in C that is written for them, into columns that are reserved once."""
+
+    FIXED = (
+        ("id", pa.int64()),
+        ("a", pa.int32()),
+        ("b", pa.int16()),
+        ("f", pa.float64()),
+        ("n", pa.decimal128(14, 2)),
+        ("ok", pa.uint8()),
+        ("d", pa.date32()),
+        ("ts", pa.timestamp("us", "UTC")),
+    )
+    TEXTS = ("u", "s", "j", "nul")
+
+    def __init__(self, data: DataSet) -> None:
+        self._decode = library().decode_wide
+        self._arguments = (data.bytes_address, data.offsets_address, data.n_rows)
+        self.n_rows = data.n_rows
+        self._fixed = [buffer_of(self.n_rows * arrow.bit_width // 8) for _, arrow in self.FIXED]
+        # A uuid's text is longer than its binary form; no other text is longer than what it is made of.
+        self._texts = [(buffer_of(4 * self.n_rows + 4), buffer_of(data.n_bytes + 36 * self.n_rows)) for _ in self.TEXTS]
+        self._valid = buffer_of(12 * self.n_rows)
+        self._out = Wide(
+            *(buffer.address for buffer in self._fixed),
+            (TextColumn * 4)(*(TextColumn(ends.address, texts.address) for ends, texts in self._texts)),
+            self._valid.address,
+        )
+
+    def __call__(self) -> int:
+        """Decode everything once; the number of rows, less than 0 where one is not as expected."""
+        return int(self._decode(*self._arguments, ctypes.byref(self._out)))
+
+    def columns(self) -> dict[str, pa.Array]:
+        """Return what the last call wrote, by column; under nulls stands anything."""
+        found = {}
+        for (name, arrow), buffer in zip(self.FIXED, self._fixed, strict=True):
+            found[name] = pa.Array.from_buffers(arrow, self.n_rows, [None, buffer])
+        for name, buffers in zip(self.TEXTS, self._texts, strict=True):
+            found[name] = pa.Array.from_buffers(pa.string(), self.n_rows, [None, *buffers])
+        found["ok"] = found["ok"].cast(pa.bool_())
+        return found
+
+    def n_values(self) -> int:
+        """Count the values that are not null."""
+        return bytes(self._valid).count(1)
+
+
+def buffer_of(n_bytes: int) -> pa.Buffer:
+    """Memory that has been written to, so that no system call is timed."""
+    buffer = pa.allocate_buffer(n_bytes)
+    ctypes.memset(buffer.address, 0, n_bytes)
+    return buffer

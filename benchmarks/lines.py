@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgdecode
-from benchmarks.baselines import CellWalk, MemoryRead, NoCompiler, library
+from benchmarks.baselines import CellWalk, MemoryRead, NoCompiler, WideRows, library
 from benchmarks.datasets import MESSAGES, ROWS, VALUES, DataSet
 from benchmarks.values import ValueSet
 from pgdecode._codecs.registry import decode_values
 
 MEMORY_READ = "memory read"
 C_WALK = "C walk"
+C_ROWS = "C rows"
 CAST = "pyarrow cast"
 TEXT = "text"
 BINARY = "binary"
@@ -212,6 +213,25 @@ def verify_rows(data: DataSet, work: TypedRows) -> None:
     require(data, "sum of keys", keys, sum(map(key_of, payloads)))
 
 
+def without_wide_rows(data: DataSet) -> str | None:
+    """Why there is no loop in C for a table."""
+    if data.relation is None or data.relation.name != "wide":
+        return "it is written for the wide table"
+    return without_compiler(data)
+
+
+def verify_wide_rows(data: DataSet, work: WideRows) -> None:
+    """Compare what the loop in C writes with what pgdecode decodes."""
+    require(data, "number of rows", work(), data.n_rows)
+    decoded = pgdecode.decode_rows(data.payloads, typed_rows(data).relation)
+    n_values = 0
+    for name, column in work.columns().items():
+        same = pc.sum(pc.equal(column, decoded[name])).as_py() or 0
+        require(data, f"number of equal values of {name}", same, data.n_rows - decoded[name].null_count)
+        n_values += same
+    require(data, "number of values", work.n_values(), n_values)
+
+
 def digest_rows(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:
     """Row count and length of all texts of the one batch that was kept."""
     (batch,) = result
@@ -383,7 +403,16 @@ LINES = (
     one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
     one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
     one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),
-    Line("typed rows", "pgdecode", typed_rows, verify_rows, digest_rows, kinds=(ROWS,)),
+    Line(C_ROWS, "baseline", WideRows, verify_wide_rows, int, without_wide_rows, kinds=(ROWS,)),
+    Line(
+        "typed rows",
+        "pgdecode",
+        typed_rows,
+        verify_rows,
+        digest_rows,
+        baselines=(MEMORY_READ, C_WALK, C_ROWS),
+        kinds=(ROWS,),
+    ),
     Line(CAST, "baseline", prepare_cast, verify_values, digest_values, without_cast, None, (), (VALUES,)),
     Line(TEXT, "pgdecode", values_in(False), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
     Line(BINARY, "pgdecode", values_in(True), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),

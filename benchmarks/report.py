@@ -20,12 +20,23 @@ from rich.table import Table
 import pgdecode
 from benchmarks.baselines import FLAGS, compiler_version
 from benchmarks.datasets import VALUES
-from benchmarks.lines import BINARY, C_WALK, CAST, MEMORY_READ, PLAIN_PYTHON, PYPGOUTPUT, TEXT
+from benchmarks.lines import BINARY, C_ROWS, C_WALK, CAST, MEMORY_READ, PLAIN_PYTHON, PYPGOUTPUT, TEXT
 from benchmarks.measure import Result, Skipped
 
 BEGIN = "<!-- figures: begin, written by python -m benchmarks --readme -->"
 END = "<!-- figures: end -->"
-HEADINGS = ("", "messages/s", "GB/s", "of read", "of C walk", "x Python", "x pypgoutput", "spread", "peak MB")
+HEADINGS = (
+    "",
+    "messages/s",
+    "GB/s",
+    "of read",
+    "of C walk",
+    "of C rows",
+    "x Python",
+    "x pypgoutput",
+    "spread",
+    "peak MB",
+)
 VALUE_HEADINGS = ("values/s", TEXT, BINARY, CAST, "text / cast", "binary / cast", "spread")
 DROPPED_FIRST = ("spread", "GB/s", "of read", "peak MB", "x Python")  # on a narrow terminal
 STYLES = {"baseline": "dim", "pgdecode": "green"}
@@ -122,6 +133,7 @@ def cells(line: Result) -> list[str]:
         f"{line.gigabytes_per_second:.3g}",
         percent(ratios.get(MEMORY_READ)),
         percent(ratios.get(C_WALK)),
+        percent(ratios.get(C_ROWS)),
         times(ratios.get(PLAIN_PYTHON)),
         times(ratios.get(PYPGOUTPUT)),
         percent(line.spread),

@@ -86,9 +86,9 @@ def builtin_name(text: str) -> str | None:
     if "." in text and not text.startswith("pg_catalog."):
         return None
     reader = _Reader(text, {}, ())
-    name, n_modifiers = reader.scalar_name()
+    _, name, modifiers = reader.scalar_name()
     dimensions = reader.dimensions()
-    if reader.rest() or n_modifiers or (named(name) is None):
+    if reader.rest() or modifiers or named(name) is None:
         raise ValueError(f'types has the key {text!r}: a type of one\'s own is named with its schema, "public.mood"')
     return name + "[]" if dimensions else name
 
@@ -207,31 +207,23 @@ class _Reader:
         return found
 
     def scalar(self) -> Decoding:
-        start = self.at
-        if self.peek().startswith('"') or "." in self.text[start:]:
-            first = self.identifier()
-            if self.peek() == ".":
-                self.take()
-                return self.qualified(first, self.identifier())
-            if self.text[start:].lstrip().startswith('"'):
-                return self.known(first, [])
-            self.at = start
-        name, modifiers = self.name_and_modifiers()
-        return self.known(name, modifiers)
+        schema, name, modifiers = self.scalar_name()
+        return self.qualified(schema, name, modifiers) if schema else self.known(name, modifiers)
 
-    def scalar_name(self) -> tuple[str, int]:
-        """Read PostgreSQL's name of a scalar type, and how many modifiers it has; its schema can only be pg_catalog."""
+    def scalar_name(self) -> tuple[str, str, list[int]]:
+        """Read a schema, empty where there is none, PostgreSQL's own name of the type, and its modifiers."""
         start = self.at
-        quoted = self.peek().startswith('"')
+        token = self.peek()
+        if token[:1] not in ('"', "_") and not token[:1].isalpha():
+            raise self.wrong("a type is missing")
         name = self.identifier()
         if self.peek() == ".":
             self.take()
-            return self.identifier(), 0
-        if quoted:
-            return name, 0
+            return name, self.identifier(), self.modifiers()
+        if token.startswith('"'):
+            return "", name, self.modifiers()
         self.at = start
-        name, modifiers = self.name_and_modifiers()
-        return name, len(modifiers)
+        return "", *self.name_and_modifiers()
 
     def name_and_modifiers(self) -> tuple[str, list[int]]:
         """Read all words of a name, and the modifiers wherever they are among them: timestamp(3) with time zone."""
@@ -246,8 +238,6 @@ class _Reader:
             else:
                 break
         name = " ".join(words)
-        if not name:
-            raise self.wrong("a type is missing")
         if words[:1] == ["interval"] and set(words[1:]) <= _INTERVAL_FIELDS:
             name = "interval"
         if name == "float" and modifiers:
@@ -256,18 +246,15 @@ class _Reader:
             return "float4" if modifiers[0] < 25 else "float8", []
         return SPELLINGS.get(name, name), modifiers
 
-    def qualified(self, schema: str, name: str) -> Decoding:
-        """Say what the type of a schema is: built in, an extension's, or one that `types` describes."""
+    def qualified(self, schema: str, name: str, modifiers: list[int]) -> Decoding:
+        """Say what the type of a schema is: built in, one that `types` describes, or an extension's."""
         key = f"{schema}.{name}"
-        if schema == "pg_catalog":
-            return self.known(name, self.modifiers())
-        if key in self.types:
+        if key in self.types and schema != "pg_catalog" and not modifiers:
             if key in self.within or len(self.within) == MAX_DEPTH:
                 raise self.wrong(f"{key} is part of itself, or too deep")
-            inner = _Reader(self.types[key], self.types, (*self.within, key), self.depth)
-            return inner.everything()
-        if name in EXTENSIONS:
-            return self.known(name, self.modifiers())
+            return _Reader(self.types[key], self.types, (*self.within, key), self.depth).everything()
+        if schema == "pg_catalog" or name in EXTENSIONS:
+            return self.known(name, modifiers)
         raise self.wrong(
             f'types does not say what {key} is: "enum", "(name type, ...)", "range(type)", or a domain\'s base type'
         )

@@ -284,6 +284,16 @@ def test_money_of_a_scale_is_a_decimal() -> None:
         assert found.to_pylist() == [Decimal("12.34")]
 
 
+def test_an_extensions_type_may_be_text_too() -> None:
+    message = Type(type_id=20001, namespace="public", name="hstore")
+    binary = struct.pack(">i", 1) + struct.pack(">i", 1) + b"k" + struct.pack(">i", -1)
+    for key in ("public.hstore", "hstore", 20001):
+        found = one(20001, binary, binary=True, types={key: "text"}, type_messages=[message])
+        assert found.to_pylist() == ['"k"=>NULL']
+    # A type that only happens to be called hstore is what the caller says.
+    assert one(20001, b"a", binary=True, types={20001: "enum"}, type_messages=[message]).to_pylist() == ["a"]
+
+
 def test_the_type_of_a_domain_is_its_base_type_to_conversions() -> None:
     message = Type(type_id=20001, namespace="", name="numeric")
     options: dict[str, Any] = {"type_messages": [message], "binary": True}
@@ -298,7 +308,8 @@ def test_a_columns_own_override_goes_before_its_types() -> None:
 
 @pytest.mark.parametrize("same", ["int4", "integer", "pg_catalog.int4"])
 def test_a_built_in_type_may_be_said_to_be_what_it_is(same: str) -> None:
-    assert one(23, b"7", types={23: same}).to_pylist() == [7]
+    for key in (23, "pg_catalog.int4"):
+        assert one(23, b"7", types={key: same}).to_pylist() == [7]
 
 
 @pytest.mark.parametrize(

@@ -343,10 +343,20 @@ def test_imports_start_no_session() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_pyspark_the_text_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "spark_udfs.functions")
-    monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(ModuleNotFoundError, match=r"^spark_udfs needs pyspark: pip install 'pgdecode\[spark\]'$"):
-        spark_udfs.parse_pgoutput  # noqa: B018
+@pytest.mark.parametrize("name", spark_udfs.__all__)
+def test_without_pyspark_the_text_says_what_to_install(name: str) -> None:
+    code = (
+        "import sys, spark_udfs\n"
+        "sys.modules['pyspark'] = None\n"
+        "try:\n"
+        f"    spark_udfs.{name}\n"
+        "except ModuleNotFoundError as error:\n"
+        "    print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert said == "spark_udfs needs pyspark: pip install 'pgdecode[spark]'\n"
+
+
+def test_there_is_no_name_but_those_of_all() -> None:
     with pytest.raises(AttributeError, match="no attribute 'parse'"):
         spark_udfs.parse  # noqa: B018

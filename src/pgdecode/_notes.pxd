@@ -49,6 +49,7 @@ cdef class Notes:
     cdef Envelope nothing, noting
     cdef TupleSink new_sink, old_sink
     cdef Rules rules
+    cdef size_t most_bytes       # of a payload that no limit can be about, however its bytes are cut
     cdef Walk walk, judging
     cdef Fault fault, judged     # of these walks
     cdef Window window

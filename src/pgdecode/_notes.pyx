@@ -66,6 +66,9 @@ cdef class Notes:
         if self.rows == NULL or self.cells == NULL or self.olds == NULL:
             raise MemoryError()
         self.rules = rules_of(limits, strict_flags)
+        self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
+        if <uint32_t>n_columns > self.rules.max_columns:
+            self.most_bytes = 0
         self.new_sink.n_cells = self.old_sink.n_cells = <uint16_t>n_columns
         self.noting.new = &self.new_sink
         self.noting.old = &self.old_sink
@@ -160,14 +163,14 @@ cdef class Notes:
         cdef const uint8_t *p = payload.data
         cdef Cell *cell = self.cells + <size_t>i * self.n_columns
         cdef Row *noted = &self.rows[i]
-        cdef size_t max_value_bytes = self.rules.max_value_bytes
         cdef size_t prefix = 0
         cdef Cursor cursor
         cdef uint8_t kind, kinds = 0
         cdef int _c
         if self.streamed is not None and self.streamed[row]:
             prefix = 4
-        if rarely(payload.length < prefix + 8 or payload.length > self.rules.max_payload_bytes):
+        # No value is longer than its payload.
+        if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes):
             return False
         if rarely(p[0] != c"I" and p[0] != c"U" or p[prefix + 5] != c"N"):
             return False
@@ -175,12 +178,10 @@ cdef class Notes:
             return False
         if rarely(be32(p + prefix + 1) != self.relation_id or be16(p + prefix + 6) != self.n_columns):
             return False
-        if rarely(<uint32_t>self.n_columns > self.rules.max_columns):
-            return False
         cursor.at = p + prefix + 8
         cursor.end = p + payload.length
         for _c in range(self.n_columns):
-            kind = note_cell(&cursor, max_value_bytes, cell)
+            kind = note_cell(&cursor, <size_t>-1, cell)
             if rarely(kind == 0):
                 return False
             kinds |= kind
