@@ -122,7 +122,7 @@ class ChangeDecoder:
         self._tables: dict[str | int, tuple[Table, tuple[RelationVersion, ...]]] = {}
         self._max_held_bytes = max_held_bytes
         # Files whose transactions are over.
-        self._spent = {path_in(self._spill, name) for name in (state or {}).get("spent", ())}
+        self._spent = {path_in(self._spill, name) for name in (state or {}).get("spent") or ()}
 
     @property
     def state(self) -> dict[str, Any]:
