@@ -78,6 +78,20 @@ def state_from_plain(plain: Mapping[str, Any], spill: Path | None = None) -> Led
     return ledger
 
 
+def spent_from_plain(plain: Mapping[str, Any] | None, spill: Path | None) -> set[Path]:
+    """Find the files that a state names and that nobody needs any more.
+
+    Raises
+    ------
+    ValueError
+        If they are no list of a decoder's files.
+    """
+    names = (plain or {}).get("spent") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"state of {FORMAT} is not whole: what is spent is no list of files")
+    return {path_in(spill, name) for name in names}
+
+
 def _check(ledger: Ledger) -> None:
     """Refuse versions that the catalog does not have, and a stream that is not open."""
     n_versions = len(ledger.catalog.versions)
