@@ -153,7 +153,9 @@ def indexed(
 
 def _runs_of_partitions(rows: DataFrame, by_source: Sequence[str]) -> pa.Table:
     """Collect the groups of rows that a task reads from one piece of a file, or from what is no file."""
-    numbered = rows.withColumn("partition", F.spark_partition_id())
+    # Rows that came from this process are projected by the optimizer, as if all were in partition 0, unless something
+    # stands between: here a sample of all of them.
+    numbered = rows.sample(withReplacement=False, fraction=1.0, seed=0).withColumn("partition", F.spark_partition_id())
     # Distances from place to position: the same for all rows of a group without gaps that lies in order. Without the
     # number of the partition, which is in the upper bits, for the numbers must not overflow.
     placed = numbered.withColumn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -237,6 +238,8 @@ class SnapshotFunction:
     source: str | None
     kept: str
     version: str = pgdecode.__version__
+    # Otherwise pyspark counts self as an argument, and gives the group's key for it.
+    __signature__ = inspect.Signature([inspect.Parameter("table", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Apply the changes in their order."""
