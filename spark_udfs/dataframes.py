@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pgdecode import RelationCatalog
 from pgdecode.batches import MODES
@@ -131,7 +131,7 @@ def changes(
     >>> found = changes(spark.read.parquet("raw/"))  # doctest: +SKIP
     >>> found.orderBy("commit_position", "position").select("op", "relation_name", "new")  # doctest: +SKIP
     """
-    options = _options(mode, include_uncommitted)
+    options = options_of(mode, include_uncommitted)
     reading = Reading(types, encoding=encoding, datestyle=datestyle)
     found = indexed_rows(df, payload, position, source, catalog)
     return decoded(found, AllChanges(reading), options, fields)
@@ -193,23 +193,34 @@ def table_changes(
     >>> orders = table_changes(spark.read.parquet("raw/"), "public.orders")  # doctest: +SKIP
     >>> orders.where("_op = 'delete'").count()  # doctest: +SKIP
     """
-    options = _options(mode, include_uncommitted)
+    options = options_of(mode, include_uncommitted)
     reading = Reading(types, unrepresentable, encoding, datestyle)
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog)
+    return decoded(found, product_of(found, relation, options, reading, passes), options, fields)
+
+
+def product_of(found: Indexed, relation: str, options: Options, reading: Reading, passes: bool) -> TableChanges:
+    """Say how the changes of a table are made; `passes` lets any year pass.
+
+    Raises
+    ------
+    KeyError
+        If nothing describes the table.
+    """
     numbers = {
-        item.source: tuple(versions_of(item.index.catalog, relation, everything=include_uncommitted))
+        item.source: tuple(versions_of(item.index.catalog, relation, everything=options.include_uncommitted))
         for item in found.indexes
     }
     versions = [list(item.index.catalog)[number] for item in found.indexes for number in numbers[item.source]]
     if not versions:
         names = dict.fromkeys(name for item in found.indexes for name in item.index.catalog.names)
         raise KeyError(f"no message has described {relation!r}; there are {', '.join(names) or 'none'}")
-    product = TableChanges(tuple(versions), numbers, reading, passes, session_has_time(df.sparkSession))
-    return decoded(found, product, options, fields)
+    return TableChanges(tuple(versions), numbers, reading, passes, session_has_time(found.rows.sparkSession))
 
 
-def _options(mode: str, include_uncommitted: bool) -> Options:
+def options_of(mode: str, include_uncommitted: bool) -> Options:
+    """Check how changes are asked for."""
     if mode not in MODES:
         raise ValueError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
     return Options(mode, include_uncommitted)
@@ -229,18 +240,23 @@ def indexed_rows(
     return indexed(rows, name, catalog)
 
 
-def decoded(found: Indexed, product: Product, options: Options, fields: Iterable[str] | None) -> DataFrame:
-    """Have the tasks decode what was indexed."""
+def decoded(
+    found: Indexed, product: Product, options: Options, fields: Iterable[str] | None, format: str = "parquet"
+) -> DataFrame:
+    """Have the tasks decode what was indexed, to columns, to columns of text ("csv") or to lines ("jsonl")."""
     names = _names(fields, product.schema.names)
     schema = spark_schema(product.schema)
     columns = [schema[name] for name in names]
+    if format != "parquet":
+        texts = names if format == "csv" else ["value"]
+        columns = [StructField(name, StringType()) for name in texts]
     if found.source is not None:
         if found.source in names:
             raise ValueError(f"source: a decoded column has the name {found.source!r}; give it an alias")
         given = found.rows.schema["source"]
         columns.insert(0, StructField(found.source, given.dataType, given.nullable))
     indexes = tuple(PlainIndex.of(item.source, item.index, item.counts) for item in found.indexes)
-    function = RunFunction(indexes, product, options, names, found.source)
+    function = RunFunction(indexes, product, options, names, found.source, format)
     with pandas_not_minded():
         return found.rows.mapInArrow(function, StructType(columns))
 

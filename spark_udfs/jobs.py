@@ -16,15 +16,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from pgdecode import DecodeError
+from pgdecode import DecodeError, RelationCatalog
 from pgdecode.batches import MODES
+from pgdecode.convert_changes import part_name
 from pgdecode.files import FileFault, PathError, PayloadFile, payload_files
 from pgdecode.messages import ENVELOPE
+from pgdecode.readings import Reading
 from pgdecode.render import fields_to_decode
 from pgdecode.schemas import envelope_schema
 from pgdecode.staging import check_target
 from pgdecode.writers import FORMATS
+from spark_udfs.dataframes import decoded, indexed_rows, options_of, product_of
 from spark_udfs.executor import FaultFinder, Options, PartitionFunction
+from spark_udfs.runs import AllChanges, Product
 from spark_udfs.schemas import spark_schema
 from spark_udfs.session import local_session, pandas_not_minded
 from spark_udfs.storage import Location, as_location, as_pattern, change_suffix, is_path, staged
@@ -133,6 +137,84 @@ def decode_files(
         raise JobFailed(_one_line(error)) from error
 
 
+def changes_files(
+    source: Location,
+    target: Location,
+    *,
+    relations: Sequence[str] = (),
+    payload: str = "data",
+    position: str = "seq",
+    mode: str = "FAILFAST",
+    include_uncommitted: bool = False,
+    catalog: RelationCatalog | None = None,
+    types: Mapping[str | int, str] | None = None,
+    unrepresentable: str = "error",
+    encoding: str = "UTF8",
+    datestyle: str = "ISO, MDY",
+    format: str = "parquet",
+    spark: SparkSession | None = None,
+) -> None:
+    """Decode Parquet files of payloads to files of committed changes, or of tables' rows, as a Spark job.
+
+    Parameters
+    ----------
+    source, target, spark
+        As of `decode_files`. All files together are one sequence.
+    relations : sequence of str
+        Tables, as "schema.table"; without any, the changes of all tables. With several, the target has a folder for
+        each, under its name.
+    payload, position : str
+        As of `spark_udfs.changes`.
+    mode, include_uncommitted, catalog, types, unrepresentable, encoding, datestyle
+        As of `spark_udfs.table_changes`; all years pass.
+    format : {"parquet", "jsonl", "csv"}
+        JSON lines and CSV have the form that `pgdecode decode` gives them.
+
+    Raises
+    ------
+    FileExistsError, PathError, JavaNotFound
+        As of `decode_files`; PathError also if no payload describes a table.
+    TypeError, ValueError
+        For options that do not exist.
+    JobFailed
+        If a payload is bad in FAILFAST mode, which the text names by its position; if positions are null or come twice;
+        or if Spark fails. Nothing is left behind.
+
+    Notes
+    -----
+    The rows come in no order: (commit_position, position) says in which they are to be applied.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format is one of {', '.join(FORMATS)}, not {format!r}")
+    options = options_of(mode, include_uncommitted)
+    reading = Reading(types, unrepresentable, encoding, datestyle)
+    files = payload_files(Path(source), payload, (position,)) if is_path(source) else None
+    if is_path(target):
+        _check_target(Path(target), Path(source) if is_path(source) else None)
+    try:
+        with nullcontext(spark) if spark is not None else local_session() as session, _set(session, _SETTINGS):
+            rows = _read(session, source, files, payload, (position,))
+            try:
+                found = indexed_rows(rows, _column(payload), _column(position), None, catalog)
+            except ValueError as error:
+                raise JobFailed(f"{source}: {error}") from error
+            try:
+                products: dict[str | None, Product] = {
+                    name: product_of(found, name, options, reading, True) for name in relations
+                }
+            except KeyError as error:
+                raise PathError(f"{source}: {error.args[0]}") from error
+            with staged(session, target) as hidden:
+                for name, product in (products or {None: AllChanges(reading)}).items():
+                    folder = f"{hidden}/{part_name(name)}" if len(products) > 1 else hidden
+                    # Spark writes no struct without fields, which the old row of a table without columns is.
+                    fields = [field.name for field in product.schema if field.type != pa.struct([])]
+                    _write_as(decoded(found, product, options, fields, format), format, folder)
+    except _OF_SPARK as error:
+        said = _one_line(error)
+        raise JobFailed(f"{source}: {said.partition(': ')[2]}" if said.startswith(_FAULT) else said) from error
+
+
 def _partition_function(
     payload: int,
     keep: tuple[str, ...],
@@ -217,17 +299,24 @@ def _write(found: DataFrame, columns: Sequence[str], function: PartitionFunction
     rows = found.select(*(_column(name).alias(f"c{place}") for place, name in enumerate(columns)))
     envelope = envelope_schema(function.fields)
     if function.format == "parquet":
-        kept = [found.schema[name] for name in function.keep]
-        _mapped(rows, function, [*kept, *spark_schema(envelope).fields]).write.parquet(target)
+        fields = [*(found.schema[name] for name in function.keep), *spark_schema(envelope).fields]
     elif function.format == "csv":
-        texts = [StructField(name, StringType()) for name in (*function.keep, *envelope.names)]
-        # Quotes are doubled and blanks kept, as other readers expect.
-        _mapped(rows, function, texts).write.csv(
-            target, header=True, escape='"', ignoreLeadingWhiteSpace=False, ignoreTrailingWhiteSpace=False
-        )
+        fields = [StructField(name, StringType()) for name in (*function.keep, *envelope.names)]
     else:
-        _mapped(rows, function, [StructField("value", StringType())]).write.text(target)
-        change_suffix(found.sparkSession, target, ".txt", ".jsonl")
+        fields = [StructField("value", StringType())]
+    _write_as(_mapped(rows, function, fields), function.format, target)
+
+
+def _write_as(rows: DataFrame, format: str, target: str) -> None:
+    """Write rows that have the columns of a format."""
+    if format == "parquet":
+        rows.write.parquet(target)
+    elif format == "csv":
+        # Quotes are doubled and blanks kept, as other readers expect.
+        rows.write.csv(target, header=True, escape='"', ignoreLeadingWhiteSpace=False, ignoreTrailingWhiteSpace=False)
+    else:
+        rows.write.text(target)
+        change_suffix(rows.sparkSession, target, ".txt", ".jsonl")
 
 
 def _mapped(rows: DataFrame, function: PartitionFunction | FaultFinder, fields: list[StructField]) -> DataFrame:

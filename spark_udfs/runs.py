@@ -25,6 +25,7 @@ from pgdecode.readings import Reading
 from pgdecode.runs import RunDecoder, RunIndex, stretches
 from pgdecode.tables import Table, TableBuilder
 from pgdecode.transactions import Delivery, Follower, Options
+from pgdecode.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout
 from spark_udfs.executor import require_version
 from spark_udfs.schemas import taken, taken_schema
 from spark_udfs.years import Cell, with_years, year_fault
@@ -80,6 +81,10 @@ class Product(Protocol):
     def schema(self) -> pa.Schema:
         """What Spark gets."""
 
+    @property
+    def layout(self) -> Layout:
+        """How rows are written as text."""
+
     def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
         """Make what builds the batches of one source, by the schema."""
 
@@ -94,6 +99,11 @@ class AllChanges:
     def schema(self) -> pa.Schema:
         """That of `ChangeDecoder.decode`."""
         return CHANGES
+
+    @property
+    def layout(self) -> Layout:
+        """That of `pgdecode decode --changes`."""
+        return CHANGE_LAYOUT
 
     def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
         """Make what builds the batches of one source."""
@@ -132,6 +142,11 @@ class TableChanges:
     def schema(self) -> pa.Schema:
         """That of the table, of types that Spark takes."""
         return taken_schema(self.table.schema, has_time=self.has_time)
+
+    @property
+    def layout(self) -> Layout:
+        """That of `pgdecode decode --table`."""
+        return TABLE_LAYOUT
 
     def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
         """Make what builds the batches of one source."""
@@ -184,6 +199,8 @@ class RunFunction:
         Columns of the product to give.
     source : str or None
         Name of the column for the source, which comes first.
+    format : str
+        "parquet" gives columns, "csv" columns of text, "jsonl" one column of lines.
     version : str
         Of pgdecode on the driver.
     """
@@ -193,6 +210,7 @@ class RunFunction:
     options: Options
     fields: tuple[str, ...]
     source: str | None
+    format: str = "parquet"
     version: str = pgdecode.__version__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -234,10 +252,20 @@ class RunFunction:
     def _given(self, batches: Iterator[pa.RecordBatch], source: pa.Scalar | None) -> Iterator[pa.RecordBatch]:
         """Bring batches to the columns that Spark gets."""
         for batch in batches:
+            if self.format != "parquet":
+                yield self._as_text(batch)
+                continue
             columns = [batch.column(name) for name in self.fields]
             if source is not None:
                 columns.insert(0, pa.repeat(source, len(batch)))
             yield pa.RecordBatch.from_arrays(columns, names=[*([self.source] if self.source else ()), *self.fields])
+
+    def _as_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.format == "jsonl":
+            lines = pa.array(self.product.layout.lines(batch.select(list(self.fields))), pa.string())
+            return pa.RecordBatch.from_arrays([lines], names=["value"])
+        columns = [column.cast(pa.string()) for column in self.product.layout.flat(batch.select(list(self.fields)))]
+        return pa.RecordBatch.from_arrays(columns, names=list(self.fields))
 
 
 def _stretches(index: RunIndex, positions: pa.Array) -> Iterator[tuple[int, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shlex
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_a_snippet_runs(
 def test_the_spark_snippets_run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    envelope, rows = [code for code in SNIPPETS if "spark_udfs" in code]
+    envelope, rows, changes = [code for code in SNIPPETS if "spark_udfs" in code]
     exec(compile(envelope, "README.md spark", "exec"), names)
     assert "relation" in capfd.readouterr().out
     exec(compile(rows, "README.md typed columns on spark", "exec"), names)
@@ -57,6 +58,13 @@ def test_the_spark_snippets_run(spark: Any, monkeypatch: pytest.MonkeyPatch, cap
     # What test_decoding said of the same rows: so many of this table.
     recorded = gzip.decompress((ROOT / "tests/data/16.shop.test_decoding.txt.gz").read_bytes()).decode()
     assert names["table"].count() == recorded.count("table public.products: ") > 0
+    exec(compile(changes, "README.md changes on spark", "exec"), names)
+    shown = capfd.readouterr().out
+    recorded = gzip.decompress((ROOT / "tests/data/18.shop.test_decoding.txt.gz").read_bytes()).decode()
+    for op in ("insert", "update", "delete"):
+        counted = recorded.count(f"table public.orders: {op.upper()}: ")
+        assert counted > 0
+        assert re.search(rf"\| *{op}\| *{counted}\|", shown)
 
 
 def pgdecode_commands() -> list[str]:

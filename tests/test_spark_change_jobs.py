@@ -1,0 +1,92 @@
+"""`changes_files`: whole jobs to files of changes and of tables' rows, all or nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import captures
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import pgdecode
+from pgdecode.files import PathError
+from pgdecode.render_changes import change_lines, flat_table
+from spark_udfs.jobs import JobFailed, changes_files
+
+pytest_plugins = ["spark_session"]
+
+FILE = captures.DATA / "18.shop.v1.parquet"
+
+
+def parts(folder: Path, suffix: str) -> list[Path]:
+    return sorted(folder.glob(f"part-*{suffix}"))
+
+
+def local() -> tuple[pa.Array, pa.Array]:
+    table = pq.read_table(FILE)
+    return table["data"], table["seq"]
+
+
+def test_changes_are_written_as_they_decode_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+    changes_files(FILE, tmp_path / "out", spark=spark)
+    found = pa.concat_tables([pq.read_table(part) for part in parts(tmp_path / "out", ".parquet")])
+    expected = pgdecode.ChangeDecoder().decode(*local())
+    order = [("commit_position", "ascending"), ("position", "ascending")]
+    assert found.sort_by(order).cast(expected.schema).to_pylist() == expected.to_pylist()
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_several_tables_are_folders_and_rows_may_be_text(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["public.orders", "public.products"]
+    changes_files(FILE, tmp_path / "out", relations=names, format="csv", spark=spark)
+    assert sorted(os.listdir(tmp_path / "out")) == names
+    for name in names:
+        rows = []
+        for part in parts(tmp_path / "out" / name, ".csv"):
+            with part.open(newline="") as lines:
+                rows += list(csv.DictReader(lines))
+        flat = flat_table(pgdecode.ChangeDecoder().table(local()[0], name, local()[1]))
+        texts = pa.RecordBatch.from_arrays(
+            [column.cast(pa.string()) for column in flat.columns], names=flat.schema.names
+        )
+        expected = [{key: value or "" for key, value in row.items()} for row in texts.to_pylist()]
+        assert sorted(map(repr, rows)) == sorted(map(repr, expected))
+
+
+def test_changes_may_be_lines(spark: SparkSession, tmp_path: Path) -> None:
+    changes_files(FILE, tmp_path / "out", format="jsonl", spark=spark)
+    lines = [line for part in parts(tmp_path / "out", ".jsonl") for line in part.read_text().splitlines()]
+    assert sorted(lines) == sorted(change_lines(pgdecode.ChangeDecoder().decode(*local())))
+    assert json.loads(lines[0])["op"]
+
+
+def test_a_bad_payload_stops_the_job_is_named_by_its_position_and_leaves_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    payloads, positions = local()
+    spoilt = [payload if at != 20 else payload[:-1] for at, payload in enumerate(payloads.to_pylist())]
+    pq.write_table(pa.table({"seq": positions, "data": spoilt}), tmp_path / "raw.parquet")
+    with pytest.raises(JobFailed, match=r"raw\.parquet: position 20, offset \d+: ") as caught:
+        changes_files(tmp_path / "raw.parquet", tmp_path / "out", spark=spark)
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == ["raw.parquet"]
+
+
+def test_what_cannot_be_asked_for_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PathError, match=r"no message has described 'public\.none'; there are public\."):
+        changes_files(FILE, tmp_path / "out", relations=["public.none"], spark=spark)
+    with pytest.raises(PathError, match="at"):
+        changes_files(FILE, tmp_path / "out", position="at", spark=spark)
+    with pytest.raises(ValueError, match="format is one of"):
+        changes_files(FILE, tmp_path / "out", format="xml", spark=spark)
+    with pytest.raises(FileExistsError):
+        changes_files(FILE, tmp_path, spark=spark)
+    pq.write_table(pa.table({"seq": [None, 1], "data": [b"", b""]}), tmp_path / "raw.parquet")
+    with pytest.raises(JobFailed, match="position is null in 1 rows"):
+        changes_files(tmp_path / "raw.parquet", tmp_path / "out", spark=spark)
+    assert os.listdir(tmp_path) == ["raw.parquet"]
