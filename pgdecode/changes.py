@@ -259,12 +259,12 @@ class ChangeDecoder:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
         deliveries, ledger = self._follow(payloads, position)
         made = builders(ledger)
-        before = self._ledger
+        before, given = self._ledger, self._given
         self._go_on(ledger)
         try:
             yield from self._built(deliveries, made, max_rows)
         except Exception:
-            self._ledger, self._spent = before, set()
+            self._ledger, self._given, self._spent = before, given, set()
             # The numbers of versions that are taken back will be those of others.
             n_versions = len(before.catalog.versions)
             self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
