@@ -114,15 +114,13 @@ def decode(
     in the order in which to apply it. OUT is a file if it ends in .parquet, .jsonl or .csv; else, and always with
     several tables, a folder with "changes", or with a file for each table under its name. For tables IN is read
     twice: all versions of a table must be known before its first row is written. Large transactions are kept in files
-    beside OUT until they end.
+    beside OUT until they end. With --engine spark the rows come in no order, and OUT is always a folder.
     """
     context = click.get_current_context()
     if messages + changes + bool(tables) > 1:
         raise click.UsageError("--messages, --changes and --table: one of them")
     if changes or tables:
         options.refuse(context, options.OF_MESSAGES, "messages")
-        if engine == "spark":
-            raise click.UsageError("--engine spark is for messages; spark_udfs has changes and table_changes")
     else:
         options.refuse(context, options.OF_CHANGES, "--changes and --table")
     if not tables:
@@ -137,6 +135,8 @@ def decode(
         files = ordered_files(source, payload, position)
         n_rows = files.n_rows
         layout = TABLE_LAYOUT if tables else CHANGE_LAYOUT
+        if engine == "spark" and files.position is None:
+            raise click.UsageError("--engine spark needs --position COLUMN: rows on Spark have no order of their own")
         check_target(target, source, overwrite=overwrite)
         with staged(target) as hidden, scratch_folder(target.parent) as spill:
             done = _decode_changes(request, hidden, files, tables, replace(asked, spill=spill))
@@ -205,7 +205,25 @@ def _decode_messages(
 def _decode_changes(
     request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], asked: ChangeOptions
 ) -> tuple[str, str]:
-    """Decode changes or tables by the local engine; what to say of it."""
+    """Decode changes or tables by the engine asked for; what to say of it."""
+    if request.engine == "spark":
+        _with_spark(
+            "changes_files",
+            request.source,
+            target,
+            relations=tables,
+            payload=request.payload,
+            position=files.position,
+            mode=request.mode,
+            include_uncommitted=asked.include_uncommitted,
+            catalog=asked.catalog,
+            types=asked.reading.types,
+            unrepresentable=asked.reading.unrepresentable,
+            encoding=asked.reading.encoding,
+            datestyle=asked.reading.datestyle,
+            format=request.format,
+        )
+        return "", "no bad ones" if request.mode == "FAILFAST" else "bad ones not counted"
     with progress(files.n_rows * (2 if tables else 1)) as on_rows:
         totals = convert_changes(
             files,

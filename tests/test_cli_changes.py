@@ -472,7 +472,6 @@ MISTAKES = {
         ["--changes", "--position", "day"],
         r"in\.parquet: column 'day' is string, not integers",
     ),
-    "another engine": (["--changes", "--engine", "spark"], r"--engine spark is for messages; .*"),
     "columns to keep": (["--changes", "--keep", "day"], r"--keep is for messages .*"),
     "fields": (["--table", "public.t16385", "--fields", "kind"], r"--fields is for messages .*"),
     "stream states": (["--changes", "--in-stream", "auto"], r"--in-stream is for messages .*"),
@@ -491,6 +490,25 @@ MISTAKES = {
         r"notes\.txt: not relations as RelationCatalog\.to_json writes them: .*",
     ),
 }
+
+
+def test_spark_needs_a_position_for_changes(run: Shell) -> None:
+    written("in.parquet", two_transactions().payloads)
+    done = run("decode", "in.parquet", "out", "--changes", "--engine", "spark")
+    assert done.code == 2
+    assert "--engine spark needs --position COLUMN" in done.err
+
+
+@pytest.mark.parametrize("what", [["--changes"], ["--table", "public.orders"]], ids=["changes", "a table"])
+def test_spark_writes_the_changes_that_the_local_engine_writes(run: Shell, what: list[str]) -> None:
+    pytest.importorskip("pyspark")
+    process = started("decode", SHOP, "spark", *what, "--engine", "spark", "--format", "jsonl")
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert run("decode", SHOP, "local.jsonl", *what).code == 0
+    ours = sorted(line for path in Path("spark").rglob("*.jsonl") for line in path.read_text().splitlines())
+    assert ours == sorted(Path("local.jsonl").read_text().splitlines())
+    assert ours
 
 
 @pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES)
