@@ -16,6 +16,14 @@ import pyarrow.compute as pc
 
 import pgdecode
 from benchmarks.baselines import CellWalk, MemoryRead, NoCompiler, WideRows, library
+from benchmarks.changes import (
+    BATCH_ROWS,
+    all_changes,
+    digest_changes,
+    table_changes,
+    verify_changes,
+    without_transactions,
+)
 from benchmarks.datasets import MESSAGES, ROWS, VALUES, DataSet
 from benchmarks.values import ValueSet
 from pgdecode._codecs.registry import decode_values
@@ -29,7 +37,6 @@ BINARY = "binary"
 PLAIN_PYTHON = "plain Python decoder"
 PYPGOUTPUT = "pypgoutput"
 TUPLES = ("kind", "relation_id", "old", "old_formats", "new", "new_formats")
-BATCH_ROWS = 65_536  # a usual Parquet or Spark batch
 
 Work = Callable[[], Any]
 
@@ -400,6 +407,10 @@ LINES = (
     in_batches("envelope, kind and relation", ("kind", "relation_id")),
     in_one_call("envelope, one call", None),
     in_one_call("envelope, tuples, one call", TUPLES),
+    Line("changes", "pgdecode", all_changes, verify_changes, digest_changes, without_transactions),
+    Line(
+        "changes of one table, typed", "pgdecode", table_changes, verify_changes, digest_changes, without_transactions
+    ),
     one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
     one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
     one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),

@@ -384,7 +384,7 @@ class CatalogBuilder:
         self.types: dict[int, Type] = {}
         self.scopes: dict[int, Scope] = {}  # by top-level xid
         # Where somebody has gone over the whole before: all versions there will be, which then keep their numbers.
-        self.known: list[RelationVersion] | None = None
+        self.known: dict[int, list[int]] | None = None
         for index, version in enumerate(self.versions):
             since = version.visible_from
             if since is not None and (position is None or since <= position):
@@ -404,33 +404,40 @@ class CatalogBuilder:
     def foresee(self, versions: Iterable[RelationVersion]) -> None:
         """Take over all versions that there will be, those of now first; they keep their numbers."""
         self.versions = list(versions)
-        self.known = list(self.versions)
+        self.known = {}
+        for number, version in enumerate(self.versions):
+            self.known.setdefault(version.position, []).append(number)
 
     def seen_by(self, stream: int | None) -> dict[int, int]:
-        """Version of each relation for rows in the stream of a transaction, or outside."""
-        scope = None if stream is None else self.scopes.get(stream)
-        return self.visible if scope is None else self.visible | scope.visible
+        """Version of each relation that a stream has sent, for the rows in it; without a stream, of all for others."""
+        if stream is None:
+            return self.visible
+        scope = self.scopes.get(stream)
+        return {} if scope is None else scope.visible
 
-    def add(self, message: Relation, position: int, stream: int | None) -> None:
-        """Take up a Relation message; one that says nothing new costs nothing."""
+    def add(self, message: Relation, position: int, stream: int | None) -> int:
+        """Take up a Relation message, and give its version's index; one that says nothing new costs nothing."""
         relation = replace(message, xid=None)
-        scope = None if stream is None else self.scopes.setdefault(stream, Scope({}, {}))
-        known = self.types if scope is None else self.types | scope.types
-        types = tuple(known[column.type_id] for column in relation.columns if column.type_id in known)
-        index = self.seen_by(stream).get(relation.relation_id)
+        scope = Scope(self.visible, self.types) if stream is None else self.scopes.setdefault(stream, Scope({}, {}))
+        found = [scope.types.get(column.type_id) or self.types.get(column.type_id) for column in relation.columns]
+        types = tuple(item for item in found if item is not None)
+        index = scope.visible.get(relation.relation_id)
+        if index is None:
+            index = self.visible.get(relation.relation_id)
         if index is None or not self.versions[index].describes(relation, types):
             index = self._number_of(
                 RelationVersion(relation, types, position, stream, position if stream is None else None)
             )
-        (self.visible if scope is None else scope.visible)[relation.relation_id] = index
+        scope.visible[relation.relation_id] = index
+        return index
 
     def _number_of(self, version: RelationVersion) -> int:
         """Give a version that comes now its number."""
         if self.known is None:
             self.versions.append(version)
             return len(self.versions) - 1
-        for number, item in enumerate(self.known):
-            if item.position == version.position and item.relation == version.relation:
+        for number in self.known.get(version.position, ()):
+            if self.versions[number].relation == version.relation:
                 return number
         raise LookupError(f"no relation is known to have been sent at position {version.position}")
 
@@ -439,11 +446,14 @@ class CatalogBuilder:
         types = self.types if stream is None else self.scopes.setdefault(stream, Scope({}, {})).types
         types[message.type_id] = replace(message, xid=None)
 
-    def publish(self, stream: int, position: int) -> None:
-        """Make visible to all what a stream sent: its transaction has committed or been prepared."""
+    def publish(self, stream: int, position: int) -> dict[int, int]:
+        """Make visible to all what a stream sent: its transaction has committed or been prepared.
+
+        Gives the versions of the relations that it sent, as they are now.
+        """
         scope = self.scopes.pop(stream, None)
         if scope is None:
-            return
+            return {}
         self.types |= scope.types
         for relation_id, index in scope.visible.items():
             version = self.versions[index]
@@ -452,6 +462,7 @@ class CatalogBuilder:
                 self.visible[relation_id] = index
             if version.visible_from is None and self.known is None:
                 self.versions[index] = replace(version, visible_from=position)
+        return {relation_id: self.visible[relation_id] for relation_id in scope.visible}
 
     def drop(self, stream: int) -> None:
         """Forget what a stream sent: its transaction was aborted, or is sent again."""

@@ -19,8 +19,8 @@ from pgdecode.errors import BatchTooLarge, DecodeError
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.limits import Limits
 from pgdecode.readings import Reading
-from pgdecode.spill import path_in, paths_of, spill
-from pgdecode.state import state_from_plain, state_to_plain
+from pgdecode.spill import paths_of, spill
+from pgdecode.state import spent_from_plain, state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder, versions_of
 from pgdecode.transactions import Delivery, Follower, Ledger, Options
 
@@ -122,7 +122,7 @@ class ChangeDecoder:
         self._tables: dict[str | int, tuple[Table, tuple[RelationVersion, ...]]] = {}
         self._max_held_bytes = max_held_bytes
         # Files whose transactions are over.
-        self._spent = {path_in(self._spill, name) for name in (state or {}).get("spent", ())}
+        self._spent = spent_from_plain(state, self._spill)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -259,12 +259,12 @@ class ChangeDecoder:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
         deliveries, ledger = self._follow(payloads, position)
         made = builders(ledger)
-        before = self._ledger
+        before, given = self._ledger, self._given
         self._go_on(ledger)
         try:
             yield from self._built(deliveries, made, max_rows)
         except Exception:
-            self._ledger, self._spent = before, set()
+            self._ledger, self._given, self._spent = before, given, set()
             # The numbers of versions that are taken back will be those of others.
             n_versions = len(before.catalog.versions)
             self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}

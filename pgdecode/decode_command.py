@@ -121,6 +121,8 @@ def decode(
         raise click.UsageError("--messages, --changes and --table: one of them")
     if changes or tables:
         options.refuse(context, options.OF_MESSAGES, "messages")
+        if engine == "spark":
+            raise click.UsageError("--engine spark is for messages; spark_udfs has changes and table_changes")
     else:
         options.refuse(context, options.OF_CHANGES, "--changes and --table")
     if not tables:
@@ -203,9 +205,7 @@ def _decode_messages(
 def _decode_changes(
     request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], asked: ChangeOptions
 ) -> tuple[str, str]:
-    """Decode changes or tables by the engine asked for; what to say of it."""
-    if request.engine == "spark":
-        raise click.UsageError("--engine spark is for messages")
+    """Decode changes or tables by the local engine; what to say of it."""
     with progress(files.n_rows * (2 if tables else 1)) as on_rows:
         totals = convert_changes(
             files,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pgdecode.catalog import RelationVersion
-from pgdecode.overrides import Overrides
 from pgdecode.pgtypes import Decoding, as_text
 from pgdecode.relations import UNREPRESENTABLE, decodings, row_schema
 from pgdecode.settings import settings_of, under
+from pgdecode.typenames import declared
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Reading:
 
     def __post_init__(self) -> None:
         settings_of(self.encoding, self.datestyle)
-        Overrides(self.types, None)
+        for text in (self.types or {}).values():
+            declared(text, dict(self.types or {}))
         if self.unrepresentable not in UNREPRESENTABLE:
             raise ValueError(f"unrepresentable is one of {UNREPRESENTABLE}, not {self.unrepresentable!r}")
 

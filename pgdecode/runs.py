@@ -13,6 +13,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -31,7 +32,6 @@ FORMAT_VERSION = 1
 EVERYWHERE = b"SEcAbPKrpRY"
 # ... and of those that do only as the first or last of their run.
 AT_THE_ENDS = b"BC"
-_NEVER = 1 << 62
 
 
 class Run(NamedTuple):
@@ -52,6 +52,11 @@ class Fate:
     commit_timestamp: int = -1
     gid: str | None = None
     aborted: tuple[tuple[int, int], ...] = ()  # (subxid, position of its Stream Abort)
+
+    @cached_property
+    def aborts(self) -> dict[int, int]:
+        """Position of the Stream Abort of each sub-transaction that was rolled back."""
+        return dict(self.aborted)
 
 
 UNDECIDED = Fate(-1)
@@ -128,7 +133,7 @@ class RunIndex:
             position: Fate(**{**fate, "aborted": tuple((xid, at) for xid, at in fate["aborted"])})
             for position, fate in plain["fates"]
         }
-        starts = _PlainStarts(plain["starts"], plain["visible"], plain["catalog"])
+        starts = _PlainStarts(plain["starts"], plain["visible"], catalog)
         return cls(catalog, tuple(Run(*item) for item in plain["runs"]), starts, fates)
 
 
@@ -145,15 +150,14 @@ class _PlainStarts(Sequence[Ledger]):
 
     starts: list[dict[str, Any]]
     visible: list[dict[str, Any]]
-    versions: list[dict[str, Any]]
+    versions: RelationCatalog
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __getitem__(self, number: Any) -> Any:
         plain = self.starts[number]
-        catalog = {**self.visible[plain["catalog"]], "versions": self.versions}
-        return state_from_plain({**plain, "catalog": catalog})
+        return state_from_plain({**plain, "catalog": self.visible[plain["catalog"]]}, versions=self.versions)
 
 
 # -- before ----------------------------------------------------------------------------------------------------------
@@ -173,6 +177,11 @@ class IndexFollower(Follower):
 
     def _undecided(self, transaction: Transaction) -> None:
         self._note(transaction, UNDECIDED)
+
+    def _keep(self, transactions: Iterable[Transaction]) -> None:
+        # The rows are their runs' to give, whether or not they have been handed over here.
+        for item in transactions:
+            item.ranges = []
 
     def _note(self, transaction: Transaction, fate: Fate) -> None:
         aborted = tuple(self.aborts.pop(transaction.begin_position, ()))
@@ -272,24 +281,25 @@ class RunFollower(Follower):
         pieces = self._pieces(item)
         item.ranges, item.held = [], []
         gid = fate.gid if fate.gid is not None else item.gid
-        rolled_back = {xid: _NEVER for xid, position in fate.aborted if position > self._position_of(pieces[0][0])}
+        # No abort comes between the changes of a piece: the position of its first stands for all.
+        places = [(start, end, self._position_of(start)) for start, end, _ in pieces]
+        aborts = fate.aborts if fate.committed else {}  # in an abort all are alike
         wanted = self.options.include_uncommitted
         if fate.committed == 1 or wanted:
             self._decide_fated(item, fate, gid)
-            for start, end, _ in pieces:
-                self.outline.deliver_alive(start, end, 0, rolled_back if fate.committed else {}, True)
-        if rolled_back and wanted and fate.committed:
+            for start, end, position in places:
+                self.outline.deliver_alive(start, end, position, aborts, True, 0)
+        if aborts and wanted:
             self._decide_fated(item, Fate(0), gid)
-            for start, end, _ in pieces:
-                self.outline.deliver_alive(start, end, 0, rolled_back, False)
+            for start, end, position in places:
+                self.outline.deliver_alive(start, end, position, aborts, False, 0)
 
     def _decide_fated(self, item: Transaction, fate: Fate, gid: str | None) -> None:
         row = -1
         if fate.committed == 1:
             # Its commit may be far away: only the position is wanted of it.
-            row = sum(map(len, self.all_positions))
-            self.all_positions.append(pa.array([fate.commit_position], pa.int64()))
-            self.parts.append(pa.nulls(1, self.payloads.type))
+            row = self.end
+            self.add_part(pa.nulls(1, self.payloads.type), pa.array([fate.commit_position], pa.int64()))
         outcome = self.outline.decide(row, item.xid, fate.commit_lsn, fate.commit_timestamp, fate.committed)
         if gid is not None:
             self.gids[outcome] = gid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pgdecode.catalog import (
     MAX_POSITION,
     MAX_XID,
     CatalogBuilder,
+    RelationVersion,
     Scope,
     type_from_plain,
     type_to_plain,
@@ -45,8 +46,18 @@ def state_to_plain(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def state_from_plain(plain: Mapping[str, Any], spill: Path | None = None) -> Ledger:
-    """Undo `state_to_plain`; `spill` is the folder of payloads on disk.
+def state_from_plain(
+    plain: Mapping[str, Any], spill: Path | None = None, versions: Iterable[RelationVersion] | None = None
+) -> Ledger:
+    """Undo `state_to_plain`.
+
+    Parameters
+    ----------
+    plain : mapping
+    spill : Path, optional
+        The folder of payloads on disk.
+    versions : iterable of RelationVersion, optional
+        Those of the catalog, where they are kept elsewhere.
 
     Raises
     ------
@@ -70,12 +81,26 @@ def state_from_plain(plain: Mapping[str, Any], spill: Path | None = None) -> Led
             open=None if plain["open"] is None else _transaction_from_plain(plain["open"], spill),
             streamed={item.xid: item for item in streamed},
             prepared={item.gid or "": item for item in prepared},
-            catalog=_catalog_from_plain(plain["catalog"]),
+            catalog=_catalog_from_plain(plain["catalog"], versions),
         )
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"state of {FORMAT} is not whole: {error!r}") from error
     _check(ledger)
     return ledger
+
+
+def spent_from_plain(plain: Mapping[str, Any] | None, spill: Path | None) -> set[Path]:
+    """Find the files that a state names and that nobody needs any more.
+
+    Raises
+    ------
+    ValueError
+        If they are no list of a decoder's files.
+    """
+    names = (plain or {}).get("spent") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"state of {FORMAT} is not whole: what is spent is no list of files")
+    return {path_in(spill, name) for name in names}
 
 
 def _check(ledger: Ledger) -> None:
@@ -112,16 +137,16 @@ def _transaction_from_plain(plain: Mapping[str, Any], spill: Path | None) -> Tra
     gid = plain["gid"]
     if gid is not None and not isinstance(gid, str):
         raise ValueError(f"no gid in JSON, but a {type(gid).__name__}")
+    held = [held for name in plain["spilled"] for held in held_from(path_in(spill, name))]
+    held += map(_held_from_plain, plain["held"])
     return Transaction(
         whole_number(plain["xid"], 0, MAX_XID),
         whole_number(plain["begin_position"], -1, MAX_POSITION),
         gid,
         whole_number(plain["final_lsn"], -1, MAX_LSN),
-        held=[
-            *(held for name in plain["spilled"] for held in held_from(path_in(spill, name))),
-            *(_held_from_plain(held) for held in plain["held"]),
-        ],
+        held=held,
         aborted=_numbers(plain["aborted"]),
+        n_changes=sum(map(len, held)),
     )
 
 
@@ -166,9 +191,9 @@ def _catalog_to_plain(catalog: CatalogBuilder) -> dict[str, Any]:
     }
 
 
-def _catalog_from_plain(plain: Mapping[str, Any]) -> CatalogBuilder:
+def _catalog_from_plain(plain: Mapping[str, Any], versions: Iterable[RelationVersion] | None) -> CatalogBuilder:
     builder = CatalogBuilder()
-    builder.versions = [version_from_plain(item) for item in plain["versions"]]
+    builder.versions = [version_from_plain(item) for item in plain["versions"]] if versions is None else list(versions)
     builder.visible = _numbers(plain["visible"])
     builder.types = {item.type_id: item for item in map(type_from_plain, plain["types"])}
     builder.scopes = {

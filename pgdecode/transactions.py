@@ -57,15 +57,11 @@ class Transaction:
     held: list[Held] = field(default_factory=list)
     ranges: list[tuple[int, int]] = field(default_factory=list)
     aborted: dict[int, int] = field(default_factory=dict)
+    n_changes: int = 0  # so far, undone ones too
 
     def copy(self) -> Transaction:
         """One that goes its own way."""
         return replace(self, held=list(self.held), ranges=list(self.ranges), aborted=dict(self.aborted))
-
-    @property
-    def n_changes(self) -> int:
-        """Changes so far, undone ones too."""
-        return sum(map(len, self.held)) + sum(end - start for start, end in self.ranges)
 
 
 @dataclass(slots=True)
@@ -142,10 +138,12 @@ class Follower:
         self.parts = [payloads]
         self.all_positions = [positions]
         self.n_rows = len(payloads)
+        self.end = len(payloads)  # rows in all parts
         self.gids: dict[int, str] = {}
         self.told: dict[int, str] = {}
         self.truncates: list[int] = []  # rows of Truncates, also of those held
         self.since = 0  # the first change since a transaction was entered
+        self.of_stream: list[int] = []  # relations for which the outline knows the versions of a stream
 
     def run(self) -> Delivery:
         """Follow all rows."""
@@ -155,6 +153,7 @@ class Follower:
         self.kinds = memoryview(found["kind"][1]).cast("B")
         ledger = self.ledger
         self.outline = Outline(self.kinds, numbers, self.n_rows, ledger.last_lsn, self.options.drop_duplicates)
+        self.outline.learn(ledger.catalog.visible)
         self._know()
         if ledger.open is not None or ledger.stream is not None:
             self.outline.enter()
@@ -175,6 +174,12 @@ class Follower:
         positions = self.all_positions
         joined = positions[0] if len(positions) == 1 else pa.concat_arrays(positions)
         return Delivery(self.parts, joined, self.outline.delivered(), self.gids, self.told)
+
+    def add_part(self, payloads: pa.Array, positions: pa.Array) -> None:
+        """Put payloads of earlier batches behind those of this one."""
+        self.parts.append(payloads)
+        self.all_positions.append(positions)
+        self.end += len(payloads)
 
     @property
     def begun(self) -> bool:
@@ -233,7 +238,13 @@ class Follower:
         return int(self.positions[row].as_py())
 
     def _know(self) -> None:
-        self.outline.know(self.ledger.catalog.seen_by(self.ledger.stream))
+        """Tell the outline which versions of relations count from here on: those of the stream, before all others."""
+        catalog = self.ledger.catalog
+        own = {} if self.ledger.stream is None else catalog.seen_by(self.ledger.stream)
+        # Only what changes is told: there may be many relations, and many blocks.
+        back = {relation_id: catalog.visible.get(relation_id, -1) for relation_id in self.of_stream}
+        self.outline.learn(back | own)
+        self.of_stream = list(own)
 
     def _check_relations(self) -> None:
         """Refuse rows of relations that have not been described."""
@@ -276,14 +287,23 @@ class Follower:
 
     def _keep(self, transactions: Iterable[Transaction]) -> None:
         """Copy the payloads of transactions out of the batch."""
+        truncates = pa.array(self.truncates, pa.int64())
         for item in transactions:
+            if not item.ranges:
+                continue
             rows, relation_ids, xids, versions = self.outline.rows_of(item.ranges)
             n = rows.size // 8
+            # Bad payloads are not kept.
+            item.n_changes += n - sum(end - start for start, end in item.ranges)
             item.ranges = []
             if n:
                 places = pa.Array.from_buffers(pa.int64(), n, [None, rows])
-                held = Held(self.payloads.take(places), self.positions.take(places), relation_ids, xids, versions)
-                item.held.append(held)
+                payloads = self._take(places, pc.is_in(places, truncates))
+                item.held.append(Held(payloads, self.positions.take(places), relation_ids, xids, versions))
+
+    def _take(self, places: pa.Array, is_truncate: pa.Array) -> pa.Array:
+        """Copy payloads; of a Truncate only the tag, since each of its tables, however many, would have a copy."""
+        return self.payloads.take(pc.if_else(is_truncate, pa.scalar(None, pa.int64()), places)).fill_null(b"T")
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -312,13 +332,19 @@ class Follower:
         current = ledger.open if ledger.stream is None else ledger.streamed[ledger.stream]
         if current is not None and self.since < self.outline.n:
             current.ranges.append((self.since, self.outline.n))
+            current.n_changes += self.outline.n - self.since
         self.since = self.outline.n
 
     def _plain(self) -> Transaction:
         """Take over the transaction that the outline has followed so far."""
         outline = self.outline
-        ranges = [(outline.start, outline.n)]
-        return Transaction(outline.xid, self._position(outline.begin_row), final_lsn=outline.lsn, ranges=ranges)
+        return Transaction(
+            outline.xid,
+            self._position(outline.begin_row),
+            final_lsn=outline.lsn,
+            ranges=[(outline.start, outline.n)],
+            n_changes=outline.n - outline.start,
+        )
 
     def _between(self, row: int) -> None:
         """Come to a message that stands outside streams and transactions; leave what is open, and say so."""
@@ -400,8 +426,13 @@ class Follower:
 
     def _meet_relation(self, row: int) -> None:
         xid = self._value("xid", row)
-        self.ledger.catalog.add(self._message(row, xid), self._position(row), self._stream_of(xid))
-        self._know()
+        stream = self._stream_of(xid)
+        message = self._message(row, xid)
+        index = self.ledger.catalog.add(message, self._position(row), stream)
+        if stream == self.ledger.stream:
+            self.outline.learn({message.relation_id: index})
+            if stream is not None:
+                self.of_stream.append(message.relation_id)
 
     def _meet_type(self, row: int) -> None:
         xid = self._value("xid", row)
@@ -446,8 +477,7 @@ class Follower:
         self._between(row)
         xid = self._value("xid", row)
         transaction = self.ledger.streamed.pop(xid, None)
-        self.ledger.catalog.publish(xid, self._position(row))
-        self._know()
+        self.outline.learn(self.ledger.catalog.publish(xid, self._position(row)))
         if transaction is not None:
             self._commit(row, transaction)
 
@@ -492,8 +522,7 @@ class Follower:
         self._between(row)
         xid = self._value("xid", row)
         transaction = self.ledger.streamed.pop(xid, None)
-        self.ledger.catalog.publish(xid, self._position(row))
-        self._know()
+        self.outline.learn(self.ledger.catalog.publish(xid, self._position(row)))
         if transaction is not None:
             self._prepare(row, transaction)
 
@@ -563,13 +592,12 @@ class Follower:
         place = 0
         for held in transaction.held:
             start = self.outline.n
-            first = sum(map(len, self.parts))
+            first = self.end
             relation_ids, xids = (memoryview(item).cast("B").cast("q") for item in (held.relation_ids, held.xids))
             self.outline.list_held(first, relation_ids, xids, memoryview(held.versions).cast("B").cast("i"))
             is_truncate = pc.equal(pc.binary_slice(held.payloads, 0, 1), b"T")
             self.truncates += [first + at for at in pc.indices_nonzero(is_truncate).to_pylist()]
-            self.parts.append(held.payloads)
-            self.all_positions.append(held.positions)
+            self.add_part(held.payloads, held.positions)
             found.append((start, self.outline.n, place))
             place += len(held)
         # Held changes are no part of the transaction that is open.

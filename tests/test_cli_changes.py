@@ -472,6 +472,7 @@ MISTAKES = {
         ["--changes", "--position", "day"],
         r"in\.parquet: column 'day' is string, not integers",
     ),
+    "another engine": (["--changes", "--engine", "spark"], r"--engine spark is for messages; .*"),
     "columns to keep": (["--changes", "--keep", "day"], r"--keep is for messages .*"),
     "fields": (["--table", "public.t16385", "--fields", "kind"], r"--fields is for messages .*"),
     "stream states": (["--changes", "--in-stream", "auto"], r"--in-stream is for messages .*"),
@@ -620,11 +621,11 @@ def test_inspect_of_messages_out_of_order_reports_it_and_goes_on(run: Shell) -> 
 
 @pytest.fixture(scope="module")
 def short_and_long(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A capture 20 times over and 200 times over, with positions that ascend."""
+    """A capture 60 times over and 200 times over, with positions that ascend; 60 fill a row group of each output."""
     folder = tmp_path_factory.mktemp("memory")
     table = pq.read_table(STREAMS, columns=["data"])
     paths = []
-    for times in (20, 200):
+    for times in (60, 200):
         path = folder / f"{times}.parquet"
         many = pa.concat_tables([table] * times)
         pq.write_table(many.append_column("seq", pa.array(range(len(many)))), path, row_group_size=10**9)

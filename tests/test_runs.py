@@ -20,6 +20,7 @@ import pgdecode
 from pgdecode._source import Source
 from pgdecode.changes import ChangeBuilder, ChangeDecoder
 from pgdecode.deliveries import Stretch
+from pgdecode.readings import Reading
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunDecoder, RunIndex, index_runs, stretches
 from pgdecode.transactions import Delivery, Follower, Options
 
@@ -36,8 +37,10 @@ def runs_of(payloads: Sequence[bytes], positions: Sequence[int], bounds: Sequenc
     ]
 
 
-def indexed(payloads: Sequence[bytes], positions: Sequence[int], runs: list[Run]) -> RunIndex:
-    """The index made from no more than what it asks for, having been JSON."""
+def indexed(
+    payloads: Sequence[bytes], positions: Sequence[int], runs: list[Run], *, of_all: bool = False, as_json: bool = True
+) -> RunIndex:
+    """The index made from no more than what it asks for, or of all payloads; having been JSON, or not."""
     tags = [payload[0] if payload else 0 for payload in payloads]
     wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
     for run in runs:
@@ -45,7 +48,7 @@ def indexed(payloads: Sequence[bytes], positions: Sequence[int], runs: list[Run]
             at for at, position in enumerate(positions) if run.first <= position <= run.last and tags[at] in AT_THE_ENDS
         ]
         wanted |= {*ends[:1], *ends[-1:]}
-    chosen = sorted(wanted)
+    chosen = list(range(len(payloads))) if of_all else sorted(wanted)
     index = index_runs(
         pa.array([payloads[at] for at in chosen], pa.binary()),
         pa.array([positions[at] for at in chosen], pa.int64()),
@@ -55,7 +58,7 @@ def indexed(payloads: Sequence[bytes], positions: Sequence[int], runs: list[Run]
     twin = RunIndex.from_json(text)
     assert twin.to_json() == text
     assert (twin.catalog, twin.runs, twin.fates) == (index.catalog, index.runs, index.fates)
-    return twin
+    return twin if as_json else index
 
 
 def rows_of_delivery(builder: ChangeBuilder, found: tuple[Follower, Delivery]) -> list[Change]:
@@ -64,12 +67,14 @@ def rows_of_delivery(builder: ChangeBuilder, found: tuple[Follower, Delivery]) -
     return with_errors(builder.batch(Stretch(follower, delivery, Source(delivery.parts), 0, n))) if n else []
 
 
-def apart(payloads: Sequence[bytes], bounds: Sequence[int], size: int, options: Options, gap: int = 1) -> list[Change]:
+def apart(
+    payloads: Sequence[bytes], bounds: Sequence[int], size: int, options: Options, gap: int = 1, **how: bool
+) -> list[Change]:
     """The changes of each run, decoded so many payloads at a time, the last run first."""
     positions = [gap * at for at in range(len(payloads))]
     runs = runs_of(payloads, positions, bounds)
-    index = indexed(payloads, positions, runs)
-    builder = ChangeBuilder(list(index.catalog), {}, {}, options)
+    index = indexed(payloads, positions, runs, **how)
+    builder = ChangeBuilder(list(index.catalog), {}, Reading(), options)
     rows = []
     for number, start, end in reversed(list(stretches(index, positions))):
         decoder = RunDecoder(index, number, options)
@@ -137,6 +142,17 @@ def test_the_runs_of_random_transactions_have_the_changes_of_the_whole(
     expected = together(payloads, include_uncommitted=include_uncommitted)
     options = Options(include_uncommitted=include_uncommitted)
     assert apart(payloads, bounds_of(rng, len(payloads), n_runs), size, options) == expected
+
+
+@pytest.mark.parametrize("how", [{"of_all": True}, {"as_json": False}, {"of_all": True, "as_json": False}], ids=str)
+def test_more_payloads_do_an_index_no_harm_and_it_need_not_have_been_json(
+    how: dict[str, bool], rng: random.Random
+) -> None:
+    payloads = RandomSlot(rng, 40).payloads
+    options = Options(include_uncommitted=True)
+    expected = together(payloads, include_uncommitted=True)
+    for n_runs in (1, 3, 20):
+        assert apart(payloads, bounds_of(rng, len(payloads), n_runs), 10_000, options, **how) == expected
 
 
 def test_runs_may_begin_in_the_middle_of_a_transaction(rng: random.Random) -> None:
@@ -226,7 +242,7 @@ def test_a_catalog_describes_what_the_runs_do_not() -> None:
         [Run(10, 11), Run(12, 12, False)],
         catalog=catalog,
     )
-    builder = ChangeBuilder(list(index.catalog), {}, {}, Options())
+    builder = ChangeBuilder(list(index.catalog), {}, Reading(), Options())
     decoder = RunDecoder(index, 0, Options())
     rows = rows_of_delivery(builder, decoder.follow(pa.array(slot.payloads[:2]), pa.array([10, 11])))
     rows += rows_of_delivery(builder, decoder.finish())

@@ -14,31 +14,71 @@ cdef inline size_t bytes_left(Cursor cursor) noexcept nogil:
     return <size_t>(cursor.end - cursor.at)
 
 
-# Byte shifts, not pointer casts: payloads are not aligned. Compilers make one load and a swap of them.
-cdef inline uint16_t be16(const uint8_t *p) noexcept nogil:
-    return <uint16_t>((<uint16_t>p[0] << 8) | p[1])
-
-
-cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
-
-
-cdef inline uint64_t be64(const uint8_t *p) noexcept nogil:
-    return (<uint64_t>be32(p) << 32) | be32(p + 4)
-
-
-cdef inline uint64_t le64(const uint8_t *p) noexcept nogil:
-    return (
-        <uint64_t>p[0] | <uint64_t>p[1] << 8 | <uint64_t>p[2] << 16 | <uint64_t>p[3] << 24
-        | <uint64_t>p[4] << 32 | <uint64_t>p[5] << 40 | <uint64_t>p[6] << 48 | <uint64_t>p[7] << 56
-    )
-
-
-cdef inline void put_be64(uint8_t *p, uint64_t word) noexcept nogil:
-    """Write eight bytes, the highest first."""
-    cdef int i
-    for i in range(8):
-        p[i] = <uint8_t>(word >> (56 - 8 * i))
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    /* Payloads are not aligned, so there are no pointer casts. Compilers make one load and a swap of the shifts, but
+       not always; where they can be told, they are. PGDECODE_PLAIN_SHIFTS builds the other branch, to test it. */
+    #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && !defined(PGDECODE_PLAIN_SHIFTS)
+    static inline uint16_t pgdecode_be16(const uint8_t *p)
+    {
+        uint16_t w;
+        memcpy(&w, p, 2);
+        return __builtin_bswap16(w);
+    }
+    static inline uint32_t pgdecode_be32(const uint8_t *p)
+    {
+        uint32_t w;
+        memcpy(&w, p, 4);
+        return __builtin_bswap32(w);
+    }
+    static inline uint64_t pgdecode_be64(const uint8_t *p)
+    {
+        uint64_t w;
+        memcpy(&w, p, 8);
+        return __builtin_bswap64(w);
+    }
+    static inline uint64_t pgdecode_le64(const uint8_t *p)
+    {
+        uint64_t w;
+        memcpy(&w, p, 8);
+        return w;
+    }
+    static inline void pgdecode_put_be64(uint8_t *p, uint64_t w)
+    {
+        w = __builtin_bswap64(w);
+        memcpy(p, &w, 8);
+    }
+    #else
+    static inline uint16_t pgdecode_be16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
+    static inline uint32_t pgdecode_be32(const uint8_t *p)
+    {
+        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | (uint32_t)p[3];
+    }
+    static inline uint64_t pgdecode_be64(const uint8_t *p)
+    {
+        return (uint64_t)pgdecode_be32(p) << 32 | pgdecode_be32(p + 4);
+    }
+    static inline uint64_t pgdecode_le64(const uint8_t *p)
+    {
+        uint64_t w = 0;
+        for (int i = 7; i >= 0; i--)
+            w = w << 8 | p[i];
+        return w;
+    }
+    static inline void pgdecode_put_be64(uint8_t *p, uint64_t w)
+    {
+        for (int i = 7; i >= 0; i--, w >>= 8)
+            p[i] = (uint8_t)w;
+    }
+    #endif
+    """
+    uint16_t be16 "pgdecode_be16"(const uint8_t *p) noexcept nogil
+    uint32_t be32 "pgdecode_be32"(const uint8_t *p) noexcept nogil
+    uint64_t be64 "pgdecode_be64"(const uint8_t *p) noexcept nogil
+    uint64_t le64 "pgdecode_le64"(const uint8_t *p) noexcept nogil
+    void put_be64 "pgdecode_put_be64"(uint8_t *p, uint64_t word) noexcept nogil
 
 
 cdef inline const uint8_t *take(Cursor *cursor, size_t length) noexcept nogil:

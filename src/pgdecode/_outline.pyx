@@ -84,7 +84,8 @@ cdef class Outline:
     cdef size_t n_changes, n_ranges, n_outcomes
     cdef size_t room_changes, room_ranges, room_outcomes
     cdef Slot *slots
-    cdef uint64_t mask
+    cdef uint64_t mask       # one less than there are slots
+    cdef size_t n_slots      # that are taken
     cdef State state
     cdef bint drop_duplicates
     cdef readonly int64_t xid        # of the plain transaction, while the state is PLAIN
@@ -113,6 +114,7 @@ cdef class Outline:
         self.origin = by_tag[c"O"]
         self.begin = by_tag[c"B"]
         self.commit = by_tag[c"C"]
+        self.widen()
 
     cdef const int64_t *column(self, dict columns, str name) except? NULL:
         """Values of a column, NULL where no row of the batch fills it."""
@@ -131,23 +133,36 @@ cdef class Outline:
         free(self.outcomes)
         free(self.slots)
 
-    def know(self, dict versions):
-        """Take over which version each relation has for the rows that come next."""
-        cdef size_t n = 16
+    def learn(self, dict versions):
+        """Take over which version these relations have for the rows that come next; -1 is none."""
         cdef size_t i
-        while n < 2 * <size_t>len(versions) + 2:
-            n *= 2
-        free(self.slots)
-        self.slots = <Slot *>calloc(n, sizeof(Slot))
-        if self.slots == NULL:
+        for relation_id, version in versions.items():
+            if 2 * (self.n_slots + 1) > self.mask:
+                self.widen()
+            i = self.slot_of(relation_id)
+            if self.slots[i].relation_id == -1:
+                self.slots[i].relation_id = relation_id
+                self.n_slots += 1
+            self.slots[i].version = version
+
+    cdef int widen(self) except -1:
+        """Double the slots, or make the first; more than half of them are always free."""
+        cdef Slot *old = self.slots
+        cdef size_t n_old = self.mask + 1 if old != NULL else 0
+        cdef size_t n = 2 * n_old if n_old else 64
+        cdef size_t i
+        cdef Slot *wider = <Slot *>calloc(n, sizeof(Slot))
+        if wider == NULL:
             raise MemoryError()
         for i in range(n):
-            self.slots[i].relation_id = -1
+            wider[i].relation_id = -1
+        self.slots = wider
         self.mask = n - 1
-        for relation_id, version in versions.items():
-            i = self.slot_of(relation_id)
-            self.slots[i].relation_id = relation_id
-            self.slots[i].version = version
+        for i in range(n_old):
+            if old[i].relation_id != -1:
+                self.slots[self.slot_of(old[i].relation_id)] = old[i]
+        free(old)
+        return 0
 
     cdef inline size_t slot_of(self, int64_t relation_id) noexcept nogil:
         """The relation's slot, or the free one where it would be; some slot is always free."""
@@ -310,7 +325,7 @@ cdef class Outline:
         if start < end and self.put_range(start, end) != OK:
             raise MemoryError("no memory for the changes of the batch")
 
-    def deliver_alive(self, int64_t start, int64_t end, int64_t place, dict aborted, bint alive):
+    def deliver_alive(self, int64_t start, int64_t end, int64_t place, dict aborted, bint alive, int64_t step=1):
         """Deliver those of changes start to end that no abort of their sub-transaction has undone, or the others.
 
         Parameters
@@ -319,6 +334,8 @@ cdef class Outline:
             Of the first of them in its transaction.
         aborted : dict
             xid of each sub-transaction that was aborted -> how many changes of its transaction came before that.
+        step : int
+            How far the place moves with each change: 0 where places are positions, and no abort comes in between.
         """
         cdef int64_t i
         cdef int64_t begin = start
@@ -330,7 +347,7 @@ cdef class Outline:
             if self.changes[i].xid != xid:
                 xid = self.changes[i].xid
                 cut = aborted.get(xid, 0)
-            wanted = (place + i - start >= cut) == alive
+            wanted = (place + step * (i - start) >= cut) == alive
             if not wanted:
                 self.deliver(begin, i)
                 begin = i + 1

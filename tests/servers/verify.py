@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import reference_changes
 import replay
 import testdecoding
+from change_rows import changes_of
 from reference_changes import Change
 
+from pgdecode import ChangeDecoder
 from servers import tables
 from servers.reading import Message, Mode, Slots
 from servers.scenario import Scenario
@@ -95,6 +98,8 @@ def problems(account: Account, mode: Mode, messages: list[Message], text_twin: l
     committed, others, keys = fold(messages)
     found = wrong_outcomes(account, committed, others)
     found += wrong_xids(messages, [*committed, *others])
+    if not mode.binary:
+        found += wrongly_decoded(messages, committed, [*committed, *others])
     if mode.binary:
         if text_twin is None:
             return found
@@ -107,6 +112,22 @@ def problems(account: Account, mode: Mode, messages: list[Message], text_twin: l
     rows = replay.replay(committed, keys, names=account.names)
     unreadable = account.unreadable
     found += replay.differences(rows, account.state, tables=unreadable)[0]
+    return found
+
+
+def wrongly_decoded(messages: list[Message], committed: list[Change], everything: list[Change]) -> list[str]:
+    """Whether the package gives the changes that the reference does: at once, and cut in two with the state stored."""
+    payloads = [message.payload for message in messages]
+    found = []
+    if changes_of(ChangeDecoder().decode(payloads)) != committed:
+        found.append("ChangeDecoder gives other changes")
+    decoder = ChangeDecoder(include_uncommitted=True)
+    batches = [decoder.decode(payloads[: len(payloads) // 2])]
+    decoder = ChangeDecoder(include_uncommitted=True, state=json.loads(json.dumps(decoder.state)))
+    batches += [decoder.decode(payloads[len(payloads) // 2 :]), decoder.undecided()]
+    ours = [change for batch in batches for change in changes_of(batch)]
+    if sorted(map(repr, ours)) != sorted(map(repr, everything)):
+        found.append("ChangeDecoder gives other changes with those that were not committed")
     return found
 
 
