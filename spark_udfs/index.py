@@ -22,8 +22,9 @@ _ROWS = b"IUDT"
 _OF_RELATIONS = b"SEcApRY"
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _SOURCES = (*_INTEGERS, T.StringType, T.BooleanType, T.DateType)
-# Ranges of positions into which rows are brought that lie in no order, for each partition of a shuffle.
-_RANGES_PER_PARTITION = 2
+# In the ranges of positions into which rows are brought that lie in no order. Spark groups by some hundred of them
+# without sorting.
+_ROWS_PER_RANGE = 100_000
 _MOST_RANGES = 1024
 
 
@@ -131,21 +132,25 @@ def indexed(
         If positions are null or negative.
     """
     by_source = [] if source is None else ["source"]
-    found = _runs_of_partitions(rows, by_source)
-    _check_positions(found)
-    if _overlap(found):
-        bounds = _bounds(rows)
-        rows = rows.withColumn("range", _range(bounds))
-        found = _grouped(rows, ["range", *by_source])
-        rows = rows.repartition("range", *by_source).drop("range").sortWithinPartitions(*by_source, "position")
-    elif not pc.all(found["is_dense"]).as_py():
-        rows = rows.sortWithinPartitions(*by_source, "position")
+    spread = rows
+    runs = _runs_of_partitions(rows, by_source)
+    _check_positions(runs)
+    if _overlap(runs):
+        bounds = _bounds(rows, pc.sum(runs["n"]).as_py())
+        ranged = rows.withColumn("range", _range(bounds))
+        runs = _grouped(ranged, ["range", *by_source])
+        spread = ranged.repartition("range", *by_source).drop("range").sortWithinPartitions(*by_source, "position")
+    elif not pc.all(runs["is_dense"]).as_py():
+        spread = rows.sortWithinPartitions(*by_source, "position")
+    messages = _messages(rows, runs)
+    places_of = _by_source(messages)
+    nothing = pa.array([], pa.int64())
     catalogs = {None: catalog} if catalog is None or isinstance(catalog, RelationCatalog) else catalog
     indexes = tuple(
-        _index(item, found.take(places), catalogs.get(item))
-        for item, places in sorted(_by_source(found).items(), key=lambda entry: (entry[0] is not None, entry[0]))
+        _index(item, runs.take(places), messages.take(places_of.get(item, nothing)), catalogs.get(item))
+        for item, places in sorted(_by_source(runs).items(), key=lambda entry: (entry[0] is not None, entry[0]))
     )
-    return Indexed(rows, indexes, source)
+    return Indexed(spread, indexes, source)
 
 
 # -- in the JVM ------------------------------------------------------------------------------------------------------
@@ -161,9 +166,10 @@ def _runs_of_partitions(rows: DataFrame, by_source: Sequence[str]) -> pa.Table:
     placed = numbered.withColumn(
         "distance", F.col("position") - F.monotonically_increasing_id().bitwiseAND(F.lit(2**33 - 1))
     )
-    in_files = placed.withColumns({"file": F.input_file_name(), "block": F.expr("input_file_block_start()")})
+    # A number for each piece of a file; where two have the same, they make one run, which is as well.
+    piece = F.xxhash64(F.input_file_name(), F.expr("input_file_block_start()"))
     try:
-        return _grouped(in_files, ["partition", "file", "block", *by_source])
+        return _grouped(placed.withColumn("piece", piece), ["partition", "piece", *by_source])
     except AnalysisException as error:
         if error.getCondition() != "MULTI_SOURCES_UNSUPPORTED_FOR_EXPRESSION":
             raise
@@ -172,37 +178,45 @@ def _runs_of_partitions(rows: DataFrame, by_source: Sequence[str]) -> pa.Table:
 
 
 def _grouped(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
-    """Collect of each group what `index_runs` needs; one row each."""
+    """Collect what is to be known of each group of rows: numbers, which Spark aggregates far faster than others."""
     tag = F.substring("payload", 1, 1)
-    message = F.struct("position", "payload")
     at_end = F.when(tag.isin(_bytes(AT_THE_ENDS)), F.col("position"))
     # Of an update, the tag of its first tuple: outside a stream and inside.
     starts_with_key = (F.substring("payload", 6, 1) == F.lit(b"K")) | (F.substring("payload", 10, 1) == F.lit(b"K"))
     wanted = [
         F.count("*").alias("n"),
-        F.coalesce(F.max((tag == F.lit(b"U")) & starts_with_key), F.lit(False)).alias("may_move"),
         F.count("position").alias("n_positions"),
         F.min("position").alias("first"),
         F.max("position").alias("last"),
         F.coalesce(F.max(tag.isin(_bytes(_ROWS))), F.lit(False)).alias("has_rows"),
-        F.collect_list(F.when(tag.isin(_bytes(EVERYWHERE)), message)).alias("everywhere"),
-        F.array_compact(F.array(F.min_by(message, at_end), F.max_by(message, at_end))).alias("at_the_ends"),
+        F.coalesce(F.max((tag == F.lit(b"U")) & starts_with_key), F.lit(False)).alias("may_move"),
+        F.min(at_end).alias("first_end"),
+        F.max(at_end).alias("last_end"),
     ]
     if "distance" in rows.columns:
         in_order = F.min("distance") == F.max("distance")
         without_gaps = F.max("position") - F.min("position") == F.count("*") - 1
         wanted.append((in_order & without_gaps).alias("is_dense"))
-    return rows.groupBy(*keys).agg(*wanted).drop("partition", "file", "block", "range").toArrow()
+    return rows.groupBy(*keys).agg(*wanted).drop("partition", "piece", "range").toArrow()
+
+
+def _messages(rows: DataFrame, runs: pa.Table) -> pa.Table:
+    """Collect the messages that `index_runs` needs."""
+    ends = {position for name in ("first_end", "last_end") for position in runs[name].to_pylist()} - {None}
+    tag = F.substring("payload", 1, 1)
+    is_end = tag.isin(_bytes(AT_THE_ENDS)) & F.col("position").isin(sorted(ends))
+    return rows.where(tag.isin(_bytes(EVERYWHERE)) | is_end).toArrow()
 
 
 def _bytes(tags: bytes) -> list[Column]:
     return [F.lit(bytes([tag])) for tag in tags]
 
 
-def _bounds(rows: DataFrame) -> list[int]:
+def _bounds(rows: DataFrame, n_rows: int) -> list[int]:
     """Choose where ranges of positions begin, such that about as many rows lie in each."""
-    partitions = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
-    n = min(partitions * _RANGES_PER_PARTITION, _MOST_RANGES)
+    n = min(1 + n_rows // _ROWS_PER_RANGE, _MOST_RANGES)
+    if n == 1:
+        return []
     shares = [place / n for place in range(1, n)]
     row = rows.agg(F.percentile_approx("position", shares, 10 * n)).first()
     return sorted(set((row and row[0]) or ()))
@@ -263,10 +277,9 @@ def _in_order(messages: pa.Table) -> pa.Table:
     return ordered.filter(pa.chunked_array([pa.array([True]), *is_new.chunks]))
 
 
-def _index(source: Any, found: pa.Table, catalog: RelationCatalog | None) -> SourceIndex:
+def _index(source: Any, found: pa.Table, messages: pa.Table, catalog: RelationCatalog | None) -> SourceIndex:
     found = found.sort_by("first")
-    lists = [chunk for name in ("everywhere", "at_the_ends") for chunk in found[name].chunks]
-    messages = _in_order(pa.Table.from_struct_array(pa.chunked_array([item.flatten() for item in lists])))
+    messages = _in_order(messages)
     runs = [Run(*row.values()) for row in found.select(["first", "last", "has_rows"]).to_pylist()]
     index = index_runs(messages["payload"], messages["position"].combine_chunks(), runs, catalog=catalog)
     return SourceIndex(source, index, tuple(found["n"].to_pylist()), pc.any(found["may_move"]).as_py() is True)

@@ -25,6 +25,13 @@ from spark_udfs.schemas import spark_schema
 
 pytest_plugins = ["spark_session"]
 
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bring even few rows into several ranges, where they lie in no order."""
+    monkeypatch.setattr("spark_udfs.index._ROWS_PER_RANGE", 5000)
+
+
 Rows = list[dict[str, Any]]
 Configure = Callable[[str, object], None]
 NAME = "16.streams.v2"
