@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from pgdecode.batches import DecodedBatch
 from pgdecode.catalog import RelationCatalog
 from pgdecode.files import PayloadFile
+from pgdecode.ledger import Ledger, Options, Transaction
 from pgdecode.messages import MESSAGES
 from pgdecode.ordered import OrderedFiles, OrderFault
-from pgdecode.transactions import Follower, Ledger, Options, Transaction
+from pgdecode.transactions import Follower
 
 # No server sends so many versions of relations, a corrupt file may.
 MAX_VERSIONS = 100_000

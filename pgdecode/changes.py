@@ -17,12 +17,13 @@ from pgdecode.catalog import CatalogBuilder, RelationCatalog, RelationVersion
 from pgdecode.deliveries import TIMESTAMP, Stretch, texts, unless_negative, values_of
 from pgdecode.errors import BatchTooLarge, DecodeError
 from pgdecode.inputs import payload_array, positions_of
+from pgdecode.ledger import Delivery, Ledger, Options
 from pgdecode.limits import Limits
 from pgdecode.readings import Reading
 from pgdecode.spill import paths_of, spill
 from pgdecode.state import spent_from_plain, state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder, versions_of
-from pgdecode.transactions import Delivery, Follower, Ledger, Options
+from pgdecode.transactions import Follower
 
 _LIMITS = Limits()
 

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from pgdecode._source import Source
 from pgdecode.errors import DecodeError
-from pgdecode.transactions import BAD_PAYLOAD, Delivery, Follower
+from pgdecode.ledger import Delivery
+from pgdecode.transactions import BAD_PAYLOAD, Follower
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 

@@ -22,8 +22,9 @@ import pyarrow as pa
 from pgdecode.catalog import CatalogBuilder, RelationCatalog, version_from_plain, version_to_plain
 from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_array
+from pgdecode.ledger import Delivery, Ledger, Options, Transaction
 from pgdecode.state import state_from_plain, state_to_plain
-from pgdecode.transactions import Delivery, Follower, Ledger, Options, Transaction
+from pgdecode.transactions import Follower
 
 FORMAT = "pgdecode.RunIndex"
 FORMAT_VERSION = 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pgdecode.transactions import Held, Ledger, Transaction
+from pgdecode.ledger import Held, Ledger, Transaction
 
 _SCHEMA = pa.schema(
     [

@@ -21,9 +21,9 @@ from pgdecode.catalog import (
     version_to_plain,
     whole_number,
 )
+from pgdecode.ledger import Held, Ledger, Transaction
 from pgdecode.messages import MAX_LSN
 from pgdecode.spill import held_from, path_in
-from pgdecode.transactions import Held, Ledger, Transaction
 
 FORMAT = "pgdecode.ChangeDecoder"
 FORMAT_VERSION = 1

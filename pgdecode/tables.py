@@ -12,9 +12,9 @@ from pgdecode._rows import Rows
 from pgdecode.catalog import RelationVersion
 from pgdecode.deliveries import TIMESTAMP, Stretch, texts, values_of
 from pgdecode.errors import DecodeError
+from pgdecode.ledger import Options
 from pgdecode.pgtypes import Decoding
 from pgdecode.readings import Reading
-from pgdecode.transactions import Options
 
 META = (
     ("_op", pa.string()),

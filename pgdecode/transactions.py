@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,9 +12,8 @@ from pgdecode._message import decode_one
 from pgdecode._outline import Outline
 from pgdecode._scan import Scan
 from pgdecode._source import Source
-from pgdecode.catalog import CatalogBuilder
 from pgdecode.errors import DecodeError, StreamDesync, TransactionDesync, UnknownRelation
-from pgdecode.limits import Limits
+from pgdecode.ledger import Delivery, Held, Ledger, Options, Transaction
 from pgdecode.messages import MESSAGES
 from pgdecode.schemas import envelope_schema
 
@@ -25,94 +22,6 @@ _TYPES = {name: item.type for name, item in zip(_FIELDS, envelope_schema(_FIELDS
 _NO_KIND = 0xFF
 _KIND_BY_TAG = {item.tag.encode(): item.kind for item in MESSAGES}
 BAD_PAYLOAD = -2  # the version of a change that could not be read
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Changes of a transaction that is not decided yet: their payloads, and what is known of each."""
-
-    payloads: pa.Array
-    positions: pa.Array  # int64
-    relation_ids: pa.Buffer  # int64
-    xids: pa.Buffer  # int64, each row's own
-    versions: pa.Buffer  # int32
-    path: Path | None = None  # of the file that it lies in, where that is not memory
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-
-@dataclass(slots=True)
-class Transaction:
-    """A transaction whose outcome is to come.
-
-    `ranges` are its changes in the batch at hand, by their numbers in the outline; `aborted` says of each
-    sub-transaction that was rolled back how many changes of the transaction had been sent before.
-    """
-
-    xid: int  # top-level; 0 where its beginning was not seen
-    begin_position: int = -1  # of the message that began it, -1 where that was not seen
-    gid: str | None = None
-    final_lsn: int = -1
-    held: list[Held] = field(default_factory=list)
-    ranges: list[tuple[int, int]] = field(default_factory=list)
-    aborted: dict[int, int] = field(default_factory=dict)
-    n_changes: int = 0  # so far, undone ones too
-
-    def copy(self) -> Transaction:
-        """One that goes its own way."""
-        return replace(self, held=list(self.held), ranges=list(self.ranges), aborted=dict(self.aborted))
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What is known between two batches."""
-
-    position: int = 0  # the least that the next payload may have
-    begun: bool = False  # a transaction boundary has come by
-    last_lsn: int = -1  # of the newest commit
-    stream: int | None = None  # top-level xid of the stream block that is open
-    open: Transaction | None = None  # between Begin and Commit, or Begin Prepare and Prepare
-    streamed: dict[int, Transaction] = field(default_factory=dict)
-    prepared: dict[str, Transaction] = field(default_factory=dict)
-    catalog: CatalogBuilder = field(default_factory=CatalogBuilder)
-
-    def copy(self) -> Ledger:
-        """One that goes its own way."""
-        return replace(
-            self,
-            open=None if self.open is None else self.open.copy(),
-            streamed={key: item.copy() for key, item in self.streamed.items()},
-            prepared={key: item.copy() for key, item in self.prepared.items()},
-            catalog=self.catalog.copy(),
-        )
-
-    @property
-    def undecided(self) -> list[Transaction]:
-        """Transactions without an outcome."""
-        return [*([self.open] if self.open else []), *self.streamed.values(), *self.prepared.values()]
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What a batch has brought: changes in the order to apply them, by places in `parts`."""
-
-    parts: list[pa.Array]  # payloads of the batch, then those held from earlier ones
-    positions: pa.Array  # of all of them
-    found: dict[str, pa.Buffer]  # of Outline.delivered
-    gids: dict[int, str]  # outcome -> gid
-    told: dict[int, str]  # row of a bad payload -> its error
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a decoder was asked to decode."""
-
-    mode: str = "FAILFAST"
-    include_uncommitted: bool = False
-    drop_duplicates: bool = False
-    limits: Limits = field(default_factory=Limits)
-    strict_flags: bool = True
 
 
 class Follower:

@@ -10,9 +10,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pgdecode import RelationCatalog
 from pgdecode.batches import MODES
+from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from pgdecode.tables import versions_of
-from pgdecode.transactions import Options
 from spark_udfs.index import Indexed, indexed, payload_rows, relation_catalogs
 from spark_udfs.runs import AllChanges, PlainIndex, Product, RunFunction, TableChanges
 from spark_udfs.schemas import session_has_time, spark_schema

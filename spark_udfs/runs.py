@@ -21,10 +21,11 @@ from pgdecode._source import Source
 from pgdecode.catalog import RelationVersion
 from pgdecode.changes import CHANGES, Builder, ChangeBuilder, fitting_batches
 from pgdecode.deliveries import Stretch, values_of
+from pgdecode.ledger import Delivery, Options
 from pgdecode.readings import Reading
 from pgdecode.runs import RunDecoder, RunIndex, stretches
 from pgdecode.tables import Table, TableBuilder
-from pgdecode.transactions import Delivery, Follower, Options
+from pgdecode.transactions import Follower
 from pgdecode.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout
 from spark_udfs.executor import require_version
 from spark_udfs.schemas import taken, taken_schema

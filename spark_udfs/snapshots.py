@@ -14,10 +14,10 @@ from pyspark.sql.types import StructField, StructType
 
 import pgdecode
 from pgdecode.catalog import RelationVersion
+from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from pgdecode.snapshots import Rows, last_named, snapshot_schema
 from pgdecode.tables import versions_of
-from pgdecode.transactions import Options
 from spark_udfs.dataframes import Catalogs, decoded, indexed_rows
 from spark_udfs.executor import require_version
 from spark_udfs.index import Indexed

@@ -20,9 +20,10 @@ import pgdecode
 from pgdecode._source import Source
 from pgdecode.changes import ChangeBuilder, ChangeDecoder
 from pgdecode.deliveries import Stretch
+from pgdecode.ledger import Delivery, Options
 from pgdecode.readings import Reading
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunDecoder, RunIndex, index_runs, stretches
-from pgdecode.transactions import Delivery, Follower, Options
+from pgdecode.transactions import Follower
 
 T = 16385
 ROWS = (b"I", b"U", b"D", b"T")

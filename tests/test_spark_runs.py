@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import pgdecode
+from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunIndex, index_runs
-from pgdecode.transactions import Options
 from spark_udfs import runs as tasks
 from spark_udfs.runs import AllChanges, PlainIndex, RunFunction
 
