@@ -209,3 +209,21 @@ def test_bad_options_are_one_line_and_exit_code_2(arguments: list[str], message:
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_the_lines_on_spark_run_and_stand_beside_their_floor(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    out = tmp_path / "spark.json"
+    command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--rows", "40000", "--json", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["index_bytes"] > 0
+    names = ["changes", "public.pgbench_accounts", "public.pgbench_accounts without _old"]
+    assert set(figures["seconds"]) == {
+        "scan in the JVM",
+        "index",
+        *names,
+        *(f"{name}: constant rows" for name in names),
+    }
+    assert done.stdout.count("x constant rows") == len(names)
