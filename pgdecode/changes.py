@@ -183,7 +183,7 @@ class ChangeDecoder:
             missing, `UnknownRelation` where a relation has not been described.
         """
         batches = list(self.decode_batches(payloads, position))
-        return pa.concat_batches(batches) if len(batches) > 1 else batches[0] if batches else _empty(CHANGES)
+        return _joined(batches, CHANGES)
 
     def decode_batches(self, payloads: Any, position: Any = None, *, max_rows: int = 65536) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `decode` does, in batches of at most so many changes.
@@ -219,9 +219,7 @@ class ChangeDecoder:
             If no payload so far has described the table.
         """
         batches = list(self.table_batches(payloads, relation, position))
-        if len(batches) == 1:
-            return batches[0]
-        return pa.concat_batches(batches or [_empty(self.table_schema(relation))])
+        return _joined(batches, self.table_schema(relation))
 
     def table_schema(self, relation: str | int) -> pa.Schema:
         """Give the columns that `table` gives of a table, by the relations met so far.
@@ -315,7 +313,7 @@ class ChangeDecoder:
         else:
             builder = self._table_builder(ledger, relation, everything=True)
             schema = builder.table.schema
-        return pa.concat_batches([_empty(schema), *(batch for _, batch in self._built(found, [builder], 65536))])
+        return _joined([batch for _, batch in self._built(found, [builder], 65536)], schema)
 
     def _follow(self, payloads: Any, position: Any) -> tuple[list[tuple[Follower, Delivery]], Ledger]:
         column = payload_array(payloads)
@@ -439,5 +437,10 @@ class ChangeBuilder:
         )
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)
+def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Make one record batch of several, or of none."""
+    if len(batches) == 1:
+        return batches[0]
+    whole = pa.Table.from_batches(batches, schema=schema).combine_chunks()
+    columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in whole.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

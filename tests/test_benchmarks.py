@@ -24,6 +24,7 @@ PGDECODE = [
     "envelope, tuples, one call",
     "decode, one message",
 ]
+CHANGES = ["changes", "changes of one table, typed"]  # not of a sample, which has no whole transactions
 ROW_SETS = ["pgbench.text, accounts", "pgbench.bin, accounts", "wide.text, rows", "wide.bin, rows"]
 TYPES = [
     *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "date", "time", "timestamp", "timestamptz"),
@@ -70,8 +71,17 @@ def test_every_line_is_measured_or_says_why_not(report: dict[str, Any]) -> None:
         measured = [line["line"] for line in report["lines"] if line["data_set"] == data_set]
         skipped = {skip["line"]: skip["reason"] for skip in report["skipped"] if skip["data_set"] == data_set}
         assert [name for name in measured if name in PGDECODE] == PGDECODE
-        assert sorted([*measured, *skipped]) == sorted([*BASELINES, *PGDECODE, "plain Python decoder", "pypgoutput"])
+        others = ["plain Python decoder", "pypgoutput"]
+        assert sorted([*measured, *skipped]) == sorted([*BASELINES, *PGDECODE, *CHANGES, *others])
         assert all(skipped.values())
+
+
+def test_changes_are_measured_where_the_messages_make_whole_transactions(tmp_path: Path) -> None:
+    path = tmp_path / "changes.json"
+    done = run("--quick", "--rows", "40000", "--only", "pgbench.text: changes", "--json", path)
+    assert done.returncode == 0, done.stderr
+    lines = [line["line"] for line in json.loads(path.read_text())["lines"]]
+    assert [line for line in lines if line in CHANGES] == CHANGES
 
 
 @needs_compiler
