@@ -257,11 +257,6 @@ class RunFollower(Follower):
 
     def _hold(self) -> None:
         ledger = self.ledger
-        if self.outline.is_plain:
-            ledger.begun = True
-            ledger.open = self._plain()
-        elif ledger.stream is not None or ledger.open is not None:
-            self._pause()
         for item in (*ledger.streamed.values(), *ledger.prepared.values()):
             self.deliver_fated(item)
         if ledger.open is not None:

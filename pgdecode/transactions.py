@@ -71,6 +71,7 @@ class Follower:
             self._meet(row)
             row = self.outline.follow(row + 1)
         self._check_relations()
+        self._rest()
         self._hold()
         ledger.last_lsn = self.outline.last_lsn
         ledger.begun = self.begun
@@ -184,15 +185,18 @@ class Follower:
     def _kind(self, row: int) -> str:
         return MESSAGES[self.kinds[row]].kind
 
-    def _hold(self) -> None:
-        """Keep the payloads of undecided transactions for the batches to come."""
+    def _rest(self) -> None:
+        """Come to the end of the batch: what is open has got all the changes that are its own."""
         ledger = self.ledger
         if self.outline.is_plain:
             ledger.begun = True
             ledger.open = self._plain()
         elif ledger.stream is not None or ledger.open is not None:
             self._pause()
-        self._keep(ledger.undecided)
+
+    def _hold(self) -> None:
+        """Keep the payloads of undecided transactions for the batches to come."""
+        self._keep(self.ledger.undecided)
 
     def _keep(self, transactions: Iterable[Transaction]) -> None:
         """Copy the payloads of transactions out of the batch."""
