@@ -78,10 +78,6 @@ cdef inline FaultCode put_float(Column *column, float value) noexcept nogil:
     return put_fixed(column, &value, sizeof(value))
 
 
-cdef inline FaultCode put_double(Column *column, double value) noexcept nogil:
-    return put_fixed(column, &value, sizeof(value))
-
-
 cdef inline FaultCode put_end(Column *column, size_t end) noexcept nogil:
     """Append the end of an item that is so many bytes or children."""
     cdef int32_t narrow = <int32_t>end

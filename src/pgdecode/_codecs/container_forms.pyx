@@ -13,7 +13,8 @@ from pgdecode._codec cimport Codec, is_of_type
 from pgdecode._codecs._rendering cimport MAX_DIGITS, MAX_RENDERED, make_room, write_byte, write_decimal
 from pgdecode._codecs._shortest cimport MAX_FLOAT_TEXT, write_float4
 from pgdecode._codecs.containers cimport (
-    RANGE_EMPTY, RANGE_LB_INC, RANGE_LB_INF, RANGE_UB_INC, RANGE_UB_INF, float_of_half, is_blank, take_dimensions,
+    LEAST_PAIR, LEAST_RANGE, RANGE_EMPTY, RANGE_LB_INC, RANGE_LB_INF, RANGE_UB_INC, RANGE_UB_INF, float_of_half,
+    is_blank, take_count, take_dimensions, take_range_flags,
 )
 from pgdecode._codecs.texts cimport check_text, text_from_text
 from pgdecode._column cimport Column, add_bytes, end_bytes, reopen
@@ -307,28 +308,25 @@ cdef FaultCode range_text_from_binary(
     Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE, those of the bounds. Source: range_deparse, utils/adt/rangetypes.c.
     """
     cdef Cursor cursor
-    cdef const uint8_t *flags
+    cdef uint8_t flags = 0
     cdef FaultCode code
     cursor.at = value
     cursor.end = value + length
-    flags = take(&cursor, 1)
-    if flags == NULL:
-        return FAULT_WRONG_SIZE
-    # The server masks unknown flags; here they are a fault, so that nothing is silently dropped.
-    if flags[0] > 0x1F:
-        return FAULT_BAD_VALUE
-    if flags[0] & RANGE_EMPTY:
+    code = take_range_flags(&cursor, &flags)
+    if code != OK:
+        return code
+    if flags & RANGE_EMPTY:
         code = add_bytes(out, b"empty", 5)
         return finish(cursor, out) if code == OK else code
-    code = add_byte(out, c"[" if flags[0] & RANGE_LB_INC else c"(")
-    if code == OK and not flags[0] & RANGE_LB_INF:
+    code = add_byte(out, c"[" if flags & RANGE_LB_INC else c"(")
+    if code == OK and not flags & RANGE_LB_INF:
         code = add_bound(&cursor, out, codec.element)
     if code == OK:
         code = add_byte(out, c",")
-    if code == OK and not flags[0] & RANGE_UB_INF:
+    if code == OK and not flags & RANGE_UB_INF:
         code = add_bound(&cursor, out, codec.element)
     if code == OK:
-        code = add_byte(out, c"]" if flags[0] & RANGE_UB_INC else c")")
+        code = add_byte(out, c"]" if flags & RANGE_UB_INC else c")")
     return finish(cursor, out) if code == OK else code
 
 
@@ -341,20 +339,15 @@ cdef FaultCode multirange_text_from_binary(
     utils/adt/multirangetypes.c.
     """
     cdef Cursor cursor
-    cdef const uint8_t *p
     cdef const uint8_t *item = NULL
     cdef size_t begin = out.data.size
-    cdef uint32_t n, i, n_bytes = 0
+    cdef uint32_t n = 0, i, n_bytes = 0
     cdef FaultCode code
     cursor.at = value
     cursor.end = value + length
-    p = take(&cursor, 4)
-    if p == NULL:
-        return FAULT_WRONG_SIZE
-    n = be32(p)
-    # Each range takes 5 bytes at least.
-    if n > bytes_left(cursor) // 5:
-        return FAULT_BAD_VALUE
+    code = take_count(&cursor, LEAST_RANGE, &n)
+    if code != OK:
+        return code
     code = add_byte(out, c"{")
     for i in range(n):
         if code == OK and i:
@@ -393,20 +386,15 @@ cdef FaultCode hstore_text_from_binary(
     Faults: WRONG_SIZE, BAD_VALUE, ENCODING, LIMIT_VALUE. Source: hstore_out, contrib/hstore/hstore_io.c.
     """
     cdef Cursor cursor
-    cdef const uint8_t *p
     cdef const uint8_t *text = NULL
     cdef size_t begin = out.data.size
-    cdef uint32_t n, i, n_bytes = 0
+    cdef uint32_t n = 0, i, n_bytes = 0
     cdef FaultCode code
     cursor.at = value
     cursor.end = value + length
-    p = take(&cursor, 4)
-    if p == NULL:
-        return FAULT_WRONG_SIZE
-    n = be32(p)
-    # Each pair takes 8 bytes at least.
-    if n > bytes_left(cursor) // 8:
-        return FAULT_BAD_VALUE
+    code = take_count(&cursor, LEAST_PAIR, &n)
+    if code != OK:
+        return code
     for i in range(n):
         code = add_bytes(out, b", ", 2) if i else OK
         if code == OK:

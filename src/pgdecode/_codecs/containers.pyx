@@ -321,24 +321,21 @@ cdef FaultCode range_from_text(const uint8_t *value, size_t length, Column *out,
 cdef FaultCode range_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """Int8 flags, then the bounds that are there as Int32 length and bytes. Source: range_send."""
     cdef Cursor cursor
-    cdef const uint8_t *flags
+    cdef uint8_t flags = 0
     cdef FaultCode code
     cursor.at = value
     cursor.end = value + length
-    flags = take(&cursor, 1)
-    if flags == NULL:
-        return FAULT_WRONG_SIZE
-    # The server masks unknown flags; here they are a fault, so that nothing is silently dropped.
-    if flags[0] > 0x1F:
-        return FAULT_BAD_VALUE
-    if flags[0] & RANGE_EMPTY:
+    code = take_range_flags(&cursor, &flags)
+    if code != OK:
+        return code
+    if flags & RANGE_EMPTY:
         return empty_range(out) if cursor.at == cursor.end else FAULT_BAD_VALUE
-    if flags[0] & RANGE_LB_INF:
+    if flags & RANGE_LB_INF:
         code = put_null(&out.children[LOWER])
     else:
         code = bound_item(&cursor, &out.children[LOWER], codec.element)
     if code == OK:
-        if flags[0] & RANGE_UB_INF:
+        if flags & RANGE_UB_INF:
             code = put_null(&out.children[UPPER])
         else:
             code = bound_item(&cursor, &out.children[UPPER], codec.element)
@@ -346,7 +343,7 @@ cdef FaultCode range_from_binary(const uint8_t *value, size_t length, Column *ou
         return code
     if cursor.at != cursor.end:
         return FAULT_BAD_VALUE
-    return end_range(out, flags[0] & RANGE_LB_INC != 0, flags[0] & RANGE_UB_INC != 0, False)
+    return end_range(out, flags & RANGE_LB_INC != 0, flags & RANGE_UB_INC != 0, False)
 
 
 cdef FaultCode bound_item(Cursor *cursor, Column *child, const Codec *codec) noexcept nogil:
@@ -387,18 +384,13 @@ cdef FaultCode multirange_from_binary(
 ) noexcept nogil:
     """Int32 count, then that many ranges as Int32 length and bytes. Source: multirange_send."""
     cdef Cursor cursor
-    cdef const uint8_t *p
-    cdef uint32_t n, _i
+    cdef uint32_t n = 0, _i
     cdef FaultCode code
     cursor.at = value
     cursor.end = value + length
-    p = take(&cursor, 4)
-    if p == NULL:
-        return FAULT_WRONG_SIZE
-    n = be32(p)
-    # Each range takes 5 bytes at least.
-    if n > bytes_left(cursor) // 5:
-        return FAULT_BAD_VALUE
+    code = take_count(&cursor, LEAST_RANGE, &n)
+    if code != OK:
+        return code
     for _i in range(n):
         code = bound_item(&cursor, &out.children[0], codec.element)
         if code != OK:
@@ -470,17 +462,13 @@ cdef FaultCode hstore_from_binary(const uint8_t *value, size_t length, Column *o
     cdef Column *pair = &out.children[0]
     cdef const uint8_t *p
     cdef const uint8_t *text
-    cdef uint32_t n, _i
+    cdef uint32_t n = 0, _i
     cdef FaultCode code
     cursor.at = value
     cursor.end = value + length
-    p = take(&cursor, 4)
-    if p == NULL:
-        return FAULT_WRONG_SIZE
-    n = be32(p)
-    # Each pair takes 8 bytes at least.
-    if n > bytes_left(cursor) // 8:
-        return FAULT_BAD_VALUE
+    code = take_count(&cursor, LEAST_PAIR, &n)
+    if code != OK:
+        return code
     for _i in range(n):
         p = take(&cursor, 4)
         text = take(&cursor, be32(p)) if p != NULL else NULL
