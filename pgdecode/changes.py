@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -387,6 +388,14 @@ class ChangeBuilder:
         self.reading = reading
         self.options = options
 
+    @cached_property
+    def _namespaces(self) -> pa.Array:
+        return pa.array([item.namespace for item in self.versions], pa.string())
+
+    @cached_property
+    def _names(self) -> pa.Array:
+        return pa.array([item.name for item in self.versions], pa.string())
+
     def _layout(self, index: int) -> TextLayout:
         if index not in self.layouts:
             version = self.versions[index]
@@ -424,8 +433,8 @@ class ChangeBuilder:
                 stretch.commit_timestamp,
                 stretch.gid,
                 stretch.relation_id,
-                pa.array([item.namespace for item in self.versions], pa.string()).take(numbers),
-                pa.array([item.name for item in self.versions], pa.string()).take(numbers),
+                self._namespaces.take(numbers),
+                self._names.take(numbers),
                 old_type,
                 old,
                 new,
