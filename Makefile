@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
-.PHONY: env build test lint types sanitize fuzz bench dist readme clean
+.PHONY: env build test lint types sanitize fuzz bench dist audit readme clean
 
 env:  ## a virtual environment with everything
 	python3 -m venv .venv
@@ -36,8 +36,13 @@ fuzz:  ## long property runs
 bench:
 	$(PYTHON) -m benchmarks
 
-dist:  ## sdist and wheel
-	$(PYTHON) -m build
+dist:  ## sdist and wheel, by the build tools that .ci/build-requirements.txt pins
+	python3 -m venv build/tools
+	build/tools/bin/pip install --quiet --require-hashes -r .ci/build-requirements.txt
+	build/tools/bin/python -m build --no-isolation --outdir $(or $(DIST),dist)
+
+audit:  ## known vulnerabilities in what the environment holds
+	.ci/audit
 
 readme:  ## write the generated parts of README.md anew
 	$(PYTHON) -m tests.readme
