@@ -92,16 +92,35 @@ static const uint8_t *walk_relation(const uint8_t *p, const uint8_t *end)
     return p;
 }
 
+/* A message that may carry an xid does so between Stream Start and Stream Stop: `xid` is its size there, 0 elsewhere. */
 static inline const uint8_t *walk_message(
-    const uint8_t *p, const uint8_t *end, const uint8_t *base, const CellIndex *index, int64_t *n_cells)
+    const uint8_t *p, const uint8_t *end, const uint8_t *base, uint32_t *xid, const CellIndex *index, int64_t *n_cells)
 {
     if (p == end)
         return NULL;
-    switch (*p++) {
+    uint8_t tag = *p++;
+    switch (tag) {
     case 'B':
         return walk_bytes(p, end, 20);
     case 'C':
         return walk_bytes(p, end, 25);
+    case 'O':
+        return walk_string(walk_bytes(p, end, 8), end);
+    case 'S':
+        *xid = 4;
+        return walk_bytes(p, end, 5);
+    case 'E':
+        *xid = 0;
+        return p;
+    case 'c':
+        return walk_bytes(p, end, 29);
+    case 'A':
+        return end - p == 8 || end - p == 24 ? end : NULL;
+    }
+    p = walk_bytes(p, end, *xid);
+    if (!p)
+        return NULL;
+    switch (tag) {
     case 'I':
         return end - p > 5 && p[4] == 'N' ? walk_tuple(p + 5, end, base, index, n_cells) : NULL;
     case 'U':
@@ -117,30 +136,29 @@ static inline const uint8_t *walk_message(
         return walk_relation(p, end);
     case 'Y':
         return walk_string(walk_string(walk_bytes(p, end, 4), end), end);
-    case 'O':
-        return walk_string(walk_bytes(p, end, 8), end);
     case 'T':
         return end - p < 5 ? NULL : walk_bytes(p + 5, end, 4 * (uint64_t)uint32_at(p));
     case 'M':
         p = walk_string(walk_bytes(p, end, 9), end);
         return p && end - p >= 4 ? walk_bytes(p + 4, end, uint32_at(p)) : NULL;
     default:
-        return NULL; /* streamed and two-phase messages are not in the data that this walk is for */
+        return NULL; /* two-phase messages are not in the data that this walk is for */
     }
 }
 
 static inline int64_t walk_all(const uint8_t *base, const int32_t *offsets, int64_t n_rows, const CellIndex *index)
 {
     int64_t n_cells = 0;
+    uint32_t xid = 0;
     for (int64_t row = 0; row < n_rows; row++) {
         const uint8_t *end = base + offsets[row + 1];
-        if (walk_message(base + offsets[row], end, base, index, &n_cells) != end)
+        if (walk_message(base + offsets[row], end, base, &xid, index, &n_cells) != end)
             return -1 - row;
     }
     return n_cells;
 }
 
-/* Number of tuple cells in all payloads, or -1 - row of the first one that is no plain message. */
+/* Number of tuple cells in all payloads, or -1 - row of the first one that is none of these messages. */
 int64_t count_cells(const uint8_t *base, const int32_t *offsets, int64_t n_rows)
 {
     return walk_all(base, offsets, n_rows, NULL);

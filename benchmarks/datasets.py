@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,12 +24,16 @@ VALUES = "values of one type"
 
 @dataclass(frozen=True)
 class Recording:
-    """A shipped slice, and how many messages of it a full and a quick run decode; of one table only, if named."""
+    """A shipped slice, and how many messages of it a full and a quick run decode; of one table only, if named.
+
+    Of a slice with streams in it, a few messages are the first ones: any others would be without their Stream Start.
+    """
 
     name: str
     full_rows: int
     quick_rows: int
     table: str | None = None
+    streamed: bool = False
 
     @property
     def kind(self) -> str:
@@ -44,6 +50,12 @@ RECORDINGS = (
     Recording("pgbench.bin, accounts", 500_000, 75_000, "pgbench_accounts"),
     Recording("wide.text, rows", 500_000, 75_000, "wide"),
     Recording("wide.bin, rows", 500_000, 75_000, "wide"),
+    Recording("toast.text", 100_000, 10_000),
+    Recording("columns.text", 10_000, 1_000),
+    Recording("tiny.text", 2_000_000, 300_000),
+    Recording("streamed.text", 1_000_000, 150_000, streamed=True),
+    Recording("toast.text, rows", 100_000, 10_000, "document"),
+    Recording("columns.text, rows", 10_000, 1_000, "columns"),
 )
 
 
@@ -56,6 +68,8 @@ class DataSet:
     relation_id_sum: int  # over R, I, U and D messages, read here in plain Python: what every line's result must give
     kind: str = MESSAGES
     relation: pgdecode.Relation | None = None  # of ROWS
+    whole: bool = True  # the recording from its first message, and not one message here and one there
+    streamed: bool = False
 
     @property
     def n_rows(self) -> int:
@@ -78,15 +92,40 @@ class DataSet:
         return int(self.payloads.buffers()[2].address)
 
     def sample(self, n_rows: int) -> DataSet:
-        """Every k-th row, so that all kinds of message are there in their proportions."""
+        """Every k-th row, so that all kinds of message are there in their proportions; of streams the first rows."""
         if n_rows >= self.n_rows:
             return self
-        return data_set(self.name, spread(self.payloads, n_rows), relation=self.relation)
+        payloads = self.payloads.slice(0, n_rows) if self.streamed else spread(self.payloads, n_rows)
+        return replace(self, payloads=payloads, relation_id_sum=sum(relation_ids(payloads)), whole=False)
 
 
-def relation_id(payload: bytes) -> int:
-    """Read the relation id of a message outside a stream, 0 for a message that has none."""
-    return int.from_bytes(payload[1:5], "big") if payload[:1] in (b"R", b"I", b"U", b"D") else 0
+class Seen(NamedTuple):
+    """What a look at a message shows: its tag, the transaction of the stream it is in, its own xid there, the rest."""
+
+    tag: bytes
+    stream: int | None
+    xid: int | None
+    body: bytes
+
+
+def followed(payloads: Iterable[bytes]) -> Iterator[Seen]:
+    """Read tags and stream xids in plain Python, from messages in slot order."""
+    stream = None
+    for payload in payloads:
+        tag, body, xid = payload[:1], payload[1:], None
+        if tag == b"S":
+            stream = int.from_bytes(body[:4], "big")
+        elif tag == b"E":
+            stream = None
+        elif stream is not None and tag in b"RYIUDTM":
+            xid, body = int.from_bytes(body[:4], "big"), body[4:]
+        yield Seen(tag, stream, xid, body)
+
+
+def relation_ids(payloads: pa.Array) -> list[int]:
+    """Read the relation id of each message, 0 for a message that has none, in plain Python."""
+    found = followed(payloads.to_pylist())
+    return [int.from_bytes(seen.body[:4], "big") if seen.tag in b"RIUD" else 0 for seen in found]
 
 
 def spread(payloads: pa.Array, n_rows: int) -> pa.Array:
@@ -94,44 +133,29 @@ def spread(payloads: pa.Array, n_rows: int) -> pa.Array:
     return payloads.take(pa.array([row * len(payloads) // n_rows for row in range(n_rows)], pa.int64()))
 
 
-def data_set(
-    name: str,
-    payloads: pa.Array,
-    relation_id_sum: int | None = None,
-    relation: pgdecode.Relation | None = None,
-) -> DataSet:
-    """Make a data set, with the sum counted in plain Python where it is not known yet."""
-    if relation_id_sum is None:
-        relation_id_sum = sum(map(relation_id, payloads.to_pylist()))
-    return DataSet(name, payloads, relation_id_sum, MESSAGES if relation is None else ROWS, relation)
-
-
 def rows_of(payloads: pa.BinaryArray, table: str) -> tuple[pa.BinaryArray, pgdecode.Relation]:
-    """Pick the inserts, updates and deletes of one table out of a recording."""
+    """Pick the inserts, updates and deletes of one table out of a recording without streams."""
     described = (pgdecode.decode(payload) for payload in payloads.to_pylist() if payload[:1] == b"R")
     relation = next(found for found in described if isinstance(found, pgdecode.Relation) and found.name == table)
-    rows = [
-        payload
-        for payload in payloads.to_pylist()
-        if payload[:1] in (b"I", b"U", b"D") and relation_id(payload) == relation.relation_id
-    ]
-    return pa.array(rows, pa.binary()), relation
+    prefixes = [tag + relation.relation_id.to_bytes(4, "big") for tag in (b"I", b"U", b"D")]
+    return pa.array([row for row in payloads.to_pylist() if row[:5] in prefixes], pa.binary()), relation
 
 
 def load(name: str, n_rows: int) -> DataSet:
-    """Read a shipped slice and repeat it to `n_rows` messages, or spread fewer over it."""
+    """Read a shipped slice and repeat it to `n_rows` messages, or take a sample of fewer."""
     recording = next(recording for recording in RECORDINGS if recording.name == name)
     table = pq.read_table(FOLDER / f"{name.partition(',')[0]}.parquet", columns=["data"])
-    recorded = pa.concat_arrays(table["data"].chunks)
+    payloads = pa.concat_arrays(table["data"].chunks)
     relation = None
     if recording.table:
-        recorded, relation = rows_of(recorded, recording.table)
-    if n_rows < len(recorded):
-        return data_set(name, spread(recorded, n_rows), relation=relation)
-    n_bytes = int(recorded.total_values_length) * n_rows // len(recorded)
+        payloads, relation = rows_of(payloads, recording.table)
+    ids = relation_ids(payloads)
+    recorded = DataSet(name, payloads, sum(ids), recording.kind, relation, streamed=recording.streamed)
+    if n_rows < len(payloads):
+        return recorded.sample(n_rows)
+    n_bytes = recorded.n_bytes * n_rows // len(payloads)
     if n_bytes > MAX_BYTES:
         raise ValueError(f"{name}: {n_rows} messages are {n_bytes} bytes, one Arrow array holds {MAX_BYTES}")
-    times, rest = divmod(n_rows, len(recorded))
-    ids = [relation_id(payload) for payload in recorded.to_pylist()]
-    payloads = pa.concat_arrays([recorded] * times + [recorded.slice(0, rest)])
-    return data_set(name, payloads, times * sum(ids) + sum(ids[:rest]), relation)
+    times, rest = divmod(n_rows, len(payloads))
+    repeated = pa.concat_arrays([payloads] * times + [payloads.slice(0, rest)])
+    return replace(recorded, payloads=repeated, relation_id_sum=times * sum(ids) + sum(ids[:rest]))

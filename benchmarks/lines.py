@@ -332,12 +332,17 @@ def verify_one_by_one(data: DataSet, work: OneByOne) -> None:
     require(data, "sum of relation ids", seen, data.relation_id_sum)
 
 
+def without_order(data: DataSet) -> str | None:
+    """Why a decoder that looks at one message by itself is not for a data set."""
+    return "one by one, a decoder is not told which messages carry an xid" if data.streamed else None
+
+
 def one_by_one(
     name: str,
     group: str,
     load: Callable[[], Callable[[bytes], Any]],
     sample: int,
-    missing: Callable[[DataSet], str | None] = can_run,
+    missing: Callable[[DataSet], str | None] = without_order,
 ) -> Line:
     """Make a line of `OneByOne`; `load` finds the decoder."""
 
@@ -363,7 +368,7 @@ def without_reference(data: DataSet) -> str | None:
         load_reference()
     except ImportError:
         return "tests/reference.py is not importable (run from the source tree)"
-    return None
+    return without_order(data)
 
 
 @functools.cache
@@ -396,7 +401,7 @@ def without_pypgoutput(data: DataSet) -> str | None:
         load_pypgoutput()
     except (ImportError, AttributeError) as problem:
         return str(problem)
-    return None
+    return without_order(data)
 
 
 LINES = (
