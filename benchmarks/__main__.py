@@ -19,7 +19,8 @@ except ImportError as problem:
     sys.exit(f"{problem}\nthe benchmarks need the compiled package and extras: python -m pip install -e '.[bench]'")
 
 from benchmarks import datasets, measure, plot, report, values
-from benchmarks.lines import LINES, Line
+from benchmarks.line import Line
+from benchmarks.lines import LINES
 
 PROGRAM = "python -m benchmarks"
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 import pgdecode
 from benchmarks.datasets import DataSet, followed
+from benchmarks.line import require
 
 # The table that is typed, by what its data set's name begins with.
 TABLES = {
@@ -79,15 +80,18 @@ def committed(payloads: Iterable[bytes], relation: int | None) -> int:
     return found
 
 
+def committed_rows(data: DataSet, table: str | None) -> int:
+    """Count the committed changes of a data set, or of one table."""
+    relation = None
+    if table is not None:
+        relation = pgdecode.RelationCatalog.from_messages(data.payloads)[table].relation_id
+    return committed(data.payloads.to_pylist(), relation)
+
+
 def verify_changes(data: DataSet, work: Changes) -> None:
     """Compare the number of changes with that of committed rows."""
-    relation = None
-    if work.table is not None:
-        relation = pgdecode.RelationCatalog.from_messages(data.payloads)[work.table].relation_id
     seen = sum(batch.num_rows for batch in work.decoded())
-    expected = committed(data.payloads.to_pylist(), relation)
-    if seen != expected:
-        raise AssertionError(f"{data.name}: number of changes is {seen}, not {expected}")
+    require(data, "number of changes", seen, committed_rows(data, work.table))
 
 
 def digest_changes(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:

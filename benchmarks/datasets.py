@@ -20,11 +20,12 @@ MAX_BYTES = 2**31 - 1  # what 32-bit Arrow offsets reach
 MESSAGES = "messages"
 ROWS = "rows of one table"
 VALUES = "values of one type"
+FILES = "a file of payloads"
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A shipped slice, and how many messages of it a full and a quick run decode; of one table only, if named.
+    """A shipped slice, and how many messages of it a full and a quick run decode; of ROWS, those of one table.
 
     Of a slice with streams in it, a few messages are the first ones: any others would be without their Stream Start.
     """
@@ -32,13 +33,9 @@ class Recording:
     name: str
     full_rows: int
     quick_rows: int
+    kind: str = MESSAGES
     table: str | None = None
     streamed: bool = False
-
-    @property
-    def kind(self) -> str:
-        """What its data set is of."""
-        return ROWS if self.table else MESSAGES
 
 
 RECORDINGS = (
@@ -46,16 +43,17 @@ RECORDINGS = (
     Recording("pgbench.bin", 2_000_000, 300_000),
     Recording("wide.text", 500_000, 75_000),
     Recording("wide.bin", 500_000, 75_000),
-    Recording("pgbench.text, accounts", 500_000, 75_000, "pgbench_accounts"),
-    Recording("pgbench.bin, accounts", 500_000, 75_000, "pgbench_accounts"),
-    Recording("wide.text, rows", 500_000, 75_000, "wide"),
-    Recording("wide.bin, rows", 500_000, 75_000, "wide"),
+    Recording("pgbench.text, accounts", 500_000, 75_000, ROWS, "pgbench_accounts"),
+    Recording("pgbench.bin, accounts", 500_000, 75_000, ROWS, "pgbench_accounts"),
+    Recording("wide.text, rows", 500_000, 75_000, ROWS, "wide"),
+    Recording("wide.bin, rows", 500_000, 75_000, ROWS, "wide"),
+    Recording("pgbench.text, files", 2_000_000, 100_000, FILES),
     Recording("toast.text", 100_000, 10_000),
     Recording("columns.text", 10_000, 1_000),
     Recording("tiny.text", 2_000_000, 300_000),
     Recording("streamed.text", 1_000_000, 150_000, streamed=True),
-    Recording("toast.text, rows", 100_000, 10_000, "document"),
-    Recording("columns.text, rows", 10_000, 1_000, "columns"),
+    Recording("toast.text, rows", 100_000, 10_000, ROWS, "document"),
+    Recording("columns.text, rows", 10_000, 1_000, ROWS, "columns"),
 )
 
 
@@ -141,21 +139,26 @@ def rows_of(payloads: pa.BinaryArray, table: str) -> tuple[pa.BinaryArray, pgdec
     return pa.array([row for row in payloads.to_pylist() if row[:5] in prefixes], pa.binary()), relation
 
 
+def recorded(name: str) -> pa.BinaryArray:
+    """Read the shipped slice of a data set."""
+    table = pq.read_table(FOLDER / f"{name.partition(',')[0]}.parquet", columns=["data"])
+    return pa.concat_arrays(table["data"].chunks)
+
+
 def load(name: str, n_rows: int) -> DataSet:
     """Read a shipped slice and repeat it to `n_rows` messages, or take a sample of fewer."""
     recording = next(recording for recording in RECORDINGS if recording.name == name)
-    table = pq.read_table(FOLDER / f"{name.partition(',')[0]}.parquet", columns=["data"])
-    payloads = pa.concat_arrays(table["data"].chunks)
+    payloads = recorded(name)
     relation = None
     if recording.table:
         payloads, relation = rows_of(payloads, recording.table)
     ids = relation_ids(payloads)
-    recorded = DataSet(name, payloads, sum(ids), recording.kind, relation, streamed=recording.streamed)
+    slice_once = DataSet(name, payloads, sum(ids), recording.kind, relation, streamed=recording.streamed)
     if n_rows < len(payloads):
-        return recorded.sample(n_rows)
-    n_bytes = recorded.n_bytes * n_rows // len(payloads)
+        return slice_once.sample(n_rows)
+    n_bytes = slice_once.n_bytes * n_rows // len(payloads)
     if n_bytes > MAX_BYTES:
         raise ValueError(f"{name}: {n_rows} messages are {n_bytes} bytes, one Arrow array holds {MAX_BYTES}")
     times, rest = divmod(n_rows, len(payloads))
     repeated = pa.concat_arrays([payloads] * times + [payloads.slice(0, rest)])
-    return replace(recorded, payloads=repeated, relation_id_sum=times * sum(ids) + sum(ids[:rest]))
+    return replace(slice_once, payloads=repeated, relation_id_sum=times * sum(ids) + sum(ids[:rest]))

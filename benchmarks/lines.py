@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,59 +19,36 @@ from benchmarks.changes import (
     verify_changes,
     without_transactions,
 )
-from benchmarks.datasets import MESSAGES, ROWS, VALUES, DataSet
+from benchmarks.datasets import FILES, MESSAGES, ROWS, VALUES, DataSet
+from benchmarks.decoders import (
+    load_pypgoutput,
+    load_reference,
+    node_decoder,
+    one_by_one,
+    without_node,
+    without_pypgoutput,
+    without_reference,
+)
+from benchmarks.files import copy_messages, copy_table, decode_messages, decode_table, digest_file, verify_files
+from benchmarks.line import (
+    BINARY,
+    C_ROWS,
+    C_WALK,
+    CAST,
+    COPIES,
+    MEMORY_READ,
+    NODE,
+    PLAIN_PYTHON,
+    PYPGOUTPUT,
+    TEXT,
+    Line,
+    Work,
+    require,
+)
 from benchmarks.values import ValueSet
 from pgdecode._codecs.registry import decode_values
 
-MEMORY_READ = "memory read"
-C_WALK = "C walk"
-C_ROWS = "C rows"
-CAST = "pyarrow cast"
-TEXT = "text"
-BINARY = "binary"
-PLAIN_PYTHON = "plain Python decoder"
-PYPGOUTPUT = "pypgoutput"
 TUPLES = ("kind", "relation_id", "old", "old_formats", "new", "new_formats")
-
-Work = Callable[[], Any]
-
-
-class WrongResult(AssertionError):
-    """A line did not give what the data hold; its time would mean nothing."""
-
-
-def can_run(data: DataSet) -> str | None:
-    """Find nothing missing."""
-    return None
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the table.
-
-    `prepare` is not timed and returns what is. `verify` calls that once or more and compares all of its result with
-    another source of the truth; `digest` makes something small of a result, which has to be the same each time.
-    `missing` says why a line cannot run on a data set here, or None. `sample` is the number of messages a slow line is
-    tried on in a full run. `baselines` are the lines that run right before each repetition. `kinds` are those of the
-    data sets that it is for.
-    """
-
-    name: str
-    group: str
-    prepare: Callable[[DataSet], Work]
-    verify: Callable[[DataSet, Any], None]
-    digest: Callable[[Any], Any]
-    missing: Callable[[DataSet], str | None] = can_run
-    sample: int | None = None
-    baselines: tuple[str, ...] = (MEMORY_READ, C_WALK)
-    kinds: tuple[str, ...] = (MESSAGES,)
-
-
-def require(data: DataSet, what: str, seen: int, expected: int) -> None:
-    """Stop the run over a wrong result."""
-    if seen != expected:
-        raise WrongResult(f"{data.name}: {what} is {seen}, not {expected}")
-
 
 # Baselines
 
@@ -305,105 +277,6 @@ def digest_values(found: pa.Array) -> tuple[int, int]:
     return len(found), found.null_count
 
 
-# Decoders of one message
-
-
-@dataclass(frozen=True)
-class OneByOne:
-    """A loop in C over payloads as bytes objects; each message is dropped when the next one is there."""
-
-    decode: Callable[[bytes], Any]
-    payloads: list[bytes]
-
-    def __call__(self) -> deque[Any]:
-        """Decode them all and keep the last."""
-        return deque(map(self.decode, self.payloads), maxlen=1)
-
-
-def relation_of(message: Any) -> int:
-    """Find the relation id of a decoded message, as an attribute or a key, 0 without one."""
-    found = message.get("relation_id") if isinstance(message, dict) else getattr(message, "relation_id", None)
-    return found or 0
-
-
-def verify_one_by_one(data: DataSet, work: OneByOne) -> None:
-    """Compare the relation ids of all messages with those that a look at the bytes gives."""
-    seen = sum(map(relation_of, map(work.decode, work.payloads)))
-    require(data, "sum of relation ids", seen, data.relation_id_sum)
-
-
-def without_order(data: DataSet) -> str | None:
-    """Why a decoder that looks at one message by itself is not for a data set."""
-    return "one by one, a decoder is not told which messages carry an xid" if data.streamed else None
-
-
-def one_by_one(
-    name: str,
-    group: str,
-    load: Callable[[], Callable[[bytes], Any]],
-    sample: int,
-    missing: Callable[[DataSet], str | None] = without_order,
-) -> Line:
-    """Make a line of `OneByOne`; `load` finds the decoder."""
-
-    def prepare(data: DataSet) -> Work:
-        return OneByOne(load(), data.payloads.to_pylist())
-
-    def digest(result: Iterable[Any]) -> int:
-        (last,) = result
-        return relation_of(last)
-
-    return Line(name, group, prepare, verify_one_by_one, digest, missing, sample)
-
-
-def load_reference() -> Callable[[bytes], Any]:
-    """Find the tests' own decoder, plain Python written from the documents."""
-    decode = importlib.import_module("tests.reference").decode_payload
-    return functools.partial(decode, in_stream=False)
-
-
-def without_reference(data: DataSet) -> str | None:
-    """Why the tests' decoder is not there."""
-    try:
-        load_reference()
-    except ImportError:
-        return "tests/reference.py is not importable (run from the source tree)"
-    return without_order(data)
-
-
-@functools.cache
-def load_pypgoutput() -> Callable[[bytes], Any]:
-    """Find the decoders of the package pypgoutput.
-
-    Its __init__ imports a database driver that decoding does not need, so the one file is loaded by itself.
-    """
-    found = importlib.util.find_spec("pypgoutput")
-    if found is None or not found.submodule_search_locations:
-        raise ImportError("not installed")
-    path = Path(found.submodule_search_locations[0]) / "decoders.py"
-    spec = importlib.util.spec_from_file_location("pypgoutput_decoders", path)
-    if spec is None or spec.loader is None:
-        raise ImportError("has no decoders.py")
-    decoders = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(decoders)
-    classes = {
-        ord(name[0]): getattr(decoders, name)
-        for name in ("Begin", "Commit", "Relation", "Insert", "Update", "Delete", "Truncate")
-    }
-    return lambda payload: classes[payload[0]](payload)
-
-
-def without_pypgoutput(data: DataSet) -> str | None:
-    """Why pypgoutput cannot read this data set here."""
-    if data.name.endswith(".bin"):
-        return "skips the values of binary cells and reads what follows wrongly"
-    try:
-        load_pypgoutput()
-    except (ImportError, AttributeError) as problem:
-        return str(problem)
-    return without_order(data)
-
-
 LINES = (
     Line(MEMORY_READ, "baseline", MemoryRead, verify_read, int, without_compiler, kinds=(MESSAGES, ROWS)),
     Line(C_WALK, "baseline", CellWalk, verify_walk, int, without_compiler, kinds=(MESSAGES, ROWS)),
@@ -419,6 +292,7 @@ LINES = (
     one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
     one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
     one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),
+    node_decoder(10_000, without_node),
     Line(C_ROWS, "baseline", WideRows, verify_wide_rows, int, without_wide_rows, kinds=(ROWS,)),
     Line(
         "typed rows",
@@ -429,9 +303,22 @@ LINES = (
         baselines=(MEMORY_READ, C_WALK, C_ROWS),
         kinds=(ROWS,),
     ),
+    Line(COPIES[0], "baseline", copy_messages, verify_files, digest_file, baselines=(), kinds=(FILES,)),
+    Line("command line", "pgdecode", decode_messages, verify_files, digest_file, baselines=COPIES[:1], kinds=(FILES,)),
+    Line(COPIES[1], "baseline", copy_table, verify_files, digest_file, without_transactions, None, (), (FILES,)),
+    Line(
+        "command line, one table",
+        "pgdecode",
+        decode_table,
+        verify_files,
+        digest_file,
+        without_transactions,
+        baselines=COPIES[1:],
+        kinds=(FILES,),
+    ),
     Line(CAST, "baseline", prepare_cast, verify_values, digest_values, without_cast, None, (), (VALUES,)),
     Line(TEXT, "pgdecode", values_in(False), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
     Line(BINARY, "pgdecode", values_in(True), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
 )
 # Too slow to run before every repetition of another line: compared by median rates of the same run.
-SLOW_BASELINES = (PLAIN_PYTHON, PYPGOUTPUT)
+SLOW_BASELINES = (PLAIN_PYTHON, PYPGOUTPUT, NODE)

@@ -12,7 +12,8 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.datasets import MESSAGES, DataSet
-from benchmarks.lines import LINES, SLOW_BASELINES, Line, Work, WrongResult
+from benchmarks.line import Line, Work, WrongResult
+from benchmarks.lines import LINES, SLOW_BASELINES
 
 
 @dataclass(frozen=True)

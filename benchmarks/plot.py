@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.datasets import MESSAGES
+from benchmarks.lines import LINES
 from benchmarks.report import Report, scaled
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 COLOURS = {"text": "#33658a", "bin": "#86bbd8"}
 BAR = 0.38
+ABREAST = 2
 
 
 def write_plot(report: Report, path: Path) -> None:
@@ -32,11 +34,17 @@ def write_plot(report: Report, path: Path) -> None:
     if not lines:
         raise ValueError("the plot is of whole recordings, and none was measured")
     families = list(dict.fromkeys(line.data_set.partition(".")[0] for line in lines))
-    names = list(dict.fromkeys(line.line for line in lines))
-    figure = Figure(figsize=(6.4 * len(families), 1.6 + 0.5 * len(names)), layout="constrained")
-    panels = figure.subplots(1, len(families), sharex=True, sharey=True, squeeze=False)[0]
-    for panel, family in zip(panels, families, strict=True):
+    measured = {line.line for line in lines}
+    names = [line.name for line in LINES if line.name in measured]
+    n_rows = -(-len(families) // ABREAST)
+    figure = Figure(figsize=(6.4 * min(ABREAST, len(families)), 0.9 + (0.7 + 0.42 * len(names)) * n_rows))
+    figure.set_layout_engine("constrained")
+    grid = figure.subplots(n_rows, min(ABREAST, len(families)), sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for panel, family in zip(panels, families, strict=False):
         draw_panel(panel, report, family, names)
+    for panel in panels[len(families) :]:
+        panel.set_visible(False)
     rates = [line.messages_per_second for line in lines]
     panels[0].set_xscale("log")
     panels[0].set_xlim(min(rates) / 2, max(rates) * 6)  # room for the numbers
@@ -49,9 +57,11 @@ def write_plot(report: Report, path: Path) -> None:
 
 
 def draw_panel(panel: Axes, report: Report, family: str, names: list[str]) -> None:
-    """Bars of one kind of data: a pair per line, for the two tuple formats."""
+    """Bars of one kind of data: a pair per line, for the tuple formats that it was recorded in."""
     for number, (form, colour) in enumerate(COLOURS.items()):
         lines = report.of(f"{family}.{form}")
+        if not lines:
+            continue
         at = [names.index(line.line) + (number - 0.5) * BAR for line in lines]
         rates = [line.messages_per_second for line in lines]
         bars = panel.barh(at, rates, BAR, color=colour, label=form)

@@ -20,7 +20,7 @@ from rich.table import Table
 import pgdecode
 from benchmarks.baselines import FLAGS, compiler_version
 from benchmarks.datasets import VALUES
-from benchmarks.lines import BINARY, C_ROWS, C_WALK, CAST, MEMORY_READ, PLAIN_PYTHON, PYPGOUTPUT, TEXT
+from benchmarks.line import BINARY, C_ROWS, C_WALK, CAST, COPIES, MEMORY_READ, NODE, PLAIN_PYTHON, PYPGOUTPUT, TEXT
 from benchmarks.measure import Result, Skipped
 
 BEGIN = "<!-- figures: begin, written by python -m benchmarks --readme -->"
@@ -32,8 +32,10 @@ HEADINGS = (
     "of read",
     "of C walk",
     "of C rows",
+    "of copy",
     "x Python",
     "x pypgoutput",
+    "x node",
     "spread",
     "peak MB",
 )
@@ -134,8 +136,10 @@ def cells(line: Result) -> list[str]:
         percent(ratios.get(MEMORY_READ)),
         percent(ratios.get(C_WALK)),
         percent(ratios.get(C_ROWS)),
+        percent(next((ratios[name] for name in COPIES if name in ratios), None)),
         times(ratios.get(PLAIN_PYTHON)),
         times(ratios.get(PYPGOUTPUT)),
+        times(ratios.get(NODE)),
         percent(line.spread),
         "" if line.peak_bytes is None else f"{line.peak_bytes / 1e6:.1f}",
     ]

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("rich")
 
 ROOT = Path(__file__).parent.parent
-DATA_SETS = ["pgbench.text", "pgbench.bin", "wide.text", "wide.bin"]
+DATA_SETS = ["pgbench.text", "pgbench.bin", "wide.text", "wide.bin", "toast.text", "columns.text", "tiny.text"]
+STREAMED = "streamed.text"
 BASELINES = ["memory read", "C walk"]
 PGDECODE = [
     "envelope",
@@ -25,7 +26,11 @@ PGDECODE = [
     "decode, one message",
 ]
 CHANGES = ["changes", "changes of one table, typed"]  # not of a sample, which has no whole transactions
-ROW_SETS = ["pgbench.text, accounts", "pgbench.bin, accounts", "wide.text, rows", "wide.bin, rows"]
+ROW_SETS = [
+    *("pgbench.text, accounts", "pgbench.bin, accounts", "wide.text, rows", "wide.bin, rows"),
+    *("toast.text, rows", "columns.text, rows"),
+]
+FILES = "pgbench.text, files"
 TYPES = [
     *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "date", "time", "timestamp", "timestamptz"),
     *("uuid", "text", "jsonb", "bytea"),
@@ -48,7 +53,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run("--quick", "--rows", str(N_ROWS), "--json", path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # progress is for terminals
-    for name in (*DATA_SETS, *PGDECODE, *ROW_SETS, *TYPES):
+    for name in (*DATA_SETS, STREAMED, *PGDECODE, *ROW_SETS, FILES, *TYPES):
         assert name in done.stdout
     return path
 
@@ -71,9 +76,44 @@ def test_every_line_is_measured_or_says_why_not(report: dict[str, Any]) -> None:
         measured = [line["line"] for line in report["lines"] if line["data_set"] == data_set]
         skipped = {skip["line"]: skip["reason"] for skip in report["skipped"] if skip["data_set"] == data_set}
         assert [name for name in measured if name in PGDECODE] == PGDECODE
-        others = ["plain Python decoder", "pypgoutput"]
+        others = ["plain Python decoder", "pypgoutput", "pg-logical-replication"]
         assert sorted([*measured, *skipped]) == sorted([*BASELINES, *PGDECODE, *CHANGES, *others])
         assert all(skipped.values())
+
+
+def test_messages_in_streams_are_measured_by_what_follows_their_order(report: dict[str, Any]) -> None:
+    measured = [line["line"] for line in report["lines"] if line["data_set"] == STREAMED]
+    assert [name for name in measured if name in PGDECODE] == [name for name in PGDECODE if "one message" not in name]
+
+
+@pytest.mark.parametrize("name", ["pgbench.text", "tiny.text", "streamed.text", "toast.text", "columns.text"])
+def test_changes_are_verified_on_every_recording_with_whole_transactions(name: str) -> None:
+    script = f"""
+from benchmarks import changes, datasets, lines, measure
+
+data = datasets.load({name!r}, len(datasets.recorded({name!r})))
+for line in lines.LINES:
+    if line.name.startswith("changes"):
+        assert line.missing(data) is None
+        measure.Runner(line, data, measure.QUICK).warm_up()
+        print(changes.committed_rows(data, None))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    counts = done.stdout.split()
+    assert len(counts) == 2
+    assert int(counts[0]) > 100
+
+
+def test_the_command_line_is_measured_beside_a_copy(tmp_path: Path) -> None:
+    path = tmp_path / "files.json"
+    done = run("--quick", "--rows", "40000", "--only", "files", "--json", path)
+    assert done.returncode == 0, done.stderr
+    lines = {line["line"]: line for line in json.loads(path.read_text())["lines"]}
+    for name, copy in (
+        ("command line", "Parquet read, write"),
+        ("command line, one table", "Parquet read, write, one table"),
+    ):
+        assert lines[name]["ratios"][copy] > 0
 
 
 def test_changes_are_measured_where_the_messages_make_whole_transactions(tmp_path: Path) -> None:
@@ -131,7 +171,7 @@ def test_an_earlier_run_is_shown_drawn_and_put_into_a_readme(figures: Path, tmp_
         assert done.returncode == 0, done.stderr
     assert drawing.read_bytes().startswith(b"\x89PNG")
     written = readme.read_text(encoding="utf-8")
-    assert written.count("**wide.bin**") == written.count("| envelope, tuples |") // 4 == 1
+    assert written.count("**wide.bin**") == written.count("| envelope, tuples |") // 8 == 1
     assert written.split("<!-- figures: begin")[0] == text.split("<!-- figures: begin")[0]
     assert written.split("<!-- figures: end -->")[1] == text.split("<!-- figures: end -->")[1]
 
@@ -157,17 +197,17 @@ def test_a_full_run_measures_memory(tmp_path: Path) -> None:
 def test_a_wrong_result_stops_the_run() -> None:
     script = """
 import dataclasses
-from benchmarks import datasets, lines, measure
+from benchmarks import datasets, line, lines, measure
 
 data = dataclasses.replace(datasets.load("wide.text", 50), relation_id_sum=1)
-for line in lines.LINES:
-    if data.kind in line.kinds and line.group != "baseline" and line.missing(data) is None:
+for tried in lines.LINES:
+    if data.kind in tried.kinds and tried.group != "baseline" and tried.missing(data) is None:
         try:
-            measure.Runner(line, data, measure.QUICK).warm_up()
-        except lines.WrongResult as problem:
+            measure.Runner(tried, data, measure.QUICK).warm_up()
+        except line.WrongResult as problem:
             print(problem)
         else:
-            print(line.name, "was not stopped")
+            print(tried.name, "was not stopped")
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     problems = done.stdout.splitlines()
@@ -179,7 +219,7 @@ def test_a_wrong_row_or_value_stops_the_run() -> None:
     script = """
 import dataclasses
 import pyarrow as pa
-from benchmarks import datasets, lines, measure, values
+from benchmarks import datasets, line, lines, measure, values
 
 rows = datasets.load("wide.bin, rows", 50)
 few = dataclasses.replace(lines.typed_rows(rows), payloads=[rows.payloads.slice(1)])
@@ -193,7 +233,7 @@ for check in (
 ):
     try:
         check()
-    except lines.WrongResult as problem:
+    except line.WrongResult as problem:
         print(problem)
     else:
         print("was not stopped")

@@ -114,11 +114,15 @@ def main() -> None:
     with running(programs) as server:
         for name in SLICES:
             payloads = recorded(server, name)
-            table = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())})
+            table = pa.table(
+                {"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())}
+            )
             path = folder / f"{name}.parquet"
             pq.write_table(table, path, compression="zstd", compression_level=19, write_statistics=False)
             size = sum(map(len, payloads))
-            print(f"{path}: {len(payloads)} messages, {size / len(payloads):.0f} bytes each, {path.stat().st_size} on disk")
+            print(
+                f"{path}: {len(payloads)} messages of {size / len(payloads):.0f} bytes, {path.stat().st_size} on disk"
+            )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""Lines of the command line: a Parquet file of payloads to a decoded one, beside the same reading and writing alone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.changes import TABLES, committed_rows
+from benchmarks.datasets import DataSet
+from benchmarks.line import require
+from pgdecode.cli import main
+from pgdecode.schemas import envelope_schema
+from pgdecode.writers import CHANGE_LAYOUT, message_layout, open_writer
+
+BATCH_ROWS = 65_536
+
+
+@dataclass
+class Command:
+    """`pgdecode decode` of a file, in this process: what it takes to start Python is not counted."""
+
+    data: DataSet
+    table: str | None
+    folder: Any = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="pgdecode-benchmarks-"))
+
+    def __post_init__(self) -> None:
+        positions = pa.array(range(self.data.n_rows), pa.int64())
+        pq.write_table(pa.table({"seq": positions, "data": self.data.payloads}), self.source, compression="zstd")
+
+    @property
+    def source(self) -> Path:
+        """The payloads, as others land them."""
+        return Path(self.folder.name, "raw.parquet")
+
+    @property
+    def target(self) -> Path:
+        """What they are decoded to."""
+        return Path(self.folder.name, "decoded.parquet")
+
+    def __call__(self) -> Path:
+        """Decode."""
+        what = ["--table", self.table] if self.table else []
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            code = main(["decode", str(self.source), str(self.target), "--overwrite", *what])
+        if code:
+            raise RuntimeError(said.getvalue())
+        return self.target
+
+
+@dataclass
+class Copy:
+    """The same reading and writing by pyarrow, of a result that is there already: a decoder that takes no time."""
+
+    command: Command
+
+    def __post_init__(self) -> None:
+        self.result = pq.read_table(self.command()).combine_chunks().to_batches(BATCH_ROWS)
+
+    def __call__(self) -> Path:
+        """Read the payloads, then write the result."""
+        target = self.command.target.with_name("copy.parquet")
+        target.unlink(missing_ok=True)
+        for _ in pq.ParquetFile(self.command.source).iter_batches(BATCH_ROWS, columns=["data"]):
+            pass
+        layout = CHANGE_LAYOUT if self.command.table else message_layout()
+        schema = self.result[0].schema if self.command.table else envelope_schema()
+        with open_writer(target, "parquet", schema, layout) as write:
+            for batch in self.result:
+                write(batch)
+        return target
+
+
+def decode_messages(data: DataSet) -> Command:
+    """Decode a file to messages."""
+    return Command(data, None)
+
+
+def decode_table(data: DataSet) -> Command:
+    """Decode a file to one table's rows."""
+    return Command(data, TABLES[data.name.partition(".")[0]])
+
+
+def copy_messages(data: DataSet) -> Copy:
+    """Copy the messages of a file."""
+    return Copy(decode_messages(data))
+
+
+def copy_table(data: DataSet) -> Copy:
+    """Copy one table's rows."""
+    return Copy(decode_table(data))
+
+
+def verify_files(data: DataSet, work: Command | Copy) -> None:
+    """Compare the number of rows with what plain Python reads from the bytes."""
+    command = work.command if isinstance(work, Copy) else work
+    expected = committed_rows(data, command.table) if command.table else data.n_rows
+    require(data, "number of rows", digest_file(work()), expected)
+
+
+def digest_file(path: Path) -> int:
+    """Count rows."""
+    return int(pq.read_metadata(path).num_rows)
