@@ -30,11 +30,17 @@ def server() -> Iterator[Server]:
 
 def test_the_reference_agrees_with_a_live_server_about_random_transactions(server: Server, rng: random.Random) -> None:
     read = set()
-    for _ in range(N_SCENARIOS):
+    n_read = 0
+    for _ in range(3 * N_SCENARIOS):
         seed = rng.randrange(10**9)
         trial = run(server, seed)
         assert trial.problems == [], f"scenario {seed} on PostgreSQL {server.major}"
         read |= {name.split()[0] for name in trial.seen} - trial.unreadable
+        # What the server itself cannot read says nothing; another one is taken for it.
+        n_read += "test_decoding" not in trial.unreadable
+        if n_read == N_SCENARIOS:
+            break
+    assert n_read == N_SCENARIOS
     assert {mode.name for mode in modes(server.major) if not mode.two_phase} <= read
 
 
