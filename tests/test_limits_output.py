@@ -190,10 +190,10 @@ def test_a_column_holds_what_its_offsets_reach_and_one_byte_more_is_refused(beyo
 
 @needs_memory
 def test_tuples_are_refused_where_a_whole_payload_might_pass_what_offsets_reach() -> None:
-    # Behind tag, OID, N, count, kind and length, 13 bytes, stands the value.
+    # Before the value stand tag, OID, N, count, kind and length, 13 bytes.
     last = MOST - 31 * PIECE - 13
     with pytest.raises(pgdecode.BatchTooLarge):
-        pgdecode.decode_messages(views(*[PIECE] * 31, last + 1), fields=["new"], mode="PERMISSIVE")
+        pgdecode.decode_messages(views(*[PIECE] * 31, last + 14), fields=["new"], mode="PERMISSIVE")
     batch = pgdecode.decode_messages(views(*[PIECE] * 31, last), fields=["new"])
     assert pc.sum(pc.binary_length(batch["new"].values)).as_py() == 31 * PIECE + last
 
