@@ -218,7 +218,7 @@ def _may_expand(encoded: pq.ParquetFile, group: int, texts: Sequence[str], n_row
         for batch in encoded.iter_batches(1, row_groups=[group], columns=[name], use_threads=False):
             longest += pc.max(pc.binary_length(batch.column(0).dictionary)).as_py() or 0
             break
-    return longest * min(n_rows, metadata.num_rows) > 2 * BATCH_BYTES
+    return bool(longest * min(n_rows, metadata.num_rows) > 2 * BATCH_BYTES)
 
 
 def _decoded_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
