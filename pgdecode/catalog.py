@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.decode import MessageDecoder, decode
+from pgdecode.errors import RepeatedColumn, TooManyRelations
 from pgdecode.inputs import payload_array, positions_of
+from pgdecode.limits import Limits
 from pgdecode.messages import (
     Column,
     Message,
@@ -28,6 +30,9 @@ FORMAT = "pgdecode.RelationCatalog"
 FORMAT_VERSION = 1
 MAX_OID = MAX_XID = (1 << 32) - 1
 MAX_POSITION = (1 << 63) - 1
+_LIMITS = Limits()
+# In place of a version: the last Relation message, at position p, was bad. Written as IN_DOUBT - p.
+IN_DOUBT = -3
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +105,18 @@ class RelationCatalog:
     ----------
     versions : iterable of RelationVersion
         In ascending order of position.
+
+    Raises
+    ------
+    ValueError
+        If a relation gives two columns one name.
     """
 
     def __init__(self, versions: Iterable[RelationVersion] = ()) -> None:
         self._versions = tuple(versions)
+        for version in self._versions:
+            if repeated_column(version.relation) is not None:
+                raise ValueError(f"relation {version.relation_id} gives two columns one name")
         self._by_id: dict[int, list[RelationVersion]] = {}
         self._by_name: dict[str, list[RelationVersion]] = {}
         for version in self._versions:
@@ -196,13 +209,14 @@ class RelationCatalog:
         )
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> RelationCatalog:
+    def from_json(cls, text: str | bytes, *, limits: Limits = _LIMITS) -> RelationCatalog:
         """Read back what `to_json` wrote.
 
         Raises
         ------
         ValueError
-            If it is something else, was cut, or comes from a later version of the format.
+            If it is something else, was cut, comes from a later version of the format, or has more versions than
+            `limits.max_relations`.
         """
         plain = json.loads(text)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
@@ -212,10 +226,12 @@ class RelationCatalog:
         relations = plain.get("relations")
         if not isinstance(relations, list) or plain.get("length") != len(relations):
             raise ValueError(f"{FORMAT} is not whole: it says that it has {plain.get('length')!r} relations")
+        if len(relations) > limits.max_relations:
+            raise ValueError(f"{FORMAT} has {len(relations)} versions, limit {limits.max_relations} (max_relations)")
         return cls(version_from_plain(item) for item in relations)
 
     @classmethod
-    def from_messages(cls, messages: Any, position: Any = None) -> RelationCatalog:
+    def from_messages(cls, messages: Any, position: Any = None, *, limits: Limits = _LIMITS) -> RelationCatalog:
         """Collect the relations of messages in slot order.
 
         Parameters
@@ -224,15 +240,17 @@ class RelationCatalog:
             Messages of other kinds are passed over.
         position : column of ascending integers, optional
             Of each message; by default its place, counted from 0.
+        limits : Limits
+            Sizes past which a payload is refused, and how many relations there may be.
 
         Raises
         ------
         DecodeError
-            For a bad payload.
+            For a bad payload, and for one relation too many.
         """
-        builder = CatalogBuilder()
+        builder = CatalogBuilder(limits=limits)
         stream: int | None = None
-        for at, message in _catalog_messages(messages, position):
+        for at, message in _catalog_messages(messages, position, limits):
             if isinstance(message, StreamStart):
                 stream = message.xid
                 if message.first_segment:
@@ -256,7 +274,7 @@ class RelationCatalog:
 _KINDS = ("relation", "type", "stream_start", "stream_stop", "stream_commit", "stream_abort", "stream_prepare")
 
 
-def _catalog_messages(messages: Any, position: Any) -> Iterator[tuple[int, Message]]:
+def _catalog_messages(messages: Any, position: Any, limits: Limits) -> Iterator[tuple[int, Message]]:
     """Yield the messages that a catalog is made from, each with its position."""
     if not isinstance(messages, pa.Array | pa.ChunkedArray) and not hasattr(messages, "__arrow_c_stream__"):
         messages = list(messages)
@@ -265,15 +283,32 @@ def _catalog_messages(messages: Any, position: Any) -> Iterator[tuple[int, Messa
             return
     payloads = payload_array(messages)
     positions = positions_of(position, len(payloads), 0)
-    decoder = MessageDecoder(fields=["kind", "xid"])
+    decoder = MessageDecoder(fields=["kind", "xid"], limits=limits)
     first = 0
     for chunk in payloads.chunks:
         envelope = decoder.decode(chunk)
         kinds, xids = envelope.column("kind"), envelope.column("xid")
         wanted = pc.indices_nonzero(pc.is_in(kinds, pa.array(_KINDS)))
         for row in wanted.to_pylist():
-            yield positions[first + row].as_py(), decode(chunk[row].as_py(), in_stream=xids[row].is_valid)
+            message = decode(chunk[row].as_py(), in_stream=xids[row].is_valid, limits=limits)
+            yield positions[first + row].as_py(), message
         first += len(chunk)
+
+
+def repeated_column(relation: Relation) -> int | None:
+    """Find the first column that has the name of one before it; None where all differ, as they do on a server."""
+    names = [column.name for column in relation.columns]
+    if len(set(names)) == len(names):
+        return None
+    return next(at for at, name in enumerate(names) if name in names[:at])
+
+
+def _offset_of_name(message: Relation, column: int) -> int:
+    """Where the name of a column begins in the message's payload."""
+    head = 1 + (0 if message.xid is None else 4) + 4  # tag, xid, OID
+    head += len(message.namespace.encode()) + len(message.name.encode()) + 2 + 1 + 2  # NULs, identity, count
+    before = sum(len(item.name.encode()) + 10 for item in message.columns[:column])  # flags, NUL, type, modifier
+    return head + before + 1
 
 
 def version_to_plain(version: RelationVersion) -> dict[str, Any]:
@@ -377,10 +412,14 @@ class CatalogBuilder:
     a transaction that aborts never count outside it.
     """
 
-    def __init__(self, versions: Iterable[RelationVersion] = (), position: int | None = None) -> None:
+    def __init__(
+        self, versions: Iterable[RelationVersion] = (), position: int | None = None, limits: Limits = _LIMITS
+    ) -> None:
         """Start with versions, those from past a position left out of what is visible."""
         self.versions = list(versions)
-        self.visible: dict[int, int] = {}  # relation OID -> index of its version, for rows outside streams
+        self.limits = limits
+        # Relation OID -> index of its version, or IN_DOUBT less a position; for rows outside streams.
+        self.visible: dict[int, int] = {}
         self.types: dict[int, Type] = {}
         self.scopes: dict[int, Scope] = {}  # by top-level xid
         # Where somebody has gone over the whole before: all versions there will be, which then keep their numbers.
@@ -393,7 +432,7 @@ class CatalogBuilder:
 
     def copy(self) -> CatalogBuilder:
         """One that goes its own way."""
-        other = CatalogBuilder()
+        other = CatalogBuilder(limits=self.limits)
         other.versions = list(self.versions)
         other.visible = dict(self.visible)
         other.types = dict(self.types)
@@ -416,15 +455,30 @@ class CatalogBuilder:
         return {} if scope is None else scope.visible
 
     def add(self, message: Relation, position: int, stream: int | None) -> int:
-        """Take up a Relation message, and give its version's index; one that says nothing new costs nothing."""
+        """Take up a Relation message, and give its version's index; one that says nothing new costs nothing.
+
+        Raises
+        ------
+        RepeatedColumn, TooManyRelations
+        """
         relation = replace(message, xid=None)
+        repeated = repeated_column(relation)
+        if repeated is not None:
+            detail = RepeatedColumn.wording.format(field=f"name of column {repeated}")
+            raise RepeatedColumn(
+                detail,
+                offset=_offset_of_name(message, repeated),
+                tag="R",
+                relation=relation.relation_id,
+                column=repeated,
+            )
         scope = Scope(self.visible, self.types) if stream is None else self.scopes.setdefault(stream, Scope({}, {}))
         found = [scope.types.get(column.type_id) or self.types.get(column.type_id) for column in relation.columns]
         types = tuple(item for item in found if item is not None)
         index = scope.visible.get(relation.relation_id)
         if index is None:
             index = self.visible.get(relation.relation_id)
-        if index is None or not self.versions[index].describes(relation, types):
+        if index is None or index < 0 or not self.versions[index].describes(relation, types):
             index = self._number_of(
                 RelationVersion(relation, types, position, stream, position if stream is None else None)
             )
@@ -433,17 +487,52 @@ class CatalogBuilder:
 
     def _number_of(self, version: RelationVersion) -> int:
         """Give a version that comes now its number."""
+        if self.known is not None:
+            for number in self.known.get(version.position, ()):
+                if self.versions[number].relation == version.relation:
+                    return number
+        if len(self.versions) >= self.limits.max_relations:
+            raise self._too_many("version of a relation", len(self.versions), version.relation_id)
         if self.known is None:
             self.versions.append(version)
             return len(self.versions) - 1
-        for number in self.known.get(version.position, ()):
-            if self.versions[number].relation == version.relation:
-                return number
         raise LookupError(f"no relation is known to have been sent at position {version.position}")
 
+    def _too_many(self, what: str, n: int, relation_id: int | None) -> TooManyRelations:
+        limit = self.limits.max_relations
+        detail = TooManyRelations.wording.format(field=what, seen=n + 1, expected=limit)
+        return TooManyRelations(detail, tag="R", relation=relation_id, expected=limit, seen=n + 1)
+
+    def doubt(self, relation_id: int, position: int, stream: int | None) -> None:
+        """Take up that a relation was described in a way that could not be read: no older version counts any more."""
+        scope = self.visible if stream is None else self.scopes.setdefault(stream, Scope({}, {})).visible
+        # Bad messages must not fill the memory: past twice the limit, what was not known before stays that.
+        if len(scope) < 2 * self.limits.max_relations or relation_id in scope:
+            scope[relation_id] = IN_DOUBT - position
+
+    def doubt_everywhere(self, message: Relation, position: int) -> None:
+        """Take up the same of a message of an unknown transaction, wherever it says other than what counts there."""
+        relation = replace(message, xid=None)
+        known = self.visible.get(relation.relation_id)
+        for stream in (None, *self.scopes):
+            index = self.seen_by(stream).get(relation.relation_id, known)
+            if index is None or index < 0 or self.versions[index].relation != relation:
+                self.doubt(relation.relation_id, position, stream)
+
+    def _position(self, index: int) -> int:
+        """Position of the Relation message that made an entry of what is visible."""
+        return self.versions[index].position if index >= 0 else IN_DOUBT - index
+
     def add_type(self, message: Type, stream: int | None) -> None:
-        """Take up a Type message."""
+        """Take up a Type message.
+
+        Raises
+        ------
+        TooManyRelations
+        """
         types = self.types if stream is None else self.scopes.setdefault(stream, Scope({}, {})).types
+        if len(types) >= self.limits.max_relations and message.type_id not in types:
+            raise self._too_many("type", len(types), None)
         types[message.type_id] = replace(message, xid=None)
 
     def publish(self, stream: int, position: int) -> dict[int, int]:
@@ -456,12 +545,11 @@ class CatalogBuilder:
             return {}
         self.types |= scope.types
         for relation_id, index in scope.visible.items():
-            version = self.versions[index]
             known = self.visible.get(relation_id)
-            if known is None or self.versions[known].position <= version.position:
+            if known is None or self._position(known) <= self._position(index):
                 self.visible[relation_id] = index
-            if version.visible_from is None and self.known is None:
-                self.versions[index] = replace(version, visible_from=position)
+            if index >= 0 and self.versions[index].visible_from is None and self.known is None:
+                self.versions[index] = replace(self.versions[index], visible_from=position)
         return {relation_id: self.visible[relation_id] for relation_id in scope.visible}
 
     def drop(self, stream: int) -> None:

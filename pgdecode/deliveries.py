@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._source import Source
+from pgdecode.catalog import IN_DOUBT
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Delivery
 from pgdecode.transactions import BAD_PAYLOAD, Follower
@@ -119,12 +120,14 @@ class Stretch:
         told = {}
         for place in pc.indices_nonzero(pc.less(self.versions, 0)).to_pylist():
             row = self.rows[place].as_py()
-            if self.versions[place].as_py() == BAD_PAYLOAD:
+            version = self.versions[place].as_py()
+            if version == BAD_PAYLOAD:
                 told[place] = self.delivery.told[row]
                 continue
             kind = self.follower.kind_of(row)
-            if kind != "truncate":
-                told[place] = self.follower.unknown_relation(self.relation_id[place].as_py(), kind, None).cell
+            # A truncate needs no columns; but which table's it is, is in doubt where the relation is.
+            if kind != "truncate" or version == IN_DOUBT:
+                told[place] = self.follower.unknown_relation(self.relation_id[place].as_py(), kind, None, version).cell
         return told
 
     def placed(self, error: DecodeError, places: pa.Array | None = None) -> DecodeError:

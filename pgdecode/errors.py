@@ -200,6 +200,20 @@ class UnknownRelation(DecodeError):
     wording = "relation {seen} has not been described before this {field}: pass catalog= with its Relation message"
 
 
+class RelationInDoubt(UnknownRelation):
+    """A row of a relation of which the last Relation message was bad: what it has become by then is not known."""
+
+    code = "REL_IN_DOUBT"
+    wording = "relation {seen} is in doubt at this {field}: its last Relation message is an error"
+
+
+class RepeatedColumn(DecodeError):
+    """A Relation message that gives two columns one name, which no server does and no map or struct can hold."""
+
+    code = "REPEATED_COLUMN"
+    wording = "{field} is that of a column before it"
+
+
 class ArityMismatch(DecodeError):
     """A tuple with more or fewer columns than its relation."""
 
@@ -292,8 +306,25 @@ class ValueTooLong(LimitExceeded):
     wording = "{field} has {seen} bytes, limit {expected}"
 
 
+class TooManyRelations(LimitExceeded):
+    """Past `Limits.max_relations`."""
+
+    code = "LIMIT_RELATIONS"
+    wording = "{field} is number {seen}, limit {expected} (Limits.max_relations)"
+
+
 class BatchTooLarge(LimitExceeded):
-    """More output in one batch than Arrow's 32-bit offsets reach. Raised in every mode: decode fewer rows at once."""
+    """More output in one batch than Arrow's 32-bit offsets reach. Raised in every mode: decode fewer rows at once.
+
+    Of a batch of one row it is a fault of the value with which it would.
+    """
 
     code = "LIMIT_BATCH"
     wording = "{field} of this batch would pass 2147483647 bytes or items; decode fewer rows at once"
+
+
+class BatchExpands(BatchTooLarge):
+    """More text made of a batch's values than `Limits.max_expansion` allows; as `BatchTooLarge` in all else."""
+
+    code = "LIMIT_EXPANSION"
+    wording = "the values of this batch become more text than Limits.max_expansion allows; decode fewer rows at once"

@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 # What one batch may hold: enough to keep the decoder busy, little beside the interpreter itself.
@@ -74,18 +76,22 @@ class PayloadFile:
             If the file is damaged.
         """
         columns = list(dict.fromkeys((*self.keep, self.payload)))
-        with self._readable() as file:
-            # Threads would not help one column, and each would keep memory of its own.
-            batches = file.iter_batches(
-                _rows_that_fit(file.metadata, columns, batch_rows), columns=columns, use_threads=False
-            )
-            for batch in batches:
-                yield from _pieces(_plain(batch, self.payload))
+        texts = [name for name in columns if _is_text(self.columns.field(name).type)]
+        with self._readable() as file, self._readable(texts) as encoded:
+            n_rows = _rows_that_fit(file.metadata, columns, batch_rows)
+            for may_expand, groups in _row_groups(file, encoded, texts, n_rows):
+                # Threads would not help one column, and each would keep memory of its own.
+                batches = (encoded if may_expand else file).iter_batches(
+                    n_rows, row_groups=groups, columns=columns, use_threads=False
+                )
+                for batch in batches:
+                    for piece in _decoded_pieces(batch):
+                        yield from _pieces(_plain(piece, self.payload))
 
     @contextmanager
-    def _readable(self) -> Iterator[pq.ParquetFile]:
+    def _readable(self, as_dictionary: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
         try:
-            with _opened(self.path) as file:
+            with _opened(self.path, as_dictionary) as file:
                 yield file
         except (pa.ArrowException, OSError) as error:
             raise FileFault(f"{self.path}: cannot be read further: {_first_line(error)}") from error
@@ -122,9 +128,11 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+def _opened(path: Path, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     # Absolute: pyarrow would take "s3:x/y" for a URI.
-    return pq.ParquetFile(path.absolute(), pre_buffer=False, buffer_size=_READ_BUFFER)
+    return pq.ParquetFile(
+        path.absolute(), pre_buffer=False, buffer_size=_READ_BUFFER, read_dictionary=list(as_dictionary)
+    )
 
 
 def _checked(path: Path, payload: str, keep: tuple[str, ...]) -> PayloadFile:
@@ -154,6 +162,13 @@ def _is_binary(type: pa.DataType) -> bool:
     return _plain_type(type) in (pa.binary(), pa.large_binary()) or pa.types.is_fixed_size_binary(type)
 
 
+def _is_text(type: pa.DataType) -> bool:
+    """Whether values are of any length, so that a dictionary may hold long ones."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    return _plain_type(type) in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
 def _plain_type(type: pa.DataType) -> pa.DataType:
     """Give the type without views, which pyarrow can neither filter nor tell the size of."""
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(type, type)
@@ -179,6 +194,55 @@ def _rows_that_fit(metadata: pq.FileMetaData, columns: Sequence[str], batch_rows
         n_bytes = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
         widest = max(widest, n_bytes / max(group.num_rows, 1))
     return max(1, min(batch_rows, int(BATCH_BYTES / widest)))
+
+
+def _row_groups(
+    file: pq.ParquetFile, encoded: pq.ParquetFile, texts: Sequence[str], n_rows: int
+) -> Iterator[tuple[bool, list[int]]]:
+    """Row groups one after the other, those together that may or may not expand.
+
+    In a dictionary a long value stands once, however many rows have it: a few kilobytes can be gigabytes of rows.
+    """
+    groups = range(file.metadata.num_row_groups)
+    for may_expand, found in groupby(groups, lambda group: _may_expand(encoded, group, texts, n_rows)):
+        yield may_expand, list(found)
+
+
+def _may_expand(encoded: pq.ParquetFile, group: int, texts: Sequence[str], n_rows: int) -> bool:
+    """Whether so many rows might pass what a batch may hold, all having the longest value of their dictionary."""
+    metadata = encoded.metadata.row_group(group)
+    chunks = [metadata.column(leaf) for leaf in range(metadata.num_columns)]
+    with_dictionary = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
+    longest = 0
+    for name in set(texts).intersection(with_dictionary):
+        for batch in encoded.iter_batches(1, row_groups=[group], columns=[name], use_threads=False):
+            longest += pc.max(pc.binary_length(batch.column(0).dictionary)).as_py() or 0
+            break
+    return bool(longest * min(n_rows, metadata.num_rows) > 2 * BATCH_BYTES)
+
+
+def _decoded_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Put the values for the places in dictionaries, in pieces of about `BATCH_BYTES`."""
+    encoded = [at for at, field in enumerate(batch.schema) if pa.types.is_dictionary(field.type)]
+    if not encoded or not len(batch):
+        yield batch
+        return
+    sizes = pa.array([0] * len(batch), pa.int64())
+    for at in encoded:
+        column = batch.column(at)
+        if _is_text(column.type):
+            lengths = pc.binary_length(column.dictionary).cast(pa.int64())
+            sizes = pc.add(sizes, pc.fill_null(lengths.take(column.indices), 0))
+    start = 0
+    # The piece that a row belongs to, by the bytes before it.
+    numbers = pc.divide(pc.subtract(pc.cumulative_sum(sizes), sizes), BATCH_BYTES)
+    for length in pc.run_end_encode(numbers).run_ends.to_pylist():
+        piece = batch.slice(start, length - start)
+        for at in encoded:
+            name, column = batch.schema.field(at).name, piece.column(at)
+            piece = piece.set_column(at, name, column.dictionary.take(column.indices))
+        yield piece
+        start = length
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -23,9 +23,11 @@ from pgdecode.catalog import CatalogBuilder, RelationCatalog, version_from_plain
 from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_array
 from pgdecode.ledger import Delivery, Ledger, Options, Transaction
+from pgdecode.limits import Limits
 from pgdecode.state import state_from_plain, state_to_plain
 from pgdecode.transactions import Follower
 
+_LIMITS = Limits()
 FORMAT = "pgdecode.RunIndex"
 FORMAT_VERSION = 1
 
@@ -193,7 +195,12 @@ class IndexFollower(Follower):
 
 
 def index_runs(
-    payloads: Any, positions: pa.Array, runs: Iterable[Run], *, catalog: RelationCatalog | None = None
+    payloads: Any,
+    positions: pa.Array,
+    runs: Iterable[Run],
+    *,
+    catalog: RelationCatalog | None = None,
+    limits: Limits = _LIMITS,
 ) -> RunIndex:
     """Work out what runs must know of each other.
 
@@ -207,6 +214,8 @@ def index_runs(
         Without overlap; each payload's position lies in one.
     catalog : RelationCatalog, optional
         Relations that the payloads do not describe; its versions from later positions than the first do not count.
+    limits : Limits
+        Those that the runs are decoded under.
 
     Raises
     ------
@@ -231,7 +240,10 @@ def index_runs(
         last = bisect_right(places, run.last, first)
         # What is wrong with a message is said where its run is decoded.
         follower = IndexFollower(
-            ledger, column.slice(first, last - first), positions.slice(first, last - first), Options("PERMISSIVE")
+            ledger,
+            column.slice(first, last - first),
+            positions.slice(first, last - first),
+            Options("PERMISSIVE", limits=limits),
         )
         follower.fates, follower.aborts = fates, aborts
         follower.run()

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgdecode.catalog import (
+    IN_DOUBT,
     MAX_POSITION,
     MAX_XID,
     CatalogBuilder,
@@ -115,7 +116,8 @@ def _check(ledger: Ledger) -> None:
     scopes = [ledger.catalog.visible, *(scope.visible for scope in ledger.catalog.scopes.values())]
     visible = [number for scope in scopes for number in scope.values()]
     numbers += visible
-    if any(not -1 <= number < n_versions for number in numbers) or -1 in visible:
+    # Neither a bad payload is ever held, nor is a relation visible that is not known.
+    if any(number >= n_versions or number == -2 for number in numbers) or -1 in visible:
         raise ValueError(f"state of {FORMAT} names a relation version that its catalog does not have")
     if ledger.stream is not None and ledger.stream not in ledger.streamed:
         raise ValueError(f"state of {FORMAT} is inside a stream that it does not have")
@@ -194,15 +196,20 @@ def _catalog_to_plain(catalog: CatalogBuilder) -> dict[str, Any]:
 def _catalog_from_plain(plain: Mapping[str, Any], versions: Iterable[RelationVersion] | None) -> CatalogBuilder:
     builder = CatalogBuilder()
     builder.versions = [version_from_plain(item) for item in plain["versions"]] if versions is None else list(versions)
-    builder.visible = _numbers(plain["visible"])
+    builder.visible = _visible(plain["visible"])
     builder.types = {item.type_id: item for item in map(type_from_plain, plain["types"])}
     builder.scopes = {
         whole_number(scope["xid"], 0, MAX_XID): Scope(
-            _numbers(scope["visible"]), {item.type_id: item for item in map(type_from_plain, scope["types"])}
+            _visible(scope["visible"]), {item.type_id: item for item in map(type_from_plain, scope["types"])}
         )
         for scope in plain["scopes"]
     }
     return builder
+
+
+def _visible(pairs: list[list[int]]) -> dict[int, int]:
+    lowest = IN_DOUBT - MAX_POSITION
+    return {whole_number(key, 0, MAX_XID): whole_number(value, lowest, MAX_POSITION) for key, value in pairs}
 
 
 def _numbers(pairs: list[list[int]]) -> dict[int, int]:

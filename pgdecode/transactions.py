@@ -12,9 +12,10 @@ from pgdecode._message import decode_one
 from pgdecode._outline import Outline
 from pgdecode._scan import Scan
 from pgdecode._source import Source
-from pgdecode.errors import DecodeError, StreamDesync, TransactionDesync, UnknownRelation
+from pgdecode.catalog import IN_DOUBT
+from pgdecode.errors import DecodeError, RelationInDoubt, StreamDesync, TransactionDesync, UnknownRelation
 from pgdecode.ledger import Delivery, Held, Ledger, Options, Transaction
-from pgdecode.messages import MESSAGES
+from pgdecode.messages import MESSAGES, Relation
 from pgdecode.schemas import envelope_schema
 
 _FIELDS = ("kind", "xid", "subxid", "lsn", "timestamp", "gid", "relation_id", "first_segment", "error")
@@ -40,6 +41,7 @@ class Follower:
         self, ledger: Ledger, payloads: pa.Array, positions: pa.Array, options: Options, first_row: int = 0
     ) -> None:
         self.ledger = ledger
+        ledger.catalog.limits = options.limits
         self.payloads = payloads
         self.positions = positions
         self.options = options
@@ -161,14 +163,15 @@ class Follower:
         unknown = self.outline.first_unknown()
         if unknown is None or self.options.mode != "FAILFAST":
             return
-        row, relation_id = unknown
-        raise self.unknown_relation(relation_id, self._kind(row), self.first_row + row)
+        row, relation_id, version = unknown
+        raise self.unknown_relation(relation_id, self._kind(row), self.first_row + row, version)
 
-    def unknown_relation(self, relation_id: int, kind: str, row: int | None) -> UnknownRelation:
-        """Make the error of a row whose relation has not been described."""
-        detail = UnknownRelation.wording.format(seen=relation_id, field=kind)
+    def unknown_relation(self, relation_id: int, kind: str, row: int | None, version: int) -> UnknownRelation:
+        """Make the error of a row whose relation has not been described, or not so that it could be read."""
+        cls = RelationInDoubt if version == IN_DOUBT else UnknownRelation
         tag = {item.kind: item.tag for item in MESSAGES}[kind]
-        return UnknownRelation(detail, row=row, offset=1, tag=tag, relation=relation_id, seen=relation_id)
+        detail = cls.wording.format(seen=relation_id, field=kind)
+        return cls(detail, row=row, offset=1, tag=tag, relation=relation_id, seen=relation_id)
 
     def kind_of(self, row: int) -> str:
         """Kind of the message in a row, also in one that is held."""
@@ -228,16 +231,53 @@ class Follower:
             if error is not None:
                 self.told[row] = error
                 self.outline.list_bad(row)
+                self._doubt(row, error)
             return
         getattr(self, f"_meet_{MESSAGES[code].kind}")(row)
 
     def _fault(self, row: int, cls: type[DecodeError], detail: str) -> None:
         """Raise, or tell it of the row."""
-        error = cls(detail, row=self.first_row + row, tag=MESSAGES[self.kinds[row]].tag)
+        self._tell(row, cls(detail, row=row, tag=MESSAGES[self.kinds[row]].tag))
+
+    def _tell(self, row: int, error: DecodeError) -> None:
+        error.row = row
         if self.options.mode == "FAILFAST":
-            raise error
+            raise self._moved(error) from None
         self.told[row] = error.cell
         self.outline.list_bad(row)
+
+    def _doubt(self, row: int, error: str) -> None:
+        """Of a bad Relation message: let no older version count for its relation, if that can be read."""
+        streamed = self.ledger.stream is not None
+        start = 5 if streamed else 1
+        # As a buffer: a payload of any length costs nothing.
+        head = bytes(self.payloads[row].as_buffer()[: start + 4])
+        if head[:1] != b"R":
+            return
+        if error.startswith(StreamDesync.code):
+            self._doubt_everywhere(row, not streamed)
+        elif len(head) == start + 4:
+            relation_id = int.from_bytes(head[start:], "big")
+            self.ledger.catalog.doubt(relation_id, self._position(row), self.ledger.stream)
+            self._learn(relation_id)
+
+    def _doubt_everywhere(self, row: int, streamed: bool) -> None:
+        """Do so with one that contradicts the stream state, and may be of any transaction."""
+        options = self.options
+        try:
+            message = decode_one(self.payloads[row].as_py(), streamed, options.limits, options.strict_flags)
+        except DecodeError:
+            # Before the first boundary the scan has told the state by what comes after; nobody uses relations yet.
+            return
+        if isinstance(message, Relation):
+            self.ledger.catalog.doubt_everywhere(message, self._position(row))
+            self._learn(message.relation_id)
+
+    def _learn(self, relation_id: int) -> None:
+        """Tell the outline which version of a relation counts from here on."""
+        self.outline.learn({relation_id: self.ledger.catalog.seen_by(self.ledger.stream).get(relation_id, -1)})
+        if self.ledger.stream is not None:
+            self.of_stream.append(relation_id)
 
     def _pause(self) -> None:
         """Give the changes listed since the last boundary to the transaction that is open."""
@@ -341,15 +381,20 @@ class Follower:
         xid = self._value("xid", row)
         stream = self._stream_of(xid)
         message = self._message(row, xid)
-        index = self.ledger.catalog.add(message, self._position(row), stream)
+        try:
+            self.ledger.catalog.add(message, self._position(row), stream)
+        except DecodeError as error:
+            self._tell(row, error)
+            self.ledger.catalog.doubt(message.relation_id, self._position(row), stream)
         if stream == self.ledger.stream:
-            self.outline.learn({message.relation_id: index})
-            if stream is not None:
-                self.of_stream.append(message.relation_id)
+            self._learn(message.relation_id)
 
     def _meet_type(self, row: int) -> None:
         xid = self._value("xid", row)
-        self.ledger.catalog.add_type(self._message(row, xid), self._stream_of(xid))
+        try:
+            self.ledger.catalog.add_type(self._message(row, xid), self._stream_of(xid))
+        except DecodeError as error:
+            self._tell(row, error)
 
     def _stream_of(self, xid: int | None) -> int | None:
         """Transaction in whose stream a message was sent; where the block's start is missing, its xid is the best."""

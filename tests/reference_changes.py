@@ -31,7 +31,7 @@ DELIMITERS = b"BCSEcAbPKrp"
 
 
 class UnknownRelation(Exception):
-    """A row whose relation was not described before it."""
+    """A row whose relation was not described before it, or not so that it could be read."""
 
 
 @dataclass(eq=False)
@@ -59,10 +59,15 @@ class Sent:
 
 
 class Ledger:
-    """Every row and relation with its transaction, and what became of each transaction."""
+    """Every row and relation with its transaction, and what became of each transaction.
 
-    def __init__(self, payloads: Iterable[tuple[int, bytes]]) -> None:
+    With `permissive` a payload that cannot be read is one of `bad`. A Relation message that cannot be read, or repeats
+    a column's name, is a relation without columns: no row can be of it.
+    """
+
+    def __init__(self, payloads: Iterable[tuple[int, bytes]], permissive: bool = False) -> None:
         self.rows: list[Sent] = []
+        self.bad: list[int] = []
         self.relations: list[Sent] = []
         # The transaction that rows now belong to, and those that may still get rows or an outcome.
         self.current: Transaction | None = None
@@ -72,9 +77,26 @@ class Ledger:
         for position, payload in payloads:
             if payload[0] in DELIMITERS:
                 in_stream = False
-            message = reference.decode_payload(payload, in_stream)
+            try:
+                message = reference.decode_payload(payload, in_stream)
+                if message["kind"] == "relation" and repeats_a_name(message):
+                    raise reference.Malformed("REPEATED_COLUMN", 0)
+            except reference.Malformed:
+                if not permissive:
+                    raise
+                self.bad.append(position)
+                self.doubt(position, payload, in_stream)
+                continue
             in_stream = in_stream or message["kind"] == "stream_start"
             self.take(position, message)
+
+    def doubt(self, position: int, payload: bytes, in_stream: bool) -> None:
+        """Note that a Relation message was bad, if what can be read of it says of which relation it was."""
+        start = 5 if in_stream else 1
+        if payload[:1] == b"R" and len(payload) >= start + 4 and self.current is not None:
+            relation_id = int.from_bytes(payload[start : start + 4], "big")
+            message = {"relation_id": relation_id, "columns": None, "xid": None}
+            self.relations.append(Sent(position, message, self.current))
 
     def take(self, position: int, message: Message) -> None:
         kind = message["kind"]
@@ -206,6 +228,27 @@ def changes(payloads: Iterable[tuple[int, bytes]], *, include_uncommitted: bool 
     return committed + others if include_uncommitted else committed
 
 
+def permissive_changes(payloads: Iterable[tuple[int, bytes]]) -> tuple[list[Change], set[int]]:
+    """The committed changes whose relation is known, and the positions of all rows that are errors."""
+    ledger = Ledger(payloads, permissive=True)
+    bad = set(ledger.bad)
+    found = []
+    for row in ledger.rows:
+        if not row.transaction.committed or row.message["xid"] in row.transaction.aborted_subxids:
+            continue
+        for relation_id in relation_ids(row.message):
+            try:
+                found.append(change_of(ledger, row, relation_id))
+            except UnknownRelation:
+                bad.add(row.position)
+    return sorted(found, key=lambda change: (change["commit_position"], change["position"])), bad
+
+
+def repeats_a_name(relation: Message) -> bool:
+    names = [column["name"] for column in relation["columns"]]
+    return len(names) != len(set(names))
+
+
 def key_columns(payloads: Iterable[tuple[int, bytes]]) -> dict[tuple[int, int], list[str]]:
     """The replica identity by which each row finds its old version: column names by (position, relation_id)."""
     ledger = Ledger(payloads)
@@ -231,7 +274,7 @@ def changes_of(ledger: Ledger, row: Sent) -> list[Change]:
 def change_of(ledger: Ledger, row: Sent, relation_id: int) -> Change:
     transaction, message = row.transaction, row.message
     relation = ledger.relation_of(row, relation_id)
-    if relation is None and message["kind"] != "truncate":
+    if (relation is not None and relation["columns"] is None) or (relation is None and message["kind"] != "truncate"):
         raise UnknownRelation(f"position {row.position}: relation {relation_id} was not sent before its row")
     own_xid = message["xid"]
     aborted = own_xid in transaction.aborted_subxids

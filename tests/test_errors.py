@@ -200,7 +200,7 @@ def error_of(decode: Callable[[], object]) -> DecodeError:
 
 
 def test_each_class_has_a_code_of_its_own() -> None:
-    assert len({cls.code for cls in CLASSES}) == len(CLASSES) == 29
+    assert len({cls.code for cls in CLASSES}) == len(CLASSES) == 33
 
 
 def test_each_class_is_public_and_a_value_error() -> None:
@@ -214,10 +214,12 @@ def test_each_class_is_provoked_by_a_test() -> None:
     # Those of rows and their values are provoked in test_rows and test_settings.
     of_rows = {errors.ArityMismatch, errors.OtherRelation, errors.NotARow, errors.UnknownType}
     of_values = {errors.WrongSize, errors.UndeclaredSetting, errors.UndecodableZone, errors.Unrepresentable}
-    # Those of sequences in test_changes_faults.
-    of_sequences = {errors.TransactionDesync, errors.UnknownRelation}
+    # Those of sequences in test_changes_faults and test_changes_doubt.
+    of_sequences = {errors.TransactionDesync, errors.UnknownRelation, errors.RelationInDoubt, errors.RepeatedColumn}
+    of_sequences.add(errors.TooManyRelations)
     rest = set(CLASSES) - of_rows - of_values - of_sequences
-    assert provoked == rest - {errors.BatchTooLarge}  # that one has a test of its own
+    # Those of batches have tests of their own, here and in test_limits_output.
+    assert provoked == rest - {errors.BatchTooLarge, errors.BatchExpands}
 
 
 def test_the_limits_have_a_class_in_common() -> None:

@@ -12,6 +12,7 @@ import captures
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from memory import peak_memory
 from samples import SAMPLES
 
 import pgdecode
@@ -315,3 +316,46 @@ def test_a_link_to_the_input_is_the_input(tmp_path: Path) -> None:
     (tmp_path / "link.parquet").symlink_to(source)
     with pytest.raises(PathError, match="is the input"):
         check_target(tmp_path / "link.parquet", source, overwrite=True)
+
+
+# -- values that stand once in a file, for many rows -----------------------------------------------------------------
+
+
+def repeated(path: Path, value: bytes, n_rows: int, type: pa.DataType) -> Path:
+    """A file of a few hundred bytes whose rows are all the same."""
+    encoded = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array([value], type))
+    pq.write_table(pa.table({"data": encoded, "key": encoded}), path, compression="zstd", store_schema=False)
+    return path
+
+
+def test_a_file_that_repeats_one_large_value_takes_no_more_memory_than_a_batch_may(tmp_path: Path) -> None:
+    content = 72 * 1024
+    payload = b"M\0" + bytes(7) + b"\x08\0" + content.to_bytes(4, "big") + bytes(content)
+    # 32768 rows of 72 kB are 2.4 GB.
+    hostile = repeated(tmp_path / "hostile.parquet", payload, 32_768, pa.binary())
+    assert hostile.stat().st_size < 5000
+    usual = repeated(tmp_path / "usual.parquet", b"E", 32_768, pa.binary())
+    words = ("--fields", "kind,prefix", "--keep", "key")
+    base = peak_memory("decode", usual, tmp_path / "usual", *words)
+    peak = peak_memory("decode", hostile, tmp_path / "hostile", "--fields", "kind,prefix")
+    # A batch and what was cut from it, beside the decoder's own memory.
+    assert peak < base + 4 * files.BATCH_BYTES
+    assert pq.read_table(tmp_path / "hostile").num_rows == 32_768
+
+
+@pytest.mark.parametrize("store_schema", [False, True])
+@pytest.mark.parametrize("type", [pa.binary(), pa.large_binary(), pa.binary_view()], ids=str)
+def test_rows_of_dictionaries_come_whole_and_in_order_in_small_batches(
+    tmp_path: Path, type: pa.DataType, store_schema: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BATCH_BYTES", 5000)
+    values = [b"C" * 4000, None, b"E", b"", b"B" * 2000] * 200
+    path = tmp_path / "some.parquet"
+    table = pa.table({"data": pa.array(values, type), "key": pa.array(map(str, range(1000)))})
+    pq.write_table(table, path, row_group_size=150, store_schema=store_schema)
+    (file,) = files.payload_files(path, "data", ["key"])
+    batches = list(file.batches())
+    assert [value for batch in batches for value in batch.column("data").to_pylist()] == values
+    assert [value for batch in batches for value in batch.column("key").to_pylist()] == list(map(str, range(1000)))
+    assert max(batch.nbytes for batch in batches) < 4 * 5000
+    assert {str(batch.schema.field("data").type) for batch in batches} <= {"binary", "large_binary"}

@@ -17,6 +17,7 @@ from reference_changes import Change
 from slot import RandomSlot, Slot
 
 import pgdecode
+from pgdecode import Limits
 from pgdecode._source import Source
 from pgdecode.changes import ChangeBuilder, ChangeDecoder
 from pgdecode.deliveries import Stretch
@@ -27,6 +28,8 @@ from pgdecode.transactions import Follower
 
 T = 16385
 ROWS = (b"I", b"U", b"D", b"T")
+
+_LIMITS = Limits()
 
 
 def runs_of(payloads: Sequence[bytes], positions: Sequence[int], bounds: Sequence[int]) -> list[Run]:
@@ -39,7 +42,13 @@ def runs_of(payloads: Sequence[bytes], positions: Sequence[int], bounds: Sequenc
 
 
 def indexed(
-    payloads: Sequence[bytes], positions: Sequence[int], runs: list[Run], *, of_all: bool = False, as_json: bool = True
+    payloads: Sequence[bytes],
+    positions: Sequence[int],
+    runs: list[Run],
+    *,
+    of_all: bool = False,
+    as_json: bool = True,
+    limits: Limits = _LIMITS,
 ) -> RunIndex:
     """The index made from no more than what it asks for, or of all payloads; having been JSON, or not."""
     tags = [payload[0] if payload else 0 for payload in payloads]
@@ -54,6 +63,7 @@ def indexed(
         pa.array([payloads[at] for at in chosen], pa.binary()),
         pa.array([positions[at] for at in chosen], pa.int64()),
         runs,
+        limits=limits,
     )
     text = index.to_json()
     twin = RunIndex.from_json(text)
@@ -74,7 +84,7 @@ def apart(
     """The changes of each run, decoded so many payloads at a time, the last run first."""
     positions = [gap * at for at in range(len(payloads))]
     runs = runs_of(payloads, positions, bounds)
-    index = indexed(payloads, positions, runs, **how)
+    index = indexed(payloads, positions, runs, limits=options.limits, **how)
     builder = ChangeBuilder(list(index.catalog), {}, Reading(), options)
     rows = []
     for number, start, end in reversed(list(stretches(index, positions))):

@@ -27,6 +27,7 @@ cdef struct Column:
     Bytes values          # FIXED
     Bytes ends            # BYTES, LIST: int32 an item, a 0 in front
     Bytes data            # BYTES
+    size_t most           # bytes that `data` may have
     int n_children
     Column *children
 
@@ -38,6 +39,8 @@ cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil
 cdef FaultCode mark_many(Column *column, size_t n) noexcept nogil
 cdef FaultCode put_empty_lists(Column *column, size_t n) noexcept nogil
 cdef void expect(Column *column, size_t n) noexcept
+cdef void limit_text(Column *column, size_t more) noexcept nogil
+cdef size_t text_in(const Column *column) noexcept nogil
 
 
 cdef inline FaultCode mark(Column *column, uint8_t valid) noexcept nogil:
@@ -95,7 +98,7 @@ cdef inline FaultCode put_end(Column *column, size_t end) noexcept nogil:
 
 cdef inline FaultCode add_bytes(Column *column, const uint8_t *bytes, size_t length) noexcept nogil:
     """Add to the item being written; `end_bytes` ends it."""
-    if rarely(length > <size_t>0x7FFFFFFF - column.data.size):
+    if rarely(column.data.size > column.most or length > column.most - column.data.size):
         return FAULT_LIMIT_BATCH
     if rarely(reserve(&column.data, length) != OK):
         return FAULT_NO_MEMORY

@@ -39,6 +39,27 @@ cdef void expect(Column *column, size_t n) noexcept:
             expect(&column.children[i], n)
 
 
+cdef void limit_text(Column *column, size_t more) noexcept nogil:
+    """Say how many more bytes of text, or of other data of no constant width, there may be in a column."""
+    cdef int i
+    if column.shape == SHAPE_BYTES:
+        column.most = <size_t>0x7FFFFFFF
+        if more < column.most - column.data.size:
+            column.most = column.data.size + more
+    for i in range(column.n_children):
+        limit_text(&column.children[i], more)
+
+
+cdef size_t text_in(const Column *column) noexcept nogil:
+    """Bytes of text, and of other data of no constant width, in a column."""
+    # What holds children has no data of its own, but scribbles there.
+    cdef size_t total = column.data.size if column.shape == SHAPE_BYTES else 0
+    cdef int i
+    for i in range(column.n_children):
+        total += text_in(&column.children[i])
+    return total
+
+
 cdef FaultCode open_items(Column *column, size_t n) noexcept nogil:
     """Room for n more values of constant width; what is expected is reserved at once, and not moved as it grows."""
     cdef size_t most = column.expected if column.values.data == NULL and column.expected > n else n
@@ -190,6 +211,7 @@ cdef int open_column(Column *column, object arrow_type) except -1:
     cdef int i
     types = pa.types
     memset(column, 0, sizeof(Column))
+    column.most = <size_t>0x7FFFFFFF
     if types.is_string(arrow_type) or types.is_binary(arrow_type):
         column.shape = SHAPE_BYTES
         return 0

@@ -37,6 +37,7 @@ cdef enum FaultCode:
     FAULT_TOO_LOW
     FAULT_TOO_HIGH
     FAULT_LIMIT_BATCH
+    FAULT_LIMIT_EXPANSION
     # Not about the payload: these two become MemoryError and ValueError.
     FAULT_NO_MEMORY
     FAULT_BAD_ARRAY

@@ -33,6 +33,7 @@ CLASSES = (
     errors.Unrepresentable,
     errors.Unrepresentable,
     errors.BatchTooLarge,
+    errors.BatchExpands,
 )
 
 # What the first bytes of a payload that is no message look like; `_walk.recognise` gives the index.

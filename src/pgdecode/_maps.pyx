@@ -22,6 +22,7 @@ from pgdecode._column cimport (
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_LIMIT_BATCH,
+    FAULT_LIMIT_EXPANSION,
     FAULT_NO_MEMORY,
     OK,
     Fault,
@@ -39,6 +40,8 @@ from pgdecode._utf8 cimport is_plain
 from pgdecode._walk cimport Envelope, Rules, Walk, rules_of, walk_message
 
 import pyarrow as pa
+
+from pgdecode.limits import FREE_EXPANSION
 
 MAP = pa.map_(pa.string(), pa.string())
 NAMES = pa.list_(pa.string())
@@ -129,6 +132,8 @@ cdef class Maps:
     cdef Faults faults
     cdef int16_t value_label  # of a tuple's value, behind the plan's own
     cdef bint permissive
+    cdef size_t most_text    # bytes that may be made of values
+    cdef bint is_alone       # there is but one row: what is too large for the batch is the fault of its value
 
     def __cinit__(self, Source source, list layouts, object limits, bint strict_flags, bint permissive):
         cdef Py_ssize_t i
@@ -161,6 +166,7 @@ cdef class Maps:
         open_column(&self.new, MAP)
         open_column(&self.unchanged, NAMES)
         self.rules = rules_of(limits, strict_flags)
+        self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>FREE_EXPANSION
         self.old_sink.cells = self.old_cells
         self.new_sink.cells = self.new_cells
         self.noting.old = &self.old_sink
@@ -197,13 +203,14 @@ cdef class Maps:
                 raise IndexError("there is no such payload or version")
             if versions[i] >= 0 and self.by_version[versions[i]] == NULL:
                 raise IndexError("there is no layout of this version")
+        self.is_alone = rows.shape[0] == 1
         with nogil:
             for i in range(rows.shape[0]):
                 code = self.put_row(rows[i], versions[i], streamed[i], i)
                 if code != OK:
                     break
         labels = PLAN.labels + ("value",)
-        if code == FAULT_NO_MEMORY or code == FAULT_LIMIT_BATCH or code == FAULT_BAD_ARRAY:
+        if FAULT_LIMIT_BATCH <= code <= FAULT_BAD_ARRAY and not (self.is_value_fault(code) and self.faults.n):
             memset(&fault, 0, sizeof(fault))
             fault.code = code
             fault.label = fault.column = fault.relation = -1
@@ -420,7 +427,9 @@ cdef class Maps:
             code = codec.from_text(cell.value, cell.length, values, codec)
         else:
             code = codec.from_binary(cell.value, cell.length, values, codec)
-        if code != OK and code != FAULT_NO_MEMORY and code != FAULT_LIMIT_BATCH:
+        if code == OK and rarely(self.text() > self.most_text):
+            code = FAULT_LIMIT_EXPANSION
+        if code != OK and (code < FAULT_LIMIT_BATCH or self.is_value_fault(code)):
             take_back(values, n)
             memset(&fault, 0, sizeof(fault))
             fault.code = code
@@ -438,6 +447,13 @@ cdef class Maps:
                 code = OK
         # What a codec or a null has written, plain text behind it may need again.
         return code if code != OK else self.make_room(values, layout, payload)
+
+    cdef inline size_t text(self) noexcept nogil:
+        """Bytes that have been made of values."""
+        return self.old.children[0].children[1].data.size + self.new.children[0].children[1].data.size
+
+    cdef bint is_value_fault(self, FaultCode code) noexcept nogil:
+        return self.is_alone and (code == FAULT_LIMIT_BATCH or code == FAULT_LIMIT_EXPANSION)
 
     cdef inline FaultCode make_room(self, Column *values, const Layout *layout, const Span *payload) noexcept nogil:
         """Room for the tuple as plain text: all of it is in the payload, so that it needs no more than that."""

@@ -17,6 +17,7 @@ cdef enum:
     # Of a change's version, where it has none.
     UNKNOWN_RELATION = -1
     BAD_PAYLOAD = -2
+    IN_DOUBT = -3          # and below: its last Relation message was bad
 
 cdef enum State:
     OUTSIDE   # of any transaction: a row is for the caller to judge
@@ -136,6 +137,7 @@ cdef class Outline:
     def learn(self, dict versions):
         """Take over which version these relations have for the rows that come next; -1 is none."""
         cdef size_t i
+        cdef int64_t number
         for relation_id, version in versions.items():
             if 2 * (self.n_slots + 1) > self.mask:
                 self.widen()
@@ -143,7 +145,8 @@ cdef class Outline:
             if self.slots[i].relation_id == -1:
                 self.slots[i].relation_id = relation_id
                 self.n_slots += 1
-            self.slots[i].version = version
+            number = version
+            self.slots[i].version = <int32_t>max(number, <int64_t>IN_DOUBT)
 
     cdef int widen(self) except -1:
         """Double the slots, or make the first; more than half of them are always free."""
@@ -392,12 +395,16 @@ cdef class Outline:
         return self.changes[change].row
 
     def first_unknown(self):
-        """(row, relation OID) of the first insert, update or delete whose relation is not known, or None."""
+        """(row, relation OID, version) of the first row whose relation is not known or in doubt, or None."""
         cdef size_t i
+        cdef int32_t version
         for i in range(self.n_changes):
-            if self.changes[i].version == UNKNOWN_RELATION and self.changes[i].row < self.n_rows:
-                if self.kinds[self.changes[i].row] in (self.insert, self.update, self.delete):
-                    return self.changes[i].row, self.changes[i].relation_id
+            version = self.changes[i].version
+            if version != UNKNOWN_RELATION and version != IN_DOUBT or self.changes[i].row >= self.n_rows:
+                continue
+            # A truncate needs no columns, and is good where its table is not known.
+            if version == IN_DOUBT or self.kinds[self.changes[i].row] in (self.insert, self.update, self.delete):
+                return self.changes[i].row, self.changes[i].relation_id, version
         return None
 
     def delivered(self):

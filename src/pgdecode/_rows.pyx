@@ -14,6 +14,7 @@ from pgdecode._column cimport (
     expect,
     finish_column,
     free_column,
+    limit_text,
     mark,
     mark_many,
     open_column,
@@ -25,11 +26,14 @@ from pgdecode._column cimport (
     put_null,
     settle,
     settle_own,
+    take_back,
+    text_in,
 )
 from pgdecode._cursor cimport be32
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_LIMIT_BATCH,
+    FAULT_LIMIT_EXPANSION,
     FAULT_NO_MEMORY,
     FAULT_TOO_HIGH,
     FAULT_UNREPRESENTABLE,
@@ -39,6 +43,7 @@ from pgdecode._fault cimport (
     Faults,
     error_of,
     keep_fault,
+    rarely,
 )
 from pgdecode._memory cimport reserve
 from pgdecode._notes cimport Notes, Row
@@ -47,6 +52,8 @@ from pgdecode._sink cimport WORD_BYTES, Cell, Word
 from pgdecode._source cimport Source
 
 import pyarrow as pa
+
+from pgdecode.limits import FREE_EXPANSION
 
 UNCHANGED = pa.list_(pa.string())
 
@@ -78,6 +85,8 @@ cdef class Rows:
     cdef Faults faults
     cdef bint permissive
     cdef bint null_unrepresentable
+    cdef size_t text         # bytes that have been made of values
+    cdef size_t most_text    # of these
 
     def __cinit__(
         self,
@@ -97,6 +106,7 @@ cdef class Rows:
         self.notes = Notes(source, relation_id, <int>n, limits, strict_flags, selection, streamed)
         self.notes.faults = &self.faults
         self.n_rows = self.notes.n_rows
+        self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>FREE_EXPANSION
         self.n_columns = <int>n
         self.relation_id = relation_id
         self.names = names
@@ -160,7 +170,7 @@ cdef class Rows:
         cdef size_t k
         with nogil:
             code = self.decode()
-        if code == FAULT_NO_MEMORY or code == FAULT_LIMIT_BATCH or code == FAULT_BAD_ARRAY:
+        if FAULT_LIMIT_BATCH <= code <= FAULT_BAD_ARRAY and not (self.is_alone(code) and self.faults.n):
             memset(&fault, 0, sizeof(fault))
             fault.code = code
             fault.label = fault.column = fault.relation = -1
@@ -229,11 +239,16 @@ cdef class Rows:
         self.faults.items[self.faults.n - 1] = fault
         return fault.code
 
+    cdef bint is_alone(self, FaultCode code) noexcept nogil:
+        """Whether what is too large for the batch is the fault of a value, there being but one row."""
+        return self.n_rows == 1 and (code == FAULT_LIMIT_BATCH or code == FAULT_LIMIT_EXPANSION)
+
     # -- values ------------------------------------------------------------------------------------------------------
 
     cdef FaultCode decode_column(self, Column *column, const Cells *cells, int c, int64_t first) noexcept nogil:
         """Append a block's values to a column; where one is at fault, that is kept, and the value is null."""
         cdef size_t at = 0
+        cdef size_t before, more
         cdef FaultCode code
         while at < cells.n and cells.first[at * cells.stride].value == NULL:
             at += 1
@@ -242,11 +257,23 @@ cdef class Rows:
             return OK
         at = 0
         code = settle(column)
+        before = text_in(column)
+        limit_text(column, self.most_text - self.text)
         while code == OK and at < cells.n:
             code = put_cells(cells, &at, column, self.codecs[c])
+            more = text_in(column) - before
+            if rarely(more > self.most_text - self.text):
+                # Several children were each within the limit, or a value at once too long.
+                code = FAULT_LIMIT_EXPANSION
+                at = cells.n - 1
+                take_back(column, column.n - 1)
+                more = 0
+            elif code == FAULT_LIMIT_BATCH and self.most_text - self.text < <size_t>MAX_DATA - before:
+                code = FAULT_LIMIT_EXPANSION
             if code != OK:
                 code = self.keep_value(code, column, &cells.first[at * cells.stride], c, at, first)
                 at += 1
+        self.text += more
         return code
 
     cdef FaultCode keep_value(
@@ -254,7 +281,7 @@ cdef class Rows:
     ) noexcept nogil:
         """Keep the fault of a value, which is null then; other faults end the decoding."""
         cdef Fault fault
-        if code == FAULT_NO_MEMORY or code == FAULT_LIMIT_BATCH:
+        if FAULT_LIMIT_BATCH <= code <= FAULT_NO_MEMORY and not self.is_alone(code):
             return code
         if put_null(column) != OK:
             return FAULT_NO_MEMORY

@@ -85,3 +85,4 @@ cdef class Source:
     cdef const uint8_t *hold(self, object buffer, size_t *size) except? NULL
     cdef int add_array(self, Segment *segment, object array) except -1
     cdef int add_bytes(self, Segment *segment, list payloads) except -1
+    cdef size_t n_bytes(self) noexcept nogil

@@ -103,3 +103,36 @@ cdef class Source:
             spans[i].data = <const uint8_t *>PyBytes_AS_STRING(payload)
             spans[i].length = <size_t>PyBytes_GET_SIZE(payload)
         return 0
+
+    cdef size_t n_bytes(self) noexcept nogil:
+        """Length of all payloads; of corrupt offsets no more than there is data."""
+        cdef size_t total = 0
+        cdef const Segment *segment
+        cdef Py_ssize_t i
+        cdef int64_t row
+        cdef Span span
+        for i in range(self.n_segments):
+            segment = &self.segments[i]
+            if segment.layout == LAYOUT_OFFSETS32 or segment.layout == LAYOUT_OFFSETS64:
+                total += offsets_extent(segment)
+                continue
+            for row in range(segment.n_rows):
+                if payload_at(segment, row, &span) == PRESENT:
+                    total += span.length
+        return total
+
+
+cdef size_t offsets_extent(const Segment *segment) noexcept nogil:
+    """Length of a segment's data, by its first and last offset."""
+    cdef int64_t start, end
+    if segment.n_rows == 0:
+        return 0
+    if segment.layout == LAYOUT_OFFSETS32:
+        start = (<const int32_t *>segment.index)[segment.first]
+        end = (<const int32_t *>segment.index)[segment.first + segment.n_rows]
+    else:
+        start = (<const int64_t *>segment.index)[segment.first]
+        end = (<const int64_t *>segment.index)[segment.first + segment.n_rows]
+    if start < 0 or end < start or <size_t>end > segment.data_size:
+        return segment.data_size
+    return <size_t>(end - start)

@@ -13,8 +13,8 @@ from pgdecode._codec cimport Codec, is_of_type
 from pgdecode._codecs._rendering cimport MAX_DIGITS, MAX_RENDERED, make_room, write_byte, write_decimal
 from pgdecode._codecs._shortest cimport MAX_FLOAT_TEXT, write_float4
 from pgdecode._codecs.containers cimport (
-    LEAST_PAIR, LEAST_RANGE, RANGE_EMPTY, RANGE_LB_INC, RANGE_LB_INF, RANGE_UB_INC, RANGE_UB_INF, float_of_half,
-    is_blank, take_count, take_dimensions, take_range_flags,
+    LEAST_PAIR, LEAST_RANGE, MAX_DIMENSIONS, RANGE_EMPTY, RANGE_LB_INC, RANGE_LB_INF, RANGE_UB_INC, RANGE_UB_INF,
+    float_of_half, is_blank, take_count, take_dimensions, take_range_flags,
 )
 from pgdecode._codecs.texts cimport check_text, text_from_text
 from pgdecode._column cimport Column, add_bytes, end_bytes, reopen
@@ -24,7 +24,6 @@ from pgdecode._fault cimport (
 )
 
 cdef enum:
-    MAX_DIMENSIONS = 6        # MAXDIM, utils/array.h
     NULL_LENGTH = 0xFFFFFFFF  # -1, the length of a null
 
 # By which function of the server an item is quoted: it says what must be, and how quotes and backslashes are escaped.

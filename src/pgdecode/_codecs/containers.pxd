@@ -11,6 +11,7 @@ from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode
 cdef enum:
     LEAST_RANGE = 5  # bytes: a length and the flags
     LEAST_PAIR = 8   # bytes: two lengths
+    MAX_DIMENSIONS = 6  # of an array: MAXDIM, utils/array.h
 
 cdef enum RangeFlag:
     # rangetypes.h

@@ -20,6 +20,7 @@ from pgdecode._fault cimport (
     FAULT_WRONG_SIZE,
     OK,
     FaultCode,
+    rarely,
 )
 
 cdef enum:
@@ -127,7 +128,7 @@ cdef FaultCode skip_bounds(Cursor *cursor) noexcept nogil:
         if p == NULL:
             return FAULT_BAD_VALUE
         if p[0] == c"=" and not inside:
-            return OK if n_dimensions == 1 else FAULT_UNREPRESENTABLE
+            return OK if n_dimensions == 1 else several(n_dimensions)
         if p[0] == c"[" and not inside:
             inside = True
             n_dimensions += 1
@@ -137,12 +138,27 @@ cdef FaultCode skip_bounds(Cursor *cursor) noexcept nogil:
             return FAULT_BAD_VALUE
 
 
+cdef inline FaultCode several(size_t n_dimensions) noexcept nogil:
+    """What an array of more than one dimension is: no list, or where no array has as many, no value at all."""
+    return FAULT_UNREPRESENTABLE if n_dimensions <= MAX_DIMENSIONS else FAULT_BAD_VALUE
+
+
+cdef inline size_t count_braces(Cursor cursor) noexcept nogil:
+    """How many braces open next, up to one more than any array has; the cursor of the caller stays."""
+    cdef size_t n = 0
+    while n <= MAX_DIMENSIONS and cursor.at != cursor.end and cursor.at[0] == c"{":
+        take(&cursor, 1)
+        n += 1
+    return n
+
+
 cdef FaultCode array_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """An array of one dimension, `{a,"b c",NULL}`. Faults: FAULT_UNREPRESENTABLE for more. Source: array_in."""
     cdef Cursor cursor
     cdef const uint8_t *p
     cdef Token token
     cdef FaultCode code
+    cdef size_t n_dimensions
     cursor.at = value
     cursor.end = value + length
     code = skip_bounds(&cursor)
@@ -151,6 +167,9 @@ cdef FaultCode array_from_text(const uint8_t *value, size_t length, Column *out,
     p = take(&cursor, 1)
     if p == NULL or p[0] != c"{":
         return FAULT_BAD_VALUE
+    n_dimensions = 1 + count_braces(cursor)
+    if rarely(n_dimensions > 1):
+        return several(n_dimensions)
     if cursor.at != cursor.end and cursor.at[0] == c"}":
         take(&cursor, 1)
         return end_list(out) if cursor.at == cursor.end else FAULT_BAD_VALUE
@@ -199,7 +218,7 @@ cdef FaultCode array_from_binary(const uint8_t *value, size_t length, Column *ou
         return FAULT_WRONG_SIZE
     n_dimensions = be32(head)
     # An enum's or domain's elements carry an OID of their own; a built-in type's must be the one expected.
-    if n_dimensions > 6 or be32(head + 4) > 1 or not is_of_type(codec.element, be32(head + 8)):
+    if n_dimensions > MAX_DIMENSIONS or be32(head + 4) > 1 or not is_of_type(codec.element, be32(head + 8)):
         return FAULT_BAD_VALUE
     if n_dimensions == 0:
         return end_list(out) if cursor.at == cursor.end else FAULT_BAD_VALUE

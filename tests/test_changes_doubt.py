@@ -1,0 +1,398 @@
+"""A Relation message that is bad: no row is read by an older description of its relation."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import reference_changes
+from change_rows import changes_of, through_json, with_errors
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_changes import Change
+from slot import RandomSlot, Slot
+from test_runs import apart, bounds_of
+
+import pgdecode
+from pgdecode import ChangeDecoder, Limits, RelationCatalog, RelationVersion
+from pgdecode.ledger import Options
+
+T = 16385
+IN_DOUBT = f"REL_IN_DOUBT at offset 1: relation {T} is in doubt at this insert: its last Relation message is an error"
+
+
+def spoil(payload: bytes) -> bytes:
+    """A Relation message without its last byte."""
+    assert payload[:1] == b"R"
+    return payload[:-1]
+
+
+def described_badly(slot: Slot, columns: list[str], xid: int | None = None) -> None:
+    slot.relation(T, columns, xid=xid)
+    slot.payloads[-1] = spoil(slot.payloads[-1])
+
+
+def permissive(payloads: list[bytes], **options: Any) -> list[Change]:
+    return with_errors(ChangeDecoder(mode="PERMISSIVE", **options).decode(payloads))
+
+
+def seen(rows: list[Change]) -> list[tuple[int, Any]]:
+    """Position of each row, and its new values or the code of its error."""
+    return [(row["position"], row["error"].split()[0] if row["error"] else row["new"]) for row in rows]
+
+
+@pytest.fixture
+def renamed() -> list[bytes]:
+    """A column renamed by a Relation message that is cut, and later one that is whole."""
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.commit()
+    slot.begin(701)
+    described_badly(slot, ["b"])
+    slot.insert(T, "2")
+    slot.truncate(T, T + 1)
+    slot.commit()
+    slot.begin(702)
+    slot.insert(T, "3")
+    slot.relation(T, ["b"])
+    slot.insert(T, "4")
+    slot.commit()
+    return slot.payloads
+
+
+def test_rows_after_a_bad_relation_message_are_errors_until_a_good_one(renamed: list[bytes]) -> None:
+    rows = permissive(renamed)
+    assert sorted(seen(rows), key=lambda row: row[0]) == [
+        (2, {"a": "1"}),
+        (5, "TRUNCATED"),
+        (6, "REL_IN_DOUBT"),
+        (7, "REL_IN_DOUBT"),
+        (7, None),  # the other table of the truncate
+        (10, "REL_IN_DOUBT"),
+        (12, {"b": "4"}),
+    ]
+    told = next(row for row in rows if row["position"] == 6)
+    assert told["error"] == IN_DOUBT
+    assert (told["op"], told["relation_id"], told["relation_name"], told["new"]) == ("insert", T, None, None)
+
+
+def test_a_decoder_that_fails_fast_fails_at_the_relation_message(renamed: list[bytes]) -> None:
+    with pytest.raises(pgdecode.TruncatedMessage, match="row 5, "):
+        ChangeDecoder().decode(renamed)
+    decoder = ChangeDecoder(mode="PERMISSIVE")
+    decoder.follow(renamed[:9])
+    later = ChangeDecoder(state=decoder.state)
+    with pytest.raises(pgdecode.RelationInDoubt) as caught:
+        later.decode(renamed[9:])
+    assert str(caught.value) == (
+        f"row 1, offset 1: relation {T} is in doubt at this insert: its last Relation message is an error"
+    )
+    assert isinstance(caught.value, pgdecode.UnknownRelation)
+    assert (caught.value.tag, caught.value.relation) == ("I", T)
+
+
+def test_without_them_the_others_are_left(renamed: list[bytes]) -> None:
+    rows = changes_of(ChangeDecoder(mode="DROPMALFORMED").decode(renamed))
+    assert [(row["position"], row["new"]) for row in rows] == [(2, {"a": "1"}), (7, None), (12, {"b": "4"})]
+
+
+def test_a_table_has_rows_in_doubt_as_errors(renamed: list[bytes]) -> None:
+    batch = ChangeDecoder(mode="PERMISSIVE").table(renamed, f"public.t{T}")
+    rows = {row["_position"]: row for row in batch.to_pylist()}
+    assert {at: bool(row["_error"]) for at, row in rows.items()} == {
+        **{2: False, 5: True, 6: True},
+        **{7: True, 10: True, 12: False},
+    }
+    assert {at: (row["a"], row["b"]) for at, row in rows.items() if not row["_error"]} == {
+        2: ("1", None),
+        12: (None, "4"),
+    }
+
+
+@pytest.mark.parametrize("cut", range(15))
+def test_doubt_survives_the_end_of_a_batch_and_a_state_in_json(renamed: list[bytes], cut: int) -> None:
+    decoder = ChangeDecoder(mode="PERMISSIVE")
+    rows = with_errors(decoder.decode(renamed[:cut]))
+    rows += with_errors(through_json(decoder, mode="PERMISSIVE").decode(renamed[cut:]))
+    by_place = sorted(rows, key=lambda row: (row["position"], row["relation_id"] or 0))
+    whole = sorted(permissive(renamed), key=lambda row: (row["position"], row["relation_id"] or 0))
+    assert by_place == whole
+
+
+def test_the_runs_of_the_whole_know_of_the_doubt(renamed: list[bytes]) -> None:
+    whole = sorted(permissive(renamed), key=lambda row: (row["position"], row["relation_id"] or 0))
+    for bounds in ([], [5], [6], [7], [9], [10], [12], list(range(1, 14))):
+        for size in (1, 100):
+            assert apart(renamed, bounds, size, Options("PERMISSIVE")) == whole
+
+
+def test_a_second_pass_knows_of_the_doubt(renamed: list[bytes]) -> None:
+    first = ChangeDecoder(mode="PERMISSIVE")
+    first.follow(renamed)
+    assert with_errors(first.again().decode(renamed)) == permissive(renamed)
+
+
+@pytest.mark.parametrize("end", ["commit", "prepare", "abort"])
+def test_a_bad_relation_message_in_a_stream_is_for_others_once_that_is_over(end: str) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.commit()
+    slot.start(800, first=True)
+    described_badly(slot, ["b"], xid=800)
+    slot.insert(T, "in its own stream", xid=800)
+    slot.stop()
+    slot.begin(701)
+    slot.insert(T, "before the end of it")
+    slot.commit()
+    slot.start(900, first=True)
+    slot.insert(T, "in another", xid=900)
+    slot.stop()
+    slot.stream_commit(900)
+    {
+        "commit": slot.stream_commit,
+        "prepare": lambda xid: slot.stream_prepare(xid, "g"),
+        "abort": slot.stream_abort,
+    }[end](800)
+    slot.begin(702)
+    slot.insert(T, "after it")
+    slot.commit()
+    places = {row["position"]: row["error"] is None for row in permissive(slot.payloads)}
+    own = {5: False} if end == "commit" else {}
+    assert places == {4: False, **own, 8: True, 11: True, 16: end == "abort"}
+    found, bad = reference_changes.permissive_changes(enumerate(slot.payloads))
+    assert {change["position"] for change in found} == {at for at, good in places.items() if good}
+    assert bad == {at for at, good in places.items() if not good}
+
+
+def test_a_good_relation_message_outside_a_stream_does_not_help_the_stream_whose_own_was_bad() -> None:
+    slot = Slot()
+    slot.start(800, first=True)
+    described_badly(slot, ["b"], xid=800)
+    slot.stop()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.commit()
+    slot.start(800)
+    slot.insert(T, "2", xid=800)
+    slot.stop()
+    slot.stream_commit(800)
+    slot.begin(701)
+    slot.insert(T, "3")
+    slot.commit()
+    # After the stream the newer message counts, which is the one outside.
+    assert seen(permissive(slot.payloads)) == [
+        (1, "TRUNCATED"),
+        (5, {"a": "1"}),
+        (8, "REL_IN_DOUBT"),
+        (12, {"a": "3"}),
+    ]
+
+
+def test_one_that_contradicts_the_stream_state_is_in_doubt_for_everybody() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.commit()
+    slot.start(800, first=True)
+    slot.insert(T, "1", xid=800)
+    slot.stop()
+    # The start of the second block is missing.
+    slot.relation(T, ["b"], xid=800)
+    slot.stop()
+    slot.start(800)
+    slot.insert(T, "2", xid=800)
+    slot.stop()
+    slot.stream_commit(800)
+    slot.begin(701)
+    slot.insert(T, "3")
+    slot.commit()
+    assert seen(permissive(slot.payloads)) == [
+        (6, "STATE_DESYNC"),
+        (7, "STATE_DESYNC"),
+        (4, {"a": "1"}),
+        (9, "REL_IN_DOUBT"),
+        (13, "REL_IN_DOUBT"),
+    ]
+
+
+def test_a_message_too_short_to_name_its_relation_puts_none_in_doubt() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.payloads.append(slot.payloads[-1][:4])
+    slot.insert(T, "1")
+    slot.commit()
+    assert seen(permissive(slot.payloads)) == [(2, "TRUNCATED"), (3, {"a": "1"})]
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 30), st.integers(1, 12), st.integers(1, 200))
+def test_random_bad_relation_messages_leave_what_the_plain_fold_leaves(
+    rng: Any, n_steps: int, n_runs: int, size: int
+) -> None:
+    payloads = RandomSlot(rng, n_steps).payloads
+    for at, payload in enumerate(payloads):
+        if payload[:1] == b"R" and rng.random() < 0.3:
+            payloads[at] = spoil(payload)
+    expected, bad = reference_changes.permissive_changes(enumerate(payloads))
+    rows = permissive(payloads)
+    good = [{key: row[key] for key in reference_changes.CHANGE_COLUMNS} for row in rows if row["error"] is None]
+    assert good == expected
+    assert {row["position"] for row in rows if row["error"]} == bad
+    in_runs = apart(payloads, bounds_of(rng, len(payloads), n_runs), size, Options("PERMISSIVE"))
+    assert in_runs == sorted(rows, key=lambda row: (row["position"], row["relation_id"] or 0))
+
+
+# -- two columns of one name -----------------------------------------------------------------------------------------
+
+
+def twice_named() -> list[bytes]:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["é", "b", "é"])
+    slot.insert(T, "1", "2", "3")
+    slot.commit()
+    return slot.payloads
+
+
+def test_a_relation_with_two_columns_of_one_name_is_an_error_and_so_are_its_rows() -> None:
+    payloads = twice_named()
+    # R, OID 4, 'public' 7, 't16385' 7, identity, count 2; 'é' 1 + 3 + 8; 'b' 1 + 2 + 8; flags.
+    at = 1 + 4 + 7 + 7 + 1 + 2 + 12 + 11 + 1
+    with pytest.raises(pgdecode.RepeatedColumn) as caught:
+        ChangeDecoder().decode(payloads)
+    assert str(caught.value) == f"row 1, offset {at}: name of column 2 is that of a column before it"
+    assert (caught.value.tag, caught.value.relation, caught.value.column) == ("R", T, 2)
+    assert payloads[1][at : at + 3] == "é\0".encode()
+    rows = permissive(payloads)
+    assert [row["error"] for row in rows] == [
+        f"REPEATED_COLUMN at offset {at}: name of column 2 is that of a column before it",
+        IN_DOUBT,
+    ]
+
+
+def test_names_that_differ_by_case_alone_are_two() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "A"])
+    slot.insert(T, "1", "2")
+    slot.commit()
+    assert seen(permissive(slot.payloads)) == [(2, {"a": "1", "A": "2"})]
+
+
+def test_no_catalog_has_a_relation_with_two_columns_of_one_name() -> None:
+    relation = pgdecode.decode(twice_named()[1])
+    assert isinstance(relation, pgdecode.Relation)
+    with pytest.raises(ValueError, match=f"relation {T} gives two columns one name"):
+        RelationCatalog([RelationVersion(relation)])
+    with pytest.raises(pgdecode.RepeatedColumn):
+        RelationCatalog.from_messages([relation])
+    with pytest.raises(pgdecode.RepeatedColumn):
+        RelationCatalog.from_messages(twice_named())
+
+
+# -- Limits.max_relations --------------------------------------------------------------------------------------------
+
+
+def relations(n: int) -> list[bytes]:
+    slot = Slot()
+    slot.begin(700)
+    for at in range(n):
+        slot.relation(T + at, ["a"])
+        slot.insert(T + at, str(at))
+    slot.relation(T, ["a"])  # says nothing new
+    slot.insert(T, "again")
+    slot.commit()
+    return slot.payloads
+
+
+LIMIT = 5
+TOO_MANY = "version of a relation is number 6, limit 5 (Limits.max_relations)"
+
+
+@pytest.mark.parametrize("n", [LIMIT - 1, LIMIT])
+def test_as_many_relations_as_the_limit_are_kept(n: int) -> None:
+    limits = Limits(max_relations=LIMIT)
+    rows = changes_of(ChangeDecoder(limits=limits).decode(relations(n)))
+    assert [row["new"]["a"] for row in rows] == [*map(str, range(n)), "again"]
+    catalog = RelationCatalog.from_messages(relations(n), limits=limits)
+    assert len(catalog) == n
+    assert RelationCatalog.from_json(catalog.to_json(), limits=limits) == catalog
+
+
+def test_one_relation_past_the_limit_is_a_fault() -> None:
+    limits = Limits(max_relations=LIMIT)
+    payloads = relations(LIMIT + 1)
+    with pytest.raises(pgdecode.TooManyRelations) as caught:
+        ChangeDecoder(limits=limits).decode(payloads)
+    assert str(caught.value) == f"row 11, offset 0: {TOO_MANY}"
+    assert (caught.value.expected, caught.value.seen, caught.value.relation) == (LIMIT, LIMIT + 1, T + LIMIT)
+    with pytest.raises(pgdecode.TooManyRelations):
+        RelationCatalog.from_messages(payloads, limits=limits)
+    catalog = RelationCatalog.from_messages(payloads)
+    with pytest.raises(ValueError, match=r"6 versions, limit 5 \(max_relations\)"):
+        RelationCatalog.from_json(catalog.to_json(), limits=limits)
+
+
+def test_past_the_limit_the_relation_and_its_rows_are_errors_and_the_others_are_not() -> None:
+    payloads = relations(LIMIT + 2)
+    rows = permissive(payloads, limits=Limits(max_relations=LIMIT))
+    assert [row["new"]["a"] for row in rows if row["error"] is None] == [*map(str, range(LIMIT)), "again"]
+    assert [seen([row])[0] for row in rows if row["error"]] == [
+        (11, "LIMIT_RELATIONS"),
+        (13, "LIMIT_RELATIONS"),
+        (12, "REL_IN_DOUBT"),
+        (14, "REL_IN_DOUBT"),
+    ]
+    assert next(row["error"] for row in rows if row["error"]) == f"LIMIT_RELATIONS at offset 0: {TOO_MANY}"
+
+
+def test_versions_of_one_relation_count_and_so_do_types() -> None:
+    limits = Limits(max_relations=LIMIT)
+    slot = Slot()
+    slot.begin(700)
+    for at in range(LIMIT + 1):
+        slot.relation(T, [f"c{at}"])
+        slot.insert(T, "1")
+    slot.commit()
+    assert [row[1] for row in seen(permissive(slot.payloads, limits=limits))] == [
+        "LIMIT_RELATIONS",
+        *({f"c{at}": "1"} for at in range(LIMIT)),
+        "REL_IN_DOUBT",
+    ]
+    types = [pgdecode.Type(20000 + at, "public", f"t{at}") for at in range(LIMIT + 1)]
+    RelationCatalog.from_messages(types[:LIMIT] * 2, limits=limits)
+    with pytest.raises(pgdecode.TooManyRelations, match="type is number 6, limit 5"):
+        RelationCatalog.from_messages(types, limits=limits)
+
+
+@pytest.mark.parametrize("n", [LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 3])
+def test_runs_and_second_passes_keep_as_many_relations_as_the_whole(n: int) -> None:
+    limits = Limits(max_relations=LIMIT)
+    payloads = relations(n)
+    decoder = ChangeDecoder(mode="PERMISSIVE", limits=limits)
+    whole = with_errors(decoder.decode(payloads))
+    assert with_errors(decoder.again().decode(payloads)) == whole
+    for bounds in ([], [4], [8, 11, 12], list(range(1, len(payloads)))):
+        found = apart(payloads, bounds, 100, Options("PERMISSIVE", limits=limits))
+        assert found == sorted(whole, key=lambda row: (row["position"], row["relation_id"] or 0))
+
+
+def test_the_limit_on_relations_is_the_documented_one() -> None:
+    assert Limits().max_relations == 100_000
+
+
+def test_bad_relation_messages_of_ever_new_relations_do_not_fill_the_memory(rng: random.Random) -> None:
+    decoder = ChangeDecoder(mode="PERMISSIVE", limits=Limits(max_relations=LIMIT))
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    decoder.follow(slot.payloads)
+    for _ in range(20):
+        decoder.follow(pa.array([b"R" + rng.randbytes(4) for _ in range(50)], pa.binary()))
+    assert len(decoder.state["catalog"]["visible"]) == 2 * LIMIT
