@@ -50,8 +50,15 @@ cdef struct Op:
     uint8_t is_bool      # FLAGS that fill a bool column
     int16_t label        # index in Plan.labels
 
+# What `_batch` has a loop of its own for, outside a stream.
+cdef enum Usual:
+    USUAL_NONE
+    USUAL_NEW            # an Insert, or an Update without old tuple
+    USUAL_FIXED          # a delimiter of constant width that starts and stops no stream
+
 cdef struct MessagePlan:
     uint8_t tag
+    uint8_t usual        # a Usual
     bint streamed        # may carry the xid prefix
     int8_t relation_at   # offset of the relation OID after the prefix, -1 where there is none
     int16_t label        # the message's own name
@@ -74,6 +81,7 @@ cdef struct PlanTable:
     MessagePlan[N_MESSAGES] messages
     Word[N_MESSAGES] kinds
     Word[8] bases
+    uint8_t relation_column  # of the envelope
 
 cdef class Plan:
     cdef PlanTable table

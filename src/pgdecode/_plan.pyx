@@ -56,6 +56,8 @@ cdef class Plan:
                 if op.form == NEW_TUPLE and plan.n_window == 1:
                     plan.new_op = plan.n_ops - 1
             self.table.tag_class[plan.tag] = class_of(message)
+            plan.usual = usual_of(plan, self.table.tag_class[plan.tag])
+        self.table.relation_column = [column.name for column in table.ENVELOPE].index("relation_id")
         for index, base in enumerate(table.XID_BASES):
             self.table.bases[index] = word_of(base)
         self.labels = tuple(labels)
@@ -70,6 +72,16 @@ cdef Word word_of(str text) except *:
     memcpy(word.text, <const char *>encoded, len(encoded))
     word.length = len(encoded)
     return word
+
+
+cdef Usual usual_of(const MessagePlan *plan, uint8_t tag_class) noexcept:
+    cdef int i
+    if plan.new_op:
+        return USUAL_NEW
+    for i in range(plan.n_ops):
+        if plan.ops[i].form not in (LSN, TIMESTAMP, UINT32, FLAGS):
+            return USUAL_NONE
+    return USUAL_FIXED if plan.n_ops == plan.n_window and tag_class == TAG_DELIMITER else USUAL_NONE
 
 
 def class_of(message):

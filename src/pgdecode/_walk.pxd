@@ -1,13 +1,13 @@
 """Walks one message by the plan and puts its fields into the envelope's sinks, or into none."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._cursor cimport Cursor, be32, bytes_left
 from pgdecode._fault cimport Fault, FaultCode, rarely
 from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PlanTable
 from pgdecode._sink cimport Cell, ColumnsSink, Sink, TupleSink
-from pgdecode._source cimport Segment, Span
+from pgdecode._source cimport Span
 
 cdef struct Rules:
     # Limits of the public API, and whether unknown flag bits are faults.
@@ -32,6 +32,16 @@ cdef struct Envelope:
     uint8_t *kinds               # a byte a row: the index of its message
     uint8_t *bases               # a byte a row: how its xid prefix was decided
     uint8_t seen[N_MESSAGES]     # kinds whose columns of constant width are open
+    int64_t n_zeroed             # rows of these columns that have been written
+    uint8_t usual[N_MESSAGES + 1]   # a Usual each, once seen
+    uint64_t marks[N_MESSAGES]   # a bit a row of a block: the usual messages that `_batch` put there
+
+# 946684800000000 us = 2000-01-01 minus 1970-01-01
+cdef extern from *:
+    """
+    #define PGDECODE_EPOCH_SHIFT_US 946684800000000LL
+    """
+    const int64_t EPOCH_SHIFT_US "PGDECODE_EPOCH_SHIFT_US"
 
 cdef Rules rules_of(object limits, bint strict_flags) except *
 
@@ -52,7 +62,10 @@ cdef struct Walk:
     uint32_t count           # of the COUNT field
     uint8_t old_type         # of the OLD_TYPE field, 0 where no old tuple was sent
 
-cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil
+cdef Cursor fail(
+    Walk *walk, FaultCode code, int label, const uint8_t *at, int64_t expected, int64_t seen, int32_t column
+) noexcept nogil
+cdef FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil
 cdef FaultCode walk_message(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil
 cdef FaultCode judge_fault(
     Walk *walk, Envelope *nothing, const uint8_t *payload, size_t length, bint streamed, FaultCode code
