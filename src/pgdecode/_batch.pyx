@@ -1,8 +1,8 @@
 """Walks the payloads of a batch: the usual ones in loops of their own here, all others as `_walk` does.
 
-The usual: an insert, or an update without old tuple, outside a stream; and a message that is of constant width, outside
-a stream. Any doubt about one leaves it to the walk, which does it anew from its first byte: so nothing here tells of
-faults, and what was written for a payload before the doubt came up does not matter.
+The usual: an insert, update or delete, and a delimiter that is of constant width, all outside a stream. Any doubt about
+one leaves it to the walk, which does it anew from its first byte: so nothing here tells of faults, and what was written
+for a payload before the doubt came up does not matter.
 """
 
 from libc.stddef cimport size_t
@@ -11,11 +11,9 @@ from libc.string cimport memcpy, memset
 
 from pgdecode._cursor cimport be16, be32, be64
 from pgdecode._fault cimport FAULT_BAD_ARRAY, FAULT_ENCODING, OK, STREAM_MET, rarely
-from pgdecode._memory cimport reserve
 from pgdecode._plan cimport (
-    FLAGS,
     LSN,
-    N_ENVELOPE,
+    MASK_WORDS,
     N_MESSAGES,
     TAG_DELIMITER,
     TAG_STREAM,
@@ -23,10 +21,9 @@ from pgdecode._plan cimport (
     UINT32,
     USUAL_FIXED,
     USUAL_NEW,
-    MessagePlan,
-    Op,
+    USUAL_OLD,
 )
-from pgdecode._sink cimport TupleSink, expect_cells, width_of
+from pgdecode._sink cimport TupleSink, expect_cells, put_list, put_text
 from pgdecode._source cimport ABSENT, CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, Presence, Span, payload_at
 from pgdecode._walk cimport (
     BASIS_ORDER,
@@ -35,6 +32,8 @@ from pgdecode._walk cimport (
     EPOCH_SHIFT_US,
     STREAMED,
     Envelope,
+    Put,
+    Usual,
     fail,
     judge_fault,
     walk_payload,
@@ -47,11 +46,23 @@ cdef enum:
     COPIED = 16       # bytes: most values are no longer, and one copy of constant size costs less than a call
     LEAST_USUAL = 8   # bytes: an insert up to its first column; none that is of constant width is shorter
 
-# What is done with the cells of a tuple, a constant to the loops below.
+# What is done with the cells of a tuple.
 cdef enum Wanted:
     WANTED_NOTHING
     WANTED_FORMATS
     WANTED_VALUES
+
+cdef struct Lane:
+    # The sink of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
+    TupleSink *sink
+    bint ready
+    Wanted wanted
+    uint32_t max_columns
+    uint32_t n               # cells of the newest tuple, counted in `n_cells` when all is well with its message
+    int64_t n_cells
+    uint8_t *letters
+    int32_t *ends            # behind the 0 in front
+    uint8_t *values
 
 
 cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil:
@@ -119,42 +130,35 @@ cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept 
 
 cdef void open_block(Envelope *out, int64_t stop) noexcept nogil:
     """Write zeros to the columns of constant width, up to row `stop`: they stay where nothing else is put."""
-    cdef int column
+    cdef int i
     cdef size_t width
-    for column in range(N_ENVELOPE):
-        if out.slots[column].values != NULL:
-            width = width_of(out.sinks[column])
-            memset(out.slots[column].values + <size_t>out.n_zeroed * width, 0, <size_t>(stop - out.n_zeroed) * width)
+    for i in range(out.n_open):
+        width = out.open_widths[i]
+        memset(out.open_values[i] + <size_t>out.n_zeroed * width, 0, <size_t>(stop - out.n_zeroed) * width)
     out.n_zeroed = stop
 
 
 cdef void close_block(Walk *walk, int64_t first) noexcept nogil:
     """Mark what the usual messages of a block filled; its first row is a multiple of BLOCK_ROWS."""
     cdef Envelope *out = walk.out
-    cdef const MessagePlan *message
-    cdef uint64_t marks
+    cdef Usual *usual
     cdef int index, i
     for index in range(N_MESSAGES):
-        marks = out.marks[index]
-        if marks == 0:
+        usual = &out.usual[index]
+        if usual.marks == 0:
             continue
-        out.marks[index] = 0
-        message = &walk.plan.messages[index]
-        for i in range(message.n_window):
-            add_marks(out.slots[message.ops[i].column].validity, first, marks)
-        if message.new_op:
-            if out.new != NULL:
-                add_marks(out.new.rows.validity.data, first, marks)
-        else:
-            # Every usual message but these is a delimiter, and none of a stream.
+        for i in range(usual.n_puts):
+            add_marks(usual.puts[i].validity, first, usual.marks)
+        if usual.kind == USUAL_FIXED:
             walk.has_delimiter = True
+        elif usual.kind == USUAL_NEW and out.new != NULL:
+            add_marks(out.new.rows.validity.data, first, usual.marks)
+        usual.marks = 0
 
 
 cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept nogil:
     """Set the bits of a block's rows; behind the last row there is slack for the rest of the word."""
     cdef int i
-    if validity == NULL:
-        return
     validity += first >> 3
     for i in range(8):
         validity[i] |= <uint8_t>(marks >> (8 * i))
@@ -164,145 +168,219 @@ cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept n
 
 cdef inline int64_t usual_rows(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
     """Decode rows up to the first that is not usual, and return that, or `stop`."""
-    cdef const TupleSink *sink = walk.out.new
     if walk.verdicts == NULL and walk.verdict & (STREAMED | DOUBTFUL):
         return i
-    # Until its first message, a sink has nothing to write to.
-    if sink == NULL:
-        return usual_in(walk, segment, i, stop, WANTED_NOTHING)
-    if not sink.wants_values:
-        return usual_in(walk, segment, i, stop, WANTED_FORMATS)
-    return usual_in(walk, segment, i, stop, WANTED_VALUES)
-
-
-cdef inline int64_t usual_in(
-    Walk *walk, const Segment *segment, int64_t i, int64_t stop, Wanted wanted
-) noexcept nogil:
     if segment.layout == LAYOUT_OFFSETS32:
-        return usual_by_offsets(walk, segment, i, stop, wanted, False)
+        return usual_by_offsets(walk, segment, i, stop, False)
     if segment.layout == LAYOUT_OFFSETS64:
-        return usual_by_offsets(walk, segment, i, stop, wanted, True)
+        return usual_by_offsets(walk, segment, i, stop, True)
     return i
 
 
-cdef inline int64_t offset_at(const Segment *segment, int64_t i, bint wide) noexcept nogil:
-    i += segment.first
-    return (<const int64_t *>segment.index)[i] if wide else (<const int32_t *>segment.index)[i]
+cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noexcept nogil:
+    return (<const int64_t *>offsets)[i] if wide else (<const int32_t *>offsets)[i]
 
 
-cdef int64_t usual_by_offsets(
-    Walk *walk, const Segment *segment, int64_t i, int64_t stop, Wanted wanted, bint wide
+cdef inline int64_t usual_by_offsets(
+    Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide
 ) noexcept nogil:
     cdef Envelope *out = walk.out
-    cdef TupleSink *sink = out.new
+    cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
+    cdef const uint8_t *data = segment.data
     cdef const uint8_t *by_tag = walk.plan.by_tag
-    cdef const uint8_t *verdicts = walk.verdicts
     cdef const uint8_t *payload
-    cdef const uint8_t *end_of_payload
-    cdef int64_t *relation_ids = <int64_t *>out.slots[walk.plan.relation_column].values
-    cdef uint8_t *letters = NULL
-    cdef int32_t *ends = NULL
-    cdef uint8_t *values = NULL
-    cdef int32_t *starts = NULL     # of the rows' lists of cells
-    cdef int64_t n_cells = 0
-    cdef int64_t position = 0       # in values
-    cdef int64_t moved
-    cdef int64_t start = offset_at(segment, i, wide)
-    cdef int64_t limit = offset_at(segment, stop, wide)
-    cdef int64_t end, row
-    cdef uint64_t most
-    cdef uint32_t max_columns = walk.rules.max_columns
-    cdef uint32_t n
+    cdef uint8_t *kinds = NULL
+    cdef int32_t *starts = NULL     # of the rows' lists of new cells
+    cdef Usual *usual
+    cdef Lane new, old
+    cdef int64_t start = offset_at(offsets, i, wide)
+    cdef int64_t limit = offset_at(offsets, stop, wide)
+    cdef int64_t first_row = walk.first_row
+    cdef int64_t end
+    cdef uint64_t most, bit
+    cdef bint special = segment.validity != NULL or walk.verdicts != NULL or out.bases != NULL
     cdef uint8_t index
     if limit > <int64_t>segment.data_size - AHEAD:
         limit = <int64_t>segment.data_size - AHEAD
-    if start < 0 or limit < start:
-        return i
     # No value is longer than its payload.
     most = min(walk.rules.max_payload_bytes, walk.rules.max_value_bytes)
-    if most < LEAST_USUAL:
+    if start < 0 or limit < start or most < LEAST_USUAL:
         return i
     most -= LEAST_USUAL
-    if wanted != WANTED_NOTHING and sink.rows.offsets.data != NULL:
-        if expect_cells(sink, walk.first_row + i, <size_t>(limit - start), max_columns * <size_t>(stop - i)) != OK:
-            return i
-        n_cells = <int64_t>sink.letters.size
-        starts = <int32_t *>sink.rows.offsets.data
-        letters = sink.letters.data
-        if wanted == WANTED_VALUES:
-            # Behind the 0 in front.
-            ends = <int32_t *>sink.ends.data + 1
-            values = sink.values.data
-            position = <int64_t>sink.values.size
+    open_lane(&new, out.new, walk, first_row + i, stop - i, <size_t>(limit - start))
+    open_lane(&old, out.old, walk, first_row + i, stop - i, <size_t>(limit - start))
+    if new.letters != NULL:
+        starts = <int32_t *>out.new.rows.offsets.data + first_row
+    if out.kinds != NULL:
+        kinds = out.kinds + first_row
+    bit = <uint64_t>1 << ((first_row + i) & (BLOCK_ROWS - 1))
     while i < stop:
-        row = walk.first_row + i
-        if wanted != WANTED_NOTHING and starts != NULL:
-            starts[row] = <int32_t>n_cells
-        end = offset_at(segment, i + 1, wide)
-        if segment.validity != NULL and not (segment.validity[(segment.first + i) >> 3] >> ((segment.first + i) & 7)) & 1:
-            if end > start:
-                start = end
-            i += 1
-            continue
+        if starts != NULL:
+            starts[i] = <int32_t>new.n_cells
+        end = offset_at(offsets, i + 1, wide)
         # As a number without sign, what is too short is too long.
         if rarely(end > limit or <uint64_t>(end - start - LEAST_USUAL) > most):
             break
-        if verdicts != NULL and verdicts[row] & (STREAMED | DOUBTFUL):
+        if special and not is_plain(walk, segment, i):
             break
-        payload = segment.data + start
-        end_of_payload = segment.data + end
+        payload = data + start
         index = by_tag[payload[0]]
-        if out.usual[index] == USUAL_NEW:
-            n = be16(payload + 6)
-            if rarely(payload[5] != c"N" or n > max_columns):
+        usual = &out.usual[index]
+        if usual.kind == USUAL_NEW:
+            if rarely(not put_change(&new, &old, payload, data + end, out, first_row + i)):
                 break
-            if wanted == WANTED_VALUES:
-                moved = copy_cells(payload + 8, end_of_payload, n, letters + n_cells, ends + n_cells, values, position)
-            else:
-                moved = copy_letters(payload + 8, end_of_payload, n, letters + n_cells, wanted)
-            if rarely(moved < 0):
+        elif usual.kind == USUAL_FIXED:
+            if rarely(end - start != usual.length or not is_usual(usual, payload)):
                 break
-            position = moved
-            n_cells += n
-            if relation_ids != NULL:
-                relation_ids[row] = be32(payload + 1)
-        elif out.usual[index] == USUAL_FIXED:
-            if rarely(not put_fixed_message(walk, &walk.plan.messages[index], payload + 1, end - start - 1, row)):
-                break
-        else:
+        elif usual.kind != USUAL_OLD or not put_delete(&old, payload, data + end, out, first_row + i):
             break
-        if out.kinds != NULL:
-            out.kinds[row] = index
-        if out.bases != NULL and walk.plan.messages[index].streamed:
-            out.bases[row] = (walk.verdict if verdicts == NULL else verdicts[row]) >> BASIS_SHIFT
-        out.marks[index] |= <uint64_t>1 << (row & (BLOCK_ROWS - 1))
+        if usual.n_puts:
+            put_numbers(usual, payload, first_row + i)
+        if kinds != NULL:
+            kinds[i] = index
+        if special:
+            put_basis(walk, index, first_row + i)
+        usual.marks |= bit
+        bit <<= 1
         start = end
         i += 1
-    if starts != NULL:
-        sink.rows.next_row = walk.first_row + i
-        sink.letters.size = <size_t>n_cells
-        if wanted == WANTED_VALUES:
-            sink.ends.size = (<size_t>n_cells + 1) * sizeof(int32_t)
-            sink.values.size = <size_t>position
+    close_lane(&new)
+    close_lane(&old)
+    if new.letters != NULL:
+        new.sink.rows.next_row = first_row + i
     return i
 
 
-cdef inline int64_t copy_cells(
-    const uint8_t *p, const uint8_t *end, uint32_t n, uint8_t *letters, int32_t *ends, uint8_t *values, int64_t position
+cdef bint is_plain(const Walk *walk, const Segment *segment, int64_t i) noexcept nogil:
+    """Whether a row is not null, and not in a stream nor in doubt about that."""
+    cdef int64_t at = segment.first + i
+    if segment.validity != NULL and not (segment.validity[at >> 3] >> (at & 7)) & 1:
+        return False
+    return walk.verdicts == NULL or not walk.verdicts[walk.first_row + i] & (STREAMED | DOUBTFUL)
+
+
+cdef void put_basis(Walk *walk, uint8_t index, int64_t row) noexcept nogil:
+    if walk.out.bases != NULL and walk.plan.messages[index].streamed:
+        walk.out.bases[row] = (walk.verdict if walk.verdicts == NULL else walk.verdicts[row]) >> BASIS_SHIFT
+
+
+cdef inline bint is_usual(const Usual *usual, const uint8_t *payload) noexcept nogil:
+    """Whether no bit is set that would be a fault in a message of constant width, or that hardly ever is."""
+    cdef uint64_t word = 0, seen = 0
+    cdef int i
+    for i in range(MASK_WORDS):
+        memcpy(&word, payload + 8 * i, sizeof(word))
+        seen |= word & usual.mask[i]
+    return seen == 0
+
+
+cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t row) noexcept nogil:
+    """Put the wanted fields of constant width."""
+    cdef const Put *put
+    cdef const uint8_t *p
+    cdef int i
+    for i in range(usual.n_puts):
+        put = &usual.puts[i]
+        p = payload + put.at
+        if put.form == UINT32:
+            (<int64_t *>put.values)[row] = be32(p)
+        elif put.form == LSN:
+            (<uint64_t *>put.values)[row] = be64(p)
+        elif put.form == TIMESTAMP:
+            (<uint64_t *>put.values)[row] = be64(p) + <uint64_t>EPOCH_SHIFT_US
+        elif put.is_bool:
+            put.values[row] = p[0]
+        else:
+            (<int16_t *>put.values)[row] = p[0]
+
+
+# -- tuples ----------------------------------------------------------------------------------------------------------
+
+cdef void open_lane(
+    Lane *lane, TupleSink *sink, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
 ) noexcept nogil:
-    """Put all cells of a tuple, which end at `end`, and return the position in `values` behind them, or -1.
+    """Make room for the tuples of some rows, of so many bytes in all."""
+    cdef size_t most
+    memset(lane, 0, sizeof(lane[0]))
+    lane.sink = sink
+    lane.max_columns = walk.rules.max_columns
+    lane.ready = sink == NULL
+    if sink == NULL or sink.rows.offsets.data == NULL:
+        return
+    most = min(n_bytes, lane.max_columns * <size_t>n_rows)
+    if expect_cells(sink, row, n_bytes, most) != OK:
+        return
+    lane.ready = True
+    lane.wanted = WANTED_VALUES if sink.wants_values else WANTED_FORMATS
+    lane.n_cells = <int64_t>sink.letters.size
+    lane.letters = sink.letters.data
+    if sink.wants_values:
+        lane.ends = <int32_t *>sink.ends.data + 1
+        lane.values = sink.values.data
+
+
+cdef void close_lane(const Lane *lane) noexcept nogil:
+    """Count what has been put."""
+    if lane.letters == NULL:
+        return
+    lane.sink.letters.size = <size_t>lane.n_cells
+    if lane.values != NULL:
+        lane.sink.ends.size = (<size_t>lane.n_cells + 1) * sizeof(int32_t)
+        lane.sink.values.size = <size_t>lane.ends[lane.n_cells - 1]
+
+
+cdef inline bint put_change(
+    Lane *new, Lane *old, const uint8_t *payload, const uint8_t *end, Envelope *out, int64_t row
+) noexcept nogil:
+    """Put the new tuple of an Insert or Update; an old one makes it unusual."""
+    if rarely(payload[5] != c"N" or not new.ready):
+        return False
+    if rarely(put_tuple(new, payload + 6, end) != end):
+        return False
+    new.n_cells += new.n
+    return True
+
+
+cdef bint put_delete(Lane *old, const uint8_t *payload, const uint8_t *end, Envelope *out, int64_t row) noexcept nogil:
+    """Put the old tuple of a Delete."""
+    if payload[5] != c"K" and payload[5] != c"O" or not old.ready or put_tuple(old, payload + 6, end) != end:
+        return False
+    if out.old_type != NULL and put_text(out.old_type, row, payload + 5, 1) != OK:
+        return False
+    if old.letters != NULL and put_list(&old.sink.rows, row, <size_t>old.n_cells) != OK:
+        return False
+    old.n_cells += old.n
+    return True
+
+
+cdef inline const uint8_t *put_tuple(Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """Put a tuple's cells, and return where they end, or NULL.
 
     AHEAD bytes behind `end` may be read, but nothing of them is looked at before it is known to be the tuple's.
     """
-    cdef uint32_t length, i
+    lane.n = be16(p)
+    if rarely(lane.n > lane.max_columns):
+        return NULL
+    if lane.wanted == WANTED_VALUES:
+        return copy_cells(lane, p + 2, end)
+    return copy_letters(lane, p + 2, end)
+
+
+cdef const uint8_t *copy_cells(const Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil:
+    cdef uint8_t *letters = lane.letters + lane.n_cells
+    cdef int32_t *ends = lane.ends + lane.n_cells
+    cdef uint8_t *values = lane.values
+    cdef uint64_t position = <uint64_t>(ends - 1)[0]
+    cdef uint64_t length
+    cdef uint32_t i
     cdef uint8_t kind
-    for i in range(n):
+    for i in range(lane.n):
         kind = p[0]
         if kind == c"t" or kind == c"b":
             length = be32(p + 1)
             p += 5
             if rarely(<int64_t>length > end - p):
-                return -1
+                return NULL
             memcpy(values + position, p, COPIED)
             if length > COPIED:
                 copy_rest(values + position + COPIED, p + COPIED, length - COPIED)
@@ -310,11 +388,11 @@ cdef inline int64_t copy_cells(
             position += length
         else:
             if rarely(p == end or (kind != c"n" and kind != c"u")):
-                return -1
+                return NULL
             p += 1
         letters[i] = kind
         ends[i] = <int32_t>position
-    return position if p == end else -1
+    return p
 
 
 cdef inline void copy_rest(uint8_t *target, const uint8_t *value, size_t length) noexcept nogil:
@@ -328,64 +406,26 @@ cdef inline void copy_rest(uint8_t *target, const uint8_t *value, size_t length)
         at += 32
 
 
-cdef inline int64_t copy_letters(
-    const uint8_t *p, const uint8_t *end, uint32_t n, uint8_t *letters, Wanted wanted
-) noexcept nogil:
+cdef const uint8_t *copy_letters(const Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil:
     """As `copy_cells`, but the formats alone, or nothing."""
+    cdef uint8_t *letters = lane.letters
+    cdef uint64_t length
     cdef uint32_t i
     cdef uint8_t kind
-    for i in range(n):
+    if letters != NULL:
+        letters += lane.n_cells
+    for i in range(lane.n):
         kind = p[0]
         if kind == c"t" or kind == c"b":
+            length = be32(p + 1)
             p += 5
-            if rarely(<int64_t>be32(p - 4) > end - p):
-                return -1
-            p += be32(p - 4)
+            if rarely(<int64_t>length > end - p):
+                return NULL
+            p += length
         else:
             if rarely(p == end or (kind != c"n" and kind != c"u")):
-                return -1
+                return NULL
             p += 1
-        if wanted != WANTED_NOTHING:
+        if letters != NULL:
             letters[i] = kind
-    return 0 if p == end else -1
-
-
-cdef inline bint put_fixed_message(
-    Walk *walk, const MessagePlan *message, const uint8_t *p, int64_t length, int64_t row
-) noexcept nogil:
-    """Put all fields of a message that is of constant width; False where one may be at fault."""
-    cdef const Op *op = &message.ops[0]
-    cdef const Op *stop = op + message.n_ops
-    cdef uint8_t *values
-    cdef uint64_t wide
-    cdef uint64_t faulty = 0
-    cdef uint32_t word
-    if rarely(length != message.window):
-        return False
-    while op != stop:
-        values = walk.out.slots[op.column].values
-        if op.form == LSN:
-            wide = be64(p)
-            faulty |= wide >> 63
-            if values != NULL:
-                (<uint64_t *>values)[row] = wide
-        elif op.form == TIMESTAMP:
-            wide = be64(p)
-            faulty |= <int64_t>wide > <int64_t>0x7FFFFFFFFFFFFFFF - <int64_t>EPOCH_SHIFT_US
-            if values != NULL:
-                (<uint64_t *>values)[row] = wide + <uint64_t>EPOCH_SHIFT_US
-        elif op.form == UINT32:
-            word = be32(p)
-            faulty |= word < op.minimum
-            if values != NULL:
-                (<int64_t *>values)[row] = word
-        else:  # FLAGS
-            faulty |= p[0] > op.maximum
-            if values != NULL:
-                if op.is_bool:
-                    values[row] = p[0]
-                else:
-                    (<int16_t *>values)[row] = p[0]
-        p += op.width
-        op += 1
-    return faulty == 0
+    return p

@@ -155,6 +155,7 @@ cdef class Scan:
         if "xid_basis" in fields:
             open_words(&self.bases, self.source.n_rows)
             self.out.bases = self.bases.indexes.data
+        self.out.old_type = self.out.sinks[NAMES.index("old_type")]
         self.errors = self.out.sinks[NAMES.index("error")]
         return 0
 

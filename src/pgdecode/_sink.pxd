@@ -9,7 +9,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, rarely
-from pgdecode._memory cimport Bytes, grow, open_zeroed, reserve
+from pgdecode._memory cimport Bytes, grow, open_zeroed, reserve, reserve_likely
 
 cdef enum SinkType:
     SINK_BOOL
@@ -180,25 +180,18 @@ cdef inline FaultCode open_tuple(TupleSink *sink, int64_t row, size_t n, size_t 
     return OK
 
 
-cdef inline FaultCode open_cells(TupleSink *sink) noexcept nogil:
-    """First fill of a tuple's sink."""
-    if sink.cells != NULL or sink.rows.offsets.data != NULL:
-        return OK
-    if open_offsets(&sink.rows) != OK:
-        return FAULT_NO_MEMORY
-    return append_int32(&sink.ends, 0) if sink.wants_values else OK
-
-
 cdef inline FaultCode expect_cells(TupleSink *sink, int64_t row, size_t n_bytes, size_t most) noexcept nogil:
     """Make room for the tuples of some rows from `row` on, of so many bytes in all and of at most so many cells."""
     if most > n_bytes:
         most = n_bytes
     if sink.letters.size + most > <size_t>0x7FFFFFFF or sink.values.size + n_bytes > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
-    if reserve(&sink.letters, most) != OK:
+    if reserve_likely(&sink.letters, most, row, sink.rows.n_rows) != OK:
         return FAULT_NO_MEMORY
     if sink.wants_values:
-        if reserve(&sink.ends, most * sizeof(int32_t)) != OK or reserve(&sink.values, n_bytes) != OK:
+        if reserve_likely(&sink.ends, most * sizeof(int32_t), row, sink.rows.n_rows) != OK:
+            return FAULT_NO_MEMORY
+        if reserve_likely(&sink.values, n_bytes, row, sink.rows.n_rows) != OK:
             return FAULT_NO_MEMORY
     pad_offsets(&sink.rows, row - 1, <int32_t>sink.letters.size)
     return OK

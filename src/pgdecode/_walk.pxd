@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._cursor cimport Cursor, be32, bytes_left
 from pgdecode._fault cimport Fault, FaultCode, rarely
-from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PlanTable
+from pgdecode._plan cimport MASK_WORDS, MAX_OPS, N_ENVELOPE, N_MESSAGES, PlanTable
 from pgdecode._sink cimport Cell, ColumnsSink, Sink, TupleSink
 from pgdecode._source cimport Span
 
@@ -22,6 +22,23 @@ cdef struct Slot:
     uint8_t *values
     uint8_t *validity
 
+cdef struct Put:
+    # A wanted field of constant width of a usual message.
+    uint8_t *values
+    uint8_t *validity
+    uint8_t form                 # a Form
+    uint8_t at                   # bytes from the tag on
+    uint8_t is_bool
+
+cdef struct Usual:
+    # What `_batch` knows of a kind of messages, once the first of them has come.
+    uint8_t kind                 # a UsualKind
+    uint8_t length               # FIXED: bytes, with the tag
+    int n_puts
+    uint64_t marks               # a bit a row of the block: where usual messages of this kind are
+    uint64_t[MASK_WORDS] mask
+    Put puts[MAX_OPS]
+
 cdef struct Envelope:
     # A NULL sink is a column nobody wants; with all of them NULL a walk only checks.
     Sink *sinks[N_ENVELOPE + 1]
@@ -32,9 +49,13 @@ cdef struct Envelope:
     uint8_t *kinds               # a byte a row: the index of its message
     uint8_t *bases               # a byte a row: how its xid prefix was decided
     uint8_t seen[N_MESSAGES]     # kinds whose columns of constant width are open
-    int64_t n_zeroed             # rows of these columns that have been written
-    uint8_t usual[N_MESSAGES + 1]   # a Usual each, once seen
-    uint64_t marks[N_MESSAGES]   # a bit a row of a block: the usual messages that `_batch` put there
+    Sink *old_type               # of `sinks`
+    # Columns of constant width that are open: zeros have been put into the first `n_zeroed` rows of each.
+    int n_open
+    uint8_t *open_values[N_ENVELOPE]
+    size_t open_widths[N_ENVELOPE]
+    int64_t n_zeroed
+    Usual usual[N_MESSAGES + 1]  # for `_batch`
 
 # 946684800000000 us = 2000-01-01 minus 1970-01-01
 cdef extern from *:

@@ -61,13 +61,13 @@ from pgdecode._sink cimport (
     SINK_INT64,
     Cell,
     append_int64,
-    open_cells,
     open_columns,
     open_fixed,
     open_tuple,
     put_column,
     put_list,
     put_text,
+    width_of,
 )
 from pgdecode._source cimport ABSENT, CORRUPT, Presence, Segment, Span, payload_at
 from pgdecode._utf8 cimport utf8_prefix
@@ -140,11 +140,33 @@ cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) 
             return FAULT_NO_MEMORY
         out.slots[column].values = out.sinks[column].values.data
         out.slots[column].validity = out.sinks[column].validity.data
-    if message.new_op and out.new != NULL and open_cells(out.new) != OK:
-        return FAULT_NO_MEMORY
+        out.open_values[out.n_open] = out.sinks[column].values.data
+        out.open_widths[out.n_open] = width_of(out.sinks[column])
+        out.n_open += 1
     out.seen[index] = True
-    out.usual[index] = message.usual
+    open_usual(out, message, &out.usual[index])
     return OK
+
+
+cdef void open_usual(const Envelope *out, const MessagePlan *message, Usual *usual) noexcept nogil:
+    cdef const Op *op
+    cdef Put *put
+    cdef uint8_t at = 1
+    cdef int i
+    usual.kind = message.usual
+    usual.length = 1 + message.window
+    memcpy(usual.mask, message.mask, sizeof(usual.mask))
+    for i in range(message.n_window):
+        op = &message.ops[i]
+        if out.slots[op.column].values != NULL:
+            put = &usual.puts[usual.n_puts]
+            put.values = out.slots[op.column].values
+            put.validity = out.slots[op.column].validity
+            put.form = op.form
+            put.at = at
+            put.is_bool = op.is_bool
+            usual.n_puts += 1
+        at += op.width
 
 
 # -- fields of constant width ----------------------------------------------------------------------------------------
