@@ -29,7 +29,7 @@ ORDER = [
     {"_codecs"},
     {"_plan"},
     {"_walk"},
-    {"_streams"},
+    {"_streams", "_batch"},
     {"_notes"},
     {"_scan", "_message", "_rows", "_maps", "_outline"},
     {"inputs"},

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from pgdecode._batch cimport walk_rows
 from pgdecode._fault cimport (
     FAULT_LIMIT_BATCH,
     FAULT_NO_MEMORY,
@@ -54,7 +55,7 @@ from pgdecode._streams cimport (
     judge_by_order,
     judge_each,
 )
-from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, STREAMED, Envelope, Rules, Walk, rules_of, walk_rows
+from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, STREAMED, Envelope, Rules, Walk, rules_of
 
 from pgdecode import messages
 
@@ -154,6 +155,7 @@ cdef class Scan:
         if "xid_basis" in fields:
             open_words(&self.bases, self.source.n_rows)
             self.out.bases = self.bases.indexes.data
+        self.out.old_type = self.out.sinks[NAMES.index("old_type")]
         self.errors = self.out.sinks[NAMES.index("error")]
         return 0
 

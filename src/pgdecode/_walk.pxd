@@ -1,13 +1,13 @@
 """Walks one message by the plan and puts its fields into the envelope's sinks, or into none."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._cursor cimport Cursor, be32, bytes_left
 from pgdecode._fault cimport Fault, FaultCode, rarely
-from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PlanTable
+from pgdecode._plan cimport MASK_WORDS, MAX_OPS, N_ENVELOPE, N_MESSAGES, PlanTable
 from pgdecode._sink cimport Cell, ColumnsSink, Sink, TupleSink
-from pgdecode._source cimport Segment, Span
+from pgdecode._source cimport Span
 
 cdef struct Rules:
     # Limits of the public API, and whether unknown flag bits are faults.
@@ -22,6 +22,23 @@ cdef struct Slot:
     uint8_t *values
     uint8_t *validity
 
+cdef struct Put:
+    # A wanted field of constant width of a usual message.
+    uint8_t *values
+    uint8_t *validity
+    uint8_t form                 # a Form
+    uint8_t at                   # bytes from the tag on
+    uint8_t is_bool
+
+cdef struct Usual:
+    # What `_batch` knows of a kind of messages, once the first of them has come.
+    uint8_t kind                 # a UsualKind
+    uint8_t length               # FIXED: bytes, with the tag
+    int n_puts
+    uint64_t marks               # a bit a row of the block: where usual messages of this kind are
+    uint64_t[MASK_WORDS] mask
+    Put puts[MAX_OPS]
+
 cdef struct Envelope:
     # A NULL sink is a column nobody wants; with all of them NULL a walk only checks.
     Sink *sinks[N_ENVELOPE + 1]
@@ -32,6 +49,20 @@ cdef struct Envelope:
     uint8_t *kinds               # a byte a row: the index of its message
     uint8_t *bases               # a byte a row: how its xid prefix was decided
     uint8_t seen[N_MESSAGES]     # kinds whose columns of constant width are open
+    Sink *old_type               # of `sinks`
+    # Columns of constant width that are open: zeros have been put into the first `n_zeroed` rows of each.
+    int n_open
+    uint8_t *open_values[N_ENVELOPE]
+    size_t open_widths[N_ENVELOPE]
+    int64_t n_zeroed
+    Usual usual[N_MESSAGES + 1]  # for `_batch`
+
+# 946684800000000 us = 2000-01-01 minus 1970-01-01
+cdef extern from *:
+    """
+    #define PGDECODE_EPOCH_SHIFT_US 946684800000000LL
+    """
+    const int64_t EPOCH_SHIFT_US "PGDECODE_EPOCH_SHIFT_US"
 
 cdef Rules rules_of(object limits, bint strict_flags) except *
 
@@ -52,7 +83,10 @@ cdef struct Walk:
     uint32_t count           # of the COUNT field
     uint8_t old_type         # of the OLD_TYPE field, 0 where no old tuple was sent
 
-cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil
+cdef Cursor fail(
+    Walk *walk, FaultCode code, int label, const uint8_t *at, int64_t expected, int64_t seen, int32_t column
+) noexcept nogil
+cdef FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil
 cdef FaultCode walk_message(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil
 cdef FaultCode judge_fault(
     Walk *walk, Envelope *nothing, const uint8_t *payload, size_t length, bint streamed, FaultCode code

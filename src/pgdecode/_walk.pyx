@@ -1,6 +1,6 @@
 """Walks one message by the plan and puts its fields into the envelope's sinks, or into none."""
 
-from libc.stdint cimport int16_t, int32_t, uint16_t, uint64_t
+from libc.stdint cimport int16_t, uint16_t
 from libc.string cimport memcpy, memset
 
 from pgdecode._cursor cimport Cursor, be16, be32, be64, bytes_left, take, take_string
@@ -67,6 +67,7 @@ from pgdecode._sink cimport (
     put_column,
     put_list,
     put_text,
+    width_of,
 )
 from pgdecode._source cimport ABSENT, CORRUPT, Presence, Segment, Span, payload_at
 from pgdecode._utf8 cimport utf8_prefix
@@ -74,13 +75,6 @@ from pgdecode._utf8 cimport utf8_prefix
 cdef enum:
     # MaxAllocSize, utils/memutils.h: no server can build a longer value.
     MAX_LENGTH = 0x3FFFFFFF
-
-# 946684800000000 us = 2000-01-01 minus 1970-01-01
-cdef extern from *:
-    """
-    #define PGDECODE_EPOCH_SHIFT_US 946684800000000LL
-    """
-    const int64_t EPOCH_SHIFT_US "PGDECODE_EPOCH_SHIFT_US"
 
 # A field function takes the cursor and returns it moved on, or with `at` NULL after a fault.
 
@@ -142,12 +136,37 @@ cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) 
         column = message.prefix.column if i < 0 else message.ops[i].column
         if out.sinks[column] == NULL or out.slots[column].values != NULL or out.sinks[column].type > SINK_INT64:
             continue
-        if open_fixed(out.sinks[column]) != OK:
+        if open_fixed(out.sinks[column], out.n_zeroed) != OK:
             return FAULT_NO_MEMORY
         out.slots[column].values = out.sinks[column].values.data
         out.slots[column].validity = out.sinks[column].validity.data
+        out.open_values[out.n_open] = out.sinks[column].values.data
+        out.open_widths[out.n_open] = width_of(out.sinks[column])
+        out.n_open += 1
     out.seen[index] = True
+    open_usual(out, message, &out.usual[index])
     return OK
+
+
+cdef void open_usual(const Envelope *out, const MessagePlan *message, Usual *usual) noexcept nogil:
+    cdef const Op *op
+    cdef Put *put
+    cdef uint8_t at = 1
+    cdef int i
+    usual.kind = message.usual
+    usual.length = 1 + message.window
+    memcpy(usual.mask, message.mask, sizeof(usual.mask))
+    for i in range(message.n_window):
+        op = &message.ops[i]
+        if out.slots[op.column].values != NULL:
+            put = &usual.puts[usual.n_puts]
+            put.values = out.slots[op.column].values
+            put.validity = out.slots[op.column].validity
+            put.form = op.form
+            put.at = at
+            put.is_bool = op.is_bool
+            usual.n_puts += 1
+        at += op.width
 
 
 # -- fields of constant width ----------------------------------------------------------------------------------------
@@ -587,7 +606,7 @@ cdef Rules rules_of(object limits, bint strict_flags) except *:
     return rules
 
 
-cdef inline FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil:
+cdef FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil:
     """One payload into `walk.out`, or its fault into `walk.fault`; then parts of the row may already be put."""
     cdef const MessagePlan *message
     cdef Cursor cursor
@@ -620,49 +639,6 @@ cdef FaultCode walk_message(Walk *walk, const uint8_t *payload, size_t length, b
     """Decode one payload into row 0 of `walk.out`; `streamed`: it carries an xid prefix, where its kind can."""
     walk.row = 0
     return walk_payload(walk, payload, length, streamed)
-
-
-cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil:
-    """Decode the segment's rows from `next` on, up to the first fault, whose row `next` then is."""
-    cdef Envelope nothing
-    cdef Span payload
-    cdef Presence presence
-    cdef FaultCode code
-    cdef uint8_t verdict = walk.verdict
-    cdef uint8_t index
-    cdef int64_t i
-    memset(&nothing, 0, sizeof(nothing))
-    for i in range(next[0], segment.n_rows):
-        presence = payload_at(segment, i, &payload)
-        if presence == ABSENT:
-            continue
-        next[0] = i
-        walk.row = walk.first_row + i
-        if rarely(presence == CORRUPT):
-            fail(walk, FAULT_BAD_ARRAY, -1, walk.start, 0, 0, -1)
-            return FAULT_BAD_ARRAY
-        if walk.verdicts != NULL:
-            verdict = walk.verdicts[walk.row]
-        code = walk_payload(walk, payload.data, payload.length, verdict & STREAMED)
-        if rarely(code != OK or verdict & DOUBTFUL != 0):
-            # Where order is sure of the state, a string in another encoding is just that.
-            if code == FAULT_ENCODING and verdict == (BASIS_ORDER << BASIS_SHIFT) | (verdict & STREAMED):
-                return code
-            code = judge_fault(walk, &nothing, payload.data, payload.length, verdict & STREAMED, code)
-            if code != OK:
-                return code
-        index = walk.plan.by_tag[payload.data[0]]
-        if walk.hopeful and walk.plan.tag_class[payload.data[0]] >= TAG_DELIMITER:
-            if walk.plan.tag_class[payload.data[0]] == TAG_STREAM:
-                return STREAM_MET
-            walk.has_delimiter = True
-        # The columns that no field of a message fills: its kind, and how its xid prefix was decided.
-        if walk.out.kinds != NULL:
-            walk.out.kinds[walk.row] = index
-        if walk.out.bases != NULL and walk.plan.messages[index].streamed:
-            walk.out.bases[walk.row] = verdict >> BASIS_SHIFT
-    next[0] = segment.n_rows
-    return OK
 
 
 cdef FaultCode fail_whole(Walk *walk, Cursor cursor) noexcept nogil:
