@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import compare
 import pyarrow as pa
@@ -169,10 +169,18 @@ def _has_nan(array: pa.Array) -> bool:
 # -- rows and changes ------------------------------------------------------------------------------------------------
 
 
+class Known(NamedTuple):
+    """A table of a capture, and the types that were described before it."""
+
+    capture: str
+    relation: pgdecode.Relation
+    types: list[pgdecode.Type]
+
+
 @cache
-def relations() -> list[tuple[pgdecode.Relation, list[pgdecode.Type]]]:
-    """Tables of the captures, each with the types that were described by then."""
-    found: dict[tuple[str, int], tuple[pgdecode.Relation, list[pgdecode.Type]]] = {}
+def relations() -> list[Known]:
+    """Tables of the captures, as they were described last."""
+    found: dict[tuple[str, int], Known] = {}
     for name in CAPTURES:
         types: list[pgdecode.Type] = []
         for payload in pq.read_table(DATA / f"{name}.parquet", columns=["data"])["data"].to_pylist():
@@ -185,7 +193,7 @@ def relations() -> list[tuple[pgdecode.Relation, list[pgdecode.Type]]]:
             if isinstance(message, pgdecode.Type):
                 types.append(message)
             elif isinstance(message, pgdecode.Relation):
-                found[name, message.relation_id] = message, list(types)
+                found[name, message.relation_id] = Known(name, message, list(types))
     return list(found.values())
 
 
@@ -195,21 +203,21 @@ def check_rows(data: bytes) -> None:
     if len(data) < 2:
         return
     encoding, datestyle = SETTINGS[data[0] >> 2 & 3]
-    relation, types = relations()[data[1] % len(relations())]
+    known = relations()[data[1] % len(relations())]
     column = blocks.column(inputs.payloads_of(data[2:]), "large_binary" if data[0] & STRICT else "binary")
     given: dict[str, Any] = {
-        "type_messages": types,
+        "type_messages": known.types,
         "unrepresentable": UNREPRESENTABLE[data[0] & 3],
         "encoding": encoding,
         "datestyle": datestyle,
     }
-    batch = decode_rows(column, relation, mode="PERMISSIVE", **given)
+    batch = decode_rows(column, known.relation, mode="PERMISSIVE", **given)
     batch.validate(full=True)
     told = batch["_error"].to_pylist()
     first = next((row for row, text in enumerate(told) if text is not None), None)
     refused: list[DecodeError] = []
     with refusals(refused):
-        again = decode_rows(column, relation, mode="FAILFAST", **given)
+        again = decode_rows(column, known.relation, mode="FAILFAST", **given)
         assert again.equals(batch) or "nan" in str(batch.to_pylist()), "the modes decode differently"
     assert [error.row for error in refused] == ([] if first is None else [first]), "the modes refuse different rows"
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import recorded
 from samples import SAMPLES
 
-from fuzz import inputs
+from fuzz import checks, inputs
 from fuzz.inputs import STREAMED, STRICT, TIGHT
 from fuzz.targets import LONGEST
 from fuzz.variants import VARIANTS
@@ -29,9 +29,9 @@ SEQUENCES = (
     "18.types.v2bin",
     "10.shop.v1",
 )
-# Rows of a sequence, of which there are so many in each capture.
-N_ROWS = 14
-N_SEQUENCES = 20
+# Of each of these so many stretches, of so many payloads at most.
+N_STRETCHES = 40
+N_ROWS = 24
 
 
 def packed(name: str) -> list[bytes]:
@@ -65,8 +65,10 @@ def seeds(name: str) -> Iterator[bytes]:
         yield from _scans()
     elif name in ("text", "binary"):
         yield from _values(name)
+    elif name == "rows":
+        yield from _rows()
     else:
-        yield from _sequences()
+        yield from _changes()
 
 
 def _messages() -> Iterator[bytes]:
@@ -101,9 +103,52 @@ def _values(name: str) -> Iterator[bytes]:
             yield (number.to_bytes(2, "big") + form)[: LONGEST[name]]  # type: ignore[operator]
 
 
-def _sequences() -> Iterator[bytes]:
-    for number, name in enumerate(SEQUENCES):
-        payloads = captures.capture(name).payloads
-        for start in range(0, N_ROWS * N_SEQUENCES, N_ROWS):
-            rows = inputs.written(payloads[start : start + N_ROWS])
-            yield (bytes([number, number * 37]) + rows)[: LONGEST["changes"]]
+def _rows() -> Iterator[bytes]:
+    """Inserts, updates and deletes of each table that `checks` knows, under each setting in turn."""
+    for number, known in enumerate(checks.relations()):
+        oid = known.relation.relation_id.to_bytes(4, "big")
+        payloads = captures.capture(known.capture).payloads
+        found = [item for item in payloads if item[:1] in (b"I", b"U", b"D") and oid in (item[1:5], item[5:9])]
+        for i in range(2 * N_EACH):
+            chosen = found[i :: max(1, len(found) // 4)]
+            if chosen:
+                yield bytes([i, number]) + _fitting([None, *chosen], LONGEST["rows"] - 2)
+
+
+def _changes() -> Iterator[bytes]:
+    """Stretches of captures from the start of a transaction or stream on, each with the relations that it needs."""
+    for name in SEQUENCES:
+        capture = captures.capture(name)
+        messages = list(zip(capture.payloads, capture.states, strict=True))
+        described = {_oid(item, state): _body(item, state) for item, state in messages if item[:1] == b"R"}
+        starts = [i for i, (item, _) in enumerate(messages) if item[:1] in (b"B", b"b", b"S")]
+        for n, start in enumerate(starts[:: max(1, len(starts) // N_STRETCHES)]):
+            stretch: list[bytes | None] = []
+            met = set()
+            for item, state in messages[start : start + N_ROWS]:
+                oid = _oid(item, state)
+                if item[:1] in (b"I", b"U", b"D") and oid not in met and oid in described:
+                    met.add(oid)
+                    stretch.append(b"R" + (item[1:5] if state else b"") + described[oid])
+                if item[:1] == b"R":
+                    met.add(oid)
+                stretch.append(item)
+            yield bytes([n & 0x3F, 37 * n & 0xFF]) + _fitting(stretch, LONGEST["changes"] - 2)
+
+
+def _body(payload: bytes, streamed: bool) -> bytes:
+    """What stands behind the tag and the xid of a message."""
+    return payload[5:] if streamed else payload[1:]
+
+
+def _oid(payload: bytes, streamed: bool) -> bytes:
+    return _body(payload, streamed)[:4]
+
+
+def _fitting(payloads: list[bytes | None], longest: int) -> bytes:
+    """As many payloads as fit, those that are long left out."""
+    found: list[bytes | None] = []
+    for item in payloads:
+        if len(inputs.written([*found, item])) <= longest:
+            found.append(item)
+    return inputs.written(found)
