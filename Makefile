@@ -1,8 +1,9 @@
 # One way to do each chore; CONTRIBUTING.md says when. PYTHON is the interpreter of the development environment.
 PYTHON ?= .venv/bin/python
+FUZZ_SECONDS ?= 60
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
-.PHONY: env build test lint types sanitize fuzz bench dist audit readme clean
+.PHONY: env build test lint types sanitize fuzz corpus properties bench dist audit readme clean
 
 env:  ## a virtual environment with everything
 	python3 -m venv .venv
@@ -17,7 +18,7 @@ test:
 lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	PATH="$(dir $(PYTHON)):$$PATH" cython-lint src
+	PATH="$(dir $(PYTHON)):$$PATH" cython-lint src tests/fuzz
 
 types:
 	$(PYTHON) -m mypy
@@ -30,7 +31,13 @@ sanitize:  ## the suite without Spark, on modules built with AddressSanitizer an
 		--ignore-glob="tests/test_cli*" --ignore=tests/test_readme.py --ignore=tests/test_benchmarks.py
 	$(PYTHON) setup.py build_ext --inplace --force
 
-fuzz:  ## long property runs
+fuzz:  ## coverage-guided, FUZZ_SECONDS in all; needs clang, and says so
+	PYTHONPATH=tests $(PYTHON) -m fuzz run --seconds $(FUZZ_SECONDS)
+
+corpus:  ## the least of what the fuzzer has found on this machine and the repository has, as tests/fuzz/corpus
+	PYTHONPATH=tests $(PYTHON) -m fuzz merge
+
+properties:  ## long property runs
 	$(PYTHON) -m pytest tests/test_fuzz.py tests/test_messages.py --hypothesis-profile=long
 
 bench:

@@ -1,0 +1,273 @@
+"""What has to hold of an input, by the package's public functions: one function a target, which raises where not.
+
+The native targets check the same of the C core where they can. Here Arrow, the tests' reference decoder and a second
+call under other options judge; this is also how the suite replays the corpus.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import compare
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import pgdecode
+from fuzz import blocks, inputs
+from fuzz.inputs import LAYOUT_SHIFT, LAYOUTS, STATES, STREAMED, STRICT, TIGHT
+from fuzz.variants import VARIANTS
+from pgdecode import ChangeDecoder, DecodeError, Limits, decode_messages, decode_rows, messages
+from pgdecode._codecs.registry import decode_values
+
+Check = Callable[[bytes], None]
+
+LIMITS = (Limits(), Limits(**inputs.TIGHT_LIMITS))
+COLUMNS = [column.name for column in messages.ENVELOPE]
+DATA = Path(__file__).parent.parent / "data"
+# Whose tables the targets `rows` and `changes` know.
+CAPTURES = ("18.types.v2bin", "10.shop.v1", "16.streams.v2")
+MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED", "PERMISSIVE")
+UNREPRESENTABLE = ("error", "null", "clamp", "text")
+SETTINGS = (("UTF8", "ISO, MDY"), ("UTF8", "SQL, DMY"), ("LATIN1", "ISO, MDY"), ("SJIS", "German, DMY"))
+
+
+def leaving_nothing(check: Check) -> Check:
+    """After a check, Arrow's pool holds what it held before."""
+
+    @wraps(check)
+    def checked(data: bytes) -> None:
+        before = pa.total_allocated_bytes()
+        check(data)
+        if pa.total_allocated_bytes() > before:
+            # An exception and its frames may hold each other; those of the check before may have gone meanwhile.
+            gc.collect()
+        assert pa.total_allocated_bytes() <= before, "memory was not given back"
+
+    return checked
+
+
+@contextmanager
+def refusals(found: list[DecodeError]) -> Iterator[None]:
+    """Keep what a call refuses; what else is raised passes through."""
+    try:
+        yield
+    except DecodeError as error:
+        found.append(error.with_traceback(None))
+
+
+def place(error: DecodeError) -> tuple[Any, ...]:
+    """What is wrong, and where."""
+    return error.code, error.row, error.position, error.offset, error.column
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+@leaving_nothing
+def check_walk(data: bytes) -> None:
+    """One payload, read as the reference decoder reads it."""
+    if data:
+        _check_messages([data[1:]], bool(data[0] & STREAMED), data[0], "binary", None)
+
+
+@leaving_nothing
+def check_batch(data: bytes) -> None:
+    """A batch of payloads, in some layout, into some columns."""
+    if len(data) < 5:
+        return
+    mask = int.from_bytes(data[1:5], "big")
+    fields = [name for i, name in enumerate(COLUMNS) if mask >> i & 1 and name not in ("kind", "error")]
+    layout = LAYOUTS[data[0] >> LAYOUT_SHIFT & 3]
+    wanted = None if mask == 0xFFFFFFFF else ["kind", *fields, "error"]
+    _check_messages(inputs.payloads_of(data[5:]), STATES[data[0] & 3], data[0], layout, wanted)
+
+
+def _check_messages(
+    payloads: list[bytes | None], state: Any, options: int, layout: str, fields: list[str] | None
+) -> None:
+    column = payloads if layout == "spans" else blocks.column(payloads, layout)
+    limits, strict = LIMITS[bool(options & TIGHT)], bool(options & STRICT)
+    given: dict[str, Any] = {"in_stream": state, "limits": limits, "strict_flags": strict}
+    batch = decode_messages(column, fields=fields, mode="PERMISSIVE", **given)
+    batch.validate(full=True)
+    told = batch["error"].to_pylist()
+    first = next((row for row, text in enumerate(told) if text is not None), None)
+    refused: list[DecodeError] = []
+    with refusals(refused):
+        again = decode_messages(column, fields=fields, mode="FAILFAST", **given)
+        assert again.equals(batch), "the modes decode differently"
+    assert [error.row for error in refused] == ([] if first is None else [first]), "the modes refuse different rows"
+    if first is not None:
+        assert told[first].startswith(f"{refused[0].code} at offset {refused[0].offset}: ")
+    if not isinstance(state, bool):
+        return
+    rows = compare.rows_of(batch)
+    for payload, row, text in zip(payloads, rows, told, strict=True):
+        if payload is None:
+            assert set(row.values()) == {None}
+            continue
+        alone: list[DecodeError] = []
+        with refusals(alone):
+            pgdecode.decode(blocks.exact(payload), in_stream=state, limits=limits, strict_flags=strict)
+        if alone and alone[0].code == "OUT_OF_RANGE" and text is None:
+            continue  # a timestamp that datetime has not
+        assert [error.code for error in alone] == ([] if text is None else [text.split()[0]]), "decode differs"
+        if strict and limits == LIMITS[0]:
+            verdict = compare.reference_verdict(payload, state)
+            if isinstance(verdict, dict):
+                assert row == {name: verdict.get(name, row[name]) for name in row}, (
+                    "the reference decoder reads something else"
+                )
+            else:
+                assert text.startswith(f"{verdict[0]} at offset {verdict[1]}: "), "the reference decoder disagrees"
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+@leaving_nothing
+def check_text(data: bytes) -> None:
+    """A value in the text form."""
+    _check_value(data, binary=False)
+
+
+@leaving_nothing
+def check_binary(data: bytes) -> None:
+    """A value in the binary form."""
+    _check_value(data, binary=True)
+
+
+def _check_value(data: bytes, *, binary: bool) -> None:
+    if len(data) < 2:
+        return
+    decoding = list(VARIANTS.values())[int.from_bytes(data[:2], "big") % len(VARIANTS)]
+    value = data[2:]
+    found = []
+    refused: list[DecodeError] = []
+    # By itself, and in a block, where there are bytes in front of it.
+    for values in (blocks.column([value], "binary").chunk(0), [value]):
+        for in_blocks in (False, True):
+            with refusals(refused):
+                found.append(decode_values(decoding, values, binary=binary, blocks=in_blocks))
+                found[-1].validate(full=True)
+                assert len(found[-1]) == 1
+    assert len(found) in (0, 4), "a block decoder and that of single values have two verdicts"
+    assert all(array.equals(found[0]) or _has_nan(array) for array in found), "two decoders made two values"
+    assert len({place(error) for error in refused}) <= 1, "two decoders refuse for two reasons"
+
+
+def _has_nan(array: pa.Array) -> bool:
+    return "nan" in str(array.to_pylist())
+
+
+# -- rows and changes ------------------------------------------------------------------------------------------------
+
+
+class Known(NamedTuple):
+    """A table of a capture, and the types that were described before it."""
+
+    capture: str
+    relation: pgdecode.Relation
+    types: list[pgdecode.Type]
+
+
+@cache
+def relations() -> list[Known]:
+    """Tables of the captures, as they were described last."""
+    found: dict[tuple[str, int], Known] = {}
+    for name in CAPTURES:
+        types: list[pgdecode.Type] = []
+        for payload in pq.read_table(DATA / f"{name}.parquet", columns=["data"])["data"].to_pylist():
+            if payload[:1] not in (b"R", b"Y"):
+                continue
+            message = None
+            for in_stream in (False, True):
+                with refusals([]):
+                    message = message or pgdecode.decode(payload, in_stream=in_stream)
+            if isinstance(message, pgdecode.Type):
+                types.append(message)
+            elif isinstance(message, pgdecode.Relation):
+                found[name, message.relation_id] = Known(name, message, list(types))
+    return list(found.values())
+
+
+@leaving_nothing
+def check_rows(data: bytes) -> None:
+    """Payloads of one relation, into typed columns."""
+    if len(data) < 2:
+        return
+    encoding, datestyle = SETTINGS[data[0] >> 2 & 3]
+    known = relations()[data[1] % len(relations())]
+    column = blocks.column(inputs.payloads_of(data[2:]), "large_binary" if data[0] & STRICT else "binary")
+    given: dict[str, Any] = {
+        "type_messages": known.types,
+        "unrepresentable": UNREPRESENTABLE[data[0] & 3],
+        "encoding": encoding,
+        "datestyle": datestyle,
+    }
+    batch = decode_rows(column, known.relation, mode="PERMISSIVE", **given)
+    batch.validate(full=True)
+    told = batch["_error"].to_pylist()
+    first = next((row for row, text in enumerate(told) if text is not None), None)
+    refused: list[DecodeError] = []
+    with refusals(refused):
+        again = decode_rows(column, known.relation, mode="FAILFAST", **given)
+        assert again.equals(batch) or "nan" in str(batch.to_pylist()), "the modes decode differently"
+    assert [error.row for error in refused] == ([] if first is None else [first]), "the modes refuse different rows"
+
+
+@leaving_nothing
+def check_changes(data: bytes) -> None:
+    """Payloads in slot order to committed changes: cut into batches anywhere, the same comes of them."""
+    if len(data) < 2:
+        return
+    payloads = inputs.payloads_of(data[2:])
+    given: dict[str, Any] = {
+        "mode": MODES[data[0] & 3],
+        "include_uncommitted": bool(data[0] & 4),
+        "drop_duplicates": bool(data[0] & 8),
+        "strict_flags": bool(data[0] & STRICT),
+    }
+    step = 1 + data[1] % 7
+    through_state = bool(data[1] & 0x80)
+    decoder = ChangeDecoder(**given)
+    refused: list[DecodeError] = []
+    whole = None
+    with refusals(refused):
+        whole = decoder.decode(blocks.column(payloads, "binary"))
+        whole.validate(full=True)
+    pieces = []
+    other = ChangeDecoder(**given)
+    refused_later: list[DecodeError] = []
+    for start in range(0, len(payloads), step):
+        if through_state:
+            other = ChangeDecoder(state=json.loads(json.dumps(other.state)), **given)
+        before = other.state
+        with refusals(refused_later):
+            pieces.append(other.decode(blocks.column(payloads[start : start + step], "large_binary")))
+        if refused_later:
+            assert other.state == before, "after an exception the decoder stands elsewhere"
+            refused_later[0].row = None if refused_later[0].row is None else refused_later[0].row + start
+            break
+    assert [place(error) for error in refused_later] == [place(error) for error in refused], "cut, others are refused"
+    if whole is None:
+        return
+    table = pa.Table.from_batches(pieces, schema=whole.schema)
+    assert table.equals(pa.Table.from_batches([whole])), "cut, other changes come of the payloads"
+    assert other.state == decoder.state, "cut, the decoder stands elsewhere"
+    if data[0] & TIGHT:
+        _check_tables(decoder, payloads)
+
+
+def _check_tables(decoder: ChangeDecoder, payloads: list[bytes | None]) -> None:
+    """The tables that were described, as typed columns in a second pass."""
+    decoder.undecided().validate(full=True)
+    for name in decoder.catalog.names:
+        with refusals([]):
+            decoder.again().table(blocks.column(payloads, "binary"), name).validate(full=True)
