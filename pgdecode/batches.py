@@ -52,7 +52,7 @@ def decoded_batches(
     mode: str = "FAILFAST",
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[DecodedBatch]:
-    """Decode a file, or the row groups of it that are read, from the first row to the last; the stream state goes along.
+    """Decode what is read of a file from its first row to its last; the stream state is carried along.
 
     Parameters
     ----------
