@@ -52,7 +52,7 @@ def decoded_batches(
     mode: str = "FAILFAST",
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[DecodedBatch]:
-    """Decode a file from its first row to its last; the stream state is carried along.
+    """Decode what is read of a file from its first row to its last; the stream state is carried along.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def decoded_batches(
     wanted = envelope_schema(fields).names
     # Always permissive underneath: that is how the rows before a bad one come out, too.
     decoder = MessageDecoder(in_stream=in_stream, fields=dict.fromkeys((*wanted, "error")), mode="PERMISSIVE")
-    start = 0
+    start = file.start
     for source in file.batches(batch_rows):
         try:
             envelope = decoder.decode(source.column(file.payload))

@@ -73,7 +73,7 @@ def convert(
         schema = pa.schema([*file.schema, *envelope_schema(dict.fromkeys((*wanted, "error")))])
         with open_writer(part, format, schema, message_layout(file.keep, fields)) as write:
             for batch in decoded:
-                write(_side_by_side(batch, file.keep, schema))
+                write(side_by_side(batch, file.keep, schema))
                 totals.rows += batch.n_read
                 totals.payload_bytes += batch.n_bytes
                 totals.bad_rows += batch.n_bad
@@ -86,6 +86,7 @@ def _part_name(path: Path, source: Path, format: str) -> Path:
     return relative.with_name(f"{relative.name.removesuffix('.parquet')}.{format}")
 
 
-def _side_by_side(batch: DecodedBatch, keep: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+def side_by_side(batch: DecodedBatch, keep: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    """Put the `keep` columns and the decoded ones into one batch."""
     arrays = [*(batch.source.column(name) for name in keep), *batch.envelope.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -175,15 +175,11 @@ def _decode_messages(
     """Decode messages by the engine asked for; what to say of it."""
     if request.engine == "spark":
         _with_spark(
-            "decode_files",
-            request.source,
+            request,
             target,
-            payload=request.payload,
             keep=keep,
             fields=fields or None,
             in_stream=in_stream,
-            mode=request.mode,
-            format=request.format,
         )
         return "", "no bad ones" if request.mode == "FAILFAST" else "bad ones not counted"
     with progress(sum(file.n_rows for file in files)) as on_rows:
@@ -208,20 +204,16 @@ def _decode_changes(
     """Decode changes or tables by the engine asked for; what to say of it."""
     if request.engine == "spark":
         _with_spark(
-            "changes_files",
-            request.source,
+            request,
             target,
-            relations=tables,
-            payload=request.payload,
+            what=tables or "changes",
             position=files.position,
-            mode=request.mode,
             include_uncommitted=asked.include_uncommitted,
             catalog=asked.catalog,
             types=asked.reading.types,
             unrepresentable=asked.reading.unrepresentable,
             encoding=asked.reading.encoding,
             datestyle=asked.reading.datestyle,
-            format=request.format,
         )
         return "", "no bad ones" if request.mode == "FAILFAST" else "bad ones not counted"
     with progress(files.n_rows * (2 if tables else 1)) as on_rows:
@@ -243,17 +235,25 @@ def _decode_changes(
     return f" ({size_text(totals.payload_bytes)} of messages)", made
 
 
-def _with_spark(job: str, *places: Path, **asked: Any) -> None:
-    """Run a job of `spark_udfs.jobs`."""
+def _with_spark(request: Request, target: Path, **asked: Any) -> None:
+    """Run the job on Spark."""
     try:
-        from spark_udfs import jobs
+        from spark_udfs import decode_files
         from spark_udfs.java import JavaNotFound
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
             raise
         raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
     try:
-        getattr(jobs, job)(*places, **asked)
+        decode_files(
+            None,
+            request.source,
+            target,
+            payload=request.payload,
+            mode=request.mode,
+            format=request.format,
+            **asked,
+        )
     except JavaNotFound as error:
         raise click.UsageError(str(error)) from error
 

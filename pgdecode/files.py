@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,9 +29,18 @@ class FileFault(ValueError):
     """Data in a file that cannot be read or decoded; the text begins with the file."""
 
 
+class RowGroup(NamedTuple):
+    """A row group: its number and first row in the file, its rows, and what the columns read take up unpacked."""
+
+    number: int
+    start: int
+    n_rows: int
+    n_bytes: int
+
+
 @dataclass(frozen=True)
 class PayloadFile:
-    """A Parquet file whose `payload` column holds one message per row.
+    """A Parquet file, or some row groups of one, whose `payload` column holds one message per row.
 
     Attributes
     ----------
@@ -44,7 +53,8 @@ class PayloadFile:
         Of the `keep` columns.
     columns : pa.Schema
         Of all that the file has.
-    n_rows : int
+    groups : tuple of RowGroup
+        Those that are read, consecutive.
     """
 
     path: Path
@@ -52,7 +62,22 @@ class PayloadFile:
     keep: tuple[str, ...]
     schema: pa.Schema
     columns: pa.Schema
-    n_rows: int
+    groups: tuple[RowGroup, ...]
+
+    @property
+    def start(self) -> int:
+        """Row of the file that the first one is."""
+        return self.groups[0].start if self.groups else 0
+
+    @property
+    def n_rows(self) -> int:
+        """Rows to be read."""
+        return sum(group.n_rows for group in self.groups)
+
+    @property
+    def n_bytes(self) -> int:
+        """What the columns that are read take up unpacked."""
+        return sum(group.n_bytes for group in self.groups)
 
     def first_value(self, name: str) -> Any:
         """Read a column's value in the first row; None if the file has no rows.
@@ -63,7 +88,7 @@ class PayloadFile:
             If the file is damaged.
         """
         with self._readable() as file:
-            for batch in file.iter_batches(1, columns=[name], use_threads=False):
+            for batch in file.iter_batches(1, row_groups=self._numbers, columns=[name], use_threads=False):
                 return batch.column(0)[0].as_py()
         return None
 
@@ -77,9 +102,9 @@ class PayloadFile:
         """
         columns = list(dict.fromkeys((*self.keep, self.payload)))
         texts = [name for name in columns if _is_text(self.columns.field(name).type)]
+        n_rows = self._rows_that_fit(batch_rows)
         with self._readable() as file, self._readable(texts) as encoded:
-            n_rows = _rows_that_fit(file.metadata, columns, batch_rows)
-            for may_expand, groups in _row_groups(file, encoded, texts, n_rows):
+            for may_expand, groups in _alike(encoded, self._numbers, texts, n_rows):
                 # Threads would not help one column, and each would keep memory of its own.
                 batches = (encoded if may_expand else file).iter_batches(
                     n_rows, row_groups=groups, columns=columns, use_threads=False
@@ -87,6 +112,15 @@ class PayloadFile:
                 for batch in batches:
                     for piece in _decoded_pieces(batch):
                         yield from _pieces(_plain(piece, self.payload))
+
+    @property
+    def _numbers(self) -> list[int]:
+        return [group.number for group in self.groups]
+
+    def _rows_that_fit(self, batch_rows: int) -> int:
+        """Count the rows that hold `BATCH_BYTES` where rows are widest; at most `batch_rows`."""
+        widest = max((group.n_bytes / max(group.n_rows, 1) for group in self.groups), default=1.0)
+        return max(1, min(batch_rows, int(BATCH_BYTES / max(widest, 1.0))))
 
     @contextmanager
     def _readable(self, as_dictionary: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
@@ -138,7 +172,7 @@ def _opened(path: Path, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
 def _checked(path: Path, payload: str, keep: tuple[str, ...]) -> PayloadFile:
     try:
         with _opened(path) as file:
-            schema, n_rows = file.schema_arrow, file.metadata.num_rows
+            schema, groups = file.schema_arrow, _row_groups(file.metadata, (payload, *keep))
     except PermissionError as error:
         raise PathError(f"{path}: no permission to read it") from error
     except (pa.ArrowException, OSError) as error:
@@ -153,7 +187,7 @@ def _checked(path: Path, payload: str, keep: tuple[str, ...]) -> PayloadFile:
     if not _is_binary(type):
         raise PathError(f"{path}: column {payload!r} is {type}, not binary; binary columns: {binary}")
     kept = pa.schema([(name, _plain_type(schema.field(name).type)) for name in keep])
-    return PayloadFile(path, payload, keep, kept, schema, n_rows)
+    return PayloadFile(path, payload, keep, kept, schema, groups)
 
 
 def _is_binary(type: pa.DataType) -> bool:
@@ -185,25 +219,26 @@ def _plain(batch: pa.RecordBatch, payload: str) -> pa.RecordBatch:
     return batch
 
 
-def _rows_that_fit(metadata: pq.FileMetaData, columns: Sequence[str], batch_rows: int) -> int:
-    """Count the rows that hold `BATCH_BYTES` of these columns where rows are widest; at most `batch_rows`."""
+def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowGroup, ...]:
     paths = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
     leaves = [leaf for leaf, path in enumerate(paths) if path in columns or path.partition(".")[0] in columns]
-    widest = 1.0
-    for group in (metadata.row_group(index) for index in range(metadata.num_row_groups)):
+    found = []
+    start = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
         n_bytes = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
-        widest = max(widest, n_bytes / max(group.num_rows, 1))
-    return max(1, min(batch_rows, int(BATCH_BYTES / widest)))
+        found.append(RowGroup(number, start, group.num_rows, n_bytes))
+        start += group.num_rows
+    return tuple(found)
 
 
-def _row_groups(
-    file: pq.ParquetFile, encoded: pq.ParquetFile, texts: Sequence[str], n_rows: int
+def _alike(
+    encoded: pq.ParquetFile, groups: Sequence[int], texts: Sequence[str], n_rows: int
 ) -> Iterator[tuple[bool, list[int]]]:
     """Row groups one after the other, those together that may or may not expand.
 
     In a dictionary a long value stands once, however many rows have it: a few kilobytes can be gigabytes of rows.
     """
-    groups = range(file.metadata.num_row_groups)
     for may_expand, found in groupby(groups, lambda group: _may_expand(encoded, group, texts, n_rows)):
         yield may_expand, list(found)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -81,7 +82,23 @@ def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout, n_wr
 
     Parameters
     ----------
-    path : Path
+    path, format, schema, layout, n_writers
+        As of `writer_to`; the file must not exist.
+    """
+    with open(path, "xb") as file, writer_to(file, format, schema, layout, n_writers) as write:
+        yield write
+
+
+@contextmanager
+def writer_to(
+    file: BinaryIO, format: str, schema: pa.Schema, layout: Layout, n_writers: int = 1
+) -> Iterator[WriteBatch]:
+    """Write to an open file; what comes out of the context writes a batch to it.
+
+    Parameters
+    ----------
+    file : binary file
+        Is left open.
     format : {"parquet", "jsonl", "csv"}
     schema : pa.Schema
         Of the batches.
@@ -89,19 +106,17 @@ def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout, n_wr
     n_writers : int
         How many are open at a time.
     """
-    path = path.absolute()  # pyarrow would take "s3:x/y" for a URI
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     if format == "parquet":
-        with pq.ParquetWriter(path, layout.columns(empty).schema, compression="zstd") as parquet:
+        with pq.ParquetWriter(file, layout.columns(empty).schema, compression="zstd") as parquet:
             groups = _RowGroups(parquet, max(_GROUP_BYTES // n_writers, _LEAST_GROUP_BYTES))
             yield lambda batch: groups.add(layout.columns(batch))
             groups.flush()
     elif format == "jsonl":
-        with open(path, "xb") as lines:
-            yield lambda batch: lines.writelines(line.encode() + b"\n" for line in layout.lines(batch))
+        yield lambda batch: file.writelines(line.encode() + b"\n" for line in layout.lines(batch))
     else:
         # Text is always quoted and null is nothing at all: as in PostgreSQL's CSV, an empty string is not a null.
-        with pyarrow.csv.CSVWriter(path, layout.flat(empty).schema) as table:
+        with pyarrow.csv.CSVWriter(file, layout.flat(empty).schema) as table:
             yield lambda batch: table.write_batch(layout.flat(batch))
 
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_udfs.dataframes import changes, relation_catalog, table_changes
     from spark_udfs.functions import parse_pgoutput, register
+    from spark_udfs.jobs import decode_files
     from spark_udfs.snapshots import snapshot
     from spark_udfs.typed import from_pgoutput, register_relation
 
 __all__ = [
     "changes",
+    "decode_files",
     "from_pgoutput",
     "parse_pgoutput",
     "register",
@@ -28,6 +30,7 @@ __all__ = [
 
 _ROOMS = {
     "changes": "spark_udfs.dataframes",
+    "decode_files": "spark_udfs.jobs",
     "from_pgoutput": "spark_udfs.typed",
     "parse_pgoutput": "spark_udfs.functions",
     "register": "spark_udfs.functions",

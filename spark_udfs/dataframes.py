@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -13,7 +13,7 @@ from pgdecode.batches import MODES
 from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from pgdecode.tables import versions_of
-from spark_udfs.index import Indexed, indexed, payload_rows, relation_catalogs
+from spark_udfs.index import Indexed, SourceIndex, indexed, payload_rows, relation_catalogs
 from spark_udfs.runs import AllChanges, PlainIndex, Product, RunFunction, TableChanges
 from spark_udfs.schemas import session_has_time, spark_schema
 from spark_udfs.session import pandas_not_minded
@@ -197,11 +197,14 @@ def table_changes(
     reading = Reading(types, unrepresentable, encoding, datestyle)
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog)
-    return decoded(found, product_of(found, relation, options, reading, passes), options, fields)
+    has_time = session_has_time(df.sparkSession)
+    return decoded(found, product_of(found.indexes, relation, options, reading, passes, has_time), options, fields)
 
 
-def product_of(found: Indexed, relation: str, options: Options, reading: Reading, passes: bool) -> TableChanges:
-    """Say how the changes of a table are made; `passes` lets any year pass.
+def product_of(
+    indexes: Sequence[SourceIndex], relation: str, options: Options, reading: Reading, passes: bool, has_time: bool
+) -> TableChanges:
+    """Say how the changes of a table are made; `passes` lets any year pass, `has_time` gives TIME and not strings.
 
     Raises
     ------
@@ -210,13 +213,13 @@ def product_of(found: Indexed, relation: str, options: Options, reading: Reading
     """
     numbers = {
         item.source: tuple(versions_of(item.index.catalog, relation, everything=options.include_uncommitted))
-        for item in found.indexes
+        for item in indexes
     }
-    versions = [list(item.index.catalog)[number] for item in found.indexes for number in numbers[item.source]]
+    versions = [list(item.index.catalog)[number] for item in indexes for number in numbers[item.source]]
     if not versions:
-        names = dict.fromkeys(name for item in found.indexes for name in item.index.catalog.names)
+        names = dict.fromkeys(name for item in indexes for name in item.index.catalog.names)
         raise KeyError(f"no message has described {relation!r}; there are {', '.join(names) or 'none'}")
-    return TableChanges(tuple(versions), numbers, reading, passes, session_has_time(found.rows.sparkSession))
+    return TableChanges(tuple(versions), numbers, reading, passes, has_time)
 
 
 def options_of(mode: str, include_uncommitted: bool) -> Options:
@@ -244,7 +247,7 @@ def decoded(
     found: Indexed, product: Product, options: Options, fields: Iterable[str] | None, format: str = "parquet"
 ) -> DataFrame:
     """Have the tasks decode what was indexed, to columns, to columns of text ("csv") or to lines ("jsonl")."""
-    names = _names(fields, product.schema.names)
+    names = named(fields, product.schema.names)
     schema = spark_schema(product.schema)
     columns = [schema[name] for name in names]
     if format != "parquet":
@@ -261,7 +264,14 @@ def decoded(
         return found.rows.mapInArrow(function, StructType(columns))
 
 
-def _names(fields: Iterable[str] | None, there_are: list[str]) -> tuple[str, ...]:
+def named(fields: Iterable[str] | None, there_are: Sequence[str]) -> tuple[str, ...]:
+    """Check which columns are asked for; by default all.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are not some of those that there are, each once.
+    """
     if isinstance(fields, str):
         raise TypeError(f"fields is a sequence of column names, not the string {fields!r}")
     names = tuple(there_are if fields is None else fields)

@@ -147,7 +147,7 @@ def indexed(
     nothing = pa.array([], pa.int64())
     catalogs = {None: catalog} if catalog is None or isinstance(catalog, RelationCatalog) else catalog
     indexes = tuple(
-        _index(item, runs.take(places), messages.take(places_of.get(item, nothing)), catalogs.get(item))
+        source_index(item, runs.take(places), messages.take(places_of.get(item, nothing)), catalogs.get(item))
         for item, places in sorted(_by_source(runs).items(), key=lambda entry: (entry[0] is not None, entry[0]))
     )
     return Indexed(spread, indexes, source)
@@ -277,7 +277,20 @@ def _in_order(messages: pa.Table) -> pa.Table:
     return ordered.filter(pa.chunked_array([pa.array([True]), *is_new.chunks]))
 
 
-def _index(source: Any, found: pa.Table, messages: pa.Table, catalog: RelationCatalog | None) -> SourceIndex:
+def source_index(source: Any, found: pa.Table, messages: pa.Table, catalog: RelationCatalog | None) -> SourceIndex:
+    """Fold what was collected of one source.
+
+    Parameters
+    ----------
+    source : object
+        Value of the source column, None where there is no such column.
+    found : pa.Table
+        Of each run: `first`, `last` (positions), `has_rows`, `n` (rows), `may_move`.
+    messages : pa.Table
+        `position` and `payload` of the messages that `index_runs` needs, in any order.
+    catalog : RelationCatalog, optional
+        Relations that the payloads do not describe.
+    """
     found = found.sort_by("first")
     messages = _in_order(messages)
     runs = [Run(*row.values()) for row in found.select(["first", "last", "has_rows"]).to_pylist()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from spark_udfs.years import Cell, with_years, year_fault
 
 # What is decoded at a time, and at most put into one batch: Spark's own batches are short, and a change may come out
 # some times as large as it was sent.
-_ROWS = 65_536
+RUN_ROWS = 65_536
 _BYTES = 16 << 20
 
 NOT_THE_SAME = (
@@ -65,10 +65,15 @@ class PlainIndex:
         """Pack an index."""
         return cls(source, zlib.compress(index.to_json().encode(), 1), counts)
 
+    @property
+    def unpacked(self) -> RunIndex:
+        """The index."""
+        return _index(self.index)
+
 
 @functools.lru_cache(maxsize=8)
 def _index(packed: bytes) -> RunIndex:
-    """Unpack an index; workers live on from task to task."""
+    """Unpack an index once: workers live on from task to task."""
     return RunIndex.from_json(zlib.decompress(packed))
 
 
@@ -126,6 +131,8 @@ class TableChanges:
         Let years pass that Python has not.
     has_time : bool
         Give times of day as Spark's TIME, else as strings.
+    in_files : bool
+        Give TIME as Spark has it in files, not as it takes it from Python.
     """
 
     versions: tuple[RelationVersion, ...]
@@ -133,6 +140,7 @@ class TableChanges:
     reading: Reading
     any_year: bool
     has_time: bool
+    in_files: bool = False
 
     @functools.cached_property
     def table(self) -> Table:
@@ -142,17 +150,23 @@ class TableChanges:
     @functools.cached_property
     def schema(self) -> pa.Schema:
         """That of the table, of types that Spark takes."""
-        return taken_schema(self.table.schema, has_time=self.has_time)
+        return self.table.schema if self.as_decoded else taken_schema(self.table.schema, has_time=self.has_time)
 
     @property
     def layout(self) -> Layout:
         """That of `pgdecode decode --table`."""
         return TABLE_LAYOUT
 
+    @property
+    def as_decoded(self) -> bool:
+        """Whether columns are of the types that they are decoded to."""
+        return self.in_files and self.has_time
+
     def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
         """Make what builds the batches of one source."""
         versions = list(index.catalog)
-        return _TakenTable(self, {number: versions[number] for number in self.numbers[source]}, options)
+        numbers = {number: versions[number] for number in self.numbers[source]}
+        return _TakenTable(self, numbers, options)
 
 
 class _TakenTable(TableBuilder):
@@ -169,7 +183,9 @@ class _TakenTable(TableBuilder):
             fault = functools.partial(self._fault, rows, stretch)
             n_columns = len(self.table.columns)
             rows = with_years(rows, n_columns, fault, self.options.mode, self.table.reading.unrepresentable)
-        columns = [taken(column, has_time=self.product.has_time) for column in rows.columns]
+        columns = rows.columns
+        if not self.product.as_decoded:
+            columns = [taken(column, has_time=self.product.has_time) for column in columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.product.schema)
 
     def _fault(self, rows: pa.RecordBatch, stretch: Stretch, row: int, cell: Cell) -> pgdecode.DecodeError:
@@ -219,23 +235,25 @@ class RunFunction:
         require_version(self.version)
         known = {item.source: item for item in self.indexes}
         builders: dict[Any, Builder] = {}
-        run = None
+        run: DecodedRun | None = None
+        last_sent: pa.Scalar | None = None
         for sent, positions, payloads in self._pieces(batches):
             source = None if sent is None else sent.as_py()
             if source not in known:
                 raise RuntimeError(f"source {source!r} was not indexed: {NOT_THE_SAME}")
-            index = _index(known[source].index)
+            index = known[source].unpacked
             if source not in builders:
                 builders[source] = self.product.builder(source, index, self.options)
             for number, start, end in _stretches(index, positions):
-                if run is None or (run.source, run.number) != (source, number):
+                if run is None or run.number != number or run.source != source:
                     if run is not None:
-                        yield from self._given(run.finish(), run.sent)
-                    run = _Run(sent, number, known[source], builders[source], self.options)
+                        yield from self._given(run.finish(), last_sent)
+                    run = DecodedRun(number, known[source], [builders[source]], self.options)
+                last_sent = sent
                 piece = (positions.slice(start, end - start), payloads.slice(start, end - start))
                 yield from self._given(run.take(*piece), sent)
         if run is not None:
-            yield from self._given(run.finish(), run.sent)
+            yield from self._given(run.finish(), last_sent)
 
     def _pieces(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Scalar | None, pa.Array, pa.Array]]:
         """Cut batches into rows of one source each."""
@@ -250,9 +268,11 @@ class RunFunction:
                 yield encoded.values[number], positions.slice(start, end - start), payloads.slice(start, end - start)
                 start = end
 
-    def _given(self, batches: Iterator[pa.RecordBatch], source: pa.Scalar | None) -> Iterator[pa.RecordBatch]:
+    def _given(
+        self, batches: Iterator[tuple[int, pa.RecordBatch]], source: pa.Scalar | None
+    ) -> Iterator[pa.RecordBatch]:
         """Bring batches to the columns that Spark gets."""
-        for batch in batches:
+        for _, batch in batches:
             if self.format != "parquet":
                 yield self._as_text(batch)
                 continue
@@ -289,17 +309,17 @@ def _not_ascending(before: int, after: int) -> Exception:
     return RuntimeError(f"position {after} comes after {before}: {NOT_THE_SAME}")
 
 
-class _Run:
-    """A run that is being decoded, as many rows at a time as are worth it."""
+class DecodedRun:
+    """A run that is being decoded, as many rows at a time as are worth it, to batches of each of several builders.
 
-    def __init__(
-        self, sent: pa.Scalar | None, number: int, plain: PlainIndex, builder: Builder, options: Options
-    ) -> None:
-        self.sent = sent
+    Batches come with the number of their builder.
+    """
+
+    def __init__(self, number: int, plain: PlainIndex, builders: Sequence[Builder], options: Options) -> None:
         self.source = plain.source
         self.number = number
-        self.decoder = RunDecoder(_index(plain.index), number, options)
-        self.builder = builder
+        self.decoder = RunDecoder(plain.unpacked, number, options)
+        self.builders = builders
         self.drop_bad = options.mode == "DROPMALFORMED"
         self.n_expected = plain.counts[number]
         self.n_rows = 0
@@ -308,7 +328,7 @@ class _Run:
         self.n_waiting = 0
         self.n_bytes = 0
 
-    def take(self, positions: pa.Array, payloads: pa.Array) -> Iterator[pa.RecordBatch]:
+    def take(self, positions: pa.Array, payloads: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Take up the next rows; give what is decided when there are enough."""
         first = positions[0].as_py()
         if first <= self.last:
@@ -318,10 +338,10 @@ class _Run:
         self.pieces.append((positions, payloads))
         self.n_waiting += len(positions)
         self.n_bytes += payloads.nbytes
-        if self.n_waiting >= _ROWS or self.n_bytes >= _BYTES:
+        if self.n_waiting >= RUN_ROWS or self.n_bytes >= _BYTES:
             yield from self._decoded()
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
+    def finish(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Give the rest."""
         if self.n_rows != self.n_expected:
             run = self.decoder.run
@@ -332,31 +352,34 @@ class _Run:
         yield from self._decoded()
         yield from self._built(*self.decoder.finish())
 
-    def _decoded(self) -> Iterator[pa.RecordBatch]:
+    def _decoded(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         if self.pieces:
             positions, payloads = (pa.concat_arrays(column) for column in zip(*self.pieces, strict=True))
             self.pieces, self.n_waiting, self.n_bytes = [], 0, 0
             yield from self._built(*self.decoder.follow(payloads, positions))
 
-    def _built(self, follower: Follower, delivery: Delivery) -> Iterator[pa.RecordBatch]:
+    def _built(self, follower: Follower, delivery: Delivery) -> Iterator[tuple[int, pa.RecordBatch]]:
         source = Source(delivery.parts)
         for start, n in _cuts(delivery):
-            for batch in fitting_batches(self.builder, Stretch(follower, delivery, source, start, n)):
-                errors = batch.column(self.builder.error)
-                yield batch.filter(errors.is_null()) if self.drop_bad and errors.null_count < len(errors) else batch
+            stretch = Stretch(follower, delivery, source, start, n)
+            for number, builder in enumerate(self.builders):
+                for batch in fitting_batches(builder, stretch):
+                    errors = batch.column(builder.error)
+                    has_bad = errors.null_count < len(errors)
+                    yield number, batch.filter(errors.is_null()) if self.drop_bad and has_bad else batch
 
 
 def _cuts(delivery: Delivery) -> Iterator[tuple[int, int]]:
     """Cut a delivery into stretches, (start, length), whose payloads are of a bounded size."""
     n = delivery.found["rows"].size // 8
     if sum(part.nbytes for part in delivery.parts) <= _BYTES:
-        yield from ((start, min(_ROWS, n - start)) for start in range(0, n, _ROWS))
+        yield from ((start, min(RUN_ROWS, n - start)) for start in range(0, n, RUN_ROWS))
         return
     rows = pa.Array.from_buffers(pa.int64(), n, [None, delivery.found["rows"]])
     sizes = pa.concat_arrays([pc.binary_length(part).cast(pa.int64()) for part in delivery.parts]).fill_null(0)
     ends = values_of(pc.cumulative_sum(sizes.take(rows)))
     start = before = 0
     while start < n:
-        end = min(max(bisect_right(ends, before + _BYTES, start), start + 1), start + _ROWS, n)
+        end = min(max(bisect_right(ends, before + _BYTES, start), start + 1), start + RUN_ROWS, n)
         yield start, end - start
         start, before = end, ends[end - 1]

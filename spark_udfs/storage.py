@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -38,6 +39,11 @@ def as_location(uri: str) -> str:
     """Give the path that Spark escaped to a URI, or the URI if it is not of this machine."""
     parts = urlsplit(uri)
     return unquote(parts.path) if parts.scheme == "file" else uri
+
+
+def as_path(uri: str) -> Path:
+    """Give the path that `staged` gave as a URI; Hadoop escapes nothing in it."""
+    return Path(uri.removeprefix("file:"))
 
 
 @contextmanager

@@ -1,0 +1,148 @@
+"""Jobs through DataFrames: Spark reads and writes the files, on any store that it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from pgdecode.files import PathError, PayloadFile
+from pgdecode.ordered import OrderFault
+from pgdecode.render import fields_to_decode
+from pgdecode.schemas import envelope_schema
+from spark_udfs.asked import AskedChanges, AskedMessages
+from spark_udfs.dataframes import decoded, indexed_rows
+from spark_udfs.executor import FaultFinder, Options, PartitionFunction
+from spark_udfs.schemas import session_has_time, spark_schema
+from spark_udfs.session import pandas_not_minded
+from spark_udfs.storage import Location, as_location, as_pattern, change_suffix
+
+# To open a file is said to cost as much as a partition may hold, 2 TiB: each file is one partition, and none is cut.
+# Spark adds these up in 64 bits, enough for four million files.
+FILE_BY_FILE = {
+    "spark.sql.files.maxPartitionBytes": str(2**41),
+    "spark.sql.files.openCostInBytes": str(2**41),
+    "spark.sql.files.maxPartitionNum": str(2**31 - 1),
+}
+
+
+def read(
+    spark: SparkSession, source: Location, files: Sequence[PayloadFile] | None, payload: str, keep: Sequence[str]
+) -> DataFrame:
+    """Read what lies at a place; `files` is what was found there, where it is a path.
+
+    Raises
+    ------
+    PathError
+        If a column is missing or not binary.
+    """
+    if files is None:
+        found = spark.read.parquet(as_pattern(source))
+        _check_columns(found, source, payload, keep)
+        return found
+    reader = spark.read
+    # Told what to read, Spark does not fail on the types of other columns. What it has no name for, it may still read.
+    with suppress(TypeError):
+        others = (field for field in files[0].schema if field.name != payload)
+        reader = reader.schema(spark_schema(pa.schema([*others, pa.field(payload, pa.binary())])))
+    return reader.parquet(*(as_pattern(file.path) for file in files))
+
+
+def write_messages(found: DataFrame, payload: str, folder: str, asked: AskedMessages) -> None:
+    """Decode rows to messages."""
+    function = partition_function(payload, asked)
+    # Under names of their own, since mapInArrow trips over dots and backticks.
+    columns = dict.fromkeys((*asked.keep, payload))
+    rows = found.select(*(_column(name).alias(f"c{place}") for place, name in enumerate(columns)))
+    envelope = envelope_schema(function.fields)
+    if asked.format == "parquet":
+        fields = [*(found.schema[name] for name in function.keep), *spark_schema(envelope).fields]
+    elif asked.format == "csv":
+        fields = [StructField(name, StringType()) for name in (*function.keep, *envelope.names)]
+    else:
+        fields = [StructField("value", StringType())]
+    _write_as(_mapped(rows, function, fields), asked.format, folder)
+
+
+def partition_function(payload: str, asked: AskedMessages) -> PartitionFunction:
+    """Make of what was asked what the tasks do."""
+    keep = tuple(dict.fromkeys(asked.keep))
+    names = tuple(envelope_schema(asked.fields).names)
+    needed = names if asked.format == "parquet" else fields_to_decode(asked.fields)
+    drop_bad, mode = asked.mode == "DROPMALFORMED", asked.mode
+    if drop_bad:
+        needed, mode = tuple(dict.fromkeys((*needed, "error"))), "PERMISSIVE"
+    place = list(dict.fromkeys((*keep, payload))).index(payload)
+    fields = None if asked.fields is None else names
+    return PartitionFunction(Options(needed, asked.in_stream, mode), place, keep, fields, asked.format, drop_bad)
+
+
+def write_changes(
+    found: DataFrame, payload: str, position: str, folders: Mapping[str | None, str], asked: AskedChanges
+) -> None:
+    """Decode rows to changes and tables, each to its folder.
+
+    Raises
+    ------
+    OrderFault
+        If positions are null or negative.
+    KeyError
+        If nothing describes a table.
+    """
+    try:
+        rows = indexed_rows(found, _column(payload), _column(position), None, asked.catalog)
+    except ValueError as error:
+        raise OrderFault(str(error)) from error
+    products = asked.products(rows.indexes, session_has_time(found.sparkSession), in_files=False)
+    for name, product in zip(asked.names, products, strict=True):
+        made = decoded(rows, product, asked.options, asked.columns(product), asked.format)
+        _write_as(made, asked.format, folders[name])
+
+
+def first_fault(found: DataFrame, payload: str, asked: AskedMessages) -> str | None:
+    """Find the first bad row again and name it by file and place.
+
+    A second pass, only where one has failed: a task knows no more than a row's place in its batch, and to send each
+    row's file and place along would slow down every job.
+    """
+    rows = found.select(_column(payload).alias("data"), F.col("_metadata.file_path"), F.col("_metadata.row_index"))
+    options = partition_function(payload, asked).options
+    finder = FaultFinder(replace(options, fields=("error",), mode="PERMISSIVE"))
+    fields = [StructField("file", StringType()), StructField("row", LongType()), StructField("error", StringType())]
+    fault = _mapped(rows, finder, fields).first()
+    return f"{as_location(fault['file'])}: row {fault['row']}: {fault['error']}" if fault else None
+
+
+def _check_columns(found: DataFrame, source: Location, payload: str, keep: Sequence[str]) -> None:
+    types = {field.name: field.dataType for field in found.schema.fields}
+    for name in (payload, *keep):
+        if name not in types:
+            raise PathError(f"{source}: no column {name!r}; columns: {', '.join(types)}")
+    if not isinstance(types[payload], BinaryType):
+        raise PathError(f"{source}: column {payload!r} is {types[payload].simpleString()}, not binary")
+
+
+def _column(name: str) -> Column:
+    return F.col("`{}`".format(name.replace("`", "``")))
+
+
+def _mapped(rows: DataFrame, function: PartitionFunction | FaultFinder, fields: list[StructField]) -> DataFrame:
+    with pandas_not_minded():
+        return rows.mapInArrow(function, StructType(fields))
+
+
+def _write_as(rows: DataFrame, format: str, target: str) -> None:
+    """Write rows that have the columns of a format."""
+    if format == "parquet":
+        rows.write.parquet(target)
+    elif format == "csv":
+        # Quotes are doubled and blanks kept, as other readers expect.
+        rows.write.csv(target, header=True, escape='"', ignoreLeadingWhiteSpace=False, ignoreTrailingWhiteSpace=False)
+    else:
+        rows.write.text(target)
+        change_suffix(rows.sparkSession, target, ".txt", ".jsonl")
