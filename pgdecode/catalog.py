@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.decode import MessageDecoder, decode
-from pgdecode.errors import RepeatedColumn, TooManyRelations
+from pgdecode.errors import RepeatedColumn, TooManyRelations, listed
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.limits import Limits
 from pgdecode.messages import (
@@ -152,7 +152,7 @@ class RelationCatalog:
         """
         found = self._by_id if isinstance(relation, int) else self._by_name
         if relation not in found:
-            raise KeyError(f"no relation {relation!r} in the catalog, which has {', '.join(self.names) or 'none'}")
+            raise KeyError(f"no relation {relation!r} in the catalog, which has {listed(self.names)}")
         return tuple(found[relation])  # type: ignore[index]
 
     def at(self, relation: int | str, position: int | None = None, xid: int | None = None) -> RelationVersion | None:
@@ -394,7 +394,7 @@ def version_from_plain(plain: Mapping[str, Any]) -> RelationVersion:
             None if visible_from is None else whole_number(visible_from, 0, MAX_POSITION),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no relation in JSON: {error!r}") from error
+        raise ValueError(f"no relation in JSON: {type(error).__name__}") from None
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pgdecode._maps import MAP, NAMES, Maps, TextLayout
 from pgdecode._source import Source
 from pgdecode.catalog import CatalogBuilder, RelationCatalog, RelationVersion
 from pgdecode.deliveries import TIMESTAMP, Stretch, texts, unless_negative, values_of
-from pgdecode.errors import BatchTooLarge, DecodeError
+from pgdecode.errors import BatchTooLarge, DecodeError, listed
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.ledger import Delivery, Ledger, Options
 from pgdecode.limits import Limits
@@ -285,8 +285,8 @@ class ChangeDecoder:
         versions = ledger.catalog.versions
         numbers = versions_of(versions, relation, everything=everything or self._options.include_uncommitted)
         if not numbers:
-            names = ", ".join(RelationCatalog(versions).names)
-            raise KeyError(f"no message has described {relation!r}; there are {names or 'none'}")
+            names = listed(RelationCatalog(versions).names)
+            raise KeyError(f"no message has described {relation!r}; there are {names}")
         found = tuple(numbers.values())
         if self._tables.get(relation, (None, ()))[1] != found:
             self._tables[relation] = (Table(found, self._reading), found)

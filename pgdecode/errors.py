@@ -6,7 +6,23 @@ code. Texts name places and sizes, never the bytes of a payload: Spark copies th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
+
+MOST_SHOWN = 20  # names in one text
+LONGEST_SHOWN = 64  # characters of one
+
+
+def shown(name: str) -> str:
+    """Quote a name for an error's text, in one line and cut: it may come from a hostile payload."""
+    return repr(name if len(name) <= LONGEST_SHOWN else f"{name[: LONGEST_SHOWN - 1]}…")
+
+
+def listed(names: Iterable[str]) -> str:
+    """List names for an error's text, unquoted and not too many; "none" without any."""
+    found = list(names)
+    more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    return ", ".join(shown(name)[1:-1] for name in found[:MOST_SHOWN]) + more or "none"
 
 
 class DecodeError(ValueError):

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pgdecode.catalog import RelationCatalog
 from pgdecode.changes import ChangeDecoder
-from pgdecode.errors import DecodeError
+from pgdecode.errors import DecodeError, listed
 from pgdecode.files import FileFault, PathError
 from pgdecode.ordered import OrderedBatch, OrderedFiles
 from pgdecode.readings import Reading
@@ -103,7 +103,7 @@ class FileChanges:
             try:
                 schemas[name] = self.decoder.table_schema(name)
             except KeyError:
-                known = ", ".join(self.decoder.catalog.names) or "none"
+                known = listed(self.decoder.catalog.names)
                 raise PathError(f"--table {name}: no message describes this table; there are {known}") from None
             except ValueError as error:
                 raise PathError(f"--table {name}: {error}") from error

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from pgdecode.errors import MOST_SHOWN, shown
 from pgdecode.messages import Column, Type
 from pgdecode.overrides import Overrides
 from pgdecode.pgtypes import FIRST_USER_OID, NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, is_partial
@@ -94,7 +95,8 @@ def row_schema(
     names = [column.name for column in relation.columns]
     taken = set(names) & set(META_COLUMNS)
     if taken or len(set(names)) != len(names):
-        raise ValueError(f"relation {relation.relation_id} has columns that cannot stand side by side: {names}")
+        some = ", ".join(map(shown, names[:MOST_SHOWN]))
+        raise ValueError(f"relation {relation.relation_id} has columns that cannot stand side by side: [{some}]")
     known = {message.type_id: message for message in type_messages}
     fields = []
     usual = decodings(relation, types, known.values(), columns=columns)

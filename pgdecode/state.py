@@ -70,7 +70,7 @@ def state_from_plain(
     if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
         raise ValueError(f"state is what {FORMAT}.state gave, which this is not")
     if plain.get("version") != FORMAT_VERSION:
-        raise ValueError(f"state of version {plain.get('version')!r}, this pgdecode reads {FORMAT_VERSION}")
+        raise ValueError(f"state of another version than {FORMAT_VERSION}, which this pgdecode reads")
     try:
         streamed = [_transaction_from_plain(item, spill) for item in plain["streamed"]]
         prepared = [_transaction_from_plain(item, spill) for item in plain["prepared"]]
@@ -85,7 +85,9 @@ def state_from_plain(
             catalog=_catalog_from_plain(plain["catalog"], versions),
         )
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise ValueError(f"state of {FORMAT} is not whole: {error!r}") from error
+        # Only what this package words itself says nothing of what the state holds.
+        wrong = str(error) if type(error) is ValueError else type(error).__name__
+        raise ValueError(f"state of {FORMAT} is not whole: {wrong}") from None
     _check(ledger)
     return ledger
 

@@ -10,6 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pgdecode import RelationCatalog
 from pgdecode.batches import MODES
+from pgdecode.errors import listed
 from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from pgdecode.tables import versions_of
@@ -218,7 +219,7 @@ def product_of(
     versions = [list(item.index.catalog)[number] for item in indexes for number in numbers[item.source]]
     if not versions:
         names = dict.fromkeys(name for item in indexes for name in item.index.catalog.names)
-        raise KeyError(f"no message has described {relation!r}; there are {', '.join(names) or 'none'}")
+        raise KeyError(f"no message has described {relation!r}; there are {listed(names)}")
     return TableChanges(tuple(versions), numbers, reading, passes, has_time)
 
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 import pgdecode
 from pgdecode import DecodeError, Relation, Unrepresentable
+from pgdecode.errors import shown
 from spark_udfs.leaves import with_leaves
 
 # Days of 0001-01-01 and 9999-12-31 since 1970-01-01.
@@ -129,8 +130,8 @@ def year_fault(
 ) -> Unrepresentable:
     """Make the error of a cell, which is numbered as the relation's columns are."""
     return Unrepresentable(
-        f"column {relation.columns[cell.column].name!r} is outside the years 1 to 9999, which Spark cannot collect "
-        '(years="any" lets it pass)',
+        f"column {shown(relation.columns[cell.column].name)} is outside the years 1 to 9999, which Spark cannot "
+        'collect (years="any" lets it pass)',
         row=row,
         offset=_offset(payload, streamed, cell),
         tag=payload[:1].decode(),

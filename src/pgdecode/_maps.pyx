@@ -41,6 +41,7 @@ from pgdecode._walk cimport Envelope, Rules, Walk, rules_of, walk_message
 
 import pyarrow as pa
 
+from pgdecode.errors import shown
 from pgdecode.limits import FREE_EXPANSION
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -236,7 +237,7 @@ cdef class Maps:
         names = (<TextLayout>self.layouts[versions[fault.row]]).names
         if not 0 <= fault.column < len(names):
             return error_of(fault, labels, True)
-        error = error_of(fault, (*PLAN.labels, f"column {names[fault.column]!r}"), True)
+        error = error_of(fault, (*PLAN.labels, f"column {shown(names[fault.column])}"), True)
         error.column = names[fault.column]
         return error
 

@@ -53,6 +53,7 @@ from pgdecode._source cimport Source
 
 import pyarrow as pa
 
+from pgdecode.errors import shown
 from pgdecode.limits import FREE_EXPANSION
 
 UNCHANGED = pa.list_(pa.string())
@@ -175,7 +176,7 @@ cdef class Rows:
             fault.code = code
             fault.label = fault.column = fault.relation = -1
             raise error_of(&fault, (), True)
-        labels = PLAN.labels + tuple(f"column {name!r}" for name in self.names)
+        labels = PLAN.labels + tuple([f"column {shown(name)}" for name in self.names])
         if code != OK:
             raise self.named(error_of(&self.faults.items[self.faults.n - 1], labels, True))
         told = {}
