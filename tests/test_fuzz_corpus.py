@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fuzz import checks, corpus, inputs
+from fuzz.__main__ import main as fuzz_main
 from fuzz.targets import LONGEST
 
 # The native targets are for the sanitizers; what they check of the C core is checked of its callers here.
@@ -58,3 +59,13 @@ def test_the_native_targets_have_the_numbers_of_inputs() -> None:
     source = (Path(__file__).parent / "fuzz" / "scans.pyx").read_text()
     assert f"MAX_ROWS = {inputs.MAX_ROWS} " in source
     assert f"NULL_LENGTH = 0x{inputs.NULL:04X} " in source
+
+
+def test_the_fuzzer_says_what_has_to_be_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("sys.argv", ["fuzz", "run"])
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert fuzz_main() == 3
+    assert capsys.readouterr().err.startswith("the fuzzer cannot be built: there is no clang; on Debian 12: apt-get")

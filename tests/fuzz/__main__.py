@@ -18,6 +18,9 @@ import sys
 from fuzz import build, planted, running
 from fuzz.targets import LONGEST
 
+# Exit status where something has to be installed first; 1 is a finding.
+LACKING = 3
+
 
 def fuzz_all(targets: list[str], seconds: int) -> int:
     """Fuzz targets one after the other; how many went wrong."""
@@ -54,8 +57,8 @@ def main() -> int:
     try:
         build.build()
     except build.Lacking as lacking:
-        print(f"the fuzzer is not built: {lacking}", file=sys.stderr)
-        return 2
+        print(f"the fuzzer cannot be built: {lacking}", file=sys.stderr)
+        return LACKING
     if options.command == "repeat":
         done = running.call(options.target, options.file)
         print(done.stdout)

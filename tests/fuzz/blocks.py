@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -50,6 +51,17 @@ def _chunk(payload: bytes, layout: str) -> pa.Array:
         return pa.Array.from_buffers(TYPES[layout], 1, [None, exact(view + payload.ljust(INLINE, b"\0"))])
     # The size, the first bytes, the number of the data buffer and the place in it.
     return pa.Array.from_buffers(TYPES[layout], 1, [None, exact(view + payload[:4] + bytes(8)), exact(payload)])
+
+
+def whole(payloads: Sequence[bytes | None], layout: str) -> pa.Array:
+    """Payloads as one Arrow array, binary or large_binary, of which each buffer is a block."""
+    width = 4 if layout == "binary" else 8
+    ends = [0, *accumulate(len(item or b"") for item in payloads)]
+    offsets = b"".join(end.to_bytes(width, "little") for end in ends)
+    bits = sum(1 << row for row, item in enumerate(payloads) if item is not None)
+    validity = exact(bits.to_bytes((len(payloads) + 7) // 8, "little"))
+    buffers = [validity, exact(offsets), exact(b"".join(item or b"" for item in payloads))]
+    return pa.Array.from_buffers(TYPES[layout], len(payloads), buffers)
 
 
 def column(payloads: Sequence[bytes | None], layout: str) -> pa.ChunkedArray:

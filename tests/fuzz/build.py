@@ -33,13 +33,17 @@ class Lacking(Exception):
 
 def check_tools() -> None:
     """Say what the build needs and the machine has not."""
+    if sys.platform != "linux":
+        raise Lacking("it is written for Linux's linker and loader")
     if shutil.which("clang") is None:
-        raise Lacking("there is no clang; on Debian and Ubuntu: apt-get install clang")
+        raise Lacking("there is no clang; on Debian 12: apt-get install clang libclang-rt-14-dev")
     probe = ["clang", "-x", "c", "-", "-fsanitize=fuzzer,address,undefined", "-o", os.devnull]
     program = "int LLVMFuzzerTestOneInput(const char *data, unsigned long size) { return 0; }"
     done = subprocess.run(probe, input=program, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Lacking(f"clang lacks libFuzzer or the sanitizers (libfuzzer-14-dev, libclang-rt-14-dev):\n{done.stderr}")
+        raise Lacking(
+            f"clang lacks libFuzzer or the sanitizers; on Debian 12: apt-get install libclang-rt-14-dev\n{done.stderr}"
+        )
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.exists():
         raise Lacking(f"there is no {header}; on Debian and Ubuntu: apt-get install python3-dev")
@@ -98,7 +102,18 @@ def build_targets() -> None:
     if not _is_newer(driver, HERE / "driver.c"):
         run(
             *("clang", "-O1", "-g1", "-fsanitize=fuzzer", *SANITIZE, "-rdynamic", *include_flags(), HERE / "driver.c"),
-            *("-L", folder, f"-Wl,-rpath,{folder}", library, "-ldl", "-lm", "-o", driver),
+            *(
+                "-L",
+                folder,
+                "-L",
+                sysconfig.get_config_var("LIBPL"),
+                f"-Wl,-rpath,{folder}",
+                library,
+                "-ldl",
+                "-lm",
+                "-o",
+                driver,
+            ),
         )
     for name in LONGEST:
         link = BUILD / name

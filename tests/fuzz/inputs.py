@@ -2,9 +2,10 @@
 
 walk      options, payload
 scan      options, 4 bytes of wanted fields, payloads
+batch     the same
 text      2 bytes of variant, value
 binary    the same
-rows      options, relation, payloads
+rows      options, a byte that chooses the relation, payloads
 changes   options, a byte of how the payloads are cut into batches, payloads
 
 Payloads are each a 2-byte length and as many bytes, or as are left; 0xFFFF is a null. The native targets read inputs
@@ -25,6 +26,8 @@ LAYOUTS = ("spans", "binary", "large_binary", "binary_view")
 LAYOUT_SHIFT = 2
 STRICT = 0x10
 TIGHT = 0x20
+# Of a batch: the payloads are one Arrow array, not each a chunk of its own.
+JOINED = 0x40
 TIGHT_LIMITS = {"max_payload_bytes": 64, "max_columns": 3, "max_name_bytes": 5, "max_value_bytes": 8}
 
 
