@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pgdecode._maps import MAP, NAMES, Maps, TextLayout
 from pgdecode._source import Source
@@ -183,8 +183,8 @@ class ChangeDecoder:
             For a bad payload, with `row` and `offset`; `TransactionDesync` and `StreamDesync` where a message is
             missing, `UnknownRelation` where a relation has not been described.
         """
-        batches = list(self.decode_batches(payloads, position))
-        return _joined(batches, CHANGES)
+        with self._all_or_nothing():
+            return _joined(list(self.decode_batches(payloads, position)), CHANGES)
 
     def decode_batches(self, payloads: Any, position: Any = None, *, max_rows: int = 65536) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `decode` does, in batches of at most so many changes.
@@ -219,8 +219,9 @@ class ChangeDecoder:
         KeyError
             If no payload so far has described the table.
         """
-        batches = list(self.table_batches(payloads, relation, position))
-        return _joined(batches, self.table_schema(relation))
+        with self._all_or_nothing():
+            batches = list(self.table_batches(payloads, relation, position))
+            return _joined(batches, self.table_schema(relation))
 
     def table_schema(self, relation: str | int) -> pa.Schema:
         """Give the columns that `table` gives of a table, by the relations met so far.
@@ -259,15 +260,22 @@ class ChangeDecoder:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
         deliveries, ledger = self._follow(payloads, position)
         made = builders(ledger)
-        before, given = self._ledger, self._given
-        self._go_on(ledger)
-        try:
+        with self._all_or_nothing():
+            self._go_on(ledger)
             yield from self._built(deliveries, made, max_rows)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Stand where the decoder stood before, if something is raised."""
+        before, given = self._ledger, self._given
+        try:
+            yield
         except Exception:
-            self._ledger, self._given, self._spent = before, given, set()
-            # The numbers of versions that are taken back will be those of others.
-            n_versions = len(before.catalog.versions)
-            self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
+            if self._ledger is not before:
+                self._ledger, self._given, self._spent = before, given, set()
+                # The numbers of versions that are taken back will be those of others.
+                n_versions = len(before.catalog.versions)
+                self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
             raise
 
     def _go_on(self, ledger: Ledger) -> None:
@@ -410,7 +418,7 @@ class ChangeBuilder:
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
         """Build the changes of a stretch."""
-        wanted = [index for index in pc.unique(stretch.versions).to_pylist() if index >= 0]
+        wanted = [version for version, _ in stretch.by_version(len(self.versions))]
         layouts: list[TextLayout | None] = [None] * (max(wanted, default=-1) + 1)
         for index in wanted:
             layouts[index] = self._layout(index)

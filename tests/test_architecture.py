@@ -31,7 +31,7 @@ ORDER = [
     {"_walk"},
     {"_streams"},
     {"_notes"},
-    {"_scan", "_message", "_rows", "_maps", "_outline"},
+    {"_scan", "_message", "_rows", "_maps", "_outline", "_integers"},
     {"inputs"},
     {"decode", "rows"},
     {"catalog"},

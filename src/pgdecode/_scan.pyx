@@ -222,6 +222,8 @@ cdef class Scan:
         if self.walk.hopeful and self.is_doubted(code):
             return None
         if code != OK:
+            # Where there was no room to keep a row's fault, that is what `fault` still says.
+            self.fault.code = code
             raise error_of(&self.fault, PLAN.labels, True)
         self.write_errors()
         found = {}
