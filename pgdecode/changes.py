@@ -15,12 +15,14 @@ import pyarrow as pa
 from pgdecode._maps import MAP, NAMES, Maps, TextLayout
 from pgdecode._source import Source
 from pgdecode.catalog import CatalogBuilder, RelationCatalog, RelationVersion
-from pgdecode.deliveries import TIMESTAMP, Stretch, texts, unless_negative, values_of
+from pgdecode.deliveries import TIMESTAMP, Stretch, unless_negative, values_of
 from pgdecode.errors import BatchTooLarge, DecodeError
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.ledger import Delivery, Ledger, Options
 from pgdecode.limits import Limits
+from pgdecode.parallel import Exclusive
 from pgdecode.readings import Reading
+from pgdecode.rows import texts
 from pgdecode.spill import paths_of, spill
 from pgdecode.state import spent_from_plain, state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder, versions_of
@@ -90,7 +92,8 @@ class ChangeDecoder:
 
     Notes
     -----
-    Not for several threads at once. After an exception the decoder stands where it stood before the call.
+    One thread at a time may use it: for another meanwhile it is a RuntimeError. After an exception the decoder stands
+    where it stood before the call.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class ChangeDecoder:
         self._layouts: dict[int, TextLayout] = {}
         self._tables: dict[str | int, tuple[Table, tuple[RelationVersion, ...]]] = {}
         self._max_held_bytes = max_held_bytes
+        self._alone = Exclusive()
         # Files whose transactions are over.
         self._spent = spent_from_plain(state, self._spill)
 
@@ -151,6 +155,7 @@ class ChangeDecoder:
         has met: a table has all its columns, in their final types, from the first batch on. This one is then done with.
         """
         other = copy(self)
+        other._alone = Exclusive()
         other._start = self._start.copy()
         other._start.catalog.foresee(self._ledger.catalog.versions)
         other._ledger = other._start.copy()
@@ -183,7 +188,7 @@ class ChangeDecoder:
             For a bad payload, with `row` and `offset`; `TransactionDesync` and `StreamDesync` where a message is
             missing, `UnknownRelation` where a relation has not been described.
         """
-        with self._all_or_nothing():
+        with self._alone, self._all_or_nothing():
             return _joined(list(self.decode_batches(payloads, position)), CHANGES)
 
     def decode_batches(self, payloads: Any, position: Any = None, *, max_rows: int = 65536) -> Iterator[pa.RecordBatch]:
@@ -219,7 +224,7 @@ class ChangeDecoder:
         KeyError
             If no payload so far has described the table.
         """
-        with self._all_or_nothing():
+        with self._alone, self._all_or_nothing():
             batches = list(self.table_batches(payloads, relation, position))
             return _joined(batches, self.table_schema(relation))
 
@@ -258,16 +263,25 @@ class ChangeDecoder:
         """Decode payloads by each of several builders; each batch with the number of its builder."""
         if max_rows < 1:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
-        deliveries, ledger = self._follow(payloads, position)
-        made = builders(ledger)
-        with self._all_or_nothing():
+        with self._alone:
+            deliveries, ledger = self._follow(payloads, position)
+            made = builders(ledger)
+            before, given = self._ledger, self._given
             self._go_on(ledger)
-            yield from self._built(deliveries, made, max_rows)
+        with self._all_or_nothing(before, given):
+            found = self._built(deliveries, made, max_rows)
+            while True:
+                with self._alone:
+                    batch = next(found, None)
+                if batch is None:
+                    return
+                yield batch
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Stand where the decoder stood before, if something is raised."""
-        before, given = self._ledger, self._given
+    def _all_or_nothing(self, before: Ledger | None = None, given: RelationCatalog | None = None) -> Iterator[None]:
+        """Stand where the decoder stands, or stood before, if something is raised."""
+        if before is None:
+            before, given = self._ledger, self._given
         try:
             yield
         except Exception:
@@ -302,8 +316,9 @@ class ChangeDecoder:
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""
-        _, ledger = self._follow(payloads, position)
-        self._go_on(ledger)
+        with self._alone:
+            _, ledger = self._follow(payloads, position)
+            self._go_on(ledger)
 
     def undecided(self, relation: str | int | None = None) -> pa.RecordBatch:
         """Build the changes that wait for the outcome of their transaction, as `decode` does; `committed` is null.

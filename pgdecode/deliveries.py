@@ -146,13 +146,6 @@ def values_of(array: pa.Array) -> memoryview:
     return view if width == 1 else view.cast("i") if width == 4 else view.cast("q")
 
 
-def texts(told: dict[int, str], n: int) -> pa.Array:
-    """Make an error column of n rows."""
-    if not told:
-        return pa.nulls(n, pa.string())
-    return pa.array([told.get(place) for place in range(n)], pa.string())
-
-
 def _is_negative(values: pa.Array) -> pa.Array:
     # Given a Python number, Arrow raises TypeError where there is no memory to make a scalar of it.
     return pc.less(values, pa.scalar(0, values.type))

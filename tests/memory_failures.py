@@ -16,15 +16,15 @@ import ctypes
 import gc
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import captures
 import pyarrow as pa
+from pieces import broken, tables
 from slot import Slot
 
 import pgdecode
-from pgdecode.catalog import RelationVersion
 
 FOREVER = 1 << 60
 ALLOCATOR = ctypes.CDLL(None)
@@ -115,28 +115,8 @@ def check_objects(case: Case) -> int:
 # -- cases -----------------------------------------------------------------------------------------------------------
 
 
-def broken(payloads: Iterable[bytes]) -> list[bytes | None]:
-    """Payloads with a null, an empty one and several cut ones among them."""
-    found: list[bytes | None] = list(payloads)
-    found[1] = None
-    found[2] = b""
-    found[5::7] = [payload and payload[:-1] for payload in found[5::7]]
-    return found
-
-
 def envelope(payloads: Any, **options: Any) -> Case:
     return lambda: lambda: pgdecode.decode_messages(payloads, **options)
-
-
-def tables(name: str) -> list[tuple[RelationVersion, list[bytes]]]:
-    """Each relation of a capture with the payloads of its rows, where all of them are of one version."""
-    capture = captures.capture(name)
-    catalog = pgdecode.RelationCatalog.from_messages(capture.column)
-    by_relation: dict[int, list[bytes]] = {}
-    for payload, row in zip(capture.payloads, capture.rows, strict=True):
-        if row["kind"] in ("insert", "update", "delete"):
-            by_relation.setdefault(row["relation_id"], []).append(payload)
-    return [(version, by_relation.get(version.relation_id, [])) for version in catalog]
 
 
 def typed(name: str, **options: Any) -> Case:

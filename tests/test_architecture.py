@@ -32,7 +32,7 @@ ORDER = [
     {"_streams"},
     {"_notes"},
     {"_scan", "_message", "_rows", "_maps", "_outline", "_integers"},
-    {"inputs"},
+    {"inputs", "parallel"},
     {"decode", "rows"},
     {"catalog"},
     {"readings"},

@@ -1,5 +1,6 @@
 """Pass 1: payloads to envelope columns, in one call without the GIL. Never looks inside a value."""
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
@@ -210,6 +211,18 @@ cdef class Scan:
         if code != OK:
             raise MemoryError()
         return 0
+
+    @property
+    def has_delimiter(self):
+        """Whether a run that hoped for no stream has come by a well-formed delimiter."""
+        return self.walk.has_delimiter
+
+    @property
+    def judged(self):
+        """The verdicts of `judge`, a byte a row, which it takes as `in_stream`; None where it has made none."""
+        if self.verdicts == NULL:
+            return None
+        return PyBytes_FromStringAndSize(<const char *>self.verdicts, self.source.n_rows)
 
     def run(self):
         """Decode all rows; returns {column name: tuple of buffers}, columns that no row fills left out.
