@@ -296,7 +296,8 @@ class ChangeDecoder:
         """Stand where a ledger stands, and clear away what nobody can ask for any more."""
         for path in self._spent:
             path.unlink(missing_ok=True)
-        self._spent = paths_of(self._ledger) - paths_of(ledger)
+        # Without files there is none to look for in transactions, of which there may be many.
+        self._spent = set() if self._spill is None else paths_of(self._ledger) - paths_of(ledger)
         self._given = None if ledger.begun or len(ledger.catalog.versions) else self._given
         self._ledger = ledger
 

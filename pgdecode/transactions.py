@@ -241,7 +241,7 @@ class Follower:
     def _pause(self) -> None:
         """Give the changes listed since the last boundary to the transaction that is open."""
         ledger = self.ledger
-        current = ledger.open if ledger.stream is None else ledger.streamed[ledger.stream]
+        current = ledger.own_open() if ledger.stream is None else ledger.own_streamed(ledger.stream)
         if current is not None and self.since < self.outline.n:
             current.ranges.append((self.since, self.outline.n))
             current.n_changes += self.outline.n - self.since
@@ -400,7 +400,7 @@ class Follower:
             # A transaction of which nothing was streamed.
             return
         if subxid != xid:
-            self._abort_part(row, transaction, subxid)
+            self._abort_part(row, self.ledger.own_streamed(xid), subxid)
             return
         del self.ledger.streamed[xid]
         self.ledger.catalog.drop(xid)
@@ -438,6 +438,7 @@ class Follower:
             self._prepare(row, transaction)
 
     def _prepare(self, row: int, transaction: Transaction) -> None:
+        transaction = transaction.copy()
         transaction.gid = self._value("gid", row)
         replaced = self.ledger.prepared.pop(transaction.gid, None)
         if replaced is not None:

@@ -116,7 +116,7 @@ def outcome(decode: Callable[..., pa.RecordBatch], *arguments: Any, **options: A
 
 
 @pytest.mark.usefixtures("small_ranges")
-@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("threads", [3])
 @pytest.mark.parametrize(
     "options",
     [
