@@ -8,6 +8,8 @@ SINK_TYPES: dict[str, int]
 NAMES: tuple[str, ...]
 
 class Scan:
+    has_delimiter: bool
+    judged: bytes | None
     def __init__(
         self,
         source: Source,

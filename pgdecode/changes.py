@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -10,17 +11,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pgdecode._maps import MAP, NAMES, Maps, TextLayout
 from pgdecode._source import Source
 from pgdecode.catalog import CatalogBuilder, RelationCatalog, RelationVersion
-from pgdecode.deliveries import TIMESTAMP, Stretch, texts, unless_negative, values_of
+from pgdecode.deliveries import TIMESTAMP, Stretch, unless_negative, values_of
 from pgdecode.errors import BatchTooLarge, DecodeError, listed
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.ledger import Delivery, Ledger, Options
 from pgdecode.limits import Limits
+from pgdecode.parallel import Exclusive
 from pgdecode.readings import Reading
+from pgdecode.rows import texts
 from pgdecode.spill import paths_of, spill
 from pgdecode.state import spent_from_plain, state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder, versions_of
@@ -90,7 +92,8 @@ class ChangeDecoder:
 
     Notes
     -----
-    Not for several threads at once. After an exception the decoder stands where it stood before the call.
+    One thread at a time may use it: for another meanwhile it is a RuntimeError. After an exception the decoder stands
+    where it stood before the call.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class ChangeDecoder:
         self._layouts: dict[int, TextLayout] = {}
         self._tables: dict[str | int, tuple[Table, tuple[RelationVersion, ...]]] = {}
         self._max_held_bytes = max_held_bytes
+        self._alone = Exclusive()
         # Files whose transactions are over.
         self._spent = spent_from_plain(state, self._spill)
 
@@ -151,6 +155,7 @@ class ChangeDecoder:
         has met: a table has all its columns, in their final types, from the first batch on. This one is then done with.
         """
         other = copy(self)
+        other._alone = Exclusive()
         other._start = self._start.copy()
         other._start.catalog.foresee(self._ledger.catalog.versions)
         other._ledger = other._start.copy()
@@ -183,8 +188,8 @@ class ChangeDecoder:
             For a bad payload, with `row` and `offset`; `TransactionDesync` and `StreamDesync` where a message is
             missing, `UnknownRelation` where a relation has not been described.
         """
-        batches = list(self.decode_batches(payloads, position))
-        return _joined(batches, CHANGES)
+        with self._alone, self._all_or_nothing():
+            return _joined(list(self.decode_batches(payloads, position)), CHANGES)
 
     def decode_batches(self, payloads: Any, position: Any = None, *, max_rows: int = 65536) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `decode` does, in batches of at most so many changes.
@@ -219,8 +224,9 @@ class ChangeDecoder:
         KeyError
             If no payload so far has described the table.
         """
-        batches = list(self.table_batches(payloads, relation, position))
-        return _joined(batches, self.table_schema(relation))
+        with self._alone, self._all_or_nothing():
+            batches = list(self.table_batches(payloads, relation, position))
+            return _joined(batches, self.table_schema(relation))
 
     def table_schema(self, relation: str | int) -> pa.Schema:
         """Give the columns that `table` gives of a table, by the relations met so far.
@@ -257,24 +263,41 @@ class ChangeDecoder:
         """Decode payloads by each of several builders; each batch with the number of its builder."""
         if max_rows < 1:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
-        deliveries, ledger = self._follow(payloads, position)
-        made = builders(ledger)
-        before, given = self._ledger, self._given
-        self._go_on(ledger)
+        with self._alone:
+            deliveries, ledger = self._follow(payloads, position)
+            made = builders(ledger)
+            before, given = self._ledger, self._given
+            self._go_on(ledger)
+        with self._all_or_nothing(before, given):
+            found = self._built(deliveries, made, max_rows)
+            while True:
+                with self._alone:
+                    batch = next(found, None)
+                if batch is None:
+                    return
+                yield batch
+
+    @contextmanager
+    def _all_or_nothing(self, before: Ledger | None = None, given: RelationCatalog | None = None) -> Iterator[None]:
+        """Stand where the decoder stands, or stood before, if something is raised."""
+        if before is None:
+            before, given = self._ledger, self._given
         try:
-            yield from self._built(deliveries, made, max_rows)
+            yield
         except Exception:
-            self._ledger, self._given, self._spent = before, given, set()
-            # The numbers of versions that are taken back will be those of others.
-            n_versions = len(before.catalog.versions)
-            self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
+            if self._ledger is not before:
+                self._ledger, self._given, self._spent = before, given, set()
+                # The numbers of versions that are taken back will be those of others.
+                n_versions = len(before.catalog.versions)
+                self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
             raise
 
     def _go_on(self, ledger: Ledger) -> None:
         """Stand where a ledger stands, and clear away what nobody can ask for any more."""
         for path in self._spent:
             path.unlink(missing_ok=True)
-        self._spent = paths_of(self._ledger) - paths_of(ledger)
+        # Without files there is none to look for in transactions, of which there may be many.
+        self._spent = set() if self._spill is None else paths_of(self._ledger) - paths_of(ledger)
         self._given = None if ledger.begun or len(ledger.catalog.versions) else self._given
         self._ledger = ledger
 
@@ -294,8 +317,9 @@ class ChangeDecoder:
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Take payloads up and give nothing back: for their relations and the state after them."""
-        _, ledger = self._follow(payloads, position)
-        self._go_on(ledger)
+        with self._alone:
+            _, ledger = self._follow(payloads, position)
+            self._go_on(ledger)
 
     def undecided(self, relation: str | int | None = None) -> pa.RecordBatch:
         """Build the changes that wait for the outcome of their transaction, as `decode` does; `committed` is null.
@@ -410,7 +434,7 @@ class ChangeBuilder:
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
         """Build the changes of a stretch."""
-        wanted = [index for index in pc.unique(stretch.versions).to_pylist() if index >= 0]
+        wanted = [version for version, _ in stretch.by_version(len(self.versions))]
         layouts: list[TextLayout | None] = [None] * (max(wanted, default=-1) + 1)
         for index in wanted:
             layouts[index] = self._layout(index)

@@ -10,9 +10,11 @@ import pyarrow as pa
 from pgdecode._message import decode_one
 from pgdecode._scan import Scan
 from pgdecode._source import Source
+from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import Limits
 from pgdecode.messages import Message
+from pgdecode.parallel import Exclusive, check_threads, in_threads, joined, ranges_of, sliced
 from pgdecode.schemas import COLUMN_TYPE, envelope_schema
 
 _LIMITS = Limits()
@@ -60,6 +62,7 @@ def decode_messages(
     mode: str = "FAILFAST",
     limits: Limits = _LIMITS,
     strict_flags: bool = True,
+    threads: int = 1,
 ) -> pa.RecordBatch:
     """Decode a column of payloads into the envelope, one row per payload.
 
@@ -85,6 +88,9 @@ or __arrow_c_stream__ of such; or a sequence of bytes
         Sizes past which a payload is refused.
     strict_flags : bool
         Refuse flag bits that no server defines today.
+    threads : int
+        How many threads may work on it, where the rows are many. The result is the same; it is made in parts and
+        joined, which takes twice the memory for a moment.
 
     Returns
     -------
@@ -100,7 +106,9 @@ or __arrow_c_stream__ of such; or a sequence of bytes
     TypeError, ValueError
         For payloads that are not binary and for options that do not exist.
     """
-    decoder = MessageDecoder(in_stream=in_stream, fields=fields, mode=mode, limits=limits, strict_flags=strict_flags)
+    decoder = MessageDecoder(
+        in_stream=in_stream, fields=fields, mode=mode, limits=limits, strict_flags=strict_flags, threads=threads
+    )
     return decoder.decode(payloads)
 
 
@@ -108,7 +116,8 @@ class MessageDecoder:
     """`decode_messages` over consecutive batches of one sequence of payloads.
 
     With `in_stream=None` the stream state at the end of a batch is where the next one starts, so that a long sequence
-    in slot order can be decoded in pieces. Options are those of `decode_messages`. Not for several threads at once.
+    in slot order can be decoded in pieces. Options are those of `decode_messages`. One thread at a time may use it: for
+    another meanwhile it is a RuntimeError.
     """
 
     def __init__(
@@ -119,6 +128,7 @@ class MessageDecoder:
         mode: str = "FAILFAST",
         limits: Limits = _LIMITS,
         strict_flags: bool = True,
+        threads: int = 1,
     ) -> None:
         if mode not in ("FAILFAST", "PERMISSIVE"):
             raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
@@ -129,27 +139,87 @@ class MessageDecoder:
         self._permissive = mode == "PERMISSIVE"
         self._limits = limits
         self._strict_flags = strict_flags
+        self._threads = check_threads(threads)
         self._carry: bool | None = None
+        self._alone = Exclusive()
 
     def decode(self, payloads: Any) -> pa.RecordBatch:
         """Decode the next payloads; see `decode_messages`."""
-        source = Source(payload_parts(payloads))
-        found, carry = self._scan(source, in_full=False)
-        if found is None:
-            found, carry = self._scan(source, in_full=True)
+        with self._alone:
+            parts = payload_parts(payloads)
+            ranges = ranges_of(sum(map(len, parts)), self._threads)
+            batch = self._by_ranges(parts, ranges) if len(ranges) > 1 else None
+            return self._whole(parts) if batch is None else batch
+
+    def _whole(self, parts: list[Any]) -> pa.RecordBatch:
+        source = Source(parts)
+        for in_full in (False, True):
+            scan = self._scan(source)
+            carry = scan.judge(self._in_stream, self._carry, in_full)
+            found = scan.run()
+            if found is not None:
+                break
         self._carry = carry
         return _envelope(found, source.n_rows, self.schema)
 
-    def _scan(self, source: Source, in_full: bool) -> tuple[Any, bool | None]:
-        scan = Scan(source, self.schema.names, self._limits, self._strict_flags, self._permissive)
-        carry = scan.judge(self._in_stream, self._carry, in_full)
-        return scan.run(), carry
+    def _scan(self, source: Source) -> Scan:
+        return Scan(source, self.schema.names, self._limits, self._strict_flags, self._permissive)
+
+    def _by_ranges(self, parts: list[Any], ranges: list[tuple[int, int]]) -> pa.RecordBatch | None:
+        """Decode ranges of rows side by side; None where one cannot be, or not all in one batch.
+
+        All is then decoded anew by one thread, so that its error is the one to tell, of the first row that has any.
+        """
+        try:
+            sources = [Source(sliced(parts, first, n)) for first, n in ranges]
+            scans = [self._scan(source) for source in sources]
+            carry: bool | None = False
+            found: list[Any] = [None]
+            if self._in_stream is None and not self._carry:
+                # In the hope that no stream is in it: then all is plain, if a delimiter has said so.
+                for scan in scans:
+                    scan.judge(None, False, False)
+                found = in_threads([scan.run for scan in scans])
+                if self._carry is None and not any(scan.has_delimiter for scan in scans):
+                    found = [None]
+            if None in found:
+                # Judging looks at all rows, and goes before the decoding of any.
+                judge = Scan(Source(parts), (), self._limits, self._strict_flags, self._permissive)
+                carry = judge.judge(self._in_stream, self._carry, True)
+                verdicts = judge.judged
+                scans = [self._scan(source) for source in sources]
+                for scan, (first, n) in zip(scans, ranges, strict=True):
+                    scan.judge(self._in_stream if verdicts is None else verdicts[first : first + n], None, True)
+                found = in_threads([scan.run for scan in scans])
+            batch = self._joined(found, [n for _, n in ranges])
+        except (DecodeError, pa.ArrowInvalid, MemoryError):
+            return None
+        self._carry = carry
+        return batch
+
+    def _joined(self, found: list[Any], lengths: list[int]) -> pa.RecordBatch:
+        """Join what ranges of rows gave; columns that no row fills are made whole at once."""
+        filled = {name for parts in found for name in parts}
+        wanted = [field for field in self.schema if field.name.removesuffix("_formats") in filled]
+        pieces = [_envelope(parts, n, pa.schema(wanted)) for parts, n in zip(found, lengths, strict=True)]
+        columns = joined([[piece.column(i) for piece in pieces] for i in range(len(wanted))], len(lengths))
+        by_name = {field.name: column for field, column in zip(wanted, columns, strict=True)}
+        n_rows = sum(lengths)
+        zeros = _zeros(n_rows)
+        arrays = [
+            by_name[field.name] if field.name in by_name else _nulls(field.type, n_rows, zeros) for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _zeros(n_rows: int) -> pa.Buffer:
+    """Make the buffer that serves every column that no row fills, as validity, offsets and values."""
+    return pa.py_buffer(bytes(8 * n_rows + 8))
 
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
     """Put the batch together over the buffers that the scan filled."""
-    # One zeroed buffer serves every column that no row fills, as validity, offsets and values.
-    zeros = pa.py_buffer(bytes(8 * n_rows + 8))
+    zeros = _zeros(n_rows)
     arrays = []
     for field in schema:
         name = field.name

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._integers import grouped
 from pgdecode._source import Source
 from pgdecode.catalog import IN_DOUBT
 from pgdecode.errors import DecodeError
@@ -109,16 +111,19 @@ class Stretch:
 
     @cached_property
     def truncates(self) -> pa.Array:
-        """Places of the tables that a Truncate names."""
-        truncated = self.follower.truncates
-        if not truncated:
-            return pa.array([], pa.int64())
-        return pc.indices_nonzero(pc.is_in(self.rows, pa.array(truncated, pa.int64()))).cast(pa.int64())
+        """Whether each is a table that a Truncate names."""
+        return self._part("truncates", pa.uint8()).cast(pa.bool_())
+
+    def by_version(self, n_versions: int) -> Iterator[tuple[int, pa.Array]]:
+        """Versions below a number that the changes have, each with the places of its own."""
+        found, places = grouped(values_of(self.versions), n_versions)
+        for version, start, end in found:
+            yield version, pa.Array.from_buffers(pa.int64(), end - start, [None, places], offset=start)
 
     def unknown(self) -> dict[int, str]:
         """Errors of the rows that have no relation: bad payloads, and those that nothing has described."""
         told = {}
-        for place in pc.indices_nonzero(pc.less(self.versions, 0)).to_pylist():
+        for place in pc.indices_nonzero(_is_negative(self.versions)).to_pylist():
             row = self.rows[place].as_py()
             version = self.versions[place].as_py()
             if version == BAD_PAYLOAD:
@@ -144,11 +149,9 @@ def values_of(array: pa.Array) -> memoryview:
     return view if width == 1 else view.cast("i") if width == 4 else view.cast("q")
 
 
-def texts(told: dict[int, str], n: int) -> pa.Array:
-    """Make an error column of n rows."""
-    if not told:
-        return pa.nulls(n, pa.string())
-    return pa.array([told.get(place) for place in range(n)], pa.string())
+def _is_negative(values: pa.Array) -> pa.Array:
+    # Given a Python number, Arrow raises TypeError where there is no memory to make a scalar of it.
+    return pc.less(values, pa.scalar(0, values.type))
 
 
 def _unless(condition: pa.Array, values: pa.Array) -> pa.Array:
@@ -157,8 +160,8 @@ def _unless(condition: pa.Array, values: pa.Array) -> pa.Array:
 
 def unless_negative(values: pa.Array) -> pa.Array:
     """Null the negative ones of the values."""
-    return _unless(pc.less(values, 0), values)
+    return _unless(_is_negative(values), values)
 
 
 def _unless_zero(values: pa.Array) -> pa.Array:
-    return _unless(pc.equal(values, 0), values)
+    return _unless(pc.equal(values, pa.scalar(0, values.type)), values)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode._outline import counted
+from pgdecode._integers import counted
 from pgdecode._source import LAYOUTS
 
 

@@ -42,10 +42,11 @@ class Transaction:
     ranges: list[tuple[int, int]] = field(default_factory=list)
     aborted: dict[int, int] = field(default_factory=dict)
     n_changes: int = 0  # so far, undone ones too
+    owner: object = None  # whose it is to change, by `Ledger.token`; None for one that is new
 
-    def copy(self) -> Transaction:
+    def copy(self, owner: object = None) -> Transaction:
         """One that goes its own way."""
-        return replace(self, held=list(self.held), ranges=list(self.ranges), aborted=dict(self.aborted))
+        return replace(self, held=list(self.held), ranges=list(self.ranges), aborted=dict(self.aborted), owner=owner)
 
 
 @dataclass(slots=True)
@@ -60,16 +61,43 @@ class Ledger:
     streamed: dict[int, Transaction] = field(default_factory=dict)
     prepared: dict[str, Transaction] = field(default_factory=dict)
     catalog: CatalogBuilder = field(default_factory=CatalogBuilder)
+    token: object = field(default_factory=object, compare=False)
 
     def copy(self) -> Ledger:
-        """One that goes its own way."""
+        """One that goes its own way.
+
+        The two share their transactions, of which there may be many, until one of them changes: `own_open` and
+        `own_streamed` give what may be changed.
+        """
+        self.token = object()
         return replace(
             self,
-            open=None if self.open is None else self.open.copy(),
-            streamed={key: item.copy() for key, item in self.streamed.items()},
-            prepared={key: item.copy() for key, item in self.prepared.items()},
+            streamed=dict(self.streamed),
+            prepared=dict(self.prepared),
             catalog=self.catalog.copy(),
+            token=object(),
         )
+
+    def _own(self, transaction: Transaction) -> Transaction:
+        return transaction if transaction.owner is self.token else transaction.copy(self.token)
+
+    def own_open(self) -> Transaction | None:
+        """Give the transaction that is open, to be changed."""
+        if self.open is not None:
+            self.open = self._own(self.open)
+        return self.open
+
+    def own_streamed(self, xid: int) -> Transaction:
+        """Give a streamed transaction, to be changed."""
+        self.streamed[xid] = self._own(self.streamed[xid])
+        return self.streamed[xid]
+
+    def own_all(self) -> list[Transaction]:
+        """Give all transactions without an outcome, to be changed."""
+        self.streamed = {xid: self._own(item) for xid, item in self.streamed.items()}
+        self.prepared = {gid: self._own(item) for gid, item in self.prepared.items()}
+        self.own_open()
+        return self.undecided
 
     @property
     def undecided(self) -> list[Transaction]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from pgdecode._integers import counted
 from pgdecode._rows import Rows
 from pgdecode._source import Source
+from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_parts
 from pgdecode.limits import Limits
 from pgdecode.messages import Type
+from pgdecode.parallel import check_threads, in_threads, joined, ranges_of
 from pgdecode.relations import Described, decodings, row_schema
 from pgdecode.settings import settings_of, under
 
@@ -31,6 +34,7 @@ def decode_rows(
     unrepresentable: str = "error",
     limits: Limits = _LIMITS,
     strict_flags: bool = True,
+    threads: int = 1,
 ) -> pa.RecordBatch:
     """Decode the insert, update and delete payloads of one relation into typed columns.
 
@@ -83,6 +87,9 @@ def decode_rows(
         Sizes past which a payload is refused.
     strict_flags : bool
         Refuse flag bits that no server defines today.
+    threads : int
+        How many threads may work on it, where the rows are many. The result is the same; it is made in parts and
+        joined, which takes twice the memory for a moment.
 
     Returns
     -------
@@ -114,17 +121,45 @@ def decode_rows(
     schema = row_schema(relation, types, known, unrepresentable, columns)
     settings = settings_of(encoding, datestyle)
     source = Source(payload_parts(payloads))
-    rows = Rows(
-        source,
-        relation.relation_id,
-        [column.name for column in relation.columns],
-        [under(settings, item) for item in decodings(relation, types, known, unrepresentable, columns)],
-        limits,
-        strict_flags,
-        mode == "PERMISSIVE",
-        unrepresentable == "null",
-    )
-    meta, values, told = rows.run()
-    texts = pa.array([told.get(row) for row in range(rows.n_rows)], pa.string()) if told else None
-    errors = pa.nulls(rows.n_rows, pa.string()) if texts is None else texts
-    return pa.RecordBatch.from_arrays([*meta, errors, *values], schema=schema)
+    decoded_as = [under(settings, item) for item in decodings(relation, types, known, unrepresentable, columns)]
+    names = [column.name for column in relation.columns]
+
+    def rows_of(selection: pa.Buffer | None) -> Rows:
+        return Rows(
+            source,
+            relation.relation_id,
+            names,
+            decoded_as,
+            limits,
+            strict_flags,
+            mode == "PERMISSIVE",
+            unrepresentable == "null",
+            selection=selection,
+        )
+
+    ranges = ranges_of(source.n_rows, check_threads(threads))
+    columns_found = _by_ranges(rows_of, ranges) if len(ranges) > 1 else None
+    if columns_found is None:
+        meta, values, told = rows_of(None).run()
+        columns_found = [*meta, texts(told, source.n_rows), *values]
+    return pa.RecordBatch.from_arrays(columns_found, schema=schema)
+
+
+def _by_ranges(rows_of: Callable[[pa.Buffer], Rows], ranges: list[tuple[int, int]]) -> list[pa.Array] | None:
+    """Decode ranges of rows side by side; None where one cannot be, or not all in one batch.
+
+    All is then decoded anew by one thread, so that its error is the one to tell, of the first row that has any.
+    """
+    try:
+        parts = in_threads([rows_of(counted(first, n)).run for first, n in ranges])
+        pieces = [[*meta, texts(told, n), *values] for (meta, values, told), (_, n) in zip(parts, ranges, strict=True)]
+        return joined(list(zip(*pieces, strict=True)), len(ranges))
+    except (DecodeError, pa.ArrowInvalid, MemoryError):
+        return None
+
+
+def texts(told: dict[int, str], n: int) -> pa.Array:
+    """Make an error column of n rows."""
+    if not told:
+        return pa.nulls(n, pa.string())
+    return pa.array([told.get(row) for row in range(n)], pa.string())

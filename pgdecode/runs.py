@@ -335,6 +335,7 @@ class RunDecoder:
         self.run = index.runs[number]
         self.options = options
         self.ledger = index.starts[number].copy()
+        self.ledger.own_all()
         self.ledger.catalog.foresee(index.catalog)
 
     def follow(self, payloads: pa.Array, positions: pa.Array) -> tuple[Follower, Delivery]:

@@ -49,12 +49,13 @@ def spill(ledger: Ledger, directory: Path, most_bytes: int) -> None:
 
     A file is written once, by an Arrow stream, and read in place; `held_from` finds it again.
     """
-    sizes = sorted(((held_bytes(item), place) for place, item in enumerate(ledger.undecided)), reverse=True)
+    undecided = ledger.own_all()
+    sizes = sorted(((held_bytes(item), place) for place, item in enumerate(undecided)), reverse=True)
     total = sum(size for size, _ in sizes)
     for size, place in sizes:
         if total <= most_bytes or size == 0:
             return
-        _write(ledger.undecided[place], directory)
+        _write(undecided[place], directory)
         total -= size
 
 

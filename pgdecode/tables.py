@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 
 from pgdecode._rows import Rows
 from pgdecode.catalog import RelationVersion
-from pgdecode.deliveries import TIMESTAMP, Stretch, texts, values_of
+from pgdecode.deliveries import TIMESTAMP, Stretch, values_of
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Options
 from pgdecode.pgtypes import Decoding
 from pgdecode.readings import Reading
+from pgdecode.rows import texts
 
 META = (
     ("_op", pa.string()),
@@ -140,7 +141,6 @@ class TableBuilder:
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
         """Build the table's changes in a stretch; bad payloads, which may be of any table, are among them."""
-        ours = pc.is_in(stretch.versions, pa.array(self.numbers, pa.int32()))
         told = stretch.unknown()
         places: list[pa.Array] = []
         pieces: list[list[pa.Array]] = []
@@ -148,8 +148,9 @@ class TableBuilder:
             bad = pa.array(told, pa.int64())
             places.append(bad)
             pieces.append(self._empty(len(bad), texts(dict(enumerate(told.values())), len(bad)), None))
-        for number in pc.unique(stretch.versions.filter(ours)).to_pylist():
-            of_version = pc.indices_nonzero(pc.equal(stretch.versions, number)).cast(pa.int64())
+        for number, of_version in stretch.by_version(max(self.numbers) + 1):
+            if number not in self.numbers:
+                continue
             for chosen, is_row in self._by_kind(stretch, of_version):
                 places.append(chosen)
                 if is_row:
@@ -160,10 +161,9 @@ class TableBuilder:
 
     def _by_kind(self, stretch: Stretch, places: pa.Array) -> list[tuple[pa.Array, bool]]:
         """Places of rows, and those of truncates."""
-        truncates = stretch.truncates
-        if not len(truncates):
+        is_truncate = stretch.truncates if len(places) == stretch.n else stretch.truncates.take(places)
+        if not is_truncate.true_count:
             return [(places, True)]
-        is_truncate = pc.is_in(places, truncates)
         parts = [(places.filter(pc.invert(is_truncate)), True), (places.filter(is_truncate), False)]
         return [part for part in parts if len(part[0])]
 

@@ -52,7 +52,6 @@ class Follower:
         self.end = len(payloads)  # rows in all parts
         self.gids: dict[int, str] = {}
         self.told: dict[int, str] = {}
-        self.truncates: list[int] = []  # rows of Truncates, also of those held
         self.since = 0  # the first change since a transaction was entered
         self.of_stream: list[int] = []  # relations for which the outline knows the versions of a stream
 
@@ -203,18 +202,18 @@ class Follower:
 
     def _keep(self, transactions: Iterable[Transaction]) -> None:
         """Copy the payloads of transactions out of the batch."""
-        truncates = pa.array(self.truncates, pa.int64())
         for item in transactions:
             if not item.ranges:
                 continue
-            rows, relation_ids, xids, versions = self.outline.rows_of(item.ranges)
+            rows, relation_ids, xids, versions, truncates = self.outline.rows_of(item.ranges)
             n = rows.size // 8
             # Bad payloads are not kept.
             item.n_changes += n - sum(end - start for start, end in item.ranges)
             item.ranges = []
             if n:
                 places = pa.Array.from_buffers(pa.int64(), n, [None, rows])
-                payloads = self._take(places, pc.is_in(places, truncates))
+                is_truncate = pa.Array.from_buffers(pa.uint8(), n, [None, truncates]).cast(pa.bool_())
+                payloads = self._take(places, is_truncate)
                 item.held.append(Held(payloads, self.positions.take(places), relation_ids, xids, versions))
 
     def _take(self, places: pa.Array, is_truncate: pa.Array) -> pa.Array:
@@ -282,7 +281,7 @@ class Follower:
     def _pause(self) -> None:
         """Give the changes listed since the last boundary to the transaction that is open."""
         ledger = self.ledger
-        current = ledger.open if ledger.stream is None else ledger.streamed[ledger.stream]
+        current = ledger.own_open() if ledger.stream is None else ledger.own_streamed(ledger.stream)
         if current is not None and self.since < self.outline.n:
             current.ranges.append((self.since, self.outline.n))
             current.n_changes += self.outline.n - self.since
@@ -369,9 +368,8 @@ class Follower:
             return
         else:
             self._open(Transaction(0))
-        self.truncates.append(row)
         for relation_id in self._message(row, xid).relation_ids:
-            self.outline.list_row(row, relation_id, xid or 0)
+            self.outline.list_row(row, relation_id, xid or 0, is_truncate=True)
 
     def _message(self, row: int, xid: int | None) -> Any:
         payload = self.payloads[row].as_py()
@@ -447,7 +445,7 @@ class Follower:
             # A transaction of which nothing was streamed.
             return
         if subxid != xid:
-            self._abort_part(row, transaction, subxid)
+            self._abort_part(row, self.ledger.own_streamed(xid), subxid)
             return
         del self.ledger.streamed[xid]
         self.ledger.catalog.drop(xid)
@@ -485,6 +483,7 @@ class Follower:
             self._prepare(row, transaction)
 
     def _prepare(self, row: int, transaction: Transaction) -> None:
+        transaction = transaction.copy()
         transaction.gid = self._value("gid", row)
         replaced = self.ledger.prepared.pop(transaction.gid, None)
         if replaced is not None:
@@ -552,9 +551,11 @@ class Follower:
             start = self.outline.n
             first = self.end
             relation_ids, xids = (memoryview(item).cast("B").cast("q") for item in (held.relation_ids, held.xids))
-            self.outline.list_held(first, relation_ids, xids, memoryview(held.versions).cast("B").cast("i"))
-            is_truncate = pc.equal(pc.binary_slice(held.payloads, 0, 1), b"T")
-            self.truncates += [first + at for at in pc.indices_nonzero(is_truncate).to_pylist()]
+            versions = memoryview(held.versions).cast("B").cast("i")
+            tag = pa.scalar(b"T", held.payloads.type)
+            is_truncate = pc.equal(pc.binary_slice(held.payloads, 0, 1), tag).cast(pa.uint8())
+            truncates = memoryview(is_truncate.buffers()[1] or b"").cast("B")
+            self.outline.list_held(first, relation_ids, xids, versions, truncates)
             self.add_part(held.payloads, held.positions)
             found.append((start, self.outline.n, place))
             place += len(held)

@@ -3,32 +3,65 @@
 Called a few times per batch and column, so taking the GIL here costs nothing that could be measured.
 """
 
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.exc cimport PyErr_Clear
+from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uintptr_t
 from libc.string cimport memset
 
 from pgdecode._fault cimport FAULT_NO_MEMORY
 
+from functools import partial
+
 import pyarrow as pa
+
+cdef extern from "Python.h":
+    # As plain C, where the result says whether an exception is set: to catch one as Python does takes memory, and an
+    # exception in a function that cannot raise would be lost, with OK for its result.
+    PyObject *PyObject_CallFunction(PyObject *callable, const char *format, ...)
+    PyObject *PyObject_CallMethod(PyObject *object, const char *name, const char *format, ...)
+    PyObject *PyObject_GetAttrString(PyObject *object, const char *name)
+    void *PyLong_AsVoidPtr(PyObject *number)
+    void Py_DECREF_C "Py_DECREF"(PyObject *object)
+
+cdef object allocate = partial(pa.allocate_buffer, resizable=True)
 
 
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil:
     """Move to room for `capacity` bytes and the slack; what was written stays."""
+    cdef FaultCode code
     with gil:
-        try:
-            if bytes.owner == NULL:
-                owner = pa.allocate_buffer(capacity + SLACK, resizable=True)
-                Py_INCREF(owner)
-                bytes.owner = <PyObject *>owner
-            else:
-                owner = <object>bytes.owner
-                owner.resize(capacity + SLACK)
-            bytes.data = <uint8_t *><uintptr_t>owner.address
-            bytes.capacity = capacity
-            return OK
-        except BaseException:
+        code = grow_owner(bytes, capacity)
+        if code != OK:
             # The pool raises MemoryError; whatever else comes up, there is no memory to write to.
+            PyErr_Clear()
+    return code
+
+
+cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
+    cdef Py_ssize_t size = <Py_ssize_t>(capacity + SLACK)
+    cdef PyObject *found
+    cdef void *address
+    if bytes.owner == NULL:
+        bytes.owner = PyObject_CallFunction(<PyObject *>allocate, "n", size)
+        if bytes.owner == NULL:
             return FAULT_NO_MEMORY
+    else:
+        found = PyObject_CallMethod(bytes.owner, "resize", "n", size)
+        if found == NULL:
+            return FAULT_NO_MEMORY
+        Py_DECREF_C(found)
+    found = PyObject_GetAttrString(bytes.owner, "address")
+    address = PyLong_AsVoidPtr(found) if found != NULL else NULL
+    if found != NULL:
+        Py_DECREF_C(found)
+    if address == NULL:
+        # Moved, perhaps, to where nobody knows: nothing may be written any more.
+        bytes.data = NULL
+        bytes.capacity = bytes.size
+        return FAULT_NO_MEMORY
+    bytes.data = <uint8_t *><uintptr_t>address
+    bytes.capacity = capacity
+    return OK
 
 
 cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil:

@@ -29,6 +29,7 @@ cdef struct Change:
     int64_t relation_id  # -1 where the payload is bad
     int64_t xid          # the row's own, of a sub-transaction perhaps; 0 outside a stream
     int32_t version      # of the relation, or one of the enum above
+    bint is_truncate
 
 cdef struct Range:
     # Changes of one transaction that follow each other.
@@ -238,6 +239,7 @@ cdef class Outline:
         change.relation_id = relation_id
         change.xid = value_at(self.xids, row)
         change.version = slot.version if slot.relation_id == relation_id else UNKNOWN_RELATION
+        change.is_truncate = False
         self.n_changes += 1
         return OK
 
@@ -280,8 +282,8 @@ cdef class Outline:
         self.n_ranges += 1
         return OK
 
-    def list_row(self, int64_t row, int64_t relation_id, int64_t xid):
-        """List a change that no insert, update or delete is: a table that a Truncate names."""
+    def list_row(self, int64_t row, int64_t relation_id, int64_t xid, bint is_truncate=False):
+        """List a change for the caller, perhaps a table that a Truncate names."""
         cdef Change *change
         if make_room(<void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change)) != OK:
             raise MemoryError("no memory for the changes of the batch")
@@ -289,6 +291,7 @@ cdef class Outline:
         change.row = row
         change.relation_id = relation_id
         change.xid = xid
+        change.is_truncate = is_truncate
         change.version = self.slots[self.slot_of(relation_id)].version
         if self.slots[self.slot_of(relation_id)].relation_id != relation_id:
             change.version = UNKNOWN_RELATION
@@ -303,7 +306,7 @@ cdef class Outline:
         self.ranges[self.n_ranges - 1].is_bad = True
 
     def list_held(self, int64_t first_row, const int64_t[::1] relation_ids, const int64_t[::1] xids,
-                  const int32_t[::1] versions):
+                  const int32_t[::1] versions, const uint8_t[::1] truncates):
         """List changes of earlier batches, whose payloads stand behind this batch's, from a row on."""
         cdef Py_ssize_t i
         for i in range(relation_ids.shape[0]):
@@ -313,6 +316,7 @@ cdef class Outline:
             self.changes[self.n_changes].relation_id = relation_ids[i]
             self.changes[self.n_changes].xid = xids[i]
             self.changes[self.n_changes].version = versions[i]
+            self.changes[self.n_changes].is_truncate = truncates[i] != 0
             self.n_changes += 1
 
     def decide(self, int64_t row, int64_t xid, int64_t lsn, int64_t timestamp, int8_t committed):
@@ -357,20 +361,21 @@ cdef class Outline:
         self.deliver(begin, end)
 
     def rows_of(self, list ranges):
-        """(rows, relation OIDs, xids, versions) of changes to be held, as buffers."""
-        cdef Bytes[4] out
+        """(rows, relation OIDs, xids, versions, whether it is a Truncate's) of changes to be held, as buffers."""
+        cdef Bytes[5] out
         cdef size_t n = 0
         cdef size_t k = 0
         cdef int64_t start, end, i
         cdef int j
+        cdef size_t[5] widths = [8, 8, 8, 4, 1]
         memset(out, 0, sizeof(out))
         for start, end in ranges:
             if start < 0 or end > <int64_t>self.n_changes:
                 raise IndexError("there are no such changes")
             n += <size_t>(end - start)
         try:
-            for j in range(4):
-                if grow(&out[j], n * 8) != OK:
+            for j in range(5):
+                if grow(&out[j], n * widths[j]) != OK:
                     raise MemoryError("no memory for the changes of the batch")
             for start, end in ranges:
                 for i in range(start, end):
@@ -380,12 +385,13 @@ cdef class Outline:
                     (<int64_t *>out[1].data)[k] = self.changes[i].relation_id
                     (<int64_t *>out[2].data)[k] = self.changes[i].xid
                     (<int32_t *>out[3].data)[k] = self.changes[i].version
+                    out[4].data[k] = self.changes[i].is_truncate
                     k += 1
-            for j in range(4):
-                out[j].size = k * (4 if j == 3 else 8)
-            return tuple([hand_over(&out[j]) for j in range(4)])
+            for j in range(5):
+                out[j].size = k * widths[j]
+            return tuple([hand_over(&out[j]) for j in range(5)])
         finally:
-            for j in range(4):
+            for j in range(5):
                 free_bytes(&out[j])
 
     def row_of(self, int64_t change):
@@ -410,23 +416,23 @@ cdef class Outline:
     def delivered(self):
         """What is delivered, in order, as buffers by name.
 
-        rows, relation_ids, xids, subxids, versions, outcomes and streamed have an item a change (xids and subxids 0 for
-        none, streamed 1 or 0);
+        rows, relation_ids, xids, subxids, versions, outcomes, streamed and truncates have an item a change (xids and
+        subxids 0 for none, streamed and truncates 1 or 0);
         outcome_rows, lsns, timestamps and committed an item an outcome (-1 for none).
         """
-        cdef Bytes[11] out
+        cdef Bytes[12] out
         cdef Change *change
         cdef Range *range_
         cdef int64_t i, xid
         cdef size_t r, k = 0, n = 0
         cdef int j
-        cdef size_t[11] widths = [8, 8, 8, 8, 4, 4, 1, 8, 8, 8, 1]
+        cdef size_t[12] widths = [8, 8, 8, 8, 4, 4, 1, 1, 8, 8, 8, 1]
         memset(out, 0, sizeof(out))
         for r in range(self.n_ranges):
             n += <size_t>(self.ranges[r].end - self.ranges[r].start)
         try:
-            for j in range(11):
-                if grow(&out[j], (n if j < 7 else self.n_outcomes) * widths[j]) != OK:
+            for j in range(12):
+                if grow(&out[j], (n if j < 8 else self.n_outcomes) * widths[j]) != OK:
                     raise MemoryError("no memory for the changes of the batch")
             with nogil:
                 for r in range(self.n_ranges):
@@ -443,32 +449,20 @@ cdef class Outline:
                         (<int32_t *>out[4].data)[k] = change.version
                         (<int32_t *>out[5].data)[k] = range_.outcome
                         out[6].data[k] = change.xid != 0
+                        out[7].data[k] = change.is_truncate
                         k += 1
                 for r in range(self.n_outcomes):
-                    (<int64_t *>out[7].data)[r] = self.outcomes[r].row
-                    (<int64_t *>out[8].data)[r] = self.outcomes[r].lsn
-                    (<int64_t *>out[9].data)[r] = self.outcomes[r].timestamp
-                    (<int8_t *>out[10].data)[r] = self.outcomes[r].committed
-            for j in range(11):
-                out[j].size = (k if j < 7 else self.n_outcomes) * widths[j]
+                    (<int64_t *>out[8].data)[r] = self.outcomes[r].row
+                    (<int64_t *>out[9].data)[r] = self.outcomes[r].lsn
+                    (<int64_t *>out[10].data)[r] = self.outcomes[r].timestamp
+                    (<int8_t *>out[11].data)[r] = self.outcomes[r].committed
+            for j in range(12):
+                out[j].size = (k if j < 8 else self.n_outcomes) * widths[j]
             names = (
-                "rows", "relation_ids", "xids", "subxids", "versions", "outcomes", "streamed",
+                "rows", "relation_ids", "xids", "subxids", "versions", "outcomes", "streamed", "truncates",
                 "outcome_rows", "lsns", "timestamps", "committed",
             )
             return {name: hand_over(&out[j]) for j, name in enumerate(names)}
         finally:
-            for j in range(11):
+            for j in range(12):
                 free_bytes(&out[j])
-
-
-def counted(int64_t first, int64_t n):
-    """A buffer of n int64 that count up from `first`."""
-    cdef Bytes out
-    cdef int64_t i
-    memset(&out, 0, sizeof(out))
-    if grow(&out, 8 * <size_t>n) != OK:
-        raise MemoryError("no memory for positions")
-    out.size = 8 * <size_t>n
-    for i in range(n):
-        (<int64_t *>out.data)[i] = first + i
-    return hand_over(&out)

@@ -1,5 +1,6 @@
 """Pass 1: payloads to envelope columns, in one call without the GIL. Never looks inside a value."""
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
@@ -213,6 +214,18 @@ cdef class Scan:
             raise MemoryError()
         return 0
 
+    @property
+    def has_delimiter(self):
+        """Whether a run that hoped for no stream has come by a well-formed delimiter."""
+        return self.walk.has_delimiter
+
+    @property
+    def judged(self):
+        """The verdicts of `judge`, a byte a row, which it takes as `in_stream`; None where it has made none."""
+        if self.verdicts == NULL:
+            return None
+        return PyBytes_FromStringAndSize(<const char *>self.verdicts, self.source.n_rows)
+
     def run(self):
         """Decode all rows; returns {column name: tuple of buffers}, columns that no row fills left out.
 
@@ -224,6 +237,8 @@ cdef class Scan:
         if self.walk.hopeful and self.is_doubted(code):
             return None
         if code != OK:
+            # Where there was no room to keep a row's fault, that is what `fault` still says.
+            self.fault.code = code
             raise error_of(&self.fault, PLAN.labels, True)
         self.write_errors()
         found = {}

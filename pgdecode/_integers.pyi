@@ -1,0 +1,6 @@
+from typing import Any
+
+import pyarrow as pa
+
+def counted(first: int, n: int) -> pa.Buffer: ...
+def grouped(indexes: Any, n: int) -> tuple[list[tuple[int, int, int]], pa.Buffer]: ...

@@ -1,0 +1,116 @@
+"""The rows of one call divided among threads, and decoders that take one thread at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+T = TypeVar("T")
+
+# Below so many rows a thread costs more than it saves.
+LEAST_ROWS = 16_384
+
+
+class Exclusive:
+    """A decoder's guard, a context for what changes it: refuses a second thread, since order is all that it has."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("another thread is using this decoder; each thread needs one of its own")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def check_threads(threads: int) -> int:
+    """Give back a number of threads.
+
+    Raises
+    ------
+    ValueError
+        If it is no positive integer.
+    """
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise ValueError(f"threads is an integer from 1 on, not {threads!r}")
+    return threads
+
+
+def ranges_of(n_rows: int, threads: int) -> list[tuple[int, int]]:
+    """Divide rows among threads: (first row, number of rows) of each, at least one."""
+    n_ranges = max(1, min(threads, n_rows // LEAST_ROWS))
+    bounds = [n_rows * i // n_ranges for i in range(n_ranges + 1)]
+    return [(first, last - first) for first, last in pairwise(bounds)]
+
+
+def sliced(parts: Sequence[Any], first: int, n: int) -> list[Any]:
+    """Rows of payload parts, as parts; Arrow's are not copied."""
+    found: list[Any] = []
+    for part in parts:
+        start, end = max(first, 0), min(first + n, len(part))
+        if start < end:
+            found.append(part[start:end] if isinstance(part, list) else part.slice(start, end - start))
+        first -= len(part)
+    return found
+
+
+def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Make calls side by side, the first one in this thread, and give what they give.
+
+    Raises
+    ------
+    BaseException
+        What the first of those that raised has raised, when all are done.
+    """
+    results: list[Any] = [None] * len(calls)
+    errors: list[BaseException | None] = [None] * len(calls)
+
+    def run(place: int) -> None:
+        try:
+            results[place] = calls[place]()
+        except BaseException as error:
+            errors[place] = error
+
+    threads: list[threading.Thread] = []
+    try:
+        for place in range(1, len(calls)):
+            thread = threading.Thread(target=run, args=(place,), name="pgdecode")
+            thread.start()
+            threads.append(thread)
+        run(0)
+    finally:
+        # Nothing of a call may still run when it is over.
+        for thread in threads:
+            thread.join()
+    for error in errors:
+        if error is not None:
+            raise error
+    return results
+
+
+def joined(columns: Sequence[Sequence[pa.Array]], threads: int) -> list[pa.Array]:
+    """Join the parts of each column, by as many threads."""
+    found: list[pa.Array] = [None] * len(columns)
+    # The threads take what is left, since columns are of any size.
+    left = iter(range(len(columns)))
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                place = next(left, None)
+            if place is None:
+                return
+            parts = columns[place]
+            n_null = sum(part.null_count for part in parts)
+            n = sum(map(len, parts))
+            found[place] = pa.nulls(n, parts[0].type) if n_null == n else pa.concat_arrays(parts)
+
+    in_threads([work] * threads)
+    return found

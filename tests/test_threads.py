@@ -1,0 +1,205 @@
+"""Several threads at once: over decoders of their own, over one, and inside one call."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import captures
+import pyarrow as pa
+import pytest
+from pieces import broken, tables
+
+import pgdecode
+from pgdecode import parallel
+from pgdecode.errors import DecodeError
+
+N_THREADS = 8
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Make calls in a thread each, all of them begun together."""
+    barrier = threading.Barrier(len(calls))
+
+    def waited(call: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            barrier.wait()
+            return call()
+
+        return run
+
+    return parallel.in_threads([waited(call) for call in calls])
+
+
+def whole_capture(name: str) -> list[pa.RecordBatch]:
+    """Everything that is made of a capture."""
+    column = captures.capture(name).column
+    decoder = pgdecode.ChangeDecoder(include_uncommitted=True)
+    changes = [decoder.decode(column.slice(first, 500)) for first in range(0, len(column), 500)]
+    rows = [
+        pgdecode.decode_rows(payloads, version, mode="PERMISSIVE", unrepresentable="text")
+        for version, payloads in tables(name)
+        if payloads
+    ]
+    envelopes = [pgdecode.decode_messages(column), pgdecode.decode_messages(column, in_stream="auto")]
+    return [*envelopes, *changes, *rows]
+
+
+@pytest.mark.parametrize("name", ["18.streams.v4", "18.types.v2", "14.streams.v2bin"])
+def test_eight_threads_at_once_give_what_one_gives(name: str) -> None:
+    expected = whole_capture(name)
+    for found in at_once([lambda: whole_capture(name)] * N_THREADS):
+        assert len(found) == len(expected)
+        # By their bytes, since Arrow has no NaN in a list equal to itself.
+        assert all(a.serialize().equals(b.serialize()) for a, b in zip(found, expected, strict=True))
+
+
+def test_memory_is_given_back_when_all_threads_are_done() -> None:
+    whole_capture("18.streams.v4")
+    before = pa.total_allocated_bytes()
+    at_once([lambda: whole_capture("18.streams.v4") and None] * N_THREADS)
+    assert pa.total_allocated_bytes() == before
+
+
+@pytest.mark.parametrize("make", [pgdecode.MessageDecoder, pgdecode.ChangeDecoder], ids=["messages", "changes"])
+def test_a_decoder_refuses_a_second_thread_and_goes_on_in_the_first(make: Callable[[], Any]) -> None:
+    column = captures.capture("18.txns.v2").column
+    expected = make().decode(column)
+    decoder = make()
+    inside, asked = threading.Event(), threading.Event()
+
+    class Slow(list[bytes]):
+        """Payloads that are handed over when another thread has tried to hand over its own."""
+
+        def __iter__(self) -> Iterator[bytes]:
+            inside.set()
+            assert asked.wait(20)
+            return super().__iter__()
+
+    refused: list[BaseException] = []
+
+    def other() -> None:
+        assert inside.wait(20)
+        try:
+            decoder.decode(column)
+        except RuntimeError as error:
+            refused.append(error)
+        finally:
+            asked.set()
+
+    _, found = parallel.in_threads([other, lambda: decoder.decode(Slow(column.to_pylist()))])
+    assert [str(error) for error in refused] == [
+        "another thread is using this decoder; each thread needs one of its own"
+    ]
+    assert found.equals(expected)
+
+
+# -- threads= --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Divide also what is small."""
+    monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
+
+
+def outcome(decode: Callable[..., pa.RecordBatch], *arguments: Any, **options: Any) -> Any:
+    """A batch as bytes, since Arrow has no NaN in a list equal to itself; or what the error says and where."""
+    try:
+        batch = decode(*arguments, **options)
+    except DecodeError as error:
+        return type(error), str(error), error.row, error.offset, error.column
+    batch.validate(full=True)
+    return batch.schema, batch.serialize().to_pybytes()
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("threads", [3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mode": "PERMISSIVE"},
+        {"in_stream": "auto", "fields": ["xid_basis", "new", "kind", "columns"]},
+        {"in_stream": False, "mode": "PERMISSIVE"},
+    ],
+    ids=["in order", "permissive", "in no order", "wrongly plain"],
+)
+def test_messages_are_the_same_whatever_the_threads(
+    capture: captures.Capture, options: dict[str, Any], threads: int
+) -> None:
+    one = pgdecode.decode_messages(capture.column, **options)
+    found = pgdecode.decode_messages(capture.column, threads=threads, **options)
+    found.validate(full=True)
+    assert found.equals(one)
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+def test_bad_payloads_have_the_same_errors_whatever_the_threads(mode: str, rng: random.Random) -> None:
+    payloads = captures.capture("18.streams.v2").payloads
+    for _ in range(30):
+        damaged = list(payloads)
+        for row in rng.sample(range(len(damaged)), rng.choice([1, 2, 50])):
+            damaged[row] = damaged[row][: rng.randrange(len(damaged[row]))]
+        for in_stream in (None, "auto"):
+            options: dict[str, Any] = {"in_stream": in_stream, "mode": mode}
+            one = outcome(pgdecode.decode_messages, damaged, **options)
+            several = outcome(pgdecode.decode_messages, damaged, threads=4, **options)
+            assert several == one
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_a_decoder_with_threads_carries_the_stream_state_from_batch_to_batch(capture: captures.Capture) -> None:
+    one, several = pgdecode.MessageDecoder(), pgdecode.MessageDecoder(threads=3)
+    for first in range(0, len(capture.column), 37):
+        piece = capture.column.slice(first, 37)
+        assert several.decode(piece).equals(one.decode(piece))
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("name", ["18.types.v1", "18.types.v1bin", "16.streams.v2", "18.shop.v1"])
+@pytest.mark.parametrize("unrepresentable", ["error", "null", "text"])
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+def test_rows_are_the_same_whatever_the_threads(name: str, unrepresentable: str, mode: str) -> None:
+    for version, payloads in tables(name):
+        if len(payloads) < 11:
+            continue
+        for rows in (payloads, broken(payloads)):
+            options: dict[str, Any] = {"unrepresentable": unrepresentable, "mode": mode}
+            one = outcome(pgdecode.decode_rows, rows, version, **options)
+            several = outcome(pgdecode.decode_rows, rows, version, threads=3, **options)
+            assert several == one
+
+
+def test_small_batches_are_not_divided() -> None:
+    assert parallel.ranges_of(2 * parallel.LEAST_ROWS - 1, 8) == [(0, 2 * parallel.LEAST_ROWS - 1)]
+    assert parallel.ranges_of(0, 8) == [(0, 0)]
+    assert [n for _, n in parallel.ranges_of(4 * parallel.LEAST_ROWS + 3, 4)] == [16384, 16385, 16385, 16385]
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
+def test_threads_are_a_positive_integer(threads: Any) -> None:
+    for decoding in (
+        lambda: pgdecode.decode_messages([], threads=threads),
+        lambda: pgdecode.decode_rows([], tables("18.shop.v1")[0][0], threads=threads),
+    ):
+        with pytest.raises(ValueError, match="threads is an integer from 1 on, not"):
+            decoding()
+
+
+def test_the_first_error_by_place_is_raised_and_all_calls_are_over() -> None:
+    finished = []
+
+    def late() -> None:
+        finished.append(True)
+        raise ValueError("late")
+
+    def early() -> None:
+        raise KeyError("early")
+
+    with pytest.raises(KeyError, match="early"):
+        parallel.in_threads([early, late])
+    assert finished
