@@ -41,8 +41,8 @@ from pgdecode._walk cimport Envelope, Rules, Walk, rules_of, walk_message
 
 import pyarrow as pa
 
-from pgdecode.errors import shown
-from pgdecode.limits import FREE_EXPANSION
+from pgdecode import errors
+from pgdecode import limits as sizes
 
 MAP = pa.map_(pa.string(), pa.string())
 NAMES = pa.list_(pa.string())
@@ -167,7 +167,7 @@ cdef class Maps:
         open_column(&self.new, MAP)
         open_column(&self.unchanged, NAMES)
         self.rules = rules_of(limits, strict_flags)
-        self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>FREE_EXPANSION
+        self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
         self.old_sink.cells = self.old_cells
         self.new_sink.cells = self.new_cells
         self.noting.old = &self.old_sink
@@ -237,7 +237,7 @@ cdef class Maps:
         names = (<TextLayout>self.layouts[versions[fault.row]]).names
         if not 0 <= fault.column < len(names):
             return error_of(fault, labels, True)
-        error = error_of(fault, (*PLAN.labels, f"column {shown(names[fault.column])}"), True)
+        error = error_of(fault, (*PLAN.labels, f"column {errors.shown(names[fault.column])}"), True)
         error.column = names[fault.column]
         return error
 

@@ -53,8 +53,8 @@ from pgdecode._source cimport Source
 
 import pyarrow as pa
 
-from pgdecode.errors import shown
-from pgdecode.limits import FREE_EXPANSION
+from pgdecode import errors
+from pgdecode import limits as sizes
 
 UNCHANGED = pa.list_(pa.string())
 
@@ -107,7 +107,7 @@ cdef class Rows:
         self.notes = Notes(source, relation_id, <int>n, limits, strict_flags, selection, streamed)
         self.notes.faults = &self.faults
         self.n_rows = self.notes.n_rows
-        self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>FREE_EXPANSION
+        self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
         self.n_columns = <int>n
         self.relation_id = relation_id
         self.names = names
@@ -176,7 +176,7 @@ cdef class Rows:
             fault.code = code
             fault.label = fault.column = fault.relation = -1
             raise error_of(&fault, (), True)
-        labels = PLAN.labels + tuple([f"column {shown(name)}" for name in self.names])
+        labels = PLAN.labels + tuple([f"column {errors.shown(name)}" for name in self.names])
         if code != OK:
             raise self.named(error_of(&self.faults.items[self.faults.n - 1], labels, True))
         told = {}
