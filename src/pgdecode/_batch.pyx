@@ -36,6 +36,7 @@ from pgdecode._walk cimport (
     Usual,
     fail,
     judge_fault,
+    open_nothing,
     walk_payload,
 )
 
@@ -109,7 +110,7 @@ cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept 
         # Where order is sure of the state, a string in another encoding is just that.
         if code == FAULT_ENCODING and verdict == (BASIS_ORDER << BASIS_SHIFT) | (verdict & STREAMED):
             return code
-        memset(&nothing, 0, sizeof(nothing))
+        open_nothing(&nothing)
         code = judge_fault(walk, &nothing, payload.data, payload.length, verdict & STREAMED, code)
         if code != OK:
             return code

@@ -55,7 +55,7 @@ cdef struct Envelope:
     uint8_t *open_values[N_ENVELOPE]
     size_t open_widths[N_ENVELOPE]
     int64_t n_zeroed
-    Usual usual[N_MESSAGES + 1]  # for `_batch`
+    Usual *usual                 # N_MESSAGES + 1, for `_batch`; NULL where nothing is wanted
 
 # 946684800000000 us = 2000-01-01 minus 1970-01-01
 cdef extern from *:
@@ -64,6 +64,7 @@ cdef extern from *:
     """
     const int64_t EPOCH_SHIFT_US "PGDECODE_EPOCH_SHIFT_US"
 
+cdef void open_nothing(Envelope *nothing) noexcept nogil
 cdef Rules rules_of(object limits, bint strict_flags) except *
 
 cdef struct Walk:

@@ -144,8 +144,15 @@ cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) 
         out.open_widths[out.n_open] = width_of(out.sinks[column])
         out.n_open += 1
     out.seen[index] = True
-    open_usual(out, message, &out.usual[index])
+    if out.usual != NULL:
+        open_usual(out, message, &out.usual[index])
     return OK
+
+
+cdef void open_nothing(Envelope *nothing) noexcept nogil:
+    """Make an envelope of which no column is wanted: a walk into it only checks."""
+    memset(nothing, 0, sizeof(nothing[0]))
+    memset(nothing.seen, True, sizeof(nothing.seen))
 
 
 cdef void open_usual(const Envelope *out, const MessagePlan *message, Usual *usual) noexcept nogil:
