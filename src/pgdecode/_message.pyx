@@ -11,6 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 
 from pgdecode._cursor cimport Cursor, be16, be32, be64, take, take_string
+from pgdecode._envelope cimport Envelope, Rules, Walk, open_nothing, rules_of
 from pgdecode._fault cimport OK, Fault, FaultCode, error_of
 from pgdecode._plan cimport (
     COLUMNS,
@@ -29,7 +30,7 @@ from pgdecode._plan cimport (
     Op,
     PlanTable,
 )
-from pgdecode._walk cimport Envelope, Rules, Walk, judge_fault, open_nothing, rules_of, walk_message
+from pgdecode._walk cimport judge_fault, walk_message
 
 from dataclasses import fields
 from datetime import datetime, timezone

@@ -3,11 +3,11 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t
 
+from pgdecode._envelope cimport Envelope, Rules, Walk
 from pgdecode._fault cimport Fault, FaultCode, Faults
 from pgdecode._sink cimport Cell, TupleSink
 from pgdecode._source cimport Segment, Source, Span
 from pgdecode._streams cimport Relations, Window
-from pgdecode._walk cimport Envelope, Rules, Walk
 
 cdef struct Row:
     # What a block keeps of one payload beside its cells.

@@ -4,7 +4,9 @@ from libc.stdint cimport uint16_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from pgdecode._cells cimport note_cell
 from pgdecode._cursor cimport Cursor, be16, be32
+from pgdecode._envelope cimport rules_of
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_NO_MEMORY,
@@ -17,7 +19,7 @@ from pgdecode._fault cimport (
 from pgdecode._plan cimport N_MESSAGES, PLAN, TAG_MARKED
 from pgdecode._source cimport CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, PRESENT, Presence, payload_at
 from pgdecode._streams cimport READING_PLAIN, READING_STREAMED, judge_payload, marks, may_carry_xid
-from pgdecode._walk cimport STREAMED, judge_fault, note_cell, rules_of, walk_message
+from pgdecode._walk cimport STREAMED, judge_fault, walk_message
 
 cdef enum:
     # A block's cells stay in the first cache: 16 bytes each.

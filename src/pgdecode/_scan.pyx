@@ -6,6 +6,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from pgdecode._batch cimport walk_rows
+from pgdecode._envelope cimport Envelope, Rules, Usual, Walk, open_nothing, rules_of
 from pgdecode._fault cimport (
     FAULT_LIMIT_BATCH,
     FAULT_NO_MEMORY,
@@ -55,7 +56,7 @@ from pgdecode._streams cimport (
     judge_by_order,
     judge_each,
 )
-from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, STREAMED, Envelope, Rules, Usual, Walk, open_nothing, rules_of
+from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, STREAMED
 
 from pgdecode import messages
 
