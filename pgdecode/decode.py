@@ -12,16 +12,15 @@ from pgdecode._scan import Scan
 from pgdecode._source import Source
 from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_parts, stream_state
-from pgdecode.limits import Limits
+from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
 from pgdecode.parallel import Exclusive, check_threads, in_threads, joined, ranges_of, sliced
 from pgdecode.schemas import COLUMN_TYPE, envelope_schema
 
-_LIMITS = Limits()
 _CELLS = ("old", "new")
 
 
-def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True, limits: Limits = _LIMITS) -> Message:
+def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True, limits: Limits = LIMITS) -> Message:
     """Decode one payload.
 
     Parameters
@@ -60,7 +59,7 @@ def decode_messages(
     in_stream: Any = None,
     fields: Iterable[str] | None = None,
     mode: str = "FAILFAST",
-    limits: Limits = _LIMITS,
+    limits: Limits = LIMITS,
     strict_flags: bool = True,
     threads: int = 1,
 ) -> pa.RecordBatch:
@@ -126,7 +125,7 @@ class MessageDecoder:
         in_stream: Any = None,
         fields: Iterable[str] | None = None,
         mode: str = "FAILFAST",
-        limits: Limits = _LIMITS,
+        limits: Limits = LIMITS,
         strict_flags: bool = True,
         threads: int = 1,
     ) -> None:

@@ -6,11 +6,13 @@ for a payload before the doubt came up does not matter.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from pgdecode._cursor cimport be16, be32, be64
+from pgdecode._cursor cimport be32, be64
+from pgdecode._envelope cimport EPOCH_SHIFT_US, Envelope, Put, Usual, fail, open_nothing
 from pgdecode._fault cimport FAULT_BAD_ARRAY, FAULT_ENCODING, OK, STREAM_MET, rarely
+from pgdecode._lane cimport AHEAD, Lane, close_lane, open_lane, put_tuple
 from pgdecode._plan cimport (
     LSN,
     MASK_WORDS,
@@ -23,46 +25,13 @@ from pgdecode._plan cimport (
     USUAL_NEW,
     USUAL_OLD,
 )
-from pgdecode._sink cimport TupleSink, expect_cells, put_list, put_text
+from pgdecode._sink cimport put_list, put_text
 from pgdecode._source cimport ABSENT, CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, Presence, Span, payload_at
-from pgdecode._walk cimport (
-    BASIS_ORDER,
-    BASIS_SHIFT,
-    DOUBTFUL,
-    EPOCH_SHIFT_US,
-    STREAMED,
-    Envelope,
-    Put,
-    Usual,
-    fail,
-    judge_fault,
-    walk_payload,
-)
+from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, DOUBTFUL, STREAMED, judge_fault, walk_payload
 
 cdef enum:
     BLOCK_ROWS = 64   # one word of validity bits
-    # Bytes that may be read past the end of a usual payload: it is not among the last in its buffer.
-    AHEAD = 64
-    COPIED = 16       # bytes: most values are no longer, and one copy of constant size costs less than a call
     LEAST_USUAL = 8   # bytes: an insert up to its first column; none that is of constant width is shorter
-
-# What is done with the cells of a tuple.
-cdef enum Wanted:
-    WANTED_NOTHING
-    WANTED_FORMATS
-    WANTED_VALUES
-
-cdef struct Lane:
-    # The sink of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
-    TupleSink *sink
-    bint ready
-    Wanted wanted
-    uint32_t max_columns
-    uint32_t n               # cells of the newest tuple, counted in `n_cells` when all is well with its message
-    int64_t n_cells
-    uint8_t *letters
-    int32_t *ends            # behind the 0 in front
-    uint8_t *values
 
 
 cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil:
@@ -109,7 +78,7 @@ cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept 
         # Where order is sure of the state, a string in another encoding is just that.
         if code == FAULT_ENCODING and verdict == (BASIS_ORDER << BASIS_SHIFT) | (verdict & STREAMED):
             return code
-        memset(&nothing, 0, sizeof(nothing))
+        open_nothing(&nothing)
         code = judge_fault(walk, &nothing, payload.data, payload.length, verdict & STREAMED, code)
         if code != OK:
             return code
@@ -227,7 +196,7 @@ cdef inline int64_t usual_by_offsets(
         index = by_tag[payload[0]]
         usual = &out.usual[index]
         if usual.kind == USUAL_NEW:
-            if rarely(not put_change(&new, &old, payload, data + end, out, first_row + i)):
+            if rarely(not put_change(&new, payload, data + end)):
                 break
         elif usual.kind == USUAL_FIXED:
             if rarely(end - start != usual.length or not is_usual(usual, payload)):
@@ -294,44 +263,7 @@ cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t
             (<int16_t *>put.values)[row] = p[0]
 
 
-# -- tuples ----------------------------------------------------------------------------------------------------------
-
-cdef void open_lane(
-    Lane *lane, TupleSink *sink, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
-) noexcept nogil:
-    """Make room for the tuples of some rows, of so many bytes in all."""
-    cdef size_t most
-    memset(lane, 0, sizeof(lane[0]))
-    lane.sink = sink
-    lane.max_columns = walk.rules.max_columns
-    lane.ready = sink == NULL
-    if sink == NULL or sink.rows.offsets.data == NULL:
-        return
-    most = min(n_bytes, lane.max_columns * <size_t>n_rows)
-    if expect_cells(sink, row, n_bytes, most) != OK:
-        return
-    lane.ready = True
-    lane.wanted = WANTED_VALUES if sink.wants_values else WANTED_FORMATS
-    lane.n_cells = <int64_t>sink.letters.size
-    lane.letters = sink.letters.data
-    if sink.wants_values:
-        lane.ends = <int32_t *>sink.ends.data + 1
-        lane.values = sink.values.data
-
-
-cdef void close_lane(const Lane *lane) noexcept nogil:
-    """Count what has been put."""
-    if lane.letters == NULL:
-        return
-    lane.sink.letters.size = <size_t>lane.n_cells
-    if lane.values != NULL:
-        lane.sink.ends.size = (<size_t>lane.n_cells + 1) * sizeof(int32_t)
-        lane.sink.values.size = <size_t>lane.ends[lane.n_cells - 1]
-
-
-cdef inline bint put_change(
-    Lane *new, Lane *old, const uint8_t *payload, const uint8_t *end, Envelope *out, int64_t row
-) noexcept nogil:
+cdef inline bint put_change(Lane *new, const uint8_t *payload, const uint8_t *end) noexcept nogil:
     """Put the new tuple of an Insert or Update; an old one makes it unusual."""
     if rarely(payload[5] != c"N" or not new.ready):
         return False
@@ -351,81 +283,3 @@ cdef bint put_delete(Lane *old, const uint8_t *payload, const uint8_t *end, Enve
         return False
     old.n_cells += old.n
     return True
-
-
-cdef inline const uint8_t *put_tuple(Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """Put a tuple's cells, and return where they end, or NULL.
-
-    AHEAD bytes behind `end` may be read, but nothing of them is looked at before it is known to be the tuple's.
-    """
-    lane.n = be16(p)
-    if rarely(lane.n > lane.max_columns):
-        return NULL
-    if lane.wanted == WANTED_VALUES:
-        return copy_cells(lane, p + 2, end)
-    return copy_letters(lane, p + 2, end)
-
-
-cdef const uint8_t *copy_cells(const Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    cdef uint8_t *letters = lane.letters + lane.n_cells
-    cdef int32_t *ends = lane.ends + lane.n_cells
-    cdef uint8_t *values = lane.values
-    cdef uint64_t position = <uint64_t>(ends - 1)[0]
-    cdef uint64_t length
-    cdef uint32_t i
-    cdef uint8_t kind
-    for i in range(lane.n):
-        kind = p[0]
-        if kind == c"t" or kind == c"b":
-            length = be32(p + 1)
-            p += 5
-            if rarely(<int64_t>length > end - p):
-                return NULL
-            memcpy(values + position, p, COPIED)
-            if length > COPIED:
-                copy_rest(values + position + COPIED, p + COPIED, length - COPIED)
-            p += length
-            position += length
-        else:
-            if rarely(p == end or (kind != c"n" and kind != c"u")):
-                return NULL
-            p += 1
-        letters[i] = kind
-        ends[i] = <int32_t>position
-    return p
-
-
-cdef inline void copy_rest(uint8_t *target, const uint8_t *value, size_t length) noexcept nogil:
-    """Copy in blocks of half AHEAD, and so up to SLACK bytes more."""
-    cdef size_t at = 0
-    if length > 8 * 32:
-        memcpy(target, value, length)
-        return
-    while at < length:
-        memcpy(target + at, value + at, 32)
-        at += 32
-
-
-cdef const uint8_t *copy_letters(const Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """As `copy_cells`, but the formats alone, or nothing."""
-    cdef uint8_t *letters = lane.letters
-    cdef uint64_t length
-    cdef uint32_t i
-    cdef uint8_t kind
-    if letters != NULL:
-        letters += lane.n_cells
-    for i in range(lane.n):
-        kind = p[0]
-        if kind == c"t" or kind == c"b":
-            length = be32(p + 1)
-            p += 5
-            if rarely(<int64_t>length > end - p):
-                return NULL
-            p += length
-        else:
-            if rarely(p == end or (kind != c"n" and kind != c"u")):
-                return NULL
-            p += 1
-        if letters != NULL:
-            letters[i] = kind
-    return p

@@ -207,7 +207,7 @@ cdef void undo_tuple(TupleSink *sink, int64_t row) noexcept nogil
 cdef void undo_columns(ColumnsSink *sink, int64_t row) noexcept nogil
 
 cdef int open_words(WordSink *sink, int64_t n_rows) except -1
-cdef tuple finish_words(WordSink *sink, const Word *words)
+cdef tuple finish_words(WordSink *sink, const Word *words, size_t n_words)
 cdef tuple finish_sink(Sink *sink)
 cdef tuple finish_tuple(TupleSink *sink)
 cdef tuple finish_columns(ColumnsSink *sink)
