@@ -3,7 +3,8 @@ PYTHON ?= .venv/bin/python
 FUZZ_SECONDS ?= 60
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
-.PHONY: env build test lint types sanitize fuzz corpus properties bench dist audit readme clean
+.PHONY: env build test lint types sanitize tsan fuzz corpus properties complexity soak servers bench dist audit readme
+.PHONY: clean
 
 env:  ## a virtual environment with everything
 	python3 -m venv .venv
@@ -35,6 +36,21 @@ sanitize:  ## the suite without Spark and servers, on modules built with Address
 	PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system $(PYTHON) -m pytest -p no:cacheprovider \
 		--ignore-glob="*spark*" --ignore-glob="tests/test_cli*" --ignore=tests/test_readme.py \
 		--ignore=tests/test_benchmarks.py --ignore-glob="tests/test*_live.py"
+
+tsan:  ## the tests of threads, on modules built with ThreadSanitizer
+	PGDECODE_CFLAGS="-O1 -g -fsanitize=thread" $(PYTHON) setup.py build_ext --inplace --force
+	TSAN_OPTIONS="suppressions=tests/tsan.supp exitcode=66" LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" \
+	$(PYTHON) -m pytest -p no:cacheprovider tests/test_threads.py
+	$(PYTHON) setup.py build_ext --inplace --force
+
+complexity:  ## whether a byte costs the same in much hostile data as in little, in instructions
+	$(PYTHON) tests/complexity.py
+
+soak:  ## fifty million messages, with memory watched
+	$(PYTHON) tests/soak.py
+
+servers:  ## random scenarios on PostgreSQL servers, everything that reads them compared
+	cd tests && PYTHONPATH=.. $(abspath $(PYTHON)) -m servers --install ../build/servers
 
 fuzz:  ## coverage-guided, FUZZ_SECONDS in all; needs clang, and says so
 	PYTHONPATH=tests $(PYTHON) -m fuzz run --seconds $(FUZZ_SECONDS)

@@ -20,7 +20,7 @@ from pgdecode.errors import BatchTooLarge, DecodeError, listed
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.ledger import Delivery, Ledger, Options
 from pgdecode.limits import Limits
-from pgdecode.parallel import Exclusive
+from pgdecode.parallel import Exclusive, joined
 from pgdecode.readings import Reading
 from pgdecode.rows import texts
 from pgdecode.spill import paths_of, spill
@@ -29,6 +29,7 @@ from pgdecode.tables import Table, TableBuilder, versions_of
 from pgdecode.transactions import Follower
 
 _LIMITS = Limits()
+_ALL = 1 << 62  # rows: no joining of batches afterwards, which takes their memory twice
 
 CHANGES = pa.schema(
     [
@@ -189,7 +190,7 @@ class ChangeDecoder:
             missing, `UnknownRelation` where a relation has not been described.
         """
         with self._alone, self._all_or_nothing():
-            return _joined(list(self.decode_batches(payloads, position)), CHANGES)
+            return _joined(list(self.decode_batches(payloads, position, max_rows=_ALL)), CHANGES)
 
     def decode_batches(self, payloads: Any, position: Any = None, *, max_rows: int = 65536) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `decode` does, in batches of at most so many changes.
@@ -225,7 +226,7 @@ class ChangeDecoder:
             If no payload so far has described the table.
         """
         with self._alone, self._all_or_nothing():
-            batches = list(self.table_batches(payloads, relation, position))
+            batches = list(self.table_batches(payloads, relation, position, max_rows=_ALL))
             return _joined(batches, self.table_schema(relation))
 
     def table_schema(self, relation: str | int) -> pa.Schema:
@@ -353,6 +354,7 @@ class ChangeDecoder:
         for chunk in column.chunks:
             follower = Follower(ledger, chunk, positions.slice(first, len(chunk)), self._options, first)
             found.append((follower, follower.run()))
+            follower.release()
             first += len(chunk)
             if self._spill is not None:
                 spill(ledger, self._spill, self._max_held_bytes)
@@ -470,10 +472,13 @@ class ChangeBuilder:
         )
 
 
-def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Make one record batch of several, or of none."""
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Make one record batch of several, or of none; the several are let go of column by column."""
     if len(batches) == 1:
         return batches[0]
-    whole = pa.Table.from_batches(batches, schema=schema).combine_chunks()
-    columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in whole.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    n_columns = len(schema)
+    columns: list[Sequence[pa.Array]] = [[batch.column(i) for batch in batches] for i in range(n_columns)]
+    if not batches:
+        columns = [[pa.array([], item.type)] for item in schema]
+    batches.clear()
+    return pa.RecordBatch.from_arrays(joined(columns, 1), schema=schema)

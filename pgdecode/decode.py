@@ -200,8 +200,12 @@ class MessageDecoder:
         """Join what ranges of rows gave; columns that no row fills are made whole at once."""
         filled = {name for parts in found for name in parts}
         wanted = [field for field in self.schema if field.name.removesuffix("_formats") in filled]
-        pieces = [_envelope(parts, n, pa.schema(wanted)) for parts, n in zip(found, lengths, strict=True)]
-        columns = joined([[piece.column(i) for piece in pieces] for i in range(len(wanted))], len(lengths))
+        pieces = [_envelope(parts, n, pa.schema(wanted)).columns for parts, n in zip(found, lengths, strict=True)]
+        parts_of_each = list(zip(*pieces, strict=True))
+        # What is joined is to be let go of, column by column.
+        found.clear()
+        pieces.clear()
+        columns = joined(parts_of_each, len(lengths))
         by_name = {field.name: column for field, column in zip(wanted, columns, strict=True)}
         n_rows = sum(lengths)
         zeros = _zeros(n_rows)

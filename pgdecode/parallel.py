@@ -94,8 +94,8 @@ def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
     return results
 
 
-def joined(columns: Sequence[Sequence[pa.Array]], threads: int) -> list[pa.Array]:
-    """Join the parts of each column, by as many threads."""
+def joined(columns: list[Sequence[pa.Array]], threads: int) -> list[pa.Array]:
+    """Join the parts of each column, by as many threads; a column's parts are let go of as soon as they are joined."""
     found: list[pa.Array] = [None] * len(columns)
     # The threads take what is left, since columns are of any size.
     left = iter(range(len(columns)))
@@ -107,10 +107,11 @@ def joined(columns: Sequence[Sequence[pa.Array]], threads: int) -> list[pa.Array
                 place = next(left, None)
             if place is None:
                 return
-            parts = columns[place]
+            parts, columns[place] = columns[place], ()
             n_null = sum(part.null_count for part in parts)
             n = sum(map(len, parts))
             found[place] = pa.nulls(n, parts[0].type) if n_null == n else pa.concat_arrays(parts)
+            del parts
 
     in_threads([work] * threads)
     return found

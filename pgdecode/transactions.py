@@ -86,6 +86,10 @@ class Follower:
         joined = positions[0] if len(positions) == 1 else pa.concat_arrays(positions)
         return Delivery(self.parts, joined, self.outline.delivered(), self.gids, self.told)
 
+    def release(self) -> None:
+        """Let go of what only following needs, when all is delivered: it is larger than what is delivered."""
+        del self.outline, self.columns, self.kinds
+
     def add_part(self, payloads: pa.Array, positions: pa.Array) -> None:
         """Put payloads of earlier batches behind those of this one."""
         self.parts.append(payloads)

@@ -211,7 +211,7 @@ def lost_streams(n: int) -> list[bytes]:
     return slot.payloads
 
 
-def without_memory_of(payloads: Sequence[bytes], seed: int = 1) -> list[bytes]:
+def shuffled(payloads: Sequence[bytes], seed: int = 1) -> list[bytes]:
     found = list(payloads)
     random.Random(seed).shuffle(found)
     return found
@@ -251,8 +251,10 @@ SHAPES: dict[str, Callable[[int], Work]] = {
     ),
     "a long value": lambda n: one_value(25, b"x" * n),
     "an array": lambda n: one_value(1007, b"{" + b",".join([b"1"] * (n // 2)) + b"}"),
-    "an array of arrays": lambda n: one_value(1007, b"{" + b",".join([b"{1}"] * (n // 4)) + b"}"),
-    "opening braces": lambda n: one_value(1009, b"{" * n),
+    "an array of arrays": lambda n: one_value(
+        1007, b"{" + b",".join([b"{1}"] * (n // 4)) + b"}", unrepresentable="text"
+    ),
+    "opening braces": lambda n: one_value(1009, b"{" * n, unrepresentable="text"),
     "quotes in an array": lambda n: one_value(1009, b'{"' + b'\\"' * (n // 2) + b'"}'),
     "empty quotes in an array": lambda n: one_value(1009, b"{" + b",".join([b'""'] * (n // 3)) + b"}"),
     "backslashes in an array": lambda n: one_value(1009, b"{" + b"\\\\" * (n // 2) + b"}"),
@@ -262,7 +264,9 @@ SHAPES: dict[str, Callable[[int], Work]] = {
     "octal digits in bytea": lambda n: one_value(17, b"\\377" * (n // 4)),
     "bits": lambda n: one_value(1562, b"01" * (n // 2)),
     "digits of a numeric": lambda n: one_value(1700, b"1" * min(n, 131_000)),
-    "digits of a numeric as float8": lambda n: one_value(1700, b"1" * min(n, 131_000), types=(), columns={"c0": "float8"}),
+    "digits of a numeric as float8": lambda n: one_value(
+        1700, b"1" * min(n, 131_000), types=(), columns={"c0": "float8"}
+    ),
     "digits of a float8": lambda n: one_value(701, b"1" * n),
     "digits of an int4": lambda n: one_value(23, b"0" * n),
     "digits of a binary numeric": lambda n: one_value(1700, digits_binary(min(n // 2, 32_000)), binary=True),
@@ -276,19 +280,19 @@ SHAPES: dict[str, Callable[[int], Work]] = {
     "lexemes": lambda n: one_value(3614, b" ".join(b"'a%d':1" % i for i in range(n // 10))),
     "ranges of a multirange": lambda n: one_value(4451, b"{" + b",".join([b"[1,3)"] * (n // 6)) + b"}"),
     "inserts": lambda n: messages([insert()] * (n // 15)),
-    "chunks of messages": lambda n: (
-        lambda column: (lambda: pgdecode.decode_messages(column), n)
-    )(one_by_one([insert()] * (n // 15))),
-    "chunks of rows": lambda n: (
-        lambda column: (lambda: pgdecode.decode_rows(column, relation(25)), n)
-    )(one_by_one([insert()] * (n // 15))),
+    "chunks of messages": lambda n: (lambda column: (lambda: pgdecode.decode_messages(column), n))(
+        one_by_one([insert()] * (n // 15))
+    ),
+    "chunks of rows": lambda n: (lambda column: (lambda: pgdecode.decode_rows(column, relation(25)), n))(
+        one_by_one([insert()] * (n // 15))
+    ),
     "chunks of changes": lambda n: changes(one_by_one(plain(n // 15)), n),
     "bad messages": lambda n: messages([b"I\0"] * (n // 2), mode="PERMISSIVE"),
     "bad rows": lambda n: rows([b"I\0"] * (n // 2), relation(25), mode="PERMISSIVE"),
     "bad values": lambda n: rows([insert("x")] * (n // 15), relation(23), mode="PERMISSIVE"),
     "bad changes": lambda n: changes(halves(plain(n // 15)), mode="PERMISSIVE"),
-    "in no order": lambda n: messages(without_memory_of(committed_streams(n // 80)), in_stream="auto", mode="PERMISSIVE"),
-    "in the wrong order": lambda n: messages(without_memory_of(committed_streams(n // 80)), mode="PERMISSIVE"),
+    "in no order": lambda n: messages(shuffled(committed_streams(n // 80)), in_stream="auto", mode="PERMISSIVE"),
+    "in the wrong order": lambda n: messages(shuffled(committed_streams(n // 80)), mode="PERMISSIVE"),
     "streams that never stop": lambda n: messages(lost_streams(n // 40), mode="PERMISSIVE"),
     "changes": lambda n: changes(plain(n // 15)),
     "rows of a table": lambda n: table(plain(n // 15)),

@@ -57,14 +57,18 @@ def candidates() -> Iterator[Path]:
         yield Path(found).resolve().parent
 
 
-def find_server() -> Path | None:
-    """The programs of a server with which a slot can be read as pgoutput and as test_decoding, if there is one."""
+def installed() -> Iterator[Path]:
+    """The programs of servers with which a slot can be read as pgoutput and as test_decoding."""
     for programs in candidates():
         if all((programs / name).exists() for name in ("initdb", "pg_ctl", "postgres")):
             roots = (programs.parent / "lib", *programs.parents[1].glob("lib*/postgresql"))
             if any((root / "test_decoding.so").exists() for root in roots):
-                return programs
-    return None
+                yield programs
+
+
+def find_server() -> Path | None:
+    """The programs of one, if there is any."""
+    return next(installed(), None)
 
 
 def major_version(programs: Path) -> int:

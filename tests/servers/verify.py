@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import compare
+import reference
 import reference_changes
 import replay
 import testdecoding
 from change_rows import changes_of
 from reference_changes import Change
 
+import pgdecode
 from pgdecode import ChangeDecoder
 from servers import tables
 from servers.reading import Message, Mode, Slots
@@ -96,7 +99,8 @@ def problems(account: Account, mode: Mode, messages: list[Message], text_twin: l
     """What is wrong with a reading; of a binary one, whether it is that of its twin in text with other values."""
     scenario = account.scenario
     committed, others, keys = fold(messages)
-    found = wrong_outcomes(account, committed, others)
+    found = wrong_envelopes(messages)
+    found += wrong_outcomes(account, committed, others)
     found += wrong_xids(messages, [*committed, *others])
     if not mode.binary:
         found += wrongly_decoded(messages, committed, [*committed, *others])
@@ -113,6 +117,16 @@ def problems(account: Account, mode: Mode, messages: list[Message], text_twin: l
     unreadable = account.unreadable
     found += replay.differences(rows, account.state, tables=unreadable)[0]
     return found
+
+
+def wrong_envelopes(messages: list[Message]) -> list[str]:
+    """Whether `decode_messages` reads the payloads as the reference decoder does."""
+    payloads = [message.payload for message in messages]
+    try:
+        compare.assert_same_rows(pgdecode.decode_messages(payloads), reference.decode_sequence(payloads))
+    except AssertionError as error:
+        return [f"decode_messages: {error}"]
+    return []
 
 
 def wrongly_decoded(messages: list[Message], committed: list[Change], everything: list[Change]) -> list[str]:
