@@ -26,22 +26,22 @@ types:
 
 # In a folder of its own, so that the usual build stays; the safe path keeps that build, which lies in the current
 # folder, from being imported instead, also by the processes that tests start.
+define instrumented
+	PGDECODE_CFLAGS="$(1)" $(PYTHON) setup.py --quiet build --build-base build/$@ --build-lib build/$@/lib \
+		build_ext --parallel 2
+	PYTHONSAFEPATH=1 PYTHONPATH="$(CURDIR)/build/$@/lib" PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system \
+	LD_PRELOAD="$(foreach library,$(2),$$(gcc -print-file-name=$(library)))" $(3) $(PYTHON) -m pytest -p no:cacheprovider
+endef
+
 # A PostgreSQL server started with the sanitizers' libraries loaded hangs.
 sanitize:  ## the suite without Spark and servers, on modules built with AddressSanitizer and UndefinedBehaviorSanitizer
-	PGDECODE_CFLAGS="$(SANITIZERS)" $(PYTHON) setup.py --quiet build --build-base build/sanitize \
-		--build-lib build/sanitize/lib build_ext --parallel 2
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-	PYTHONSAFEPATH=1 PYTHONPATH="$(CURDIR)/build/sanitize/lib" \
-	PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system $(PYTHON) -m pytest -p no:cacheprovider \
-		--ignore-glob="*spark*" --ignore-glob="tests/test_cli*" --ignore=tests/test_readme.py \
-		--ignore=tests/test_benchmarks.py --ignore-glob="tests/test*_live.py"
+	$(call instrumented,$(SANITIZERS),libasan.so libubsan.so,ASAN_OPTIONS=detect_leaks=0 \
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1) --ignore-glob="*spark*" --ignore-glob="tests/test_cli*" \
+		--ignore=tests/test_readme.py --ignore=tests/test_benchmarks.py --ignore-glob="tests/test*_live.py"
 
 tsan:  ## the tests of threads, on modules built with ThreadSanitizer
-	PGDECODE_CFLAGS="-O1 -g -fsanitize=thread" $(PYTHON) setup.py build_ext --inplace --force
-	TSAN_OPTIONS="suppressions=tests/tsan.supp exitcode=66" LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" \
-	$(PYTHON) -m pytest -p no:cacheprovider tests/test_threads.py
-	$(PYTHON) setup.py build_ext --inplace --force
+	$(call instrumented,-O1 -g -fsanitize=thread,libtsan.so,TSAN_OPTIONS="suppressions=tests/tsan.supp exitcode=66") \
+		tests/test_threads.py
 
 complexity:  ## whether a byte costs the same in much hostile data as in little, in instructions
 	$(PYTHON) tests/complexity.py

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import re
 import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 try:
     from rich.console import Console
@@ -23,6 +28,7 @@ from benchmarks.line import Line
 from benchmarks.lines import LINES
 
 PROGRAM = "python -m benchmarks"
+ON_SPARK = "on Spark"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -67,6 +73,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
     types = {kind: chosen_lines(kind.name, datasets.VALUES, options.only) for kind in values.KINDS}
     n_steps = sum(len(lines) * (2 if effort.memory else 1) for lines in plan.values())
     n_steps += sum(map(len, types.values()))
+    # Of a quick run only where it is asked for: it takes as long as all else.
+    with_spark = bool(options.only.search(ON_SPARK)) if options.only else not options.quick
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     results: list[measure.Result] = []
@@ -96,13 +104,35 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
                 values_of = values.load_values(kind, n_values)
                 found, _ = measure.measure(values_of, lines, effort, lambda name: progress.advance(task))
                 results += found
+        spark = None
+        if with_spark:
+            progress.update(task, description=ON_SPARK)
+            if importlib.util.find_spec("pyspark") is None:
+                skipped.append(measure.Skipped(ON_SPARK, "lines", "pyspark is not installed"))
+            else:
+                spark = run_spark(options.rows)
     return report.Report(
         command=" ".join([PROGRAM, shlex.join(arguments)]).strip(),
         effort=effort.name,
         machine=machine,
         lines=results,
         skipped=skipped,
+        spark=spark,
     )
+
+
+def run_spark(n_rows: int | None) -> dict[str, Any]:
+    """Measure the routes on Spark, in a process of their own, since Spark writes to its output what it likes."""
+    with tempfile.TemporaryDirectory(prefix="pgdecode-benchmarks-") as folder:
+        found = Path(folder, "spark.json")
+        command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--json", str(found)]
+        if n_rows is not None:
+            command += ["--rows", str(n_rows)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise OSError(f"python -m benchmarks.spark: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+        measured: dict[str, Any] = json.loads(found.read_text())
+        return measured
 
 
 def table_console() -> Console:
@@ -116,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     try:
         found = report.read_json(options.load) if options.load else run(options, arguments)
-        if not found.lines:
+        if not found.lines and found.spark is None:
             raise ValueError("no line matches --only")
         report.print_tables(found, table_console())
         if options.json:

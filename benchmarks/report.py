@@ -40,6 +40,7 @@ HEADINGS = (
     "peak MB",
 )
 VALUE_HEADINGS = ("values/s", TEXT, BINARY, CAST, "text / cast", "binary / cast", "spread")
+SPARK_HEADINGS = ("on Spark", "seconds", "payloads/s", "x without decoding")
 DROPPED_FIRST = ("spread", "GB/s", "of read", "peak MB", "x Python")  # on a narrow terminal
 STYLES = {"baseline": "dim", "pgdecode": "green"}
 
@@ -53,6 +54,7 @@ class Report:
     machine: dict[str, Any]
     lines: list[Result]
     skipped: list[Skipped]
+    spark: dict[str, Any] | None = None  # what `benchmarks.spark` wrote
 
     def data_sets(self) -> list[str]:
         """Names in the order measured, those of types left out."""
@@ -172,6 +174,10 @@ def notes(report: Report) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for skip in report.skipped:
         reasons.setdefault((skip.line, skip.reason), []).append(skip.data_set)
+    if report.spark:
+        found.append(
+            f"on Spark: {report.spark['rows']:,} messages of {report.spark['data_set']}, {report.spark['master']}"
+        )
     return found + [f"no {line} on {', '.join(names)}: {why}" for (line, why), names in reasons.items()]
 
 
@@ -184,16 +190,30 @@ def value_cells(report: Report, pg_type: str) -> list[str]:
     return [pg_type, *rates, *ratios, percent(max((line.spread for line in decoded), default=None))]
 
 
+def spark_cells(report: Report) -> list[list[str]]:
+    """Texts under SPARK_HEADINGS; the lines of nobody who decodes stand behind those that they are the floor of."""
+    if report.spark is None:
+        return []
+    rows = []
+    for name, line in report.spark["lines"].items():
+        floor = times(line["floor_ratio"]) if line["floor_ratio"] is not None else ""
+        rows.append([name, f"{line['median']:.2f}", scaled(report.spark["rows"] / line["median"]), floor])
+    return rows
+
+
 def print_tables(report: Report, console: Console) -> None:
     """Print a table of messages and one of values, and below them what they are of."""
     if report.messages():
         console.print(fitting_table(report, console))
     if report.types():
-        table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for at, heading in enumerate(VALUE_HEADINGS):
-            table.add_column(heading, justify="left" if at == 0 else "right", no_wrap=True)
+        table = empty_table(VALUE_HEADINGS)
         for pg_type in report.types():
             table.add_row(*value_cells(report, pg_type))
+        console.print(table)
+    if report.spark:
+        table = empty_table(SPARK_HEADINGS)
+        for row in spark_cells(report):
+            table.add_row(*row)
         console.print(table)
     for note in [*notes(report), caption(report)]:
         console.print(note, style="dim", highlight=False, markup=False)
@@ -210,11 +230,17 @@ def fitting_table(report: Report, console: Console) -> Table:
     return table
 
 
+def empty_table(headings: Sequence[str]) -> Table:
+    """Make a table whose first column is of names, the others of figures."""
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if at == 0 else "right", no_wrap=True)
+    return table
+
+
 def make_table(report: Report, shown: Sequence[int]) -> Table:
     """Make one table with a section for each data set."""
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for at in shown:
-        table.add_column(HEADINGS[at], justify="left" if at == 0 else "right", no_wrap=True)
+    table = empty_table([HEADINGS[at] for at in shown])
     for name in report.data_sets():
         table.add_section()
         table.add_row(f"[bold cyan]{name}[/]")
@@ -233,7 +259,8 @@ def markdown(report: Report) -> str:
         rows += [[row[at] for at in shown] for row in map(cells, report.of(name))]
     values = [list(VALUE_HEADINGS), ["---", *("---:" for _ in VALUE_HEADINGS[1:])]]
     values += [value_cells(report, pg_type) for pg_type in report.types()]
-    tables = [rows] * bool(report.messages()) + [values] * bool(report.types())
+    spark = [list(SPARK_HEADINGS), ["---", *("---:" for _ in SPARK_HEADINGS[1:])], *spark_cells(report)]
+    tables = [rows] * bool(report.messages()) + [values] * bool(report.types()) + [spark] * (report.spark is not None)
     parts = ["\n".join(f"| {' | '.join(row)} |" for row in table) for table in tables]
     return "\n\n".join([*parts, "\n".join(f"- {note}" for note in [*notes(report), caption(report)])])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -152,12 +152,12 @@ class MessageDecoder:
 
     def _whole(self, parts: list[Any]) -> pa.RecordBatch:
         source = Source(parts)
+        found: Any = None
         for in_full in (False, True):
-            scan = self._scan(source)
-            carry = scan.judge(self._in_stream, self._carry, in_full)
-            found = scan.run()
-            if found is not None:
-                break
+            if found is None:
+                scan = self._scan(source)
+                carry = scan.judge(self._in_stream, self._carry, in_full)
+                found = scan.run()
         self._carry = carry
         return _envelope(found, source.n_rows, self.schema)
 
@@ -201,7 +201,7 @@ class MessageDecoder:
         filled = {name for parts in found for name in parts}
         wanted = [field for field in self.schema if field.name.removesuffix("_formats") in filled]
         pieces = [_envelope(parts, n, pa.schema(wanted)).columns for parts, n in zip(found, lengths, strict=True)]
-        parts_of_each = list(zip(*pieces, strict=True))
+        parts_of_each: list[Sequence[pa.Array]] = list(zip(*pieces, strict=True))
         # What is joined is to be let go of, column by column.
         found.clear()
         pieces.clear()
