@@ -354,6 +354,21 @@ def test_a_bad_payload_is_named_by_its_position_kept_or_left_out(spark: SparkSes
     assert [row["_position"] for row in table_changes(df, "public.t", mode="DROPMALFORMED").collect()] == [12, 14]
 
 
+def test_rows_after_a_bad_relation_message_are_errors_in_whatever_file_they_lie(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # The relation message of the second transaction is cut; the third's is whole again.
+    cut, row = RELATION[:-1], insert(b"1", None)
+    payloads = [BEGIN, RELATION, row, COMMIT, BEGIN, cut, row, COMMIT, BEGIN, row, RELATION, row, COMMIT]
+    rows = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())})
+    expected = pgdecode.ChangeDecoder(mode="PERMISSIVE").decode(rows["data"]).to_pylist()
+    assert [row["position"] for row in expected if row["error"] is None] == [2, 11]
+    assert sorted(row["position"] for row in expected if row["error"]) == [5, 6, 9]
+    for number, cuts in enumerate(([], [4, 8], [6, 7, 9, 10])):
+        df = spark.read.parquet(landed(tmp_path / str(number), rows, cuts))
+        assert found(changes(df, mode="PERMISSIVE")) == as_set(expected)
+
+
 def test_a_bad_value_is_named_by_its_position(spark: SparkSession) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", None), insert(b"x", None), COMMIT)
     with pytest.raises(PySparkException, match=r"BadValue: position 13, offset .* column 'id'"):
