@@ -188,7 +188,7 @@ cdef inline int64_t usual_by_offsets(
             starts[i] = <int32_t>new.n_cells
         end = offset_at(offsets, i + 1, wide)
         # As a number without sign, what is too short is too long.
-        if rarely(end > limit or <uint64_t>(end - start - LEAST_USUAL) > most):
+        if rarely(end > limit or <uint64_t>end - <uint64_t>start - LEAST_USUAL > most):
             break
         if special and not is_plain(walk, segment, i):
             break
@@ -277,9 +277,10 @@ cdef bint put_delete(Lane *old, const uint8_t *payload, const uint8_t *end, Enve
     """Put the old tuple of a Delete."""
     if payload[5] != c"K" and payload[5] != c"O" or not old.ready or put_tuple(old, payload + 6, end) != end:
         return False
-    if out.old_type != NULL and put_text(out.old_type, row, payload + 5, 1) != OK:
-        return False
+    # Should the letter find no memory, the walk starts the list anew, which changes nothing.
     if old.letters != NULL and put_list(&old.sink.rows, row, <size_t>old.n_cells) != OK:
+        return False
+    if out.old_type != NULL and put_text(out.old_type, row, payload + 5, 1) != OK:
         return False
     old.n_cells += old.n
     return True

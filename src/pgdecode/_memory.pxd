@@ -36,7 +36,7 @@ cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
 cdef inline FaultCode reserve_likely(Bytes *bytes, size_t extra, int64_t n_done, int64_t n_rows) noexcept nogil:
     """As `reserve`; but where that takes more memory, take enough for all rows, if they are like those done.
 
-    They may have been the longest: never more than eight times of what is needed now.
+    They may have been the longest: never more than eight times of what is needed now, nor past 32-bit offsets.
     """
     cdef size_t needed, capacity
     cdef double likely
@@ -48,6 +48,7 @@ cdef inline FaultCode reserve_likely(Bytes *bytes, size_t extra, int64_t n_done,
         capacity = needed
     # An eighth more than the average: rows differ.
     likely = 1.125 * <double>bytes.size / <double>(n_done + 1) * <double>n_rows + <double>extra
+    likely = min(likely, 8.0 * <double>needed, <double>0x7FFFFFFF)
     if likely > <double>capacity:
-        capacity = <size_t>min(likely, 8.0 * <double>needed)
+        capacity = <size_t>likely
     return grow(bytes, capacity)
