@@ -159,6 +159,7 @@ class MessageDecoder:
             found = scan.run()
             if found is not None:
                 break
+        assert found is not None
         self._carry = carry
         return _envelope(found, source.n_rows, self.schema)
 
