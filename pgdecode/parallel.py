@@ -94,8 +94,14 @@ def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
     return results
 
 
-def joined(columns: list[Sequence[pa.Array]], threads: int) -> list[pa.Array]:
-    """Join the parts of each column, by as many threads; a column's parts are let go of as soon as they are joined."""
+def joined(columns: list[Any], threads: int) -> list[pa.Array]:
+    """Join the parts of each column, by as many threads.
+
+    Parameters
+    ----------
+    columns : list of sequences of pa.Array
+        Emptied: the parts of a column are let go of as soon as they are joined.
+    """
     found: list[pa.Array] = [None] * len(columns)
     # The threads take what is left, since columns are of any size.
     left = iter(range(len(columns)))
