@@ -259,9 +259,7 @@ def _changes(
                 write({name: as_path(folder) for name, folder in folders.items()})
                 return
             if route == "files":
-                raise PathError(
-                    f'{source}: rows or files are not in the order of {position}, which the route "files" needs'
-                )
+                raise PathError(f'{source}: not in the order of {position}, which the route "files" needs')
         with _set(spark, _SETTINGS):
             found = frame_route.read(spark, source, files, payload, (position,))
             frame_route.write_changes(found, payload, position, folders, asked)

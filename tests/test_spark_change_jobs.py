@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 import pgdecode
 from pgdecode.files import PathError
 from pgdecode.render_changes import change_lines, flat_table
-from spark_udfs.jobs import JobFailed, changes_files
+from spark_udfs import decode_files
+from spark_udfs.jobs import JobFailed
 
 pytest_plugins = ["spark_session"]
 
@@ -33,7 +34,7 @@ def local() -> tuple[pa.Array, pa.Array]:
 
 
 def test_changes_are_written_as_they_decode_without_spark(spark: SparkSession, tmp_path: Path) -> None:
-    changes_files(FILE, tmp_path / "out", spark=spark)
+    decode_files(spark, FILE, tmp_path / "out", what="changes")
     found = pa.concat_tables([pq.read_table(part) for part in parts(tmp_path / "out", ".parquet")])
     expected = pgdecode.ChangeDecoder().decode(*local())
     order = [("commit_position", "ascending"), ("position", "ascending")]
@@ -43,7 +44,7 @@ def test_changes_are_written_as_they_decode_without_spark(spark: SparkSession, t
 
 def test_several_tables_are_folders_and_rows_may_be_text(spark: SparkSession, tmp_path: Path) -> None:
     names = ["public.orders", "public.products"]
-    changes_files(FILE, tmp_path / "out", relations=names, format="csv", spark=spark)
+    decode_files(spark, FILE, tmp_path / "out", what=names, format="csv")
     assert sorted(os.listdir(tmp_path / "out")) == names
     for name in names:
         rows = []
@@ -59,7 +60,7 @@ def test_several_tables_are_folders_and_rows_may_be_text(spark: SparkSession, tm
 
 
 def test_changes_may_be_lines(spark: SparkSession, tmp_path: Path) -> None:
-    changes_files(FILE, tmp_path / "out", format="jsonl", spark=spark)
+    decode_files(spark, FILE, tmp_path / "out", what="changes", format="jsonl")
     lines = [line for part in parts(tmp_path / "out", ".jsonl") for line in part.read_text().splitlines()]
     assert sorted(lines) == sorted(change_lines(pgdecode.ChangeDecoder().decode(*local())))
     assert json.loads(lines[0])["op"]
@@ -71,22 +72,22 @@ def test_a_bad_payload_stops_the_job_is_named_by_its_position_and_leaves_nothing
     payloads, positions = local()
     spoilt = [payload if at != 20 else payload[:-1] for at, payload in enumerate(payloads.to_pylist())]
     pq.write_table(pa.table({"seq": positions, "data": spoilt}), tmp_path / "raw.parquet")
-    with pytest.raises(JobFailed, match=r"raw\.parquet: position 20, offset \d+: ") as caught:
-        changes_files(tmp_path / "raw.parquet", tmp_path / "out", spark=spark)
+    with pytest.raises(JobFailed, match=r"raw\.parquet: row 20, position 20: \w+ at offset \d+: ") as caught:
+        decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
     assert "\n" not in str(caught.value)
     assert os.listdir(tmp_path) == ["raw.parquet"]
 
 
 def test_what_cannot_be_asked_for_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PathError, match=r"no message has described 'public\.none'; there are public\."):
-        changes_files(FILE, tmp_path / "out", relations=["public.none"], spark=spark)
+        decode_files(spark, FILE, tmp_path / "out", what="public.none")
     with pytest.raises(PathError, match="at"):
-        changes_files(FILE, tmp_path / "out", position="at", spark=spark)
+        decode_files(spark, FILE, tmp_path / "out", what="changes", position="at")
     with pytest.raises(ValueError, match="format is one of"):
-        changes_files(FILE, tmp_path / "out", format="xml", spark=spark)
+        decode_files(spark, FILE, tmp_path / "out", what="changes", format="xml")
     with pytest.raises(FileExistsError):
-        changes_files(FILE, tmp_path, spark=spark)
+        decode_files(spark, FILE, tmp_path, what="changes")
     pq.write_table(pa.table({"seq": [None, 1], "data": [b"", b""]}), tmp_path / "raw.parquet")
     with pytest.raises(JobFailed, match="position is null in 1 rows"):
-        changes_files(tmp_path / "raw.parquet", tmp_path / "out", spark=spark)
+        decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
     assert os.listdir(tmp_path) == ["raw.parquet"]

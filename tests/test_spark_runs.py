@@ -70,7 +70,7 @@ def function(index: RunIndex, counts: tuple[int, ...], options: Options) -> RunF
 def test_runs_of_a_capture_give_apart_what_one_decoder_gives(
     capture: captures.Capture, n_runs: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "_ROWS", rng.choice([1, 3, 50, 10_000]) if len(capture.column) < 3000 else 500)
+    monkeypatch.setattr(tasks, "RUN_ROWS", rng.choice([1, 3, 50, 10_000]) if len(capture.column) < 3000 else 500)
     n = len(capture.column)
     # With gaps between positions.
     positions = pa.array([3 * at for at in range(n)], pa.int64())

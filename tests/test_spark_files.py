@@ -1,0 +1,378 @@
+"""Tasks that read and write files themselves: the same rows as elsewhere, however files are cut and attempts go."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import captures
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import pgdecode
+from pgdecode.files import FileFault, PathError, payload_files
+from pgdecode.ledger import Options
+from pgdecode.readings import Reading
+from spark_udfs import decode_files, file_route, parts
+from spark_udfs.asked import AskedChanges, AskedMessages
+from spark_udfs.file_tasks import Task
+from spark_udfs.jobs import JobFailed
+
+pytest_plugins = ["spark_session"]
+
+SHOP = ["public.orders", "public.products"]
+ORDER = [("commit_position", "ascending"), ("position", "ascending")]
+
+
+@pytest.fixture
+def tasks_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run tasks one after the other in this process, each with work that has travelled, and of a few row groups."""
+
+    def run(spark: None, work: Callable[[Task], Any], tasks: list[Task]) -> list[Any]:
+        return [pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task))) for task in tasks]
+
+    monkeypatch.setattr(file_route, "_run", run)
+    monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: max(n_bytes // 7, 1))
+
+
+def write_cut(folder: Path, column: pa.Array, cuts: list[int], group_rows: int) -> None:
+    """Write payloads to a file for each stretch between cuts, whose names say nothing of their order."""
+    folder.mkdir()
+    bounds = [0, *cuts, len(column)]
+    for start, end in pairwise(bounds):
+        # With gaps between positions.
+        positions = pa.array(range(3 * start, 3 * end, 3), pa.int32())
+        name = hashlib.sha256(str(start).encode()).hexdigest()
+        table = pa.table({"seq": positions, "data": column.slice(start, end - start)})
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=group_rows)
+
+
+def changes_of(folder: Path, asked: AskedChanges, target: Path) -> dict[str | None, pa.Table]:
+    """Decode a folder, and read back what was written of each."""
+    files = payload_files(folder, "data", ("seq",))
+    write = file_route.changes_writer(None, files, "seq", asked, True)  # type: ignore[arg-type]
+    assert write is not None
+    folders = {name: target / (name or "changes") for name in asked.names}
+    write(folders)
+    return {name: read_back(place) for name, place in folders.items()}
+
+
+def read_back(folder: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(part) for part in sorted(folder.glob("part-*.parquet"))])
+
+
+def asked(*names: str | None, **options: Any) -> AskedChanges:
+    return AskedChanges(names or (None,), None, Reading(), Options(**options), None, "parquet")
+
+
+def as_rows(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("include_uncommitted", [False, True], ids=["committed", "everything"])
+def test_files_of_a_capture_give_apart_what_one_decoder_gives(
+    capture: captures.Capture, include_uncommitted: bool, rng: random.Random, tmp_path: Path
+) -> None:
+    column = capture.column
+    cuts = sorted(rng.sample(range(1, len(column)), 3))
+    write_cut(tmp_path / "raw", column, cuts, max(len(column) // 9, 1))
+    wanted = asked(mode="PERMISSIVE", include_uncommitted=include_uncommitted)
+    found = changes_of(tmp_path / "raw", wanted, tmp_path / "out")[None]
+    decoder = pgdecode.ChangeDecoder(mode="PERMISSIVE", include_uncommitted=include_uncommitted)
+    expected = [decoder.decode(column, pa.array(range(0, 3 * len(column), 3), pa.int64()))]
+    expected += [decoder.undecided()] if include_uncommitted else []
+    assert as_rows(found) == as_rows(pa.Table.from_batches(expected))
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+def test_several_tables_are_read_at_once_and_each_is_as_alone(mode: str, tmp_path: Path) -> None:
+    column = captures.capture("18.shop.v1").column
+    write_cut(tmp_path / "raw", column, [100, 700], 50)
+    found = changes_of(tmp_path / "raw", asked(*SHOP, None, mode=mode), tmp_path / "out")
+    positions = pa.array(range(0, 3 * len(column), 3), pa.int64())
+    for name in SHOP:
+        expected = pgdecode.ChangeDecoder().table(column, name, positions)
+        assert found[name].cast(expected.schema).schema.equals(expected.schema)
+        assert [dict(field.metadata or {}).get(b"pg:type") for field in found[name].schema] == [
+            (field.metadata or {}).get(b"pg:type") for field in expected.schema
+        ]
+        assert as_rows(found[name]) == as_rows(pa.Table.from_batches([expected]))
+    assert as_rows(found[None]) == as_rows(pa.Table.from_batches([pgdecode.ChangeDecoder().decode(column, positions)]))
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_rows_of_ordered_files_come_in_slot_order(tmp_path: Path) -> None:
+    column = captures.capture("18.shop.v1").column
+    write_cut(tmp_path / "raw", column, [100, 700], 50)
+    found = changes_of(tmp_path / "raw", asked(), tmp_path / "out")[None]
+    assert len(list((tmp_path / "out" / "changes").glob("part-*"))) > 3
+    assert found.to_pylist() == found.sort_by(ORDER).to_pylist()
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param([[0, 2, 1], [3, 4, 5]], id="a file out of order"),
+        pytest.param([[0, 1, 4], [3, 5, 6]], id="overlap"),
+        pytest.param([[0, 1, 2], [2, 3, 4]], id="a position twice"),
+        pytest.param([[0, 1, 2], [3, None, 4]], id="a null"),
+        pytest.param([[-1, 1, 2], [3, 4, 5]], id="negative"),
+        pytest.param([[0, 1, 2], [3, 4, 2**63]], id="too large"),
+    ],
+)
+def test_files_that_are_no_runs_are_not_decoded_by_tasks(positions: list[list[int | None]], tmp_path: Path) -> None:
+    for number, of_file in enumerate(positions):
+        table = pa.table({"seq": pa.array(of_file, pa.uint64() if 2**63 in of_file else pa.int64()), "data": [b""] * 3})
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    files = payload_files(tmp_path, "data", ("seq",))
+    assert file_route.changes_writer(None, files, "seq", asked(), False) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("rows", [0, 3])
+def test_an_input_without_changes_gives_an_output_with_their_columns(rows: int, tmp_path: Path) -> None:
+    table = pa.table({"seq": pa.array(range(rows), pa.int64()), "data": pa.array([None] * rows, pa.binary())})
+    pq.write_table(table, tmp_path / "raw.parquet")
+    found = changes_of(tmp_path / "raw.parquet", asked(), tmp_path / "out")[None]
+    assert found.schema.names == pgdecode.ChangeDecoder().decode([]).schema.names
+    assert found.num_rows == 0
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_a_bad_payload_is_named_by_its_row_in_the_file_wherever_the_file_is_cut(tmp_path: Path) -> None:
+    payloads = captures.capture("18.shop.v1").payloads
+    row = next(at for at, payload in enumerate(payloads) if at > 400 and payload[:1] == b"U")
+    spoilt = [payload[:-1] if at == row else payload for at, payload in enumerate(payloads)]
+    write_cut(tmp_path / "raw", pa.array(spoilt, pa.binary()), [], 60)
+    (file,) = (tmp_path / "raw").iterdir()
+    with pytest.raises(FileFault) as caught:
+        changes_of(tmp_path / "raw", asked(), tmp_path / "out")
+    said = str(caught.value)
+    assert said.startswith(f"{file}: row {row}, position {3 * row}: TRUNCATED at offset ")
+    folder = tmp_path / "out" / "changes"
+    assert os.listdir(folder) == []
+
+
+def write_messages(source: Path, folder: Path, **options: Any) -> None:
+    """Decode a file to messages."""
+    given = {"keep": (), "fields": None, "in_stream": "auto", "mode": "FAILFAST", "format": "parquet", **options}
+    files = payload_files(source, "data", given["keep"])
+    file_route.write_messages(None, files, folder, AskedMessages(**given))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
+def test_the_manifest_says_what_the_parts_are_and_of_what(format: str, tmp_path: Path) -> None:
+    column = captures.capture("16.streams.v2").column
+    write_cut(tmp_path / "raw", column, [1000, 1700], 300)
+    write_messages(tmp_path / "raw", tmp_path / "out", format=format)
+    manifest = json.loads((tmp_path / "out" / parts.MANIFEST).read_text())
+    names = [part["name"] for part in manifest["files"]]
+    assert sorted(os.listdir(tmp_path / "out")) == sorted([parts.MANIFEST, parts.SUCCESS, *names])
+    assert len(names) > 3
+    for part in manifest["files"]:
+        written = (tmp_path / "out" / part["name"]).read_bytes()
+        assert (len(written), hashlib.sha256(written).hexdigest()) == (part["bytes"], part["sha256"])
+        assert sum(piece["rows"] for piece in part["input"]) == part["rows"]
+    read = [(piece["file"], piece["first_row"], piece["rows"]) for part in manifest["files"] for piece in part["input"]]
+    expected = {}
+    for file in (tmp_path / "raw").iterdir():
+        expected[str(file)] = pq.read_metadata(file).num_rows
+        of_file = sorted(item[1:] for item in read if item[0] == str(file))
+        assert [first for first, _ in of_file] == [sum(n for _, n in of_file[:at]) for at in range(len(of_file))]
+    assert sum(expected.values()) == sum(rows for _, _, rows in read) == len(column)
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [1000], 300)
+    for name in ("one", "two"):
+        write_messages(tmp_path / "raw", tmp_path / name)
+    one, two = ((tmp_path / name / parts.MANIFEST).read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_what_other_attempts_wrote_is_not_in_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [], 300)
+    write_messages(tmp_path / "raw", tmp_path / "once")
+    run = file_route._run
+
+    def run_more(spark: Any, work: Any, tasks: list[Task]) -> Any:
+        run(spark, work, tasks[:3])
+        # An attempt that was killed has told nobody, and its file has no end.
+        (tmp_path / "out" / "_temporary" / "00001.killed").write_bytes(b"PAR1")
+        done = run(spark, work, tasks)
+        run(spark, work, tasks[1:])
+        return done
+
+    monkeypatch.setattr(file_route, "_run", run_more)
+    write_messages(tmp_path / "raw", tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(tmp_path / "once"))
+    once, out = ((tmp_path / name / parts.MANIFEST).read_bytes() for name in ("once", "out"))
+    assert once == out
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_a_part_that_is_not_as_its_task_wrote_it_is_not_committed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [], 300)
+    run = file_route._run
+
+    def run_and_cut(spark: Any, work: Any, tasks: list[Task]) -> Any:
+        done = run(spark, work, tasks)
+        os.truncate(tmp_path / "out" / "_temporary" / done[2][0].attempt, 10)
+        return done
+
+    monkeypatch.setattr(file_route, "_run", run_and_cut)
+    with pytest.raises(OSError, match="has 10 bytes, its task wrote"):
+        write_messages(tmp_path / "raw", tmp_path / "out")
+    assert parts.SUCCESS not in os.listdir(tmp_path / "out")
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_kept_columns_take_the_type_of_the_first_file_or_the_job_fails(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name, kept in (("a", pa.array([1], pa.int64())), ("b", pa.array([2], pa.int32()))):
+        pq.write_table(pa.table({"kept": kept, "data": [b"E"]}), raw / f"{name}.parquet")
+    write_messages(raw, tmp_path / "out", keep=("kept",), fields=("kind",))
+    found = read_back(tmp_path / "out")
+    assert found.schema.field("kept").type == pa.int64()
+    assert sorted(found["kept"].to_pylist()) == [1, 2]
+    pq.write_table(pa.table({"kept": ["x"], "data": [b"E"]}), raw / "c.parquet")
+    with pytest.raises(FileFault, match=r"c\.parquet: column 'kept' is string and does not fit int64"):
+        write_messages(raw, tmp_path / "new", keep=("kept",))
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+from pgdecode.files import payload_files
+from pgdecode.ledger import Options
+from pgdecode.readings import Reading
+from spark_udfs import file_route
+from spark_udfs.asked import AskedChanges
+file_route._run = lambda spark, work, tasks: [work(task) for task in tasks]
+file_route._task_bytes = lambda spark, n_bytes: 2**40
+files = payload_files(Path(sys.argv[1]), "data", ("seq",))
+names = ("public.pgbench_accounts", None)
+asked = AskedChanges(names, None, Reading(), Options(), None, "parquet")
+folders = {name: Path(sys.argv[2], name or "changes") for name in names}
+file_route.changes_writer(None, files, "seq", asked, False)(folders)
+with open("/proc/self/status") as status:
+    print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_memory_of_a_task_does_not_grow_with_its_file(tmp_path: Path) -> None:
+    recorded = pq.read_table(Path(__file__).parent.parent / "benchmarks" / "data" / "pgbench.text.parquet")["data"]
+    column = recorded.combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    peaks = []
+    for times in (4, 16):
+        source = tmp_path / f"{times}.parquet"
+        with pq.ParquetWriter(source, pa.schema([("seq", pa.int64()), ("data", pa.binary())])) as file:
+            for number in range(times):
+                positions = pa.array(range(number * len(column), (number + 1) * len(column)), pa.int64())
+                file.write_table(pa.table({"seq": positions, "data": column.cast(pa.binary())}))
+        command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / f"{times}")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    # The larger file has some ten times as many bytes of payloads as this, and twenty of changes.
+    assert peaks[1] - peaks[0] < 40_000, peaks
+
+
+def read_by_spark(spark: SparkSession, folder: Path) -> tuple[str, list[str]]:
+    found = spark.read.parquet(str(folder))
+    return found.schema.simpleString(), sorted(map(repr, found.toArrow().to_pylist()))
+
+
+@pytest.mark.parametrize("what", ["messages", "changes", "public.orders", "public.products"])
+def test_spark_reads_the_same_rows_and_types_whichever_route_wrote_them(
+    spark: SparkSession, tmp_path: Path, what: str
+) -> None:
+    write_cut(tmp_path / "raw", captures.capture("18.shop.v1").column, [300], 100)
+    for route in ("files", "dataframe"):
+        decode_files(spark, tmp_path / "raw", tmp_path / route, what=what, route=route)
+    assert read_by_spark(spark, tmp_path / "files") == read_by_spark(spark, tmp_path / "dataframe")
+
+
+@pytest.mark.parametrize("has_time", ["true", "false"])
+def test_every_type_is_read_by_spark_alike_whichever_route_wrote_it(
+    spark: SparkSession, configure: Callable[[str, object], None], tmp_path: Path, has_time: str
+) -> None:
+    if spark.conf.get("spark.sql.timeType.enabled", None) is not None:
+        configure("spark.sql.timeType.enabled", has_time)
+    column = captures.capture("18.types.v1").column
+    write_cut(tmp_path / "raw", column, [], 100)
+    for route in ("files", "dataframe"):
+        table = "public.every_type"
+        decode_files(spark, tmp_path / "raw", tmp_path / route, what=table, unrepresentable="null", route=route)
+    assert read_by_spark(spark, tmp_path / "files") == read_by_spark(spark, tmp_path / "dataframe")
+
+
+def test_rows_in_no_order_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    column = captures.capture("18.shop.v1").column
+    shuffled = pa.table({"seq": range(len(column)), "data": column}).sort_by([("data", "ascending")])
+    pq.write_table(shuffled, tmp_path / "raw.parquet")
+    decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
+    found = read_back(tmp_path / "out").sort_by(ORDER)
+    expected = pgdecode.ChangeDecoder().decode(column)
+    assert found.cast(expected.schema).to_pylist() == expected.to_pylist()
+    with pytest.raises(PathError, match=r'raw\.parquet: not in the order of seq, which the route "files" needs'):
+        decode_files(spark, tmp_path / "raw.parquet", tmp_path / "new", what="changes", route="files")
+    assert sorted(os.listdir(tmp_path)) == ["out", "raw.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        pytest.param({"what": []}, 'what is "messages", "changes" or tables', id="nothing"),
+        pytest.param({"what": "orders"}, r'what is .*, not \["?.?orders', id="no schema"),
+        pytest.param({"what": ["messages", "public.orders"]}, "messages go alone", id="messages and more"),
+        pytest.param({"what": "changes", "keep": ["seq"]}, "keep: only for messages", id="keep"),
+        pytest.param({"what": "changes", "in_stream": None}, "in_stream: only for messages", id="stream state"),
+        pytest.param({"unrepresentable": "null"}, "unrepresentable: only for changes and tables", id="of changes"),
+        pytest.param({"what": SHOP, "fields": ["_op"]}, "fields are of one output", id="fields of several"),
+        pytest.param({"route": "java"}, "route is one of auto, files, dataframe, not 'java'", id="route"),
+    ],
+)
+def test_what_does_not_go_together_is_told_before_a_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    monkeypatch.setattr("spark_udfs.jobs.local_session", lambda: pytest.fail("a session was asked for"))
+    with pytest.raises(ValueError, match=text):
+        decode_files(None, captures.DATA / "18.shop.v1.parquet", tmp_path / "out", **options)
+
+
+def test_the_route_of_files_needs_paths(tmp_path: Path) -> None:
+    with pytest.raises(PathError, match=r'file:.*out: is a URI, and the route "files" needs paths'):
+        decode_files(None, captures.DATA / "18.shop.v1.parquet", (tmp_path / "out").absolute().as_uri(), route="files")
+
+
+def test_columns_of_a_table_may_be_chosen(spark: SparkSession, tmp_path: Path) -> None:
+    source = captures.DATA / "18.shop.v1.parquet"
+    for route in ("files", "dataframe"):
+        fields = ["id", "_op", "_position"]
+        decode_files(spark, source, tmp_path / route, what="public.orders", fields=fields, route=route)
+    assert read_back(tmp_path / "files").schema.names == ["id", "_op", "_position"]
+    assert read_by_spark(spark, tmp_path / "files") == read_by_spark(spark, tmp_path / "dataframe")
+    with pytest.raises((JobFailed, ValueError), match="no such column: 'price'"):
+        decode_files(spark, source, tmp_path / "out", what="public.orders", fields=["price"])
