@@ -1,4 +1,4 @@
-"""Changes and tables on Spark beside the least that Spark does for as many rows: `python -m benchmarks.spark`."""
+"""Spark's routes beside the least that they cost where nobody decodes: `python -m benchmarks.spark`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from time import perf_counter
 
 import pyarrow as pa
@@ -17,14 +18,21 @@ import pyarrow.parquet as pq
 
 import pgdecode
 from benchmarks.datasets import load
+from pgdecode.files import payload_files
+from pgdecode.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 
 try:
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
-    from spark_udfs import changes, table_changes
+    from spark_udfs import changes, decode_files, parse_pgoutput, table_changes
+    from spark_udfs.adapters import adapter_named, user_defined
     from spark_udfs.dataframes import indexed_rows
+    from spark_udfs.executor import ScalarFunction
+    from spark_udfs.file_route import cut, run_tasks
+    from spark_udfs.file_tasks import Task
+    from spark_udfs.parts import Part, attempted, attempts, commit, part_name
     from spark_udfs.runs import PlainIndex
     from spark_udfs.session import local_session, pandas_not_minded
 except ImportError as problem:
@@ -32,9 +40,15 @@ except ImportError as problem:
 
 DATA_SET = "pgbench.text"
 TABLE = "public.pgbench_accounts"
+FIELDS = ("kind", "xid", "relation_id")
 FULL_ROWS, QUICK_ROWS = 10_000_000, 1_000_000
 FILES = 8
 SAMPLE = 40_000  # payloads that constant rows are made of
+# What a line is compared with: the line of this name behind its own.
+FLOORS = ("constant rows", "constant fields", "no decoding")
+
+GROUPS = ("columns", "files", "dataframes")
+Lines = dict[str, Callable[[], object]]
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,36 @@ class Constant:
         yield self.rows.slice(0, round(owed))
 
 
+class ConstantFields(ScalarFunction):
+    """For `arrow_udf`: structs that are there already."""
+
+    def __init__(self, rows: pa.StructArray) -> None:
+        self.rows = rows
+
+    def __call__(self, payloads: pa.Array, in_stream: pa.Array | None = None) -> pa.StructArray:
+        """Give as many as there are payloads."""
+        return self.rows.slice(0, len(payloads))
+
+
+@dataclass(frozen=True)
+class Copying:
+    """The work of a job by files without decoding: reads the same columns, and writes rows that are there already."""
+
+    folder: Path
+    rows: Constant
+    layout: Layout
+
+    def __call__(self, task: Task) -> list[Part]:
+        """Write the part of a task."""
+        parts: list[Part] = []
+        schema = self.rows.rows.schema
+        with attempted(self.folder, task.number, "parquet", schema, self.layout, 1, parts) as write:
+            for piece in task.pieces:
+                for batch in self.rows(piece.batches(65_536)):
+                    write(batch)
+        return parts
+
+
 def landed(folder: Path, n_rows: int) -> str:
     """Write payloads to files, with their positions."""
     payloads = load(DATA_SET, n_rows).payloads
@@ -67,10 +111,18 @@ def landed(folder: Path, n_rows: int) -> str:
     return str(folder)
 
 
+def decoded_sample(what: str) -> pa.RecordBatch:
+    """Decode rows such as a line gives."""
+    payloads = load(DATA_SET, SAMPLE).payloads
+    if what == "messages":
+        return pgdecode.decode_messages(payloads, in_stream="auto")
+    decoder = pgdecode.ChangeDecoder()
+    return decoder.decode(payloads) if what == "changes" else decoder.table(payloads, TABLE)
+
+
 def constant(df: DataFrame, like: DataFrame, n_rows: int) -> DataFrame:
     """Give as many rows of the same columns as a result has, that nobody decodes."""
-    decoder, payloads = pgdecode.ChangeDecoder(), load(DATA_SET, SAMPLE).payloads
-    rows = decoder.table(payloads, TABLE) if "_op" in like.columns else decoder.decode(payloads)
+    rows = decoded_sample(TABLE if "_op" in like.columns else "changes")
     function = Constant(rows.select(like.columns), like.count() / n_rows)
     with pandas_not_minded():
         return df.select("seq", "data").mapInArrow(function, StructType(like.schema.fields))
@@ -81,7 +133,74 @@ def done(df: DataFrame) -> Callable[[], None]:
     return lambda: df.write.format("noop").mode("overwrite").save()
 
 
-def measured(lines: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:
+def of_dataframes(df: DataFrame, n_rows: int) -> Lines:
+    """Make the lines of changes and tables as DataFrames."""
+    all_changes, of_table = changes(df), table_changes(df, TABLE)
+    some = table_changes(df, TABLE, fields=[name for name in of_table.columns if not name.startswith("_old")])
+    lines: Lines = {
+        "scan in the JVM": lambda: df.agg(F.sum(F.length("data"))).collect(),
+        "index": lambda: indexed_rows(df, "data", "seq", None, None),
+    }
+    for name, found in (("changes", all_changes), (TABLE, of_table), (f"{TABLE} without _old", some)):
+        lines[f"{name}: constant rows"] = done(constant(df, found, n_rows))
+        lines[name] = done(found)
+    return lines
+
+
+def of_columns(df: DataFrame) -> Lines:
+    """Make those of a struct of three fields by a column function."""
+    name = f"parse_pgoutput, {len(FIELDS)} fields"
+    payloads = load(DATA_SET, SAMPLE).payloads
+    rows = pgdecode.decode_messages(payloads, in_stream="auto", fields=FIELDS).to_struct_array()
+    lines: Lines = {name: done(df.select(parse_pgoutput("data", fields=FIELDS).alias("m")))}
+    if adapter_named("auto") == "arrow":
+        function = user_defined("arrow", ConstantFields(rows), pa.schema(list(rows.type)))
+        lines = {f"{name}: constant fields": done(df.select(function("data").alias("m"))), **lines}
+    return lines
+
+
+def of_files(df: DataFrame, source: str, folder: Path) -> Lines:
+    """Make those of files to files, by the routes that there are."""
+    spark = df.sparkSession
+    lines: Lines = {}
+
+    def written(work: Callable[[Path], object]) -> Callable[[], None]:
+        def run() -> None:
+            target = folder / "out"
+            rmtree(target, ignore_errors=True)
+            work(target)
+
+        return run
+
+    def copied(keep: tuple[str, ...], rows: Constant, layout: Layout) -> Callable[[Path], None]:
+        def copy(target: Path) -> None:
+            tasks = cut(spark, payload_files(Path(source), "data", keep))
+            with attempts(target):
+                parts = [part for found in run_tasks(spark, Copying(target, rows, layout), tasks) for part in found]
+                commit(target, parts, {part_name(task.number, "parquet"): [] for task in tasks})
+
+        return copy
+
+    def decoded(what: str, route: str) -> Callable[[Path], None]:
+        return lambda target: decode_files(spark, source, target, what=what, route=route)
+
+    for what, layout in ((TABLE, TABLE_LAYOUT), ("changes", CHANGE_LAYOUT), ("messages", message_layout())):
+        rows = decoded_sample(what)
+        share = len(rows) / SAMPLE
+        keep = () if what == "messages" else ("seq",)
+        lines[f"decode_files, {what}: no decoding"] = written(copied(keep, Constant(rows, share), layout))
+        lines[f"decode_files, {what}"] = written(decoded(what, "files"))
+        lines[f"decode_files, {what}, route dataframe"] = written(decoded(what, "dataframe"))
+    lines["table_changes(...).write.parquet"] = written(
+        lambda target: table_changes(df, TABLE).write.parquet(str(target))
+    )
+    lines["parse_pgoutput, all fields, write.parquet"] = written(
+        lambda target: df.select(parse_pgoutput("data").alias("m")).select("m.*").write.parquet(str(target))
+    )
+    return lines
+
+
+def measured(lines: Lines, repetitions: int) -> dict[str, list[float]]:
     """Time each line in turn, round by round; a first round does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in lines}
     for number in range(repetitions + 1):
@@ -97,11 +216,12 @@ def shown(seconds: dict[str, list[float]], n_rows: int) -> list[str]:
     """Say of each line its median, payloads per second, and how often it takes its floor."""
     lines = []
     for name, taken in seconds.items():
-        floor = seconds.get(f"{name}: constant rows")
+        floor = next((word for word in FLOORS if f"{name}: {word}" in seconds), None)
         median = statistics.median(taken)
         ratio = ""
         if floor:
-            ratio = f"{statistics.median(a / b for a, b in zip(taken, floor, strict=True)):6.2f} x constant rows"
+            pairs = zip(taken, seconds[f"{name}: {floor}"], strict=True)
+            ratio = f"{statistics.median(a / b for a, b in pairs):6.2f} x {floor}"
         lines.append(f"{name:52} {median:8.2f} s {n_rows / median / 1e6:8.2f} M payloads/s {ratio}".rstrip())
     return lines
 
@@ -111,21 +231,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} payloads instead of {FULL_ROWS:,}")
     parser.add_argument("--rows", type=int, metavar="N", help="payloads")
+    parser.add_argument("--only", choices=GROUPS, help="a part of the lines")
     parser.add_argument("--master", default="local[2]", help="how many threads, in Spark's words")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
     asked = parser.parse_args(arguments)
     n_rows = asked.rows or (QUICK_ROWS if asked.quick else FULL_ROWS)
     with local_session(asked.master) as spark, tempfile.TemporaryDirectory() as folder:
-        df = spark.read.parquet(landed(Path(folder), n_rows))
-        all_changes, of_table = changes(df), table_changes(df, TABLE)
-        some = table_changes(df, TABLE, fields=[name for name in of_table.columns if not name.startswith("_old")])
-        lines: dict[str, Callable[[], object]] = {
-            "scan in the JVM": lambda: df.agg(F.sum(F.length("data"))).collect(),
-            "index": lambda: indexed_rows(df, "data", "seq", None, None),
+        raw = Path(folder, "raw")
+        raw.mkdir()
+        source = landed(raw, n_rows)
+        df = spark.read.parquet(source)
+        groups: dict[str, Callable[[], Lines]] = {
+            "columns": lambda: of_columns(df),
+            "files": lambda: of_files(df, source, Path(folder)),
+            "dataframes": lambda: of_dataframes(df, n_rows),
         }
-        for name, found in (("changes", all_changes), (TABLE, of_table), (f"{TABLE} without _old", some)):
-            lines[f"{name}: constant rows"] = done(constant(df, found, n_rows))
-            lines[name] = done(found)
+        lines: Lines = {}
+        for group in GROUPS if asked.only is None else (asked.only,):
+            lines.update(groups[group]())
         seconds = measured(lines, 3 if asked.quick else 7)
         indexes = indexed_rows(df, "data", "seq", None, None).indexes
         size = sum(len(PlainIndex.of(item.source, item.index, item.counts).index) for item in indexes)

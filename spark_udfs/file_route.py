@@ -40,10 +40,9 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Pa
     """
     work = MessageTask(folder, files[0].schema, asked.fields, asked.in_stream, asked.mode, asked.format)
     # Where order tells the stream state, a task goes from the first row of a file to its last.
-    pieces = files if asked.in_stream is None else [piece for file in files for piece in _pieces(spark, file, files)]
-    tasks = _tasks(spark, pieces)
+    tasks = _tasks(spark, files) if asked.in_stream is None else cut(spark, files)
     with attempts(folder):
-        parts = [part for found in _run(spark, work, tasks) for part in found]
+        parts = [part for found in run_tasks(spark, work, tasks) for part in found]
         commit(folder, parts, _inputs(tasks, asked.format))
 
 
@@ -73,8 +72,7 @@ def changes_writer(
     KeyError
         If nothing describes a table that was asked for.
     """
-    pieces = [piece for file in files for piece in _pieces(spark, file, files)]
-    found = [survey for some in _run(spark, SurveyTask(position), _tasks(spark, pieces)) for survey in some]
+    found = [survey for some in run_tasks(spark, SurveyTask(position), cut(spark, files)) for survey in some]
     surveys = [survey for survey in found if survey is not None]
     if len(surveys) < len(found):
         return None
@@ -93,7 +91,7 @@ def changes_writer(
         with ExitStack() as stack:
             for place in places:
                 stack.enter_context(attempts(place))
-            done = _run(spark, work, tasks)
+            done = run_tasks(spark, work, tasks)
             inputs = _inputs(tasks, asked.format)
             for number, place in enumerate(places):
                 commit(place, [parts[number] for parts in done], inputs)
@@ -101,10 +99,15 @@ def changes_writer(
     return write
 
 
-def _run(spark: SparkSession, work: Callable[[Task], list[Result]], tasks: Sequence[Task]) -> list[list[Result]]:
+def run_tasks(spark: SparkSession, work: Callable[[Task], list[Result]], tasks: Sequence[Task]) -> list[list[Result]]:
     """Have each task done once, whatever becomes of its attempts; results are in the order of the tasks."""
     done: list[list[Result]] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
     return done
+
+
+def cut(spark: SparkSession, files: Sequence[PayloadFile]) -> list[Task]:
+    """Cut files into tasks, between row groups."""
+    return _tasks(spark, [piece for file in files for piece in _pieces(spark, file, files)])
 
 
 def _task_bytes(spark: SparkSession, n_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Work of Spark's tasks that goes wrong once; and the job that runs it on a cluster: `python spark_faults.py FOLDER`."""
+"""Work of Spark's tasks that goes wrong once; `python spark_faults.py FOLDER` runs it on a cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,14 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark
-
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.quantile": "0.4",
-    "spark.speculation.minTaskRuntime": "0ms",
-}
 
 
 def kill_worker() -> None:
@@ -34,11 +25,6 @@ def kill_executor() -> None:
     """End the JVM that started the daemon which forked this worker."""
     status = Path(f"/proc/{os.getppid()}/status").read_text()
     os.kill(next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:")), signal.SIGKILL)
-
-
-def be_slow() -> None:
-    """Go on so late that another attempt is there first."""
-    time.sleep(120)
 
 
 def first_time(marker: str) -> bool:
@@ -108,8 +94,8 @@ def main(folder: Path) -> None:
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["SPARK_WORKER_DIR"] = str(folder / "workers")
     said: dict[str, Any] = {}
-    with local_session("local-cluster[2,1,1024]", SPECULATION) as spark:
-        run = file_route._run
+    with local_session("local-cluster[2,1,1024]") as spark:
+        run = file_route.run_tasks
 
         def decoded(name: str, what: str, fate: Callable[[], None] | None) -> None:
             work_of = run
@@ -120,7 +106,7 @@ def main(folder: Path) -> None:
                         return run(session, work, tasks)
                     return run(session, FaultyTask(work, str(folder / f"{name}.met"), fate), tasks)
 
-            vars(file_route)["_run"] = work_of
+            vars(file_route)["run_tasks"] = work_of
             decode_files(spark, folder / "raw", folder / name, what=what, route="files")
             said[name] = {
                 "manifest": (folder / name / "_manifest.json").read_text(),
@@ -131,7 +117,6 @@ def main(folder: Path) -> None:
         table = "public.pgbench_accounts"
         decoded("messages", "messages", None)
         decoded("messages.worker", "messages", kill_worker)
-        decoded("messages.slow", "messages", be_slow)
         decoded("messages.executor", "messages", kill_executor)
         decoded("table", table, None)
         decoded("table.worker", table, kill_worker)

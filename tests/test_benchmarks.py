@@ -229,11 +229,21 @@ def test_the_lines_on_spark_run_and_stand_beside_their_floor(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())
     assert figures["index_bytes"] > 0
-    names = ["changes", "public.pgbench_accounts", "public.pgbench_accounts without _old"]
-    assert set(figures["seconds"]) == {
+    table = "public.pgbench_accounts"
+    names = ["changes", table, f"{table} without _old"]
+    jobs = [f"decode_files, {what}" for what in ("messages", "changes", table)]
+    column = "parse_pgoutput, 3 fields"
+    assert set(figures["seconds"]) - {f"{column}: constant fields"} == {
         "scan in the JVM",
         "index",
         *names,
         *(f"{name}: constant rows" for name in names),
+        *jobs,
+        *(f"{name}: no decoding" for name in jobs),
+        *(f"{name}, route dataframe" for name in jobs),
+        column,
+        "table_changes(...).write.parquet",
+        "parse_pgoutput, all fields, write.parquet",
     }
     assert done.stdout.count("x constant rows") == len(names)
+    assert done.stdout.count("x no decoding") == len(jobs)

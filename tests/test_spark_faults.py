@@ -1,4 +1,4 @@
-"""Spark under faults: killed workers and executors, late attempts, one corrupt row among many, corrupt files."""
+"""Spark under faults: killed workers and executors, one corrupt row among many, corrupt files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def land(folder: Path, payloads: pa.Array) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="finds the executor of a worker by /proc")
-def test_killed_workers_lost_executors_and_late_attempts_leave_no_trace(tmp_path: Path) -> None:
+def test_killed_workers_and_lost_executors_leave_no_trace(tmp_path: Path) -> None:
     land(tmp_path / "raw", pgbench(ROWS))
     ran = subprocess.run(
         [sys.executable, Path(__file__).with_name("spark_faults.py"), tmp_path],
@@ -59,6 +59,7 @@ def test_killed_workers_lost_executors_and_late_attempts_leave_no_trace(tmp_path
         capture_output=True,
         text=True,
         check=False,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)

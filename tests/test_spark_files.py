@@ -42,7 +42,7 @@ def tasks_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(spark: None, work: Callable[[Task], Any], tasks: list[Task]) -> list[Any]:
         return [pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task))) for task in tasks]
 
-    monkeypatch.setattr(file_route, "_run", run)
+    monkeypatch.setattr(file_route, "run_tasks", run)
     monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: max(n_bytes // 7, 1))
 
 
@@ -210,7 +210,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_what_other_attempts_wrote_is_not_in_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [], 300)
     write_messages(tmp_path / "raw", tmp_path / "once")
-    run = file_route._run
+    run = file_route.run_tasks
 
     def run_more(spark: Any, work: Any, tasks: list[Task]) -> Any:
         run(spark, work, tasks[:3])
@@ -220,7 +220,7 @@ def test_what_other_attempts_wrote_is_not_in_the_output(monkeypatch: pytest.Monk
         run(spark, work, tasks[1:])
         return done
 
-    monkeypatch.setattr(file_route, "_run", run_more)
+    monkeypatch.setattr(file_route, "run_tasks", run_more)
     write_messages(tmp_path / "raw", tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(tmp_path / "once"))
     once, out = ((tmp_path / name / parts.MANIFEST).read_bytes() for name in ("once", "out"))
@@ -232,14 +232,14 @@ def test_a_part_that_is_not_as_its_task_wrote_it_is_not_committed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [], 300)
-    run = file_route._run
+    run = file_route.run_tasks
 
     def run_and_cut(spark: Any, work: Any, tasks: list[Task]) -> Any:
         done = run(spark, work, tasks)
         os.truncate(tmp_path / "out" / "_temporary" / done[2][0].attempt, 10)
         return done
 
-    monkeypatch.setattr(file_route, "_run", run_and_cut)
+    monkeypatch.setattr(file_route, "run_tasks", run_and_cut)
     with pytest.raises(OSError, match="has 10 bytes, its task wrote"):
         write_messages(tmp_path / "raw", tmp_path / "out")
     assert parts.SUCCESS not in os.listdir(tmp_path / "out")
@@ -268,7 +268,7 @@ from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from spark_udfs import file_route
 from spark_udfs.asked import AskedChanges
-file_route._run = lambda spark, work, tasks: [work(task) for task in tasks]
+file_route.run_tasks = lambda spark, work, tasks: [work(task) for task in tasks]
 file_route._task_bytes = lambda spark, n_bytes: 2**40
 files = payload_files(Path(sys.argv[1]), "data", ("seq",))
 names = ("public.pgbench_accounts", None)
