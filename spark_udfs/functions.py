@@ -64,7 +64,7 @@ def parse_pgoutput(
       the bytes of some make sense both ways. Then relations that other rows of the same Arrow batch name decide, or
       else a rule, and the field `xid_basis` (by name only) says "evidence" or "guess". Where you know better, give a
       Column as `in_stream`. Where rows are in slot order, `in_stream=None` finds the state from order, in each
-      batch anew; to have it carried on, decode file by file with `spark_udfs.jobs.decode_files(..., in_stream=None)`,
+      batch anew; to have it carried on, decode file by file with `spark_udfs.decode_files(..., in_stream=None)`,
       or the batches of your own order with a `pgdecode.MessageDecoder`, in `DataFrame.mapInArrow` for instance.
     - the name and the columns of the relation that a row belongs to. `relation_id` is what was sent; the Relation
       message that explains it came before, and the same OID may get other columns later.

@@ -34,8 +34,11 @@ _SETTINGS = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 _OF_SPARK = (PySparkException, Py4JError)
-# The last line of a traceback, and how it begins for a bad payload and for a file that is at fault.
+# The last line of a traceback.
 _RAISED = re.compile(r"^[\w.]+: .+", re.MULTILINE)
+# An error of Spark's own.
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
+# How that begins for a bad payload, and for a file that is at fault.
 _FAULT = f"{DecodeError.__module__}."
 _FILE_FAULT = f"{FileFault.__module__}.{FileFault.__name__}: "
 
@@ -294,14 +297,19 @@ def _said(error: Exception, source: Location) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Pick from many lines what Spark, or the Python of a worker, means to say."""
+    """Pick from many lines what the Python of a worker, or Spark, means to say."""
+    texts = [str(error)]
     if isinstance(error, Py4JJavaError):
+        texts = []
         cause = error.java_exception
-        while cause.getCause() is not None:
+        while cause is not None:
+            texts.append(str(cause.toString()))
             cause = cause.getCause()
-        text = str(cause.toString())
-    else:
-        text = str(error)
-    raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
-    lines = [line for line in text.splitlines() if line.strip()]
-    return str(raised[-1] if raised else lines[0] if lines else type(error).__name__).strip()
+    for text in texts:
+        raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
+        if raised:
+            return str(raised[-1]).strip()
+    # Spark's words name the file or the table; those of what they were caused by seldom do.
+    named = next((found for text in texts if (found := _CONDITION.search(text))), None)
+    lines = [line for line in texts[-1].splitlines() if line.strip()]
+    return (named[0] if named else lines[0] if lines else type(error).__name__).strip()

@@ -44,10 +44,12 @@ def test_a_snippet_runs(
     assert bool(printed) == ("print(" in SNIPPETS[number])
 
 
-def test_the_spark_snippets_run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_spark_snippets_run(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    envelope, rows, changes = [code for code in SNIPPETS if "spark_udfs" in code]
+    envelope, rows, changes, files = [code for code in SNIPPETS if "spark_udfs" in code]
     exec(compile(envelope, "README.md spark", "exec"), names)
     assert "relation" in capfd.readouterr().out
     exec(compile(rows, "README.md typed columns on spark", "exec"), names)
@@ -65,6 +67,9 @@ def test_the_spark_snippets_run(spark: Any, monkeypatch: pytest.MonkeyPatch, cap
         counted = recorded.count(f"table public.orders: {op.upper()}: ")
         assert counted > 0
         assert re.search(rf"\| *{op}\| *{counted}\|", shown)
+    exec(compile(files.replace('"shop', f'"{tmp_path}/shop'), "README.md files on spark", "exec"), names)
+    assert re.search(rf"\| *update\| *{counted}\|", capfd.readouterr().out)
+    assert sorted(path.name for path in (tmp_path / "shop").iterdir()) == ["public.orders", "public.products"]
 
 
 def pgdecode_commands() -> list[str]:

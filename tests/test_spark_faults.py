@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import captures
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,6 +28,7 @@ PGBENCH = Path(__file__).parent.parent / "benchmarks" / "data" / "pgbench.text.p
 TABLE = "public.pgbench_accounts"
 FILES = 4
 ROWS = 200_000
+OF_SPARK = (PySparkException, Py4JJavaError)
 GROUP_ROWS = 20_000
 
 
@@ -133,10 +135,10 @@ def test_failfast_names_the_row_the_file_and_the_offset(
 
 def test_failfast_of_functions_names_the_row_of_the_batch_or_the_position(spark: SparkSession, spoilt: Spoilt) -> None:
     rows = spark.read.parquet(str(spoilt.folder))
-    with pytest.raises(PySparkException, match=rf"row \d+, offset {spoilt.offset}: "):
+    with pytest.raises(OF_SPARK, match=rf"row \d+, offset {spoilt.offset}: "):
         rows.select(parse_pgoutput("data", fields=["kind"]).alias("m")).groupBy("m.kind").count().collect()
     for found in (changes(rows), table_changes(rows, TABLE)):
-        with pytest.raises(PySparkException, match=f"position {spoilt.position}, offset {spoilt.offset}: "):
+        with pytest.raises(OF_SPARK, match=f"position {spoilt.position}, offset {spoilt.offset}: "):
             found.write.format("noop").mode("overwrite").save()
 
 
@@ -200,10 +202,9 @@ def damaged(tmp_path: Path) -> Path:
 def test_of_a_corrupt_file_functions_give_sparks_own_error(
     spark: SparkSession, damaged: Path, decoded: Callable[[DataFrame], DataFrame]
 ) -> None:
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(OF_SPARK) as caught:
         decoded(spark.read.parquet(str(damaged))).collect()
-    assert str(caught.value.getCondition()).startswith("FAILED_READ_FILE")
-    assert damaged.name in str(caught.value)
+    assert re.search(rf"\[FAILED_READ_FILE\.\w+\] .*{damaged}", str(caught.value))
 
 
 @pytest.mark.parametrize("what", ["messages", "changes"])
@@ -212,11 +213,9 @@ def test_of_a_corrupt_file_a_job_says_what_its_reader_says(
 ) -> None:
     with pytest.raises(JobFailed) as by_spark:
         decode_files(spark, damaged, tmp_path / "out", what=what, route="dataframe")
-    cause: Any = by_spark.value.__cause__
-    assert isinstance(cause, PySparkException)
-    assert str(cause.getCondition()).startswith("FAILED_READ_FILE")
-    assert str(by_spark.value) == str(cause).splitlines()[0]
-    assert damaged.name in str(by_spark.value)
+    assert isinstance(by_spark.value.__cause__, OF_SPARK)
+    assert re.match(rf"\[FAILED_READ_FILE\.\w+\] .*{damaged}", str(by_spark.value))
+    assert str(by_spark.value) in str(by_spark.value.__cause__)
     with pytest.raises(JobFailed) as by_tasks:
         decode_files(spark, damaged, tmp_path / "out", what=what, route="files")
     with pytest.raises((pa.ArrowException, OSError)) as by_pyarrow:
