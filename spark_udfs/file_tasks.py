@@ -28,7 +28,7 @@ from pgdecode.schemas import envelope_schema
 from pgdecode.writers import message_layout
 from spark_udfs.executor import require_version
 from spark_udfs.parts import Part, attempted
-from spark_udfs.runs import RUN_ROWS, DecodedRun, PlainIndex, Product
+from spark_udfs.runs import RUN_ROWS, DecodedRun, PlainIndex, Product, RowsMoved
 
 _ROWS = b"IUDT"
 # Of the messages that a survey gives.
@@ -235,6 +235,8 @@ class ChangeTask:
             if error.position is not None:
                 where = f"row {self._row_of(piece, error.position)}, position {error.position}"
             raise FileFault(f"{piece.path}: {where}: {error.cell}") from error
+        except (RowsMoved, LookupError) as error:
+            raise FileFault(f"{piece.path}: has changed while it was decoded") from error
 
     def _row_of(self, piece: PayloadFile, position: int) -> int:
         row = piece.start

@@ -36,6 +36,11 @@ from spark_udfs.years import Cell, with_years, year_fault
 RUN_ROWS = 65_536
 _BYTES = 16 << 20
 
+
+class RowsMoved(RuntimeError):
+    """Rows that are not those that were indexed."""
+
+
 NOT_THE_SAME = (
     "the DataFrame does not give the same rows in the same partitions each time it is read: persist() it, or write it "
     "and read what was written"
@@ -240,7 +245,7 @@ class RunFunction:
         for sent, positions, payloads in self._pieces(batches):
             source = None if sent is None else sent.as_py()
             if source not in known:
-                raise RuntimeError(f"source {source!r} was not indexed: {NOT_THE_SAME}")
+                raise RowsMoved(f"source {source!r} was not indexed: {NOT_THE_SAME}")
             index = known[source].unpacked
             if source not in builders:
                 builders[source] = self.product.builder(source, index, self.options)
@@ -299,14 +304,14 @@ def _stretches(index: RunIndex, positions: pa.Array) -> Iterator[tuple[int, int,
             for number, start, stop in stretches(index, numbers[first:end]):
                 yield number, first + start, first + stop
         except LookupError as error:
-            raise RuntimeError(f"{error}: {NOT_THE_SAME}") from None
+            raise RowsMoved(f"{error}: {NOT_THE_SAME}") from None
         first = end
 
 
 def _not_ascending(before: int, after: int) -> Exception:
     if before == after:
         return ValueError(f"position {after} comes twice: it tells the order of payloads, so each has its own")
-    return RuntimeError(f"position {after} comes after {before}: {NOT_THE_SAME}")
+    return RowsMoved(f"position {after} comes after {before}: {NOT_THE_SAME}")
 
 
 class DecodedRun:
@@ -345,7 +350,7 @@ class DecodedRun:
         """Give the rest."""
         if self.n_rows != self.n_expected:
             run = self.decoder.run
-            raise RuntimeError(
+            raise RowsMoved(
                 f"positions {run.first} to {run.last}: {self.n_expected} rows were indexed, here are {self.n_rows}: "
                 f"{NOT_THE_SAME}"
             )

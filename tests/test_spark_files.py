@@ -167,6 +167,20 @@ def test_a_bad_payload_is_named_by_its_row_in_the_file_wherever_the_file_is_cut(
     assert os.listdir(folder) == []
 
 
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("shift", [0, 10_000], ids=["other rows", "other positions"])
+def test_a_file_that_changes_while_it_is_decoded_is_named(shift: int, tmp_path: Path) -> None:
+    column = captures.capture("18.shop.v1").column
+    pq.write_table(pa.table({"seq": range(len(column)), "data": column}), tmp_path / "raw.parquet")
+    files = payload_files(tmp_path / "raw.parquet", "data", ("seq",))
+    write = file_route.changes_writer(None, files, "seq", asked(), True)  # type: ignore[arg-type]
+    assert write is not None
+    n = len(column) - 1
+    pq.write_table(pa.table({"seq": range(shift, shift + n), "data": column.slice(0, n)}), tmp_path / "raw.parquet")
+    with pytest.raises(FileFault, match=r"raw\.parquet: has changed while it was decoded"):
+        write({None: tmp_path / "out"})
+
+
 def write_messages(source: Path, folder: Path, **options: Any) -> None:
     """Decode a file to messages."""
     given = {"keep": (), "fields": None, "in_stream": "auto", "mode": "FAILFAST", "format": "parquet", **options}
