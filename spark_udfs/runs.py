@@ -359,7 +359,9 @@ class DecodedRun:
 
     def _decoded(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         if self.pieces:
-            positions, payloads = (pa.concat_arrays(column) for column in zip(*self.pieces, strict=True))
+            positions, payloads = self.pieces[0]
+            if len(self.pieces) > 1:
+                positions, payloads = (pa.concat_arrays(column) for column in zip(*self.pieces, strict=True))
             self.pieces, self.n_waiting, self.n_bytes = [], 0, 0
             yield from self._built(*self.decoder.follow(payloads, positions))
 
