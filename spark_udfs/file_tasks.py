@@ -218,12 +218,17 @@ class ChangeTask:
         run = None
         for positions, payloads in _read(piece, self.position):
             if run is None:
-                run = DecodedRun(
-                    self.index.unpacked.number_of(positions[0].as_py()), self.index, builders, self.options
-                )
+                run = self._run_at(positions[0].as_py(), builders)
             yield from run.take(positions, payloads)
         if run is not None:
             yield from run.finish()
+
+    def _run_at(self, position: int, builders: Sequence[Builder]) -> DecodedRun:
+        try:
+            number = self.index.unpacked.number_of(position)
+        except LookupError as error:
+            raise RowsMoved(str(error)) from None
+        return DecodedRun(number, self.index, builders, self.options)
 
     @contextmanager
     def _placed(self, piece: PayloadFile) -> Iterator[None]:
@@ -233,18 +238,21 @@ class ChangeTask:
         except DecodeError as error:
             where = f"rows from {piece.start}"
             if error.position is not None:
-                where = f"row {self._row_of(piece, error.position)}, position {error.position}"
+                row = self._row_of(piece, error.position)
+                where = f"position {error.position}" if row is None else f"row {row}, position {error.position}"
             raise FileFault(f"{piece.path}: {where}: {error.cell}") from error
-        except (RowsMoved, LookupError) as error:
+        except RowsMoved as error:
             raise FileFault(f"{piece.path}: has changed while it was decoded") from error
 
-    def _row_of(self, piece: PayloadFile, position: int) -> int:
+    def _row_of(self, piece: PayloadFile, position: int) -> int | None:
+        """Find the row of a file that has a position."""
         row = piece.start
         for positions, _ in _read(piece, self.position):
-            if positions[-1].as_py() >= position:
-                return row + int(pc.index(positions, position).as_py())
+            place = pc.index(positions, position).as_py()
+            if place >= 0:
+                return row + int(place)
             row += len(positions)
-        raise LookupError(position)
+        return None
 
 
 def _read(piece: PayloadFile, position: str) -> Iterator[tuple[pa.Array, pa.Array]]:
