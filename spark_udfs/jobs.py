@@ -163,7 +163,8 @@ def decode_files(
         options = options_of(mode, include_uncommitted)
         asked = AskedChanges(_outputs(names), chosen, reading, options, catalog, format)
         columns = (position,)
-    files = payload_files(Path(source), payload, columns) if is_path(source) else None
+    # Tasks may be elsewhere than this process.
+    files = payload_files(Path(source).absolute(), payload, columns) if is_path(source) else None
     direct = _is_direct(route, source, target)
     if is_path(target):
         _check_target(Path(target), Path(source) if is_path(source) else None)

@@ -61,7 +61,7 @@ def test_killed_workers_and_lost_executors_leave_no_trace(tmp_path: Path) -> Non
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
