@@ -19,7 +19,11 @@ class Exclusive:
     """A decoder's guard, a context for what changes it: refuses a second thread, since order is all that it has."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        try:
+            self._lock = threading.RLock()
+        except RuntimeError as error:
+            # "can't allocate lock": a lock is nothing but memory.
+            raise MemoryError("no memory for a decoder's lock") from error
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
