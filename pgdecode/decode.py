@@ -11,15 +11,14 @@ from pgdecode._message import decode_one
 from pgdecode._scan import Scan
 from pgdecode._source import Source
 from pgdecode.inputs import payload_parts, stream_state
-from pgdecode.limits import Limits
+from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
 from pgdecode.schemas import COLUMN_TYPE, envelope_schema
 
-_LIMITS = Limits()
 _CELLS = ("old", "new")
 
 
-def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True, limits: Limits = _LIMITS) -> Message:
+def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True, limits: Limits = LIMITS) -> Message:
     """Decode one payload.
 
     Parameters
@@ -58,7 +57,7 @@ def decode_messages(
     in_stream: Any = None,
     fields: Iterable[str] | None = None,
     mode: str = "FAILFAST",
-    limits: Limits = _LIMITS,
+    limits: Limits = LIMITS,
     strict_flags: bool = True,
 ) -> pa.RecordBatch:
     """Decode a column of payloads into the envelope, one row per payload.
@@ -117,7 +116,7 @@ class MessageDecoder:
         in_stream: Any = None,
         fields: Iterable[str] | None = None,
         mode: str = "FAILFAST",
-        limits: Limits = _LIMITS,
+        limits: Limits = LIMITS,
         strict_flags: bool = True,
     ) -> None:
         if mode not in ("FAILFAST", "PERMISSIVE"):

@@ -35,3 +35,6 @@ class Limits:
             value = getattr(self, item.name)
             if not isinstance(value, int) or not 1 <= value <= highest:
                 raise ValueError(f"Limits.{item.name} is from 1 to {highest}, not {value!r}")
+
+
+LIMITS = Limits()  # those of every function that is given none

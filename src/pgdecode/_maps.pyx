@@ -19,6 +19,7 @@ from pgdecode._column cimport (
     put_null,
     take_back,
 )
+from pgdecode._envelope cimport Envelope, Rules, Walk, rules_of
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_LIMIT_BATCH,
@@ -36,7 +37,7 @@ from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport Cell, TupleSink
 from pgdecode._source cimport PRESENT, Source, Span, payload_at
 from pgdecode._utf8 cimport is_plain
-from pgdecode._walk cimport Envelope, Rules, Walk, rules_of, walk_message
+from pgdecode._walk cimport walk_message
 
 import pyarrow as pa
 

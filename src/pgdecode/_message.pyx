@@ -1,10 +1,17 @@
 """One payload to one message object: the walker checks it, then its fields are read by the same plan."""
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.datetime cimport import_datetime, timedelta_new
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 
 from pgdecode._cursor cimport Cursor, be16, be32, be64, take, take_string
+from pgdecode._envelope cimport Envelope, Rules, Walk, open_nothing, rules_of
 from pgdecode._fault cimport OK, Fault, FaultCode, error_of
 from pgdecode._plan cimport (
     COLUMNS,
@@ -23,127 +30,229 @@ from pgdecode._plan cimport (
     Op,
     PlanTable,
 )
-from pgdecode._walk cimport Envelope, Rules, Walk, judge_fault, rules_of, walk_message
+from pgdecode._walk cimport judge_fault, walk_message
 
-from datetime import datetime, timedelta, timezone
+from dataclasses import fields
+from datetime import datetime, timezone
+from types import MemberDescriptorType
 
 from pgdecode import errors, messages
+from pgdecode.limits import LIMITS
 
+cdef extern from "Python.h":
+    object PyUnicode_New(Py_ssize_t size, Py_UCS4 maxchar)
+    uint8_t *PyUnicode_1BYTE_DATA(object text)
+
+import_datetime()
 EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
+cdef Rules LIMIT_RULES = rules_of(LIMITS, True)
+cdef tuple NO_ARGUMENTS = ()
+
+cdef enum:
+    US_PER_SECOND = 1000000
+    SECONDS_PER_DAY = 86400
+
+cdef struct Reading:
+    # A payload that the walker has found well-formed, while it is read.
+    const uint8_t *start
+    Cursor cursor
+    uint32_t count
+    uint8_t old_type    # 0 where no old tuple was sent
 
 
-cdef class Reader:
-    """Reads the fields of a payload that the walker has found well-formed."""
+cdef class Maker:
+    """Makes objects of a frozen dataclass with slots, field by field: its `__init__` takes longer than all the rest."""
 
-    cdef const uint8_t *start
-    cdef Cursor cursor
-    cdef uint32_t count
-    cdef str formats    # of the newest tuple; None where no old tuple was sent
-    cdef str old_type
+    cdef type cls
+    cdef tuple slots    # descriptors of the fields as they are read from a payload
+    cdef object xid     # that of the prefix, or None
 
-    cdef const uint8_t *read(self, size_t length) except NULL:
-        cdef const uint8_t *p = take(&self.cursor, length)
-        if p == NULL:
-            raise SystemError("the walker passed a message that ends early")
-        return p
+    def __cinit__(self, type cls):
+        names = [item.name for item in messages.wire_fields(cls) if item.wire.form is not messages.Form.COUNT]
+        found = {item.name: getattr(cls, item.name) for item in fields(cls)}
+        if set(names) != set(found) or not all(isinstance(slot, MemberDescriptorType) for slot in found.values()):
+            raise ImportError(f"{cls.__name__} is not a dataclass with a slot per field of the wire")
+        self.cls = cls
+        if issubclass(cls, messages.StreamedMessage):
+            names.remove("xid")
+            self.xid = found["xid"]
+        self.slots = tuple([found[name] for name in names])
 
-    cdef str read_string(self):
-        cdef size_t length = 0
-        cdef const uint8_t *p = take_string(&self.cursor, &length)
-        if p == NULL:
-            raise SystemError("the walker passed a string without its end")
-        return (<const char *>p)[:length].decode("utf-8")
+    cdef object make(self):
+        return (<PyTypeObject *>self.cls).tp_new(self.cls, <PyObject *>NO_ARGUMENTS, NULL)
 
-    cdef tuple read_tuple(self):
-        cdef uint16_t n = be16(self.read(2))
-        cdef uint16_t i
-        cdef uint32_t length
-        cdef uint8_t kind
-        values = []
-        formats = bytearray(n)
-        for i in range(n):
-            kind = self.read(1)[0]
-            formats[i] = kind
-            if kind == c"t" or kind == c"b":
-                length = be32(self.read(4))
-                values.append((<const char *>self.read(length))[:length])
+    cdef int put(self, object made, object slot, object value) except -1:
+        return (<PyObject *>slot).ob_type.tp_descr_set(slot, made, value)
+
+
+cdef tuple MAKERS = tuple([Maker(cls) for cls in messages.MESSAGES])
+cdef Maker COLUMN_MAKER = Maker(messages.Column)
+
+
+cdef const uint8_t *read(Reading *reading, size_t length) except NULL:
+    cdef const uint8_t *p = take(&reading.cursor, length)
+    if p == NULL:
+        raise SystemError("the walker passed a message that ends early")
+    return p
+
+
+cdef str read_string(Reading *reading):
+    cdef size_t length = 0
+    cdef const uint8_t *p = take_string(&reading.cursor, &length)
+    if p == NULL:
+        raise SystemError("the walker passed a string without its end")
+    return (<const char *>p)[:length].decode("utf-8")
+
+
+cdef tuple read_tuple(Reading *reading, PyObject **formats):
+    """The values of a tuple; `formats` becomes a new reference to the string of their formats."""
+    cdef uint16_t n = be16(read(reading, 2))
+    cdef uint16_t i
+    cdef uint32_t length
+    cdef const uint8_t *p
+    cdef str letters = PyUnicode_New(n, 127)
+    cdef tuple values = PyTuple_New(n)
+    cdef object value
+    for i in range(n):
+        p = read(reading, 1)
+        PyUnicode_1BYTE_DATA(letters)[i] = p[0]
+        value = None
+        if p[0] == c"t" or p[0] == c"b":
+            length = be32(read(reading, 4))
+            value = PyBytes_FromStringAndSize(<const char *>read(reading, length), length)
+        # The tuple takes a reference over.
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(values, i, value)
+    Py_INCREF(letters)
+    formats[0] = <PyObject *>letters
+    return values
+
+
+cdef tuple read_columns(Reading *reading):
+    cdef uint16_t n = be16(read(reading, 2))
+    cdef uint16_t _i
+    cdef const uint8_t *p
+    columns = []
+    for _i in range(n):
+        flags = read(reading, 1)[0]
+        name = read_string(reading)
+        p = read(reading, 8)
+        column = COLUMN_MAKER.make()
+        for slot, value in zip(COLUMN_MAKER.slots, (flags, name, be32(p), <int32_t>be32(p + 4))):
+            COLUMN_MAKER.put(column, slot, value)
+        columns.append(column)
+    return tuple(columns)
+
+
+cdef object read_timestamp(Reading *reading):
+    cdef int64_t us = <int64_t>be64(read(reading, 8))
+    cdef int64_t seconds = us // US_PER_SECOND
+    cdef int64_t days
+    # Down, not towards zero.
+    if us % US_PER_SECOND < 0:
+        seconds -= 1
+    days = seconds // SECONDS_PER_DAY
+    if seconds % SECONDS_PER_DAY < 0:
+        days -= 1
+    try:
+        return EPOCH + timedelta_new(
+            <int>days, <int>(seconds - days * SECONDS_PER_DAY), <int>(us - seconds * US_PER_SECOND)
+        )
+    except OverflowError:
+        raise errors.OutOfRange(
+            "the timestamp lies outside the years 1 to 9999 of datetime; decode_messages can hold it",
+            offset=reading.cursor.at - reading.start - 8,
+            tag=chr(reading.start[0]),
+        ) from None
+
+
+cdef object read_old_type(Reading *reading):
+    """K or O; where no old tuple was sent, the byte is the new tuple's N and stays."""
+    cdef uint8_t letter = reading.cursor.at[0]
+    reading.old_type = 0
+    if letter == c"N":
+        return None
+    reading.old_type = read(reading, 1)[0]
+    return "K" if letter == c"K" else "O"
+
+
+cdef object read_field(Reading *reading, const Op *op):
+    """A field that is no tuple."""
+    cdef uint32_t length
+    if op.form == LSN:
+        return be64(read(reading, 8))
+    if op.form == TIMESTAMP:
+        return read_timestamp(reading)
+    if op.form == FLAGS:
+        flags = read(reading, 1)[0]
+        return flags != 0 if op.is_bool else flags
+    if op.form == LETTER:
+        return chr(read(reading, 1)[0])
+    if op.form == OLD_TYPE:
+        return read_old_type(reading)
+    if op.form == CONTENT:
+        length = be32(read(reading, 4))
+        return (<const char *>read(reading, length))[:length]
+    if op.form == RELATION_IDS:
+        return tuple([be32(read(reading, 4)) for _ in range(reading.count)])
+    if op.form == COLUMNS:
+        return read_columns(reading)
+    if op.width == 4:
+        return be32(read(reading, 4))
+    return read_string(reading)
+
+
+cdef object read_message(Reading *reading, const MessagePlan *message, Maker maker, bint streamed):
+    cdef object made = maker.make()
+    cdef const Op *op
+    cdef PyObject *formats
+    cdef object value
+    cdef int i, at = 0
+    if maker.xid is not None:
+        maker.put(made, maker.xid, read_field(reading, &message.prefix) if streamed else None)
+    for i in range(message.n_ops):
+        op = &message.ops[i]
+        if op.form == COUNT:
+            reading.count = be32(read(reading, 4))
+        elif op.form == OLD_TUPLE and not reading.old_type:
+            maker.put(made, maker.slots[at], None)
+            maker.put(made, maker.slots[at + 1], None)
+            at += 2
+        elif op.form == OLD_TUPLE or op.form == NEW_TUPLE:
+            if op.form == NEW_TUPLE:
+                read(reading, 1)
+            formats = NULL
+            maker.put(made, maker.slots[at], read_tuple(reading, &formats))
+            value = <object>formats
+            Py_DECREF(value)
+            maker.put(made, maker.slots[at + 1], value)
+            at += 2
+        else:
+            # The optional fields end a message.
+            if op.optional and reading.cursor.at == reading.cursor.end:
+                value = None
             else:
-                values.append(None)
-        self.formats = formats.decode("ascii")
-        return tuple(values)
-
-    cdef tuple read_columns(self):
-        cdef uint16_t n = be16(self.read(2))
-        cdef uint16_t _i
-        cdef const uint8_t *p
-        columns = []
-        for _i in range(n):
-            flags = self.read(1)[0]
-            name = self.read_string()
-            p = self.read(8)
-            columns.append(messages.Column(flags, name, be32(p), <int32_t>be32(p + 4)))
-        return tuple(columns)
-
-    cdef object read_timestamp(self):
-        try:
-            return EPOCH + timedelta(microseconds=<int64_t>be64(self.read(8)))
-        except OverflowError:
-            raise errors.OutOfRange(
-                "the timestamp lies outside the years 1 to 9999 of datetime; decode_messages can hold it",
-                offset=self.cursor.at - self.start - 8,
-                tag=chr(self.start[0]),
-            ) from None
-
-    cdef object read_field(self, const Op *op):
-        if op.form == LSN:
-            return be64(self.read(8))
-        if op.form == TIMESTAMP:
-            return self.read_timestamp()
-        if op.form == FLAGS:
-            flags = self.read(1)[0]
-            return flags != 0 if op.is_bool else flags
-        if op.form == LETTER:
-            return chr(self.read(1)[0])
-        if op.form == OLD_TYPE:
-            # Where no old tuple was sent, the byte is the new tuple's N and stays.
-            self.old_type = chr(self.cursor.at[0]) if self.cursor.at[0] != c"N" else None
-            if self.old_type is not None:
-                self.read(1)
-            return self.old_type
-        if op.form == OLD_TUPLE:
-            self.formats = None
-            return None if self.old_type is None else self.read_tuple()
-        if op.form == NEW_TUPLE:
-            self.read(1)
-            return self.read_tuple()
-        if op.form == CONTENT:
-            length = be32(self.read(4))
-            return (<const char *>self.read(length))[:length]
-        if op.form == RELATION_IDS:
-            return tuple([be32(self.read(4)) for _ in range(self.count)])
-        if op.form == COLUMNS:
-            return self.read_columns()
-        if op.width == 4:
-            return be32(self.read(4))
-        return self.read_string()
+                value = read_field(reading, op)
+            maker.put(made, maker.slots[at], value)
+            at += 1
+    return made
 
 
-def decode_one(const uint8_t[::1] payload not None, bint in_stream, object limits, bint strict_flags):
-    """The message in one payload; raises a DecodeError without a row."""
+cdef object decode_bytes(const uint8_t *data, size_t length, bint in_stream, object limits, bint strict_flags):
     cdef const PlanTable *plan = &PLAN.table
-    cdef const uint8_t *data = NULL
-    cdef size_t length = <size_t>payload.shape[0]
-    cdef Rules rules = rules_of(limits, strict_flags)
+    cdef Rules rules
     cdef const MessagePlan *message
     cdef Envelope nothing
     cdef Fault fault
     cdef Walk walk
     cdef FaultCode code
-    cdef Reader reader
-    cdef int i
-    if length:
-        data = &payload[0]
-    memset(&nothing, 0, sizeof(nothing))
+    cdef Reading reading
+    if limits is LIMITS:
+        rules = LIMIT_RULES
+        rules.strict_flags = strict_flags
+    else:
+        rules = rules_of(limits, strict_flags)
+    open_nothing(&nothing)
     memset(&walk, 0, sizeof(walk))
     walk.plan = plan
     walk.rules = &rules
@@ -154,20 +263,26 @@ def decode_one(const uint8_t[::1] payload not None, bint in_stream, object limit
         judge_fault(&walk, &nothing, data, length, in_stream, code)
         raise error_of(&fault, PLAN.labels, False)
     message = &plan.messages[plan.by_tag[data[0]]]
-    reader = Reader()
-    reader.start = data
-    reader.cursor.at = data + 1
-    reader.cursor.end = data + length
-    cls = messages.MESSAGES[plan.by_tag[data[0]]]
-    xid = reader.read_field(&message.prefix) if in_stream and message.streamed else None
-    values = []
-    for i in range(message.n_ops):
-        if message.ops[i].optional and reader.cursor.at == reader.cursor.end:
-            break
-        if message.ops[i].form == COUNT:
-            reader.count = be32(reader.read(4))
-        else:
-            values.append(reader.read_field(&message.ops[i]))
-            if message.ops[i].form == OLD_TUPLE or message.ops[i].form == NEW_TUPLE:
-                values.append(reader.formats)
-    return cls(*values, xid=xid) if message.streamed else cls(*values)
+    memset(&reading, 0, sizeof(reading))
+    reading.start = data
+    reading.cursor.at = data + 1
+    reading.cursor.end = data + length
+    return read_message(&reading, message, <Maker>MAKERS[plan.by_tag[data[0]]], in_stream and message.streamed)
+
+
+def decode_one(payload, bint in_stream, limits, bint strict_flags):
+    """The message in one payload of bytes; raises a DecodeError without a row."""
+    cdef Py_buffer view
+    if PyBytes_CheckExact(payload):
+        return decode_bytes(
+            <const uint8_t *>PyBytes_AS_STRING(payload),
+            <size_t>PyBytes_GET_SIZE(payload),
+            in_stream,
+            limits,
+            strict_flags,
+        )
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return decode_bytes(<const uint8_t *>view.buf, <size_t>view.len, in_stream, limits, strict_flags)
+    finally:
+        PyBuffer_Release(&view)

@@ -3,11 +3,11 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t
 
+from pgdecode._envelope cimport Envelope, Rules, Walk
 from pgdecode._fault cimport Fault, FaultCode, Faults
 from pgdecode._sink cimport Cell, TupleSink
 from pgdecode._source cimport Segment, Source, Span
 from pgdecode._streams cimport Relations, Window
-from pgdecode._walk cimport Envelope, Rules, Walk
 
 cdef struct Row:
     # What a block keeps of one payload beside its cells.
@@ -60,7 +60,7 @@ cdef class Notes:
     cdef int check_selection(self) except -1
     cdef int64_t source_row(self, int64_t row) noexcept nogil
     cdef const Segment *segment_with(self, int64_t source_row) noexcept nogil
-    cdef bint note_usual(self, int i, int64_t row, const Span *payload) noexcept nogil
+    cdef bint note_usual(self, int i, int64_t row, const Span *payload, const uint8_t *limit) noexcept nogil
     cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil
     cdef FaultCode judge(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil

@@ -4,7 +4,9 @@ from libc.stdint cimport uint16_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from pgdecode._cells cimport note_cell
 from pgdecode._cursor cimport Cursor, be16, be32
+from pgdecode._envelope cimport rules_of
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_NO_MEMORY,
@@ -15,15 +17,66 @@ from pgdecode._fault cimport (
     rarely,
 )
 from pgdecode._plan cimport N_MESSAGES, PLAN, TAG_MARKED
-from pgdecode._source cimport CORRUPT, PRESENT, Presence, payload_at
+from pgdecode._source cimport CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, PRESENT, Presence, payload_at
 from pgdecode._streams cimport READING_PLAIN, READING_STREAMED, judge_payload, marks, may_carry_xid
-from pgdecode._walk cimport STREAMED, judge_fault, note_cell, rules_of, walk_message
+from pgdecode._walk cimport STREAMED, judge_fault, walk_message
 
 cdef enum:
     # A block's cells stay in the first cache: 16 bytes each.
     BLOCK_CELLS = 1536
     LEAST_ROWS = 32
     MOST_ROWS = 512
+    CELL_HEAD = 5  # bytes: a cell's kind and length
+
+
+cdef inline const uint8_t *readable(const Segment *segment, const Span *payload) noexcept nogil:
+    """Up to where the memory goes that a payload lies in, as far as that is known."""
+    if segment.layout == LAYOUT_OFFSETS32 or segment.layout == LAYOUT_OFFSETS64:
+        return segment.data + segment.data_size
+    return payload.data + payload.length
+
+
+cdef inline const uint8_t *note_all(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
+    """Note `n` cells and return where they end; NULL where one is u, or where they do not all lie before `end`.
+
+    CELL_HEAD bytes behind `end` may be read, but nothing of them is kept before it is known to be the tuple's.
+    """
+    cdef const Cell *last = cell + n
+    cdef uint32_t length
+    cdef uint8_t kind
+    while cell != last:
+        kind = p[0]
+        if kind == c"t" or kind == c"b":
+            length = be32(p + 1)
+            p += CELL_HEAD
+            if rarely(<int64_t>length > end - p):
+                return NULL
+            cell.value = p
+            cell.length = length
+            p += length
+        else:
+            if rarely(p == end or kind != c"n"):
+                return NULL
+            cell.value = NULL
+            p += 1
+        cell.kind = kind
+        cell += 1
+    return p
+
+
+cdef const uint8_t *note_each(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
+    """As `note_all`, where nothing behind `end` may be read."""
+    cdef Cursor cursor
+    cdef uint8_t kind
+    cdef int _c
+    cursor.at = p
+    cursor.end = end
+    for _c in range(n):
+        kind = note_cell(&cursor, <size_t>-1, cell)
+        if kind == 0 or kind == c"u":
+            return NULL
+        cell += 1
+    return cursor.at
 
 
 cdef object bytes_of(object buffer, int width, str name):
@@ -130,7 +183,7 @@ cdef class Notes:
             source_row = self.source_row(first + i)
             segment = self.segment_with(source_row)
             presence = payload_at(segment, source_row - self.segment_start, &payload)
-            if presence == PRESENT and self.note_usual(i, first + i, &payload):
+            if presence == PRESENT and self.note_usual(i, first + i, &payload, readable(segment, &payload)):
                 continue
             row = &self.rows[i]
             memset(row, 0, sizeof(Row))
@@ -155,39 +208,38 @@ cdef class Notes:
                     return code
         return OK
 
-    cdef inline bint note_usual(self, int i, int64_t row, const Span *payload) noexcept nogil:
-        """Note an insert, or an update without old tuple, in which all is well: most of all rows.
+    cdef bint note_usual(self, int i, int64_t row, const Span *payload, const uint8_t *limit) noexcept nogil:
+        """Note an insert, an update without old tuple, or a delete, in which all is well: most of all rows.
 
-        False for any other, of which `note_row` finds out what it is.
+        False for any other, of which `note_row` finds out what it is. What lies before `limit` may be read.
         """
         cdef const uint8_t *p = payload.data
-        cdef Cell *cell = self.cells + <size_t>i * self.n_columns
+        cdef const uint8_t *end = p + payload.length
+        cdef Cell *cells = self.cells + <size_t>i * self.n_columns
         cdef Row *noted = &self.rows[i]
+        cdef const uint8_t *stop
         cdef size_t prefix = 0
-        cdef Cursor cursor
-        cdef uint8_t kind, kinds = 0
-        cdef int _c
+        cdef bint deleted
         if self.streamed is not None and self.streamed[row]:
             prefix = 4
         # No value is longer than its payload.
-        if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes):
-            return False
-        if rarely(p[0] != c"I" and p[0] != c"U" or p[prefix + 5] != c"N"):
+        if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes or limit - end < CELL_HEAD):
             return False
         if self.streamed is None and marks(payload) != READING_PLAIN:
             return False
         if rarely(be32(p + prefix + 1) != self.relation_id or be16(p + prefix + 6) != self.n_columns):
             return False
-        cursor.at = p + prefix + 8
-        cursor.end = p + payload.length
-        for _c in range(self.n_columns):
-            kind = note_cell(&cursor, <size_t>-1, cell)
-            if rarely(kind == 0):
+        deleted = p[0] == c"D"
+        if deleted:
+            if p[prefix + 5] != c"K" and p[prefix + 5] != c"O":
                 return False
-            kinds |= kind
-            cell += 1
-        # Of the kinds only u is odd.
-        if rarely(kinds & 1 or cursor.at != cursor.end):
+        elif rarely(p[0] != c"I" and p[0] != c"U" or p[prefix + 5] != c"N"):
+            return False
+        if rarely(limit - end < CELL_HEAD):
+            stop = note_each(p + prefix + 8, end, cells, self.n_columns)
+        else:
+            stop = note_all(p + prefix + 8, end, cells, self.n_columns)
+        if rarely(stop != end):
             return False
         noted.payload = p
         noted.tag = p[0]
@@ -195,6 +247,11 @@ cdef class Notes:
         noted.streamed = prefix != 0
         noted.has_unchanged = False
         self.has_streamed |= prefix != 0
+        if deleted:
+            noted.old_type = p[prefix + 5]
+            noted.old_at = self.n_olds
+            memcpy(self.olds + <size_t>self.n_olds * self.n_columns, cells, <size_t>self.n_columns * sizeof(Cell))
+            self.n_olds += 1
         return True
 
     cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil:

@@ -26,6 +26,7 @@ cdef enum Form:
 
 cdef enum:
     MAX_OPS = 10
+    MASK_WORDS = 4
     N_MESSAGES = 19
     N_ENVELOPE = 27
     NO_COLUMN = 27      # one past the envelope: a place where nothing is ever wanted
@@ -50,8 +51,17 @@ cdef struct Op:
     uint8_t is_bool      # FLAGS that fill a bool column
     int16_t label        # index in Plan.labels
 
+# What `_batch` has a loop of its own for, outside a stream.
+cdef enum UsualKind:
+    USUAL_NONE
+    USUAL_NEW            # an Insert or Update
+    USUAL_OLD            # a Delete
+    USUAL_FIXED          # a delimiter of constant width that starts and stops no stream
+
 cdef struct MessagePlan:
     uint8_t tag
+    uint8_t usual        # a UsualKind
+    uint64_t[MASK_WORDS] mask  # FIXED: bits, as they lie in memory, that are zero in a usual message
     bint streamed        # may carry the xid prefix
     int8_t relation_at   # offset of the relation OID after the prefix, -1 where there is none
     int16_t label        # the message's own name

@@ -56,6 +56,9 @@ cdef class Plan:
                 if op.form == NEW_TUPLE and plan.n_window == 1:
                     plan.new_op = plan.n_ops - 1
             self.table.tag_class[plan.tag] = class_of(message)
+            plan.usual = usual_of(plan, self.table.tag_class[plan.tag])
+            mask = mask_of(plan)
+            memcpy(plan.mask, <const char *>mask, sizeof(plan.mask))
         for index, base in enumerate(table.XID_BASES):
             self.table.bases[index] = word_of(base)
         self.labels = tuple(labels)
@@ -70,6 +73,35 @@ cdef Word word_of(str text) except *:
     memcpy(word.text, <const char *>encoded, len(encoded))
     word.length = len(encoded)
     return word
+
+
+cdef UsualKind usual_of(const MessagePlan *plan, uint8_t tag_class):
+    cdef int i
+    if plan.new_op:
+        return USUAL_NEW
+    if tag_class == TAG_MARKED:
+        return USUAL_OLD
+    for i in range(plan.n_ops):
+        if plan.ops[i].form not in (LSN, TIMESTAMP, UINT32, FLAGS) or plan.ops[i].minimum:
+            return USUAL_NONE
+    return USUAL_FIXED if plan.n_ops == plan.n_window and tag_class == TAG_DELIMITER else USUAL_NONE
+
+
+cdef bytes mask_of(const MessagePlan *plan):
+    """Bits of a payload, its tag first, that faults set; for times those of before 2000 and after 148000 as well."""
+    cdef int i
+    mask = bytearray(1)
+    for i in range(plan.n_window):
+        first = 0
+        if plan.ops[i].form == LSN:
+            first = 0x80
+        elif plan.ops[i].form == TIMESTAMP:
+            first = 0xC0
+        elif plan.ops[i].form == FLAGS:
+            # Greatest legal flags are all ones.
+            first = 0xFF & ~plan.ops[i].maximum
+        mask += bytes([first]).ljust(plan.ops[i].width, b"\0")
+    return bytes(mask).ljust(sizeof(plan.mask), b"\0")
 
 
 def class_of(message):

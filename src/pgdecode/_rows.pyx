@@ -285,13 +285,25 @@ cdef class Rows:
         cells.stride = 1
         cells.n = <size_t>self.notes.n
         for c in range(self.n_columns):
-            if code == OK:
+            if not self.has_old(c):
+                postpone_nulls(&self.old.children[c], cells.n)
+            elif code == OK:
                 self.spread_olds(c)
                 code = self.decode_column(&self.old.children[c], &cells, c, first)
         for i in range(self.notes.n):
             if code == OK:
                 code = mark(self.old, self.notes.rows[i].old_type != 0)
         return code
+
+    cdef bint has_old(self, int c) noexcept nogil:
+        """Whether a column has a value in any old tuple of the block: where keys alone are sent, few columns have."""
+        cdef const Cell *cell = self.notes.olds + c
+        cdef int _i
+        for _i in range(self.notes.n_olds):
+            if cell.value != NULL:
+                return True
+            cell += self.n_columns
+        return False
 
     cdef void spread_olds(self, int c) noexcept nogil:
         """Put a column's cells of the old tuples into the rows that have them."""

@@ -3,8 +3,10 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
+from pgdecode._batch cimport walk_rows
+from pgdecode._envelope cimport Envelope, Rules, Usual, Walk, open_nothing, rules_of
 from pgdecode._fault cimport (
     FAULT_LIMIT_BATCH,
     FAULT_NO_MEMORY,
@@ -18,7 +20,7 @@ from pgdecode._fault cimport (
     keep_fault,
 )
 from pgdecode._memory cimport hand_over
-from pgdecode._plan cimport N_ENVELOPE, PLAN
+from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PLAN
 from pgdecode._sink cimport (
     SINK_BOOL,
     SINK_INT16,
@@ -54,7 +56,7 @@ from pgdecode._streams cimport (
     judge_by_order,
     judge_each,
 )
-from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, STREAMED, Envelope, Rules, Walk, rules_of, walk_rows
+from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, STREAMED
 
 from pgdecode import messages
 
@@ -78,6 +80,7 @@ cdef class Scan:
     cdef TupleSink old, new
     cdef ColumnsSink columns
     cdef Envelope out       # the wanted sinks
+    cdef Usual[N_MESSAGES + 1] usual
     cdef WordSink kinds
     cdef WordSink bases
     cdef Sink *errors
@@ -106,6 +109,7 @@ cdef class Scan:
         self.walk.plan = &PLAN.table
         self.walk.rules = &self.rules
         self.walk.out = &self.out
+        self.out.usual = self.usual
         self.walk.fault = &self.fault
         self.permissive = permissive
         self.rules = rules_of(limits, strict_flags)
@@ -154,6 +158,7 @@ cdef class Scan:
         if "xid_basis" in fields:
             open_words(&self.bases, self.source.n_rows)
             self.out.bases = self.bases.indexes.data
+        self.out.old_type = self.out.sinks[NAMES.index("old_type")]
         self.errors = self.out.sinks[NAMES.index("error")]
         return 0
 
@@ -198,7 +203,7 @@ cdef class Scan:
         cdef Walk walk = self.walk
         cdef Window window
         cdef FaultCode code
-        memset(&nothing, 0, sizeof(nothing))
+        open_nothing(&nothing)
         walk.out = &nothing
         window.segments = self.source.segments
         window.n_segments = self.source.n_segments
@@ -237,8 +242,8 @@ cdef class Scan:
             found["kind"] = (None, hand_over(&self.kinds.indexes))
         words = (
             ("columns", finish_columns(&self.columns)),
-            ("kind", None if self.kind_codes else finish_words(&self.kinds, PLAN.table.kinds)),
-            ("xid_basis", finish_words(&self.bases, PLAN.table.bases)),
+            ("kind", None if self.kind_codes else finish_words(&self.kinds, PLAN.table.kinds, N_MESSAGES)),
+            ("xid_basis", finish_words(&self.bases, PLAN.table.bases, 8)),
         )
         found.update((name, parts) for name, parts in words if parts is not None)
         return found

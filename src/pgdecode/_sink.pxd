@@ -6,10 +6,10 @@ A sink that no row fills allocates nothing. Rows are filled in ascending order, 
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, rarely
-from pgdecode._memory cimport Bytes, grow, open_zeroed, reserve
+from pgdecode._memory cimport Bytes, grow, open_zeroed, reserve, reserve_likely
 
 cdef enum SinkType:
     SINK_BOOL
@@ -23,7 +23,7 @@ cdef struct Sink:
     int64_t n_rows
     int64_t next_row     # TEXT, LIST: offsets are written for all rows before this one
     Bytes validity       # one bit a row, all 0 at first
-    Bytes values         # BOOL, INT16, INT64: all 0 at first, so null slots hold no old memory
+    Bytes values         # BOOL, INT16, INT64: 0 where null, so that no old memory shows
     Bytes offsets        # TEXT, LIST: n_rows + 1 int32
     Bytes data           # TEXT: the bytes; LIST of int64: the items
 
@@ -81,11 +81,17 @@ cdef inline FaultCode open_validity(Sink *sink) noexcept nogil:
     return open_zeroed(&sink.validity, <size_t>(sink.n_rows + 7) // 8)
 
 
-cdef inline FaultCode open_fixed(Sink *sink) noexcept nogil:
-    """First fill of a column of constant width: the caller then writes values and validity in place."""
-    if open_validity(sink) != OK:
+cdef inline FaultCode open_fixed(Sink *sink, int64_t n_zeroed) noexcept nogil:
+    """First fill of a column of constant width, with zeros in so many rows.
+
+    The caller writes values and validity in place, and zeros to the other rows before it comes to them.
+    """
+    cdef size_t width = width_of(sink)
+    if open_validity(sink) != OK or grow(&sink.values, <size_t>sink.n_rows * width) != OK:
         return FAULT_NO_MEMORY
-    return open_zeroed(&sink.values, <size_t>sink.n_rows * width_of(sink))
+    sink.values.size = <size_t>sink.n_rows * width
+    memset(sink.values.data, 0, <size_t>n_zeroed * width)
+    return OK
 
 
 cdef inline FaultCode open_offsets(Sink *sink) noexcept nogil:
@@ -174,6 +180,23 @@ cdef inline FaultCode open_tuple(TupleSink *sink, int64_t row, size_t n, size_t 
     return OK
 
 
+cdef inline FaultCode expect_cells(TupleSink *sink, int64_t row, size_t n_bytes, size_t most) noexcept nogil:
+    """Make room for the tuples of some rows from `row` on, of so many bytes in all and of at most so many cells."""
+    if most > n_bytes:
+        most = n_bytes
+    if sink.letters.size + most > <size_t>0x7FFFFFFF or sink.values.size + n_bytes > <size_t>0x7FFFFFFF:
+        return FAULT_LIMIT_BATCH
+    if reserve_likely(&sink.letters, most, row, sink.rows.n_rows) != OK:
+        return FAULT_NO_MEMORY
+    if sink.wants_values:
+        if reserve_likely(&sink.ends, most * sizeof(int32_t), row, sink.rows.n_rows) != OK:
+            return FAULT_NO_MEMORY
+        if reserve_likely(&sink.values, n_bytes, row, sink.rows.n_rows) != OK:
+            return FAULT_NO_MEMORY
+    pad_offsets(&sink.rows, row - 1, <int32_t>sink.letters.size)
+    return OK
+
+
 cdef FaultCode open_columns(ColumnsSink *sink, int64_t row, size_t n) noexcept nogil
 cdef FaultCode put_column(
     ColumnsSink *sink, int16_t flags, const uint8_t *name, size_t length, int64_t type_id, int32_t type_modifier
@@ -184,7 +207,7 @@ cdef void undo_tuple(TupleSink *sink, int64_t row) noexcept nogil
 cdef void undo_columns(ColumnsSink *sink, int64_t row) noexcept nogil
 
 cdef int open_words(WordSink *sink, int64_t n_rows) except -1
-cdef tuple finish_words(WordSink *sink, const Word *words)
+cdef tuple finish_words(WordSink *sink, const Word *words, size_t n_words)
 cdef tuple finish_sink(Sink *sink)
 cdef tuple finish_tuple(TupleSink *sink)
 cdef tuple finish_columns(ColumnsSink *sink)

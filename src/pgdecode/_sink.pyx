@@ -1,7 +1,7 @@
 """Hands finished sinks to Python as Arrow buffers, and takes rows back after a fault."""
 
 from libc.stdint cimport uint64_t
-from libc.string cimport memset
+from libc.string cimport memchr, memset
 
 from pgdecode._memory cimport SLACK, free_bytes, hand_over
 
@@ -61,17 +61,23 @@ cdef int open_words(WordSink *sink, int64_t n_rows) except -1:
     return 0
 
 
-cdef tuple finish_words(WordSink *sink, const Word *words):
+cdef tuple finish_words(WordSink *sink, const Word *words, size_t n_words):
     """(validity, offsets, data), or None where the column is not wanted."""
+    cdef Word[NO_WORD + 1] table
+    cdef uint8_t[NO_WORD + 1] lengths
     cdef int64_t row, n = sink.n_rows
-    cdef size_t total = 0
-    cdef uint8_t index
+    cdef size_t i, total = 0
     cdef Bytes bits, ends, text
     if sink.indexes.data == NULL:
         return None
+    # Where a row is null stands a word without letters, so that no row is to be looked at twice.
+    memset(table, 0, sizeof(table))
+    memset(lengths, 0, sizeof(lengths))
+    for i in range(n_words):
+        table[i] = words[i]
+        lengths[i] = words[i].length
     for row in range(n):
-        index = sink.indexes.data[row]
-        total += words[index].length if index != NO_WORD else 0
+        total += lengths[sink.indexes.data[row]]
     if total > 0x7FFFFFFF:
         raise errors.BatchTooLarge(errors.BatchTooLarge.wording.format(field="kind"))
     memset(&bits, 0, sizeof(bits))
@@ -83,7 +89,8 @@ cdef tuple finish_words(WordSink *sink, const Word *words):
         bits.size = <size_t>(n + 7) // 8
         if grow(&bits, bits.size) != OK or grow(&ends, ends.size) != OK or grow(&text, total) != OK:
             raise MemoryError()
-        write_words(sink, words, bits.data, <int32_t *>ends.data, text.data)
+        write_words(sink, table, <int32_t *>ends.data, text.data)
+        mark_words(sink, bits.data)
         return hand_over(&bits), hand_over(&ends), hand_over(&text)
     finally:
         free_bytes(&bits)
@@ -91,25 +98,34 @@ cdef tuple finish_words(WordSink *sink, const Word *words):
         free_bytes(&text)
 
 
-cdef void write_words(
-    const WordSink *sink, const Word *words, uint8_t *bits, int32_t *ends, uint8_t *text
-) noexcept nogil:
+cdef void write_words(const WordSink *sink, const Word *words, int32_t *ends, uint8_t *text) noexcept nogil:
     cdef const uint8_t *indexes = sink.indexes.data
-    cdef int64_t row
-    cdef int32_t size = 0
-    # Few rows are null; the bits after the last row stay zero.
+    cdef const Word *word
+    cdef int64_t row, n = sink.n_rows
+    cdef uint32_t size = 0
+    for row in range(n):
+        ends[row] = <int32_t>size
+        # The whole word, its length included: the next one, or the slack at the end, takes what is too much.
+        word = &words[indexes[row]]
+        memcpy(text + size, word.text, SLACK)
+        size += word.length
+    ends[n] = <int32_t>size
+
+
+cdef void mark_words(const WordSink *sink, uint8_t *bits) noexcept nogil:
+    """One bit a row; few rows are null, and the bits after the last row stay zero."""
+    cdef const uint8_t *indexes = sink.indexes.data
+    cdef const uint8_t *end = indexes + sink.n_rows
+    cdef const uint8_t *null = indexes
     memset(bits, 0xFF, <size_t>sink.n_rows // 8)
     if sink.n_rows & 7:
         bits[sink.n_rows // 8] = <uint8_t>((1 << (sink.n_rows & 7)) - 1)
-    for row in range(sink.n_rows):
-        ends[row] = size
-        if indexes[row] != NO_WORD:
-            # The whole word, its length included: the next one, or the slack at the end, takes what is too much.
-            memcpy(text + size, words[indexes[row]].text, SLACK)
-            size += words[indexes[row]].length
-        else:
-            bits[row >> 3] &= <uint8_t>~(1 << (row & 7))
-    ends[sink.n_rows] = size
+    while null != end:
+        null = <const uint8_t *>memchr(null, NO_WORD, <size_t>(end - null))
+        if null == NULL:
+            break
+        bits[(null - indexes) >> 3] &= <uint8_t>~(1 << ((null - indexes) & 7))
+        null += 1
 
 
 cdef tuple finish_tuple(TupleSink *sink):

@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from pgdecode._fault cimport FaultCode
 from pgdecode._plan cimport PlanTable
 from pgdecode._source cimport Segment, Span
-from pgdecode._walk cimport Walk
+from pgdecode._envelope cimport Walk
 
 cdef enum Carry:
     # The nearest delimiter before the first row.

@@ -1,103 +1,16 @@
 """Walks one message by the plan and puts its fields into the envelope's sinks, or into none."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport uint8_t
 
-from pgdecode._cursor cimport Cursor, be32, bytes_left
-from pgdecode._fault cimport Fault, FaultCode, rarely
-from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PlanTable
-from pgdecode._sink cimport Cell, ColumnsSink, Sink, TupleSink
-from pgdecode._source cimport Segment, Span
+from pgdecode._envelope cimport Envelope, Walk
+from pgdecode._fault cimport FaultCode
 
-cdef struct Rules:
-    # Limits of the public API, and whether unknown flag bits are faults.
-    size_t max_payload_bytes
-    size_t max_name_bytes
-    size_t max_value_bytes
-    uint32_t max_columns
-    bint strict_flags
-
-cdef struct Slot:
-    # Where a column of constant width lies, once a message came that may fill it.
-    uint8_t *values
-    uint8_t *validity
-
-cdef struct Envelope:
-    # A NULL sink is a column nobody wants; with all of them NULL a walk only checks.
-    Sink *sinks[N_ENVELOPE + 1]
-    Slot slots[N_ENVELOPE + 1]
-    TupleSink *old
-    TupleSink *new
-    ColumnsSink *columns
-    uint8_t *kinds               # a byte a row: the index of its message
-    uint8_t *bases               # a byte a row: how its xid prefix was decided
-    uint8_t seen[N_MESSAGES]     # kinds whose columns of constant width are open
-
-cdef Rules rules_of(object limits, bint strict_flags) except *
-
-cdef struct Walk:
-    # What a walk carries from payload to payload ...
-    const PlanTable *plan
-    const Rules *rules
-    Envelope *out
-    Fault *fault
-    const uint8_t *verdicts  # one a row (see _streams), or NULL where `verdict` holds for all
-    int64_t first_row        # of the segment
-    uint8_t verdict
-    bint hopeful             # stop at a stream
-    bint has_delimiter       # a well-formed delimiter has come by
-    # ... and from field to field, beside its cursor.
-    const uint8_t *start
-    int64_t row
-    uint32_t count           # of the COUNT field
-    uint8_t old_type         # of the OLD_TYPE field, 0 where no old tuple was sent
-
-cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil
+cdef FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil
 cdef FaultCode walk_message(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil
 cdef FaultCode judge_fault(
     Walk *walk, Envelope *nothing, const uint8_t *payload, size_t length, bint streamed, FaultCode code
 ) noexcept nogil
-
-cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Span *value) noexcept nogil:
-    """One tuple column: its value, NULL for n and u. False where it is not well-formed; the walk then says why."""
-    cdef const uint8_t *p = cursor.at
-    cdef size_t left = bytes_left(cursor[0])
-    if left > 4 and (p[0] == c"t" or p[0] == c"b"):
-        # The length is checked against what is left before anything is reserved: a corrupt length must cost nothing.
-        value.length = be32(p + 1)
-        value.data = p + 5
-        if value.length > left - 5 or value.length > max_value_bytes:
-            return False
-        cursor.at = value.data + value.length
-        return True
-    value.data = NULL
-    cursor.at += left != 0
-    return left != 0 and (p[0] == c"n" or p[0] == c"u")
-
-
-cdef inline uint8_t note_cell(Cursor *cursor, size_t max_value_bytes, Cell *cell) noexcept nogil:
-    """As `take_cell`, for a value that is decoded later, where it lies; the kind, 0 where it is not well-formed."""
-    cdef const uint8_t *p = cursor.at
-    cdef size_t left = bytes_left(cursor[0])
-    cdef uint32_t length
-    cdef uint8_t kind
-    if rarely(left == 0):
-        return 0
-    kind = p[0]
-    if rarely(left <= 4 or (kind != c"t" and kind != c"b")):
-        cell.value = NULL
-        cell.kind = kind
-        cursor.at = p + 1
-        return kind if kind == c"n" or kind == c"u" else 0
-    length = be32(p + 1)
-    if rarely(length > left - 5 or length > max_value_bytes):
-        return 0
-    cursor.at = p + 5 + length
-    cell.value = p + 5
-    cell.length = length
-    cell.kind = kind
-    return kind
-
 
 # A verdict is a byte: bit 0 streamed, bit 1 doubtful (order and evidence disagree somewhere in this run),
 # from bit 4 how it was decided, an index into messages.XID_BASES.

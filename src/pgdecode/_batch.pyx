@@ -1,0 +1,285 @@
+"""Walks the payloads of a batch: the usual ones in loops of their own here, all others as `_walk` does.
+
+The usual: an insert, update or delete, and a delimiter that is of constant width, all outside a stream. Any doubt about
+one leaves it to the walk, which does it anew from its first byte: so nothing here tells of faults, and what was written
+for a payload before the doubt came up does not matter.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int16_t, int32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from pgdecode._cursor cimport be32, be64
+from pgdecode._envelope cimport EPOCH_SHIFT_US, Envelope, Put, Usual, fail, open_nothing
+from pgdecode._fault cimport FAULT_BAD_ARRAY, FAULT_ENCODING, OK, STREAM_MET, rarely
+from pgdecode._lane cimport AHEAD, Lane, close_lane, open_lane, put_tuple
+from pgdecode._plan cimport (
+    LSN,
+    MASK_WORDS,
+    N_MESSAGES,
+    TAG_DELIMITER,
+    TAG_STREAM,
+    TIMESTAMP,
+    UINT32,
+    USUAL_FIXED,
+    USUAL_NEW,
+    USUAL_OLD,
+)
+from pgdecode._sink cimport put_list, put_text
+from pgdecode._source cimport ABSENT, CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, Presence, Span, payload_at
+from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, DOUBTFUL, STREAMED, judge_fault, walk_payload
+
+cdef enum:
+    BLOCK_ROWS = 64   # one word of validity bits
+    LEAST_USUAL = 8   # bytes: an insert up to its first column; none that is of constant width is shorter
+
+
+cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil:
+    """Decode the segment's rows from `next` on, up to the first fault, whose row `next` then is."""
+    cdef int64_t stop, row, i = next[0]
+    cdef FaultCode code = OK
+    while i < segment.n_rows and code == OK:
+        row = walk.first_row + i
+        stop = min(segment.n_rows, i + BLOCK_ROWS - (row & (BLOCK_ROWS - 1)))
+        open_block(walk.out, walk.first_row + stop)
+        while i < stop:
+            i = usual_rows(walk, segment, i, stop)
+            if i == stop:
+                break
+            next[0] = i
+            code = walk_row(walk, segment, i)
+            if code != OK:
+                break
+            i += 1
+        close_block(walk, row & ~(<int64_t>BLOCK_ROWS - 1))
+    if code == OK:
+        next[0] = segment.n_rows
+    return code
+
+
+cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept nogil:
+    """Decode a row that may be anything."""
+    cdef Envelope nothing
+    cdef Span payload
+    cdef Presence presence = payload_at(segment, i, &payload)
+    cdef FaultCode code
+    cdef uint8_t verdict = walk.verdict
+    cdef uint8_t index
+    if presence == ABSENT:
+        return OK
+    walk.row = walk.first_row + i
+    if rarely(presence == CORRUPT):
+        fail(walk, FAULT_BAD_ARRAY, -1, walk.start, 0, 0, -1)
+        return FAULT_BAD_ARRAY
+    if walk.verdicts != NULL:
+        verdict = walk.verdicts[walk.row]
+    code = walk_payload(walk, payload.data, payload.length, verdict & STREAMED)
+    if rarely(code != OK or verdict & DOUBTFUL != 0):
+        # Where order is sure of the state, a string in another encoding is just that.
+        if code == FAULT_ENCODING and verdict == (BASIS_ORDER << BASIS_SHIFT) | (verdict & STREAMED):
+            return code
+        open_nothing(&nothing)
+        code = judge_fault(walk, &nothing, payload.data, payload.length, verdict & STREAMED, code)
+        if code != OK:
+            return code
+    index = walk.plan.by_tag[payload.data[0]]
+    if walk.hopeful and walk.plan.tag_class[payload.data[0]] >= TAG_DELIMITER:
+        if walk.plan.tag_class[payload.data[0]] == TAG_STREAM:
+            return STREAM_MET
+        walk.has_delimiter = True
+    # The columns that no field of a message fills: its kind, and how its xid prefix was decided.
+    if walk.out.kinds != NULL:
+        walk.out.kinds[walk.row] = index
+    if walk.out.bases != NULL and walk.plan.messages[index].streamed:
+        walk.out.bases[walk.row] = verdict >> BASIS_SHIFT
+    return OK
+
+
+# -- blocks of rows --------------------------------------------------------------------------------------------------
+
+cdef void open_block(Envelope *out, int64_t stop) noexcept nogil:
+    """Write zeros to the columns of constant width, up to row `stop`: they stay where nothing else is put."""
+    cdef int i
+    cdef size_t width
+    for i in range(out.n_open):
+        width = out.open_widths[i]
+        memset(out.open_values[i] + <size_t>out.n_zeroed * width, 0, <size_t>(stop - out.n_zeroed) * width)
+    out.n_zeroed = stop
+
+
+cdef void close_block(Walk *walk, int64_t first) noexcept nogil:
+    """Mark what the usual messages of a block filled; its first row is a multiple of BLOCK_ROWS."""
+    cdef Envelope *out = walk.out
+    cdef Usual *usual
+    cdef int index, i
+    for index in range(N_MESSAGES):
+        usual = &out.usual[index]
+        if usual.marks == 0:
+            continue
+        for i in range(usual.n_puts):
+            add_marks(usual.puts[i].validity, first, usual.marks)
+        if usual.kind == USUAL_FIXED:
+            walk.has_delimiter = True
+        elif usual.kind == USUAL_NEW and out.new != NULL:
+            add_marks(out.new.rows.validity.data, first, usual.marks)
+        usual.marks = 0
+
+
+cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept nogil:
+    """Set the bits of a block's rows; behind the last row there is slack for the rest of the word."""
+    cdef int i
+    validity += first >> 3
+    for i in range(8):
+        validity[i] |= <uint8_t>(marks >> (8 * i))
+
+
+# -- usual rows ------------------------------------------------------------------------------------------------------
+
+cdef inline int64_t usual_rows(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
+    """Decode rows up to the first that is not usual, and return that, or `stop`."""
+    if walk.verdicts == NULL and walk.verdict & (STREAMED | DOUBTFUL):
+        return i
+    if segment.layout == LAYOUT_OFFSETS32:
+        return usual_by_offsets(walk, segment, i, stop, False)
+    if segment.layout == LAYOUT_OFFSETS64:
+        return usual_by_offsets(walk, segment, i, stop, True)
+    return i
+
+
+cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noexcept nogil:
+    return (<const int64_t *>offsets)[i] if wide else (<const int32_t *>offsets)[i]
+
+
+cdef inline int64_t usual_by_offsets(
+    Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide
+) noexcept nogil:
+    cdef Envelope *out = walk.out
+    cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
+    cdef const uint8_t *data = segment.data
+    cdef const uint8_t *by_tag = walk.plan.by_tag
+    cdef const uint8_t *payload
+    cdef uint8_t *kinds = NULL
+    cdef int32_t *starts = NULL     # of the rows' lists of new cells
+    cdef Usual *usual
+    cdef Lane new, old
+    cdef int64_t start = offset_at(offsets, i, wide)
+    cdef int64_t limit = offset_at(offsets, stop, wide)
+    cdef int64_t first_row = walk.first_row
+    cdef int64_t end
+    cdef uint64_t most, bit
+    cdef bint special = segment.validity != NULL or walk.verdicts != NULL or out.bases != NULL
+    cdef uint8_t index
+    if limit > <int64_t>segment.data_size - AHEAD:
+        limit = <int64_t>segment.data_size - AHEAD
+    # No value is longer than its payload.
+    most = min(walk.rules.max_payload_bytes, walk.rules.max_value_bytes)
+    if start < 0 or limit < start or most < LEAST_USUAL:
+        return i
+    most -= LEAST_USUAL
+    open_lane(&new, out.new, walk, first_row + i, stop - i, <size_t>(limit - start))
+    open_lane(&old, out.old, walk, first_row + i, stop - i, <size_t>(limit - start))
+    if new.letters != NULL:
+        starts = <int32_t *>out.new.rows.offsets.data + first_row
+    if out.kinds != NULL:
+        kinds = out.kinds + first_row
+    bit = <uint64_t>1 << ((first_row + i) & (BLOCK_ROWS - 1))
+    while i < stop:
+        if starts != NULL:
+            starts[i] = <int32_t>new.n_cells
+        end = offset_at(offsets, i + 1, wide)
+        # As a number without sign, what is too short is too long.
+        if rarely(end > limit or <uint64_t>(end - start - LEAST_USUAL) > most):
+            break
+        if special and not is_plain(walk, segment, i):
+            break
+        payload = data + start
+        index = by_tag[payload[0]]
+        usual = &out.usual[index]
+        if usual.kind == USUAL_NEW:
+            if rarely(not put_change(&new, payload, data + end)):
+                break
+        elif usual.kind == USUAL_FIXED:
+            if rarely(end - start != usual.length or not is_usual(usual, payload)):
+                break
+        elif usual.kind != USUAL_OLD or not put_delete(&old, payload, data + end, out, first_row + i):
+            break
+        if usual.n_puts:
+            put_numbers(usual, payload, first_row + i)
+        if kinds != NULL:
+            kinds[i] = index
+        if special:
+            put_basis(walk, index, first_row + i)
+        usual.marks |= bit
+        bit <<= 1
+        start = end
+        i += 1
+    close_lane(&new)
+    close_lane(&old)
+    if new.letters != NULL:
+        new.sink.rows.next_row = first_row + i
+    return i
+
+
+cdef bint is_plain(const Walk *walk, const Segment *segment, int64_t i) noexcept nogil:
+    """Whether a row is not null, and not in a stream nor in doubt about that."""
+    cdef int64_t at = segment.first + i
+    if segment.validity != NULL and not (segment.validity[at >> 3] >> (at & 7)) & 1:
+        return False
+    return walk.verdicts == NULL or not walk.verdicts[walk.first_row + i] & (STREAMED | DOUBTFUL)
+
+
+cdef void put_basis(Walk *walk, uint8_t index, int64_t row) noexcept nogil:
+    if walk.out.bases != NULL and walk.plan.messages[index].streamed:
+        walk.out.bases[row] = (walk.verdict if walk.verdicts == NULL else walk.verdicts[row]) >> BASIS_SHIFT
+
+
+cdef inline bint is_usual(const Usual *usual, const uint8_t *payload) noexcept nogil:
+    """Whether no bit is set that would be a fault in a message of constant width, or that hardly ever is."""
+    cdef uint64_t word = 0, seen = 0
+    cdef int i
+    for i in range(MASK_WORDS):
+        memcpy(&word, payload + 8 * i, sizeof(word))
+        seen |= word & usual.mask[i]
+    return seen == 0
+
+
+cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t row) noexcept nogil:
+    """Put the wanted fields of constant width."""
+    cdef const Put *put
+    cdef const uint8_t *p
+    cdef int i
+    for i in range(usual.n_puts):
+        put = &usual.puts[i]
+        p = payload + put.at
+        if put.form == UINT32:
+            (<int64_t *>put.values)[row] = be32(p)
+        elif put.form == LSN:
+            (<uint64_t *>put.values)[row] = be64(p)
+        elif put.form == TIMESTAMP:
+            (<uint64_t *>put.values)[row] = be64(p) + <uint64_t>EPOCH_SHIFT_US
+        elif put.is_bool:
+            put.values[row] = p[0]
+        else:
+            (<int16_t *>put.values)[row] = p[0]
+
+
+cdef inline bint put_change(Lane *new, const uint8_t *payload, const uint8_t *end) noexcept nogil:
+    """Put the new tuple of an Insert or Update; an old one makes it unusual."""
+    if rarely(payload[5] != c"N" or not new.ready):
+        return False
+    if rarely(put_tuple(new, payload + 6, end) != end):
+        return False
+    new.n_cells += new.n
+    return True
+
+
+cdef bint put_delete(Lane *old, const uint8_t *payload, const uint8_t *end, Envelope *out, int64_t row) noexcept nogil:
+    """Put the old tuple of a Delete."""
+    if payload[5] != c"K" and payload[5] != c"O" or not old.ready or put_tuple(old, payload + 6, end) != end:
+        return False
+    if out.old_type != NULL and put_text(out.old_type, row, payload + 5, 1) != OK:
+        return False
+    if old.letters != NULL and put_list(&old.sink.rows, row, <size_t>old.n_cells) != OK:
+        return False
+    old.n_cells += old.n
+    return True

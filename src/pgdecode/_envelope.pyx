@@ -1,0 +1,93 @@
+"""Opens the columns of an envelope, and notes faults."""
+
+from libc.stdint cimport int16_t
+from libc.string cimport memcpy, memset
+
+from pgdecode._cursor cimport bytes_left
+from pgdecode._fault cimport FAULT_NO_MEMORY, FAULT_TRUNCATED, OK
+from pgdecode._plan cimport Op
+from pgdecode._sink cimport SINK_INT64, open_fixed, width_of
+
+cdef Cursor fail(
+    Walk *walk, FaultCode code, int label, const uint8_t *at, int64_t expected, int64_t seen, int32_t column
+) noexcept nogil:
+    """Note a fault at a byte of the payload."""
+    cdef Cursor failed
+    failed.at = NULL
+    failed.end = NULL
+    walk.fault.code = code
+    walk.fault.row = walk.row
+    walk.fault.relation = -1
+    walk.fault.label = <int16_t>label
+    walk.fault.offset = <size_t>(at - walk.start)
+    walk.fault.expected = expected
+    walk.fault.seen = seen
+    walk.fault.column = column
+    return failed
+
+
+cdef Cursor fail_truncated(Walk *walk, int label, Cursor cursor, int64_t needed, int32_t column) noexcept nogil:
+    return fail(walk, FAULT_TRUNCATED, label, cursor.at, needed, <int64_t>bytes_left(cursor), column)
+
+
+cdef Cursor fail_in_sink(Walk *walk, FaultCode code, int label) noexcept nogil:
+    """A sink that could not take a value: no memory, or no room for more in 32-bit offsets."""
+    return fail(walk, code, label, walk.start, 0, 0, -1)
+
+
+cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) noexcept nogil:
+    """First message of its kind: allocate the columns of constant width that it may fill."""
+    cdef int i, column
+    for i in range(-1, message.n_ops):
+        column = message.prefix.column if i < 0 else message.ops[i].column
+        if out.sinks[column] == NULL or out.slots[column].values != NULL or out.sinks[column].type > SINK_INT64:
+            continue
+        if open_fixed(out.sinks[column], out.n_zeroed) != OK:
+            return FAULT_NO_MEMORY
+        out.slots[column].values = out.sinks[column].values.data
+        out.slots[column].validity = out.sinks[column].validity.data
+        out.open_values[out.n_open] = out.sinks[column].values.data
+        out.open_widths[out.n_open] = width_of(out.sinks[column])
+        out.n_open += 1
+    out.seen[index] = True
+    if out.usual != NULL:
+        open_usual(out, message, &out.usual[index])
+    return OK
+
+
+cdef void open_nothing(Envelope *nothing) noexcept nogil:
+    """Make an envelope of which no column is wanted: a walk into it only checks."""
+    memset(nothing, 0, sizeof(nothing[0]))
+    memset(nothing.seen, True, sizeof(nothing.seen))
+
+
+cdef void open_usual(const Envelope *out, const MessagePlan *message, Usual *usual) noexcept nogil:
+    cdef const Op *op
+    cdef Put *put
+    cdef uint8_t at = 1
+    cdef int i
+    usual.kind = message.usual
+    usual.length = 1 + message.window
+    memcpy(usual.mask, message.mask, sizeof(usual.mask))
+    for i in range(message.n_window):
+        op = &message.ops[i]
+        if out.slots[op.column].values != NULL:
+            put = &usual.puts[usual.n_puts]
+            put.values = out.slots[op.column].values
+            put.validity = out.slots[op.column].validity
+            put.form = op.form
+            put.at = at
+            put.is_bool = op.is_bool
+            usual.n_puts += 1
+        at += op.width
+
+
+cdef Rules rules_of(object limits, bint strict_flags) except *:
+    """The public `Limits` as the walker takes them."""
+    cdef Rules rules
+    rules.max_payload_bytes = limits.max_payload_bytes
+    rules.max_columns = limits.max_columns
+    rules.max_name_bytes = limits.max_name_bytes
+    rules.max_value_bytes = limits.max_value_bytes
+    rules.strict_flags = strict_flags
+    return rules

@@ -1,0 +1,13 @@
+"""Fields whose width varies, but for tuples."""
+
+from libc.stdint cimport int32_t
+
+from pgdecode._cursor cimport Cursor
+from pgdecode._envelope cimport Walk
+from pgdecode._plan cimport Op
+from pgdecode._source cimport Span
+
+cdef Cursor value_of(Walk *walk, int label, Cursor cursor, Span *value, int32_t column) noexcept nogil
+cdef Cursor text_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil
+cdef Cursor relation_ids_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil
+cdef Cursor columns_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil

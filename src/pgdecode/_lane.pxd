@@ -1,0 +1,52 @@
+"""Puts tuples in which all is well into their sink, a block of rows at a time."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from pgdecode._cursor cimport be16
+from pgdecode._envelope cimport Walk
+from pgdecode._fault cimport rarely
+from pgdecode._sink cimport TupleSink
+
+cdef enum:
+    # Bytes that may be read past the end of a usual payload: it is not among the last in its buffer.
+    AHEAD = 64
+
+# What is done with the cells of a tuple.
+cdef enum Wanted:
+    WANTED_NOTHING
+    WANTED_FORMATS
+    WANTED_VALUES
+
+cdef struct Lane:
+    # The sink of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
+    TupleSink *sink
+    bint ready
+    Wanted wanted
+    uint32_t max_columns
+    uint32_t n               # cells of the newest tuple, counted in `n_cells` when all is well with its message
+    int64_t n_cells
+    uint8_t *letters
+    int32_t *ends            # behind the 0 in front
+    uint8_t *values
+
+
+cdef void open_lane(
+    Lane *lane, TupleSink *sink, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
+) noexcept nogil
+cdef void close_lane(const Lane *lane) noexcept nogil
+cdef const uint8_t *copy_cells(const Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil
+cdef const uint8_t *copy_letters(const Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil
+
+
+cdef inline const uint8_t *put_tuple(Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """Put a tuple's cells, and return where they end, or NULL.
+
+    AHEAD bytes behind `end` may be read, but nothing of them is looked at before it is known to be the tuple's.
+    """
+    lane.n = be16(p)
+    if rarely(lane.n > lane.max_columns):
+        return NULL
+    if lane.wanted == WANTED_VALUES:
+        return copy_cells(lane, p + 2, end)
+    return copy_letters(lane, p + 2, end)
