@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MAX_ROWS = 64
+# More than two of the blocks of 64 rows in which a batch is walked.
+MAX_ROWS = 160
 NULL = 0xFFFF
 
 # Options of walk and scan. A scan has two bits of STATES, and two of LAYOUTS.

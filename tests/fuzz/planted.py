@@ -29,7 +29,7 @@ class Bug(NamedTuple):
 
 BUGS = (
     Bug(
-        *("walk", "_walk", "_walk.pxd"),
+        *("walk", "_cells", "_cells.pxd"),
         right="if value.length > left - 5 or value.length > max_value_bytes:",
         wrong="if value.length > left - 4 or value.length > max_value_bytes:",
     ),

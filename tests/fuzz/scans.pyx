@@ -8,9 +8,11 @@ from libc.string cimport memcpy, memset
 from exact cimport Block, Target, exact, fail
 from plain_memory cimport free_bytes, live_blocks
 
+from pgdecode._batch cimport walk_rows
 from pgdecode._cursor cimport be16, be32
+from pgdecode._envelope cimport Envelope, Rules, Usual, Walk, open_nothing, rules_of
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, OK, Fault, FaultCode
-from pgdecode._plan cimport N_ENVELOPE, PLAN
+from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PLAN
 from pgdecode._sink cimport (
     NO_WORD,
     SINK_LIST,
@@ -26,7 +28,7 @@ from pgdecode._sink cimport (
 from pgdecode._source cimport LAYOUT_SPANS, Segment, Span
 from pgdecode._streams cimport CARRY_NONE, Carry, Window, judge_by_order, judge_each
 from pgdecode._utf8 cimport utf8_prefix
-from pgdecode._walk cimport STREAMED, Envelope, Rules, Walk, judge_fault, rules_of, walk_message, walk_rows
+from pgdecode._walk cimport STREAMED, judge_fault, walk_message
 
 from fuzz import inputs
 from pgdecode import messages
@@ -34,12 +36,13 @@ from pgdecode._scan import SINK_TYPES
 from pgdecode.limits import Limits
 
 cdef enum:
-    MAX_ROWS = 64           # as inputs.MAX_ROWS
+    MAX_ROWS = 160          # as inputs.MAX_ROWS
     NULL_LENGTH = 0xFFFF    # as inputs.NULL
     ALL_FIELDS = 0xFFFFFFFF
 
 cdef Rules[4] RULES                     # by the bits of inputs.STRICT and inputs.TIGHT
 cdef SinkType[N_ENVELOPE] TYPES
+cdef int OLD_TYPE_COLUMN
 cdef uint8_t[N_ENVELOPE] COLLECTED      # 1: by a sink of this type; 2: text that must be UTF-8
 
 cdef struct Batch:
@@ -50,6 +53,7 @@ cdef struct Batch:
     TupleSink new
     ColumnsSink columns
     Envelope out
+    Usual[N_MESSAGES + 1] usual
     uint8_t[MAX_ROWS] kinds
     Walk walk
     Fault fault
@@ -64,7 +68,9 @@ cdef struct Payloads:
 cdef void open_batch(Batch *batch, int64_t n_rows, uint32_t fields, const Rules *rules) noexcept nogil:
     """`fields`: a bit for each column of the envelope, from bit 27 on those for the tuples and columns."""
     cdef int i
-    memset(batch, 0, sizeof(Batch))
+    # Of the faults, which come last, as many as there are rows.
+    memset(batch, 0, sizeof(Batch) - sizeof(batch.faults))
+    memset(batch.faults, 0, <size_t>n_rows * sizeof(Fault))
     batch.n_rows = n_rows
     batch.walk.plan = &PLAN.table
     batch.walk.rules = rules
@@ -87,6 +93,8 @@ cdef void open_batch(Batch *batch, int64_t n_rows, uint32_t fields, const Rules 
         batch.out.columns = &batch.columns
     memset(batch.kinds, NO_WORD, sizeof(batch.kinds))
     batch.out.kinds = batch.kinds
+    batch.out.usual = batch.usual
+    batch.out.old_type = batch.out.sinks[OLD_TYPE_COLUMN]
 
 
 cdef void close_sink(Sink *sink) noexcept nogil:
@@ -220,7 +228,7 @@ cdef FaultCode alone(
     cdef Envelope nothing
     cdef Walk walk
     cdef FaultCode code
-    memset(&nothing, 0, sizeof(nothing))
+    open_nothing(&nothing)
     memset(&walk, 0, sizeof(walk))
     memset(fault, 0, sizeof(Fault))
     walk.plan = &PLAN.table
@@ -342,7 +350,7 @@ cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
         batch.walk.verdict = how
     else:
         memset(verdicts, 0, sizeof(verdicts))
-        memset(&nothing, 0, sizeof(nothing))
+        open_nothing(&nothing)
         judging = batch.walk
         judging.out = &nothing
         window.segments = &segment
@@ -376,8 +384,10 @@ cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
 
 def target(str name):
     """Address of a target's function."""
+    global OLD_TYPE_COLUMN
     cdef Target function = walk_target if name == "walk" else scan_target
     cdef int i
+    OLD_TYPE_COLUMN = [column.name for column in messages.ENVELOPE].index("old_type")
     for i in range(4):
         limits = Limits(**inputs.TIGHT_LIMITS) if i & 2 else Limits()
         RULES[i] = rules_of(limits, i & 1)

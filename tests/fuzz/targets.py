@@ -11,7 +11,10 @@ from types import ModuleType
 # Called without Python: name -> native module.
 NATIVE = {"walk": "scans", "scan": "scans", "text": "values", "binary": "values"}
 # Of these, the modules whose coverage counts, as parts of their paths; of the others, all.
-COUNTED = {"scans": "/_walk. /_sink. /_streams.", "values": "/_codecs/ /_block. /_column. /_charset."}
+COUNTED = {
+    "scans": "/_batch. /_lane. /_walk. /_fields. /_cells. /_envelope. /_sink. /_streams.",
+    "values": "/_codecs/ /_block. /_column. /_charset.",
+}
 # Functions of `checks`.
 CHECKS = ("batch", "rows", "changes")
 # The targets, with the length of their longest input: executions a second count for more than long inputs do.
