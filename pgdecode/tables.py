@@ -148,7 +148,7 @@ class TableBuilder:
             bad = pa.array(told, pa.int64())
             places.append(bad)
             pieces.append(self._empty(len(bad), texts(dict(enumerate(told.values())), len(bad)), None))
-        for number, of_version in stretch.by_version(max(self.numbers) + 1):
+        for number, of_version in stretch.by_version(max(self.numbers, default=-1) + 1):
             if number not in self.numbers:
                 continue
             for chosen, is_row in self._by_kind(stretch, of_version):
