@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 COLOURS = {"text": "#33658a", "bin": "#86bbd8"}
 BAR = 0.38
-ABREAST = 2
+ABREAST = 3
 
 
 def write_plot(report: Report, path: Path) -> None:
