@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -94,10 +95,11 @@ class Batches:
 
     payloads: list[pa.BinaryArray]
     fields: Sequence[str] | None
+    threads: int = 1
 
     def decoded(self) -> Iterator[pa.RecordBatch]:
         """Decode them as they are asked for."""
-        return map(pgdecode.MessageDecoder(fields=self.fields).decode, self.payloads)
+        return map(pgdecode.MessageDecoder(fields=self.fields, threads=self.threads).decode, self.payloads)
 
     def __call__(self) -> deque[pa.RecordBatch]:
         """Decode them all and keep the last."""
@@ -133,11 +135,12 @@ def verify_batches(data: DataSet, work: Batches | OneCall) -> None:
     require(data, "sum of relation ids", sum(ids for _, ids in digests), data.relation_id_sum)
 
 
-def in_batches(name: str, fields: Sequence[str] | None) -> Line:
+def in_batches(name: str, fields: Sequence[str] | None, threads: int = 1) -> Line:
     """Make a line of `Batches`."""
 
     def prepare(data: DataSet) -> Work:
-        return Batches([data.payloads.slice(at, BATCH_ROWS) for at in range(0, data.n_rows, BATCH_ROWS)], fields)
+        batches = [data.payloads.slice(at, BATCH_ROWS) for at in range(0, data.n_rows, BATCH_ROWS)]
+        return Batches(batches, fields, threads)
 
     return Line(name, "pgdecode", prepare, verify_batches, digest_batch)
 
@@ -156,20 +159,29 @@ class TypedRows:
 
     payloads: list[pa.BinaryArray]
     relation: pgdecode.Relation
+    threads: int = 1
 
     def decoded(self) -> Iterator[pa.RecordBatch]:
         """Decode them as they are asked for."""
-        return (pgdecode.decode_rows(payloads, self.relation) for payloads in self.payloads)
+        return (pgdecode.decode_rows(payloads, self.relation, threads=self.threads) for payloads in self.payloads)
 
     def __call__(self) -> deque[pa.RecordBatch]:
         """Decode them all and keep the last."""
         return deque(self.decoded(), maxlen=1)
 
 
-def typed_rows(data: DataSet) -> TypedRows:
+def typed_rows(data: DataSet, threads: int = 1) -> TypedRows:
     """Cut a table's rows into batches."""
     assert data.relation is not None
-    return TypedRows([data.payloads.slice(at, BATCH_ROWS) for at in range(0, data.n_rows, BATCH_ROWS)], data.relation)
+    batches = [data.payloads.slice(at, BATCH_ROWS) for at in range(0, data.n_rows, BATCH_ROWS)]
+    return TypedRows(batches, data.relation, threads)
+
+
+def in_rows(name: str, threads: int) -> Line:
+    """Make a line of `TypedRows`."""
+    prepare = partial(typed_rows, threads=threads)
+    baselines = (MEMORY_READ, C_WALK, C_ROWS)
+    return Line(name, "pgdecode", prepare, verify_rows, digest_rows, baselines=baselines, kinds=(ROWS,))
 
 
 def key_of(payload: bytes) -> int:
@@ -283,6 +295,8 @@ LINES = (
     in_batches("envelope", None),
     in_batches("envelope, tuples", TUPLES),
     in_batches("envelope, kind and relation", ("kind", "relation_id")),
+    in_batches("envelope, two threads", None, 2),
+    in_batches("envelope, tuples, two threads", TUPLES, 2),
     in_one_call("envelope, one call", None),
     in_one_call("envelope, tuples, one call", TUPLES),
     Line("changes", "pgdecode", all_changes, verify_changes, digest_changes, without_transactions),
@@ -294,15 +308,8 @@ LINES = (
     one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),
     node_decoder(10_000, without_node),
     Line(C_ROWS, "baseline", WideRows, verify_wide_rows, int, without_wide_rows, kinds=(ROWS,)),
-    Line(
-        "typed rows",
-        "pgdecode",
-        typed_rows,
-        verify_rows,
-        digest_rows,
-        baselines=(MEMORY_READ, C_WALK, C_ROWS),
-        kinds=(ROWS,),
-    ),
+    in_rows("typed rows", 1),
+    in_rows("typed rows, two threads", 2),
     Line(COPIES[0], "baseline", copy_messages, verify_files, digest_file, baselines=(), kinds=(FILES,)),
     Line("command line", "pgdecode", decode_messages, verify_files, digest_file, baselines=COPIES[:1], kinds=(FILES,)),
     Line(COPIES[1], "baseline", copy_table, verify_files, digest_file, without_transactions, None, (), (FILES,)),

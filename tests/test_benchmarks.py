@@ -21,6 +21,8 @@ PGDECODE = [
     "envelope",
     "envelope, tuples",
     "envelope, kind and relation",
+    "envelope, two threads",
+    "envelope, tuples, two threads",
     "envelope, one call",
     "envelope, tuples, one call",
     "decode, one message",
@@ -130,7 +132,7 @@ def test_the_rows_of_a_table_are_measured_beside_the_baselines(report: dict[str,
     for data_set in ROW_SETS:
         lines = {line["line"]: line for line in report["lines"] if line["data_set"] == data_set}
         baselines = [*BASELINES, "C rows"] if data_set.startswith("wide") else BASELINES
-        assert list(lines) == [*baselines, "typed rows"]
+        assert list(lines) == [*baselines, "typed rows", "typed rows, two threads"]
         assert set(baselines) <= set(lines["typed rows"]["ratios"])
 
 
