@@ -50,7 +50,7 @@ soak:  ## fifty million messages, with memory watched
 	$(PYTHON) tests/soak.py
 
 servers:  ## random scenarios on PostgreSQL servers, everything that reads them compared
-	cd tests && PYTHONPATH=.. $(abspath $(PYTHON)) -m servers --install ../build/servers
+	PYTHONPATH=tests $(PYTHON) -m servers --install build/servers
 
 fuzz:  ## coverage-guided, FUZZ_SECONDS in all; needs clang, and says so
 	PYTHONPATH=tests $(PYTHON) -m fuzz run --seconds $(FUZZ_SECONDS)
