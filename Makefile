@@ -50,7 +50,7 @@ soak:  ## fifty million messages, with memory watched
 	$(PYTHON) tests/soak.py
 
 servers:  ## random scenarios on PostgreSQL servers, everything that reads them compared
-	cd tests && PYTHONPATH=.. $(abspath $(PYTHON)) -m servers --install ../build/servers
+	PYTHONPATH=tests $(PYTHON) -m servers --install build/servers
 
 fuzz:  ## coverage-guided, FUZZ_SECONDS in all; needs clang, and says so
 	PYTHONPATH=tests $(PYTHON) -m fuzz run --seconds $(FUZZ_SECONDS)
@@ -72,8 +72,8 @@ dist:  ## sdist and wheel, by the build tools that .ci/build-requirements.txt pi
 audit:  ## known vulnerabilities in what the environment holds
 	.ci/audit
 
-readme:  ## write the generated parts of README.md anew
+readme:  ## write the generated parts of README.md and SECURITY.md anew
 	$(PYTHON) -m tests.readme
 
 clean:
-	rm -rf build dist *.egg-info pgdecode/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info pgdecode/*.so pgdecode/_codecs/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

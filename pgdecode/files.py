@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class PayloadFile:
         Of all that the file has.
     groups : tuple of RowGroup
         Those that are read, consecutive.
+    footer : int
+        Checksum of the file's footer, which says where all that it has lies: another one is another file.
     """
 
     path: Path
@@ -63,6 +66,7 @@ class PayloadFile:
     schema: pa.Schema
     columns: pa.Schema
     groups: tuple[RowGroup, ...]
+    footer: int
 
     @property
     def start(self) -> int:
@@ -126,6 +130,8 @@ class PayloadFile:
     def _readable(self, as_dictionary: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
         try:
             with _opened(self.path, as_dictionary) as file:
+                if _footer(self.path) != self.footer:
+                    raise FileFault(f"{self.path}: has changed since it was found")
                 yield file
         except (pa.ArrowException, OSError) as error:
             raise FileFault(f"{self.path}: cannot be read further: {_first_line(error)}") from error
@@ -151,14 +157,15 @@ def _find(path: Path) -> list[Path]:
         raise PathError(f"{path}: {'not a file or folder' if path.exists() else 'no such file or folder'}")
     found = []
     for folder, below, names in os.walk(path):
-        below[:] = [name for name in below if not _hidden(name)]
-        found += [Path(folder, name) for name in names if name.endswith(".parquet") and not _hidden(name)]
+        below[:] = [name for name in below if not is_hidden(name)]
+        found += [Path(folder, name) for name in names if name.endswith(".parquet") and not is_hidden(name)]
     if not found:
         raise PathError(f"{path}: no Parquet file (*.parquet) in this folder")
     return sorted(found)
 
 
-def _hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Whether Spark leaves out files and folders of this name."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
@@ -169,10 +176,21 @@ def _opened(path: Path, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     )
 
 
+def _footer(path: Path) -> int:
+    """Sum up a file's footer: that its length, in the last eight bytes, is right has been seen when it was opened."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 8, 0))
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(max(size - 8 - length, 0))
+        return zlib.crc32(file.read(), size)
+
+
 def _checked(path: Path, payload: str, keep: tuple[str, ...]) -> PayloadFile:
     try:
         with _opened(path) as file:
             schema, groups = file.schema_arrow, _row_groups(file.metadata, (payload, *keep))
+            footer = _footer(path)
     except PermissionError as error:
         raise PathError(f"{path}: no permission to read it") from error
     except (pa.ArrowException, OSError) as error:
@@ -187,7 +205,7 @@ def _checked(path: Path, payload: str, keep: tuple[str, ...]) -> PayloadFile:
     if not _is_binary(type):
         raise PathError(f"{path}: column {payload!r} is {type}, not binary; binary columns: {binary}")
     kept = pa.schema([(name, _plain_type(schema.field(name).type)) for name in keep])
-    return PayloadFile(path, payload, keep, kept, schema, groups)
+    return PayloadFile(path, payload, keep, kept, schema, groups, footer)
 
 
 def _is_binary(type: pa.DataType) -> bool:

@@ -154,14 +154,25 @@ def ordered_files(path: Path, payload: str, position: str | None = None) -> Orde
     if chosen is None:
         return OrderedFiles(tuple(found), None)
     found = payload_files(path, payload, (chosen,))
-    for file in found:
-        type = file.schema.field(chosen).type
-        if not pa.types.is_integer(type):
-            raise PathError(f"{file.path}: column {chosen!r} is {type}, not integers")
+    check_positions(found, chosen)
     if len(found) > 1:
         # A file whose first row has no position, or not its lowest, is refused when it is read.
         found.sort(key=lambda file: file.first_value(chosen) or 0)
     return OrderedFiles(tuple(found), chosen)
+
+
+def check_positions(files: Sequence[PayloadFile], position: str) -> None:
+    """Refuse a column, read along with the payloads, that cannot hold positions.
+
+    Raises
+    ------
+    PathError
+        If it does not hold integers.
+    """
+    for file in files:
+        type = file.schema.field(position).type
+        if not pa.types.is_integer(type):
+            raise PathError(f"{file.path}: column {position!r} is {type}, not integers")
 
 
 def _has_integers(file: PayloadFile, name: str) -> bool:

@@ -135,13 +135,15 @@ class SurveyTask:
         return [self._survey(piece) for piece in task.pieces if piece.n_rows]
 
     def _survey(self, piece: PayloadFile) -> Survey | None:
-        first = last = -1
+        first = last = -1  # which is no position
         has_rows = False
         found: list[pa.RecordBatch] = []
         last_end: pa.RecordBatch | None = None
         try:
             for positions, payloads in _read(piece, self.position):
                 first = positions[0].as_py() if first < 0 else first
+                if first < 0:
+                    return None
                 last = positions[-1].as_py()
                 tags = pc.binary_slice(payloads, 0, 1)
                 has_rows = has_rows or pc.any(_among(tags, _ROWS)).as_py() is True
@@ -241,7 +243,7 @@ class ChangeTask:
                 row = self._row_of(piece, error.position)
                 where = f"position {error.position}" if row is None else f"row {row}, position {error.position}"
             raise FileFault(f"{piece.path}: {where}: {error.cell}") from error
-        except RowsMoved as error:
+        except (RowsMoved, OrderFault) as error:
             raise FileFault(f"{piece.path}: has changed while it was decoded") from error
 
     def _row_of(self, piece: PayloadFile, position: int) -> int | None:

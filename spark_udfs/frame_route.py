@@ -9,9 +9,9 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DecimalType, LongType, StringType, StructField, StructType
 
-from pgdecode.files import PathError, PayloadFile
+from pgdecode.files import PathError, PayloadFile, is_hidden
 from pgdecode.ordered import OrderFault
 from pgdecode.render import fields_to_decode
 from pgdecode.schemas import envelope_schema
@@ -39,12 +39,18 @@ def read(
     Raises
     ------
     PathError
-        If a column is missing or not binary.
+        If a column is missing or not binary, or Spark does not read a file of such a name.
     """
     if files is None:
         found = spark.read.parquet(as_pattern(source))
         _check_columns(found, source, payload, keep)
         return found
+    for file in files:
+        # Spark would leave it out without a word; what is hidden in a folder is not among the files.
+        if is_hidden(file.path.name):
+            raise PathError(f"{file.path}: Spark reads no file whose name begins with _ or .")
+        if ":" in file.path.name:
+            raise PathError(f"{file.path}: Spark reads no file with a colon in its name")
     reader = spark.read
     # Told what to read, Spark does not fail on the types of other columns. What it has no name for, it may still read.
     with suppress(TypeError):
@@ -91,11 +97,19 @@ def write_changes(
     ------
     OrderFault
         If positions are null or negative.
+    PathError
+        If they are not integers.
     KeyError
         If nothing describes a table.
     """
+    positions = _column(position)
+    # So Spark reads unsigned integers of 64 bits.
+    if found.schema[position].dataType == DecimalType(20, 0):
+        positions = positions.cast("bigint").alias(position)
     try:
-        rows = indexed_rows(found, _column(payload), _column(position), None, asked.catalog)
+        rows = indexed_rows(found, _column(payload), positions, None, asked.catalog)
+    except TypeError as error:
+        raise PathError(str(error)) from error
     except ValueError as error:
         raise OrderFault(str(error)) from error
     products = asked.products(rows.indexes, session_has_time(found.sparkSession), in_files=False)

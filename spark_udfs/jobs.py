@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.convert_changes import part_name
 from pgdecode.files import FileFault, PathError, PayloadFile, payload_files
-from pgdecode.ordered import OrderFault
+from pgdecode.ordered import OrderFault, check_positions
 from pgdecode.readings import Reading
 from pgdecode.staging import check_target
 from spark_udfs import file_route, frame_route
@@ -38,9 +38,10 @@ _OF_SPARK = (PySparkException, Py4JError)
 _RAISED = re.compile(r"^[\w.]+: .+", re.MULTILINE)
 # An error of Spark's own.
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
-# How that begins for a bad payload, and for a file that is at fault.
+# How that begins for a bad payload, for a file that is at fault, and for all that these packages raise in a task.
 _FAULT = f"{DecodeError.__module__}."
 _FILE_FAULT = f"{FileFault.__module__}.{FileFault.__name__}: "
+_OURS = re.compile(r"(?:pgdecode|spark_udfs)\.[\w.]+: ")
 
 
 class JobFailed(FileFault):
@@ -109,8 +110,8 @@ def decode_files(
     FileExistsError
         If the target exists.
     PathError
-        If there is no input, or a column is missing or not binary, if no payload describes a table, if the target lies
-        in the source, or the route "files" cannot be taken.
+        If there is no input, if a column is missing, not binary or not of integers, if no payload describes a table, if
+        the target lies in the source, or if a route cannot be taken.
     TypeError, ValueError
         For options that do not exist or not for this output, and if a `keep` column has the name of an envelope column.
     JobFailed
@@ -127,12 +128,12 @@ def decode_files(
     under a name of its own. The driver takes one for each task, and writes beside the parts `_manifest.json`, which
     says of each its rows, bytes, SHA-256 and the rows of the input that it is of, and `_SUCCESS`; then the folder gets
     its name. Failures, retries and speculation leave no trace, and the same input, cut in the same way, gives the same
-    bytes.
+    bytes. A file that is replaced meanwhile fails the job.
 
     Spark reads and writes instead where one of the two is a URI, and for changes and tables where rows of a file do not
     stand in the order of their positions or the files' ranges of positions overlap. The rows are the same, but that in
     messages with `in_stream="auto"` the guesses (`xid_basis`) depend on what else is in a batch. Columns of `keep` are
-    of Spark's types then.
+    of Spark's types then. Files whose names have a colon, or begin with `_` or `.`, Spark does not read.
 
     The rows of a file stay in their order, and so do the parts of a file that is cut; of several files, those whose
     tasks write do. Changes and tables on the route "dataframe" come in no order. (commit_position, position) says in
@@ -165,6 +166,8 @@ def decode_files(
         columns = (position,)
     # Tasks may be elsewhere than this process.
     files = payload_files(Path(source).absolute(), payload, columns) if is_path(source) else None
+    if files is not None and isinstance(asked, AskedChanges):
+        check_positions(files, position)
     direct = _is_direct(route, source, target)
     if is_path(target):
         _check_target(Path(target), Path(source) if is_path(source) else None)
@@ -294,7 +297,7 @@ def _said(error: Exception, source: Location) -> str:
     said = _one_line(error)
     if said.startswith(_FILE_FAULT):
         return said.removeprefix(_FILE_FAULT)
-    return f"{source}: {said.partition(': ')[2]}" if said.startswith(_FAULT) else said
+    return _OURS.sub(lambda _: f"{source}: ", said, count=1) if _OURS.match(said) else said
 
 
 def _one_line(error: Exception) -> str:

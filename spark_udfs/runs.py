@@ -22,6 +22,7 @@ from pgdecode.catalog import RelationVersion
 from pgdecode.changes import CHANGES, Builder, ChangeBuilder, fitting_batches
 from pgdecode.deliveries import Stretch, values_of
 from pgdecode.ledger import Delivery, Options
+from pgdecode.ordered import OrderFault
 from pgdecode.readings import Reading
 from pgdecode.runs import RunDecoder, RunIndex, stretches
 from pgdecode.tables import Table, TableBuilder
@@ -310,7 +311,7 @@ def _stretches(index: RunIndex, positions: pa.Array) -> Iterator[tuple[int, int,
 
 def _not_ascending(before: int, after: int) -> Exception:
     if before == after:
-        return ValueError(f"position {after} comes twice: it tells the order of payloads, so each has its own")
+        return OrderFault(f"position {after} comes twice: it tells the order of payloads, so each has its own")
     return RowsMoved(f"position {after} comes after {before}: {NOT_THE_SAME}")
 
 

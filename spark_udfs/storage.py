@@ -21,8 +21,8 @@ _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
 def is_path(location: Location) -> bool:
-    """Tell a path of this machine from a URI."""
-    return not _SCHEME.match(os.fspath(location))
+    """Tell a path of this machine from a URI, which a `Path` never is."""
+    return isinstance(location, os.PathLike) or not _SCHEME.match(location)
 
 
 def as_uri(location: Location) -> str:
@@ -60,7 +60,8 @@ def staged(spark: SparkSession, target: Location) -> Iterator[str]:
     files, path = _hadoop(spark, as_uri(target))
     if files.exists(path):
         raise FileExistsError(f"{target}: exists already")
-    hidden = path.suffix(f".{uuid.uuid4().hex}.partial")
+    # Not by Path.suffix, which takes what is before a colon in the name for a scheme.
+    _, hidden = _hadoop(spark, f"{path.toString()}.{uuid.uuid4().hex}.partial")
     try:
         yield hidden.toString()
         # Into a folder that came to be in the meantime, this one would be moved.

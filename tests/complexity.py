@@ -5,8 +5,9 @@
 Each shape of tests/complexity_shapes.py is decoded at a size, at four and at sixteen times that. What one more byte
 costs from the first to the second is compared with what it costs from the second to the third: that leaves out what
 every call costs. Where it grows by more than a half, something is not linear, which would make it four times as much.
-Runs itself under valgrind's callgrind, which counts; needs that and a C compiler. Some minutes; names of shapes may be
-given, and --size.
+Shapes whose bytes cost little are decoded at four times the size again and again, until they cost more or are too long:
+what is not linear in them may show late. Runs itself under valgrind's callgrind, which counts; needs that and a C
+compiler. Some minutes; names of shapes may be given, and --size.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MOST_GROWTH = 1.5
-LEAST_COST = 8.0  # instructions a byte: below, it is a few passes in blocks, and what is measured is chance
+CHEAP = 16.0  # instructions a byte: below, it is a few passes in blocks, and of little data chance has the larger part
+LONGEST = 4 << 20  # bytes, of what is cheap
+FEW = 5_000_000  # instructions, of which chance has some hundred thousand: the least of three runs has fewest
+LEAST_COST = 1.0  # instructions a byte, which the rest of chance stays below
 # Requests to valgrind are made by macros of its own header.
 SOURCE = """
 #include <valgrind/callgrind.h>
@@ -59,18 +63,28 @@ def measure(library: str, out: str, size: int, names: list[str]) -> int:
     counter = ctypes.CDLL(library)
     n_bad = 0
     for name in names or SHAPES:
-        counts, sizes = [], []
-        for n in (size, 4 * size, 16 * size):
-            run, n_bytes = SHAPES[name](n)
-            counts.append(instructions(counter, Path(out), name, run))
-            sizes.append(n_bytes)
-        low, high = (
-            (counts[i + 1] - counts[i]) / (sizes[i + 1] - sizes[i]) if sizes[i + 1] > sizes[i] else 0.0 for i in (0, 1)
-        )
+        costs: list[float] = []
+        n = size
+        count = n_bytes = 0
+        while len(costs) < 3 or (min(costs[-2:]) < CHEAP and n <= LONGEST):
+            run, longer = SHAPES[name](n)
+            # Some have an end, such as columns.
+            if len(costs) > 2 and longer < 1.5 * n_bytes:
+                break
+            more = instructions(counter, Path(out), name, run)
+            if more < FEW:
+                more = min(more, *(instructions(counter, Path(out), name, run) for _ in range(2)))
+            costs.append((more - count) / max(longer - n_bytes, 1))
+            count, n_bytes, n = more, longer, 4 * n
+        # The first is of the call, too.
+        low, high = costs[-2:]
         growth = max(high, LEAST_COST) / max(low, LEAST_COST)
         n_bad += growth > MOST_GROWTH
         mark = "  NOT FLAT" if growth > MOST_GROWTH else ""
-        print(f"{name:34} {low:10.1f} {high:10.1f} instructions a byte  x {growth:.2f}{mark}", flush=True)
+        print(
+            f"{name:34} {low:10.1f} {high:10.1f} instructions a byte of {n_bytes:>10,}  x {growth:.2f}{mark}",
+            flush=True,
+        )
     print(f"{n_bad} shapes are not flat")
     return n_bad
 

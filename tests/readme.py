@@ -1,8 +1,10 @@
-"""The generated parts of README.md: `python -m tests.readme` writes them, test_readme checks them."""
+"""The generated parts of README.md and SECURITY.md: `python -m tests.readme` writes them, test_readme checks them."""
 
 from __future__ import annotations
 
+import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,7 +12,9 @@ import pyarrow.parquet as pq
 import pgdecode
 from pgdecode.messages import ENVELOPE, MESSAGES, Form, wire_fields
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+SECURITY = ROOT / "SECURITY.md"
 DATA = Path(__file__).parent / "data"
 
 
@@ -18,7 +22,7 @@ def between(text: str, marker: str) -> str:
     """What stands between a marker and the next end marker."""
     match = re.search(rf"<!-- {marker} -->\n(.*?)<!-- end -->", text, re.DOTALL)
     if match is None:
-        raise LookupError(f"README.md has no part {marker!r}")
+        raise LookupError(f"there is no part {marker!r}")
     return match[1]
 
 
@@ -94,15 +98,31 @@ def shown(value: object) -> str:
     return str(value)
 
 
-GENERATED = {"picture": picture, "messages": message_table, "envelope": envelope_table}
+def limits_table() -> str:
+    """One line per limit: its value by default, and the first sentence that its documentation says of it."""
+    lines = ["| limit | by default | of |", "|---|---|---|"]
+    said = inspect.cleandoc(pgdecode.Limits.__doc__ or "")
+    for field in fields(pgdecode.Limits):
+        match = re.search(rf"^{field.name} : int\n((?: +.*\n)+)", said, re.MULTILINE)
+        assert match, field.name
+        sentence = " ".join(match[1].split()).split(". ")[0].rstrip(".")
+        lines.append(f"| `{field.name}` | {field.default:,} | {sentence} |")
+    return "\n".join(lines) + "\n"
+
+
+GENERATED = {
+    README: {"picture": picture, "messages": message_table, "envelope": envelope_table},
+    SECURITY: {"limits": limits_table},
+}
 
 
 def main() -> None:
     """Write the generated parts."""
-    text = README.read_text()
-    for marker, part in GENERATED.items():
-        text = replaced(text, marker, part())
-    README.write_text(text)
+    for path, parts in GENERATED.items():
+        text = path.read_text()
+        for marker, part in parts.items():
+            text = replaced(text, marker, part())
+        path.write_text(text)
 
 
 if __name__ == "__main__":

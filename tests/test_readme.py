@@ -23,9 +23,12 @@ TEXT = readme.README.read_text()
 SNIPPETS = readme.code_blocks(TEXT, "python")
 
 
-@pytest.mark.parametrize("marker", readme.GENERATED)
-def test_a_generated_part_is_up_to_date(marker: str) -> None:
-    assert readme.between(TEXT, marker) == readme.GENERATED[marker](), "run `make readme`"
+@pytest.mark.parametrize(
+    ("path", "marker"),
+    [pytest.param(path, marker, id=marker) for path, parts in readme.GENERATED.items() for marker in parts],
+)
+def test_a_generated_part_is_up_to_date(path: Path, marker: str) -> None:
+    assert readme.between(path.read_text(), marker) == readme.GENERATED[path][marker](), "run `make readme`"
 
 
 @pytest.fixture(scope="module")

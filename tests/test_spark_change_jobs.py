@@ -1,4 +1,4 @@
-"""`changes_files`: whole jobs to files of changes and of tables' rows, all or nothing."""
+"""`decode_files` of changes and of tables' rows: whole jobs, all or nothing."""
 
 from __future__ import annotations
 

@@ -132,12 +132,15 @@ def test_rows_of_ordered_files_come_in_slot_order(tmp_path: Path) -> None:
         pytest.param([[0, 1, 2], [2, 3, 4]], id="a position twice"),
         pytest.param([[0, 1, 2], [3, None, 4]], id="a null"),
         pytest.param([[-1, 1, 2], [3, 4, 5]], id="negative"),
+        pytest.param([[*range(-3, 70_000)], [70_001]], id="negative before more than is read at a time"),
         pytest.param([[0, 1, 2], [3, 4, 2**63]], id="too large"),
     ],
 )
 def test_files_that_are_no_runs_are_not_decoded_by_tasks(positions: list[list[int | None]], tmp_path: Path) -> None:
     for number, of_file in enumerate(positions):
-        table = pa.table({"seq": pa.array(of_file, pa.uint64() if 2**63 in of_file else pa.int64()), "data": [b""] * 3})
+        table = pa.table(
+            {"seq": pa.array(of_file, pa.uint64() if 2**63 in of_file else pa.int64()), "data": [b""] * len(of_file)}
+        )
         pq.write_table(table, tmp_path / f"{number}.parquet")
     files = payload_files(tmp_path, "data", ("seq",))
     assert file_route.changes_writer(None, files, "seq", asked(), False) is None  # type: ignore[arg-type]
@@ -170,7 +173,11 @@ def test_a_bad_payload_is_named_by_its_row_in_the_file_wherever_the_file_is_cut(
 
 @pytest.mark.usefixtures("tasks_here")
 @pytest.mark.parametrize("shift", [0, 10_000], ids=["other rows", "other positions"])
-def test_a_file_that_changes_while_it_is_decoded_is_named(shift: int, tmp_path: Path) -> None:
+def test_rows_that_are_not_those_that_were_looked_through_are_named_by_their_file(
+    shift: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # As if the new file had the footer of the old one.
+    monkeypatch.setattr("pgdecode.files._footer", lambda path: 0)
     column = captures.capture("18.shop.v1").column
     pq.write_table(pa.table({"seq": range(len(column)), "data": column}), tmp_path / "raw.parquet")
     files = payload_files(tmp_path / "raw.parquet", "data", ("seq",))
@@ -180,6 +187,26 @@ def test_a_file_that_changes_while_it_is_decoded_is_named(shift: int, tmp_path: 
     pq.write_table(pa.table({"seq": range(shift, shift + n), "data": column.slice(0, n)}), tmp_path / "raw.parquet")
     with pytest.raises(FileFault, match=r"raw\.parquet: has changed while it was decoded"):
         write({None: tmp_path / "out"})
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("group_rows", [100, 200, 2000], ids=["shorter", "same", "longer"])
+def test_a_file_that_is_replaced_before_its_tasks_read_it_is_named(
+    group_rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    column = captures.capture("18.shop.v1").column
+    source = tmp_path / "raw.parquet"
+    pq.write_table(pa.table({"data": column}), source, row_group_size=200)
+    run = file_route.run_tasks
+
+    def run_late(spark: Any, work: Any, tasks: list[Task]) -> Any:
+        pq.write_table(pa.table({"data": column[::-1]}), source, row_group_size=group_rows)
+        return run(spark, work, tasks)
+
+    monkeypatch.setattr(file_route, "run_tasks", run_late)
+    with pytest.raises(FileFault, match=r"raw\.parquet: has changed since it was found"):
+        write_messages(source, tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == []
 
 
 def write_messages(source: Path, folder: Path, **options: Any) -> None:
@@ -355,6 +382,72 @@ def test_rows_in_no_order_are_left_to_spark(spark: SparkSession, tmp_path: Path)
     with pytest.raises(PathError, match=r'raw\.parquet: not in the order of seq, which the route "files" needs'):
         decode_files(spark, tmp_path / "raw.parquet", tmp_path / "new", what="changes", route="files")
     assert sorted(os.listdir(tmp_path)) == ["out", "raw.parquet"]
+
+
+ROUTES = pytest.mark.parametrize("route", ["files", "dataframe"])
+
+
+@ROUTES
+@pytest.mark.parametrize(
+    "type",
+    [pa.string(), pa.float64(), pa.timestamp("us"), pa.decimal128(20, 0)],
+    ids=["text", "float", "time", "decimal"],
+)
+def test_positions_that_are_no_integers_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, route: str, type: pa.DataType
+) -> None:
+    monkeypatch.setattr("spark_udfs.jobs.local_session", lambda: pytest.fail("a session was asked for"))
+    positions = pa.array([1, 2], pa.int64()).cast(type)
+    pq.write_table(pa.table({"seq": positions, "data": [b"E", b"E"]}), tmp_path / "raw.parquet")
+    with pytest.raises(PathError, match=r"raw\.parquet: column 'seq' is .*, not integers"):
+        decode_files(None, tmp_path / "raw.parquet", tmp_path / "out", what="changes", route=route)
+
+
+@ROUTES
+def test_positions_may_be_unsigned(spark: SparkSession, tmp_path: Path, route: str) -> None:
+    column = captures.capture("18.shop.v1").column
+    positions = pa.array(range(len(column)), pa.uint64())
+    pq.write_table(pa.table({"seq": positions, "data": column}), tmp_path / "raw.parquet")
+    decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes", route=route)
+    expected = pgdecode.ChangeDecoder().decode(column)
+    found = read_back(tmp_path / "out").cast(expected.schema)
+    assert as_rows(found) == as_rows(pa.Table.from_batches([expected]))
+
+
+def test_positions_behind_a_uri_are_refused_too(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"seq": ["1"], "data": [b"E"]}), tmp_path / "raw.parquet")
+    source = (tmp_path / "raw.parquet").absolute().as_uri()
+    with pytest.raises(PathError, match="position is a column of integers, 'seq' is string"):
+        decode_files(spark, source, tmp_path / "out", what="changes")
+
+
+def test_a_position_that_comes_twice_is_told_with_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"seq": [1, 2, 2], "data": [b"E"] * 3}), tmp_path / "raw.parquet")
+    with pytest.raises(JobFailed, match=rf"^{tmp_path}/raw\.parquet: position 2 comes twice: "):
+        decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
+
+
+@pytest.mark.parametrize("name", ["_raw.parquet", ".raw.parquet", "12:00.parquet"])
+def test_a_file_that_spark_would_not_read_is_decoded_by_tasks_or_refused(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    column = captures.capture("18.shop.v1").column
+    pq.write_table(pa.table({"data": column}), tmp_path / name)
+    decode_files(spark, tmp_path / name, tmp_path / "out", fields=["kind"])
+    assert read_back(tmp_path / "out").num_rows == len(column)
+    with pytest.raises(PathError, match=f"{name}: Spark reads no file "):
+        decode_files(spark, tmp_path / name, tmp_path / "new", route="dataframe")
+    assert sorted(os.listdir(tmp_path)) == sorted([name, "out"])
+
+
+def test_a_path_is_no_uri_and_names_may_have_colons(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.table({"data": [b"E"]}), tmp_path / "raw:1.parquet")
+    decode_files(spark, Path("raw:1.parquet"), Path("out:1"), fields=["kind"])
+    assert read_back(tmp_path / "out:1")["kind"].to_pylist() == ["stream_stop"]
+    assert sorted(os.listdir(tmp_path)) == ["out:1", "raw:1.parquet"]
 
 
 @pytest.mark.parametrize(
