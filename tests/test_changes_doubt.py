@@ -113,6 +113,16 @@ def test_a_table_has_rows_in_doubt_as_errors(renamed: list[bytes]) -> None:
     }
 
 
+@pytest.mark.parametrize("last", [2**63 - 1, 2**63 - 2, 2**63 - 3, 2**63 - 4])
+def test_doubt_has_room_for_the_last_positions(renamed: list[bytes], last: int) -> None:
+    rows = permissive(renamed[:9])
+    decoder = ChangeDecoder(mode="PERMISSIVE")
+    found = with_errors(decoder.decode(renamed[:6], list(range(last - 5, last + 1))))
+    assert [row["error"] for row in found] == [row["error"] for row in rows if row["position"] <= 5]
+    state = through_json(decoder, mode="PERMISSIVE").state
+    assert state == decoder.state
+
+
 @pytest.mark.parametrize("cut", range(15))
 def test_doubt_survives_the_end_of_a_batch_and_a_state_in_json(renamed: list[bytes], cut: int) -> None:
     decoder = ChangeDecoder(mode="PERMISSIVE")
