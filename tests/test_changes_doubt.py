@@ -231,6 +231,35 @@ def test_one_that_contradicts_the_stream_state_is_in_doubt_for_everybody() -> No
     ]
 
 
+def test_a_bad_one_in_a_stream_that_began_before_the_payloads_is_that_stream_s() -> None:
+    described = Slot()
+    xid = 800
+    described.relation(T, ["a"])
+    described.relation(xid, ["z"])  # its OID is what stands where a message outside a stream has one
+    slot = Slot()
+    described_badly(slot, ["b"], xid=xid)
+    slot.stop()
+    slot.begin(700)
+    slot.insert(T, "1")
+    slot.insert(xid, "2")
+    slot.commit()
+    slot.start(xid)
+    slot.insert(T, "3", xid=xid)
+    slot.stop()
+    slot.stream_commit(xid)
+    slot.begin(701)
+    slot.insert(T, "4")
+    slot.commit()
+    catalog = RelationCatalog.from_messages(described.payloads)
+    assert seen(permissive(slot.payloads, catalog=catalog)) == [
+        (0, "TRUNCATED"),
+        (3, {"a": "1"}),
+        (4, {"z": "2"}),
+        (7, "REL_IN_DOUBT"),
+        (11, "REL_IN_DOUBT"),
+    ]
+
+
 def test_a_message_too_short_to_name_its_relation_puts_none_in_doubt() -> None:
     slot = Slot()
     slot.begin(700)
