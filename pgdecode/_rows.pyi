@@ -9,6 +9,8 @@ UNCHANGED: pa.DataType
 
 class Rows:
     n_rows: int
+    text: int
+    most_text: int
     def __init__(
         self,
         source: Source,

@@ -481,4 +481,8 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if not batches:
         columns = [[pa.array([], item.type)] for item in schema]
     batches.clear()
-    return pa.RecordBatch.from_arrays(joined(columns, 1), schema=schema)
+    try:
+        return pa.RecordBatch.from_arrays(joined(columns, 1), schema=schema)
+    except pa.ArrowInvalid:
+        # "offset overflow while concatenating arrays": in batches they can be had.
+        raise BatchTooLarge(BatchTooLarge.wording.format(field="a column")) from None

@@ -10,7 +10,6 @@ import pyarrow as pa
 from pgdecode._message import decode_one
 from pgdecode._scan import Scan
 from pgdecode._source import Source
-from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
@@ -191,7 +190,7 @@ class MessageDecoder:
                     scan.judge(self._in_stream if verdicts is None else verdicts[first : first + n], None, True)
                 found = in_threads([scan.run for scan in scans])
             batch = self._joined(found, [n for _, n in ranges])
-        except (DecodeError, pa.ArrowInvalid, MemoryError):
+        except (ValueError, MemoryError):
             return None
         self._carry = carry
         return batch

@@ -61,7 +61,7 @@ def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
     if first + n_rows > 1 << 63:
         raise ValueError(f"no position is left for {n_rows} payloads after {first - 1}")
     if position is None:
-        return pa.Array.from_buffers(pa.int64(), n_rows, [None, counted(first, n_rows)])
+        return pa.Array.from_buffers(pa.int64(), n_rows, [None, counted(first if n_rows else 0, n_rows)])
     arrow = _as_arrow(position)
     if arrow is None:
         try:

@@ -82,12 +82,19 @@ def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
             errors[place] = error
 
     threads: list[threading.Thread] = []
+    left = [0]
     try:
         for place in range(1, len(calls)):
             thread = threading.Thread(target=run, args=(place,), name="pgdecode")
-            thread.start()
-            threads.append(thread)
-        run(0)
+            try:
+                thread.start()
+            except RuntimeError:
+                # "can't start new thread": the system allows no more, and this one can do the work as well.
+                left.append(place)
+            else:
+                threads.append(thread)
+        for place in left:
+            run(place)
     finally:
         # Nothing of a call may still run when it is over.
         for thread in threads:

@@ -10,7 +10,6 @@ import pyarrow as pa
 from pgdecode._integers import counted
 from pgdecode._rows import Rows
 from pgdecode._source import Source
-from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_parts
 from pgdecode.limits import Limits
 from pgdecode.messages import Type
@@ -151,10 +150,14 @@ def _by_ranges(rows_of: Callable[[pa.Buffer], Rows], ranges: list[tuple[int, int
     All is then decoded anew by one thread, so that its error is the one to tell, of the first row that has any.
     """
     try:
-        parts = in_threads([rows_of(counted(first, n)).run for first, n in ranges])
+        rows = [rows_of(counted(first, n)) for first, n in ranges]
+        parts = in_threads([item.run for item in rows])
+        if sum(item.text for item in rows) > rows[0].most_text:
+            # Each was within what all of them together may make.
+            return None
         pieces = [[*meta, texts(told, n), *values] for (meta, values, told), (_, n) in zip(parts, ranges, strict=True)]
         return joined(list(zip(*pieces, strict=True)), len(ranges))
-    except (DecodeError, pa.ArrowInvalid, MemoryError):
+    except (ValueError, MemoryError):
         return None
 
 

@@ -52,6 +52,7 @@ class Follower:
         self.end = len(payloads)  # rows in all parts
         self.gids: dict[int, str] = {}
         self.told: dict[int, str] = {}
+        self.judged: bytes | None = None  # verdicts of the scan, whose lowest bit is "in a stream"; None: none is
         self.since = 0  # the first change since a transaction was entered
         self.of_stream: list[int] = []  # relations for which the outline knows the versions of a stream
 
@@ -88,7 +89,7 @@ class Follower:
 
     def release(self) -> None:
         """Let go of what only following needs, when all is delivered: it is larger than what is delivered."""
-        del self.outline, self.columns, self.kinds
+        del self.outline, self.columns, self.kinds, self.judged
 
     def add_part(self, payloads: pa.Array, positions: pa.Array) -> None:
         """Put payloads of earlier batches behind those of this one."""
@@ -123,6 +124,7 @@ class Follower:
             if found is not None:
                 break
         assert found is not None
+        self.judged = scan.judged if permissive else None
         return found
 
     def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
@@ -251,7 +253,8 @@ class Follower:
 
     def _doubt(self, row: int, error: str) -> None:
         """Of a bad Relation message: let no older version count for its relation, if that can be read."""
-        streamed = self.ledger.stream is not None
+        # Before the first boundary the ledger knows of no stream; the scan has told it by what comes after.
+        streamed = self.judged is not None and self.judged[row] & 1 != 0
         start = 5 if streamed else 1
         # As a buffer: a payload of any length costs nothing.
         head = bytes(self.payloads[row].as_buffer()[: start + 4])
@@ -261,8 +264,10 @@ class Follower:
             self._doubt_everywhere(row, not streamed)
         elif len(head) == start + 4:
             relation_id = int.from_bytes(head[start:], "big")
-            self.ledger.catalog.doubt(relation_id, self._position(row), self.ledger.stream)
-            self._learn(relation_id)
+            stream = self._stream_of(int.from_bytes(head[1:5], "big") if streamed else None)
+            self.ledger.catalog.doubt(relation_id, self._position(row), stream)
+            if stream == self.ledger.stream:
+                self._learn(relation_id)
 
     def _doubt_everywhere(self, row: int, streamed: bool) -> None:
         """Do so with one that contradicts the stream state, and may be of any transaction."""
@@ -270,7 +275,7 @@ class Follower:
         try:
             message = decode_one(self.payloads[row].as_py(), streamed, options.limits, options.strict_flags)
         except DecodeError:
-            # Before the first boundary the scan has told the state by what comes after; nobody uses relations yet.
+            # Neither reading can be made an object: nothing more is known of it than that it is bad.
             return
         if isinstance(message, Relation):
             self.ledger.catalog.doubt_everywhere(message, self._position(row))

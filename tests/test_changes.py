@@ -238,6 +238,7 @@ def test_the_last_position_that_int64_has_can_be_used() -> None:
     decoder = ChangeDecoder()
     last = 2**63 - 1
     assert len(decoder.decode(one_row().payloads, [1, 2, 3, last])) == 1
+    assert len(decoder.decode([])) == 0
     with pytest.raises(ValueError, match=f"no position is left for 1 payloads after {last}"):
         decoder.decode([b"E"])
 

@@ -113,6 +113,16 @@ def test_a_table_has_rows_in_doubt_as_errors(renamed: list[bytes]) -> None:
     }
 
 
+@pytest.mark.parametrize("last", [2**63 - 1, 2**63 - 2, 2**63 - 3, 2**63 - 4])
+def test_doubt_has_room_for_the_last_positions(renamed: list[bytes], last: int) -> None:
+    rows = permissive(renamed[:9])
+    decoder = ChangeDecoder(mode="PERMISSIVE")
+    found = with_errors(decoder.decode(renamed[:6], list(range(last - 5, last + 1))))
+    assert [row["error"] for row in found] == [row["error"] for row in rows if row["position"] <= 5]
+    state = through_json(decoder, mode="PERMISSIVE").state
+    assert state == decoder.state
+
+
 @pytest.mark.parametrize("cut", range(15))
 def test_doubt_survives_the_end_of_a_batch_and_a_state_in_json(renamed: list[bytes], cut: int) -> None:
     decoder = ChangeDecoder(mode="PERMISSIVE")
@@ -218,6 +228,35 @@ def test_one_that_contradicts_the_stream_state_is_in_doubt_for_everybody() -> No
         (4, {"a": "1"}),
         (9, "REL_IN_DOUBT"),
         (13, "REL_IN_DOUBT"),
+    ]
+
+
+def test_a_bad_one_in_a_stream_that_began_before_the_payloads_is_that_stream_s() -> None:
+    described = Slot()
+    xid = 800
+    described.relation(T, ["a"])
+    described.relation(xid, ["z"])  # its OID is what stands where a message outside a stream has one
+    slot = Slot()
+    described_badly(slot, ["b"], xid=xid)
+    slot.stop()
+    slot.begin(700)
+    slot.insert(T, "1")
+    slot.insert(xid, "2")
+    slot.commit()
+    slot.start(xid)
+    slot.insert(T, "3", xid=xid)
+    slot.stop()
+    slot.stream_commit(xid)
+    slot.begin(701)
+    slot.insert(T, "4")
+    slot.commit()
+    catalog = RelationCatalog.from_messages(described.payloads)
+    assert seen(permissive(slot.payloads, catalog=catalog)) == [
+        (0, "TRUNCATED"),
+        (3, {"a": "1"}),
+        (4, {"z": "2"}),
+        (7, "REL_IN_DOUBT"),
+        (11, "REL_IN_DOUBT"),
     ]
 
 

@@ -13,6 +13,7 @@ from slot import Slot
 import pgdecode
 from pgdecode import ChangeDecoder, Column, Insert, Limits, Relation
 from pgdecode._codecs.registry import decode_values
+from pgdecode.changes import _joined
 from pgdecode.limits import FREE_EXPANSION, MAX_DIMENSIONS
 from pgdecode.pgtypes import as_text, named
 
@@ -210,6 +211,15 @@ def test_changes_past_what_offsets_reach_come_in_two_batches() -> None:
     for batch in ChangeDecoder().table_batches(slot.payloads, "s.t"):
         sizes.append((len(batch), pc.sum(pc.binary_length(batch["c0"])).as_py()))
     assert sizes == [(16, 16 * PIECE), (17, 17 * PIECE)]
+
+
+def test_batches_past_what_offsets_reach_are_not_made_one() -> None:
+    # Of zeros that nobody has touched: no memory is behind them.
+    data = pa.py_buffer(bytes(2**30))
+    ends = pa.py_buffer((0).to_bytes(4, "little") + (2**30).to_bytes(4, "little"))
+    half = pa.record_batch({"a": pa.Array.from_buffers(pa.string(), 1, [None, ends, data])})
+    with pytest.raises(pgdecode.BatchTooLarge, match="a column of this batch would pass 2147483647 bytes or items"):
+        _joined([half, half], half.schema)
 
 
 # -- depth -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,10 +12,11 @@ from typing import Any
 import captures
 import pyarrow as pa
 import pytest
+from encoder import encode
 from pieces import broken, tables
 
 import pgdecode
-from pgdecode import parallel
+from pgdecode import Insert, parallel
 from pgdecode.errors import DecodeError
 
 N_THREADS = 8
@@ -172,6 +175,49 @@ def test_rows_are_the_same_whatever_the_threads(name: str, unrepresentable: str,
             one = outcome(pgdecode.decode_rows, rows, version, **options)
             several = outcome(pgdecode.decode_rows, rows, version, threads=3, **options)
             assert several == one
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+def test_offsets_outside_the_data_are_told_of_the_same_row_whatever_the_threads(mode: str) -> None:
+    payloads = captures.capture("18.shop.v1").payloads[:20]
+    offsets = list(itertools.accumulate(map(len, payloads), initial=0))
+    offsets[18] = offsets[-1] + 1
+    array = pa.Array.from_buffers(
+        pa.binary(), 20, [None, pa.py_buffer(struct.pack("=21i", *offsets)), pa.py_buffer(b"".join(payloads))]
+    )
+    for threads in (1, 4):
+        with pytest.raises(ValueError, match="row 17: the Arrow array's offsets do not lie"):
+            pgdecode.decode_messages(array, in_stream=False, mode=mode, threads=threads)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_threads_together_make_no_more_text_than_one_may() -> None:
+    column = pgdecode.Column(0, "a", 1700, -1)
+    relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=(column,))
+    # 1e131071, as numeric_send writes it: 128 times its 131072 digits are the 16 MiB that every batch may make.
+    longest = bytes.fromhex("0001 7fff 0000 0000 03e8")
+    payloads = [encode(Insert(relation_id=1, new=(longest,), new_formats="b"))] * 150
+    for threads in (1, 2, 4):
+        with pytest.raises(pgdecode.BatchExpands):
+            pgdecode.decode_rows(payloads, relation, threads=threads)
+    for threads in (1, 2):
+        assert len(pgdecode.decode_rows(payloads[:120], relation, threads=threads)) == 120
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_where_no_thread_can_be_started_the_caller_s_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = captures.capture("18.shop.v1").column
+    one = pgdecode.decode_messages(column)
+    started = []
+
+    def refuse(thread: threading.Thread) -> None:
+        started.append(thread)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert pgdecode.decode_messages(column, threads=3).equals(one)
+    assert started
 
 
 def test_small_batches_are_not_divided() -> None:

@@ -223,7 +223,7 @@ cdef class Notes:
         if self.streamed is not None and self.streamed[row]:
             prefix = 4
         # No value is longer than its payload.
-        if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes or limit - end < CELL_HEAD):
+        if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes):
             return False
         if self.streamed is None and marks(payload) != READING_PLAIN:
             return False

@@ -138,7 +138,6 @@ cdef class Outline:
     def learn(self, dict versions):
         """Take over which version these relations have for the rows that come next; -1 is none."""
         cdef size_t i
-        cdef int64_t number
         for relation_id, version in versions.items():
             if 2 * (self.n_slots + 1) > self.mask:
                 self.widen()
@@ -146,8 +145,8 @@ cdef class Outline:
             if self.slots[i].relation_id == -1:
                 self.slots[i].relation_id = relation_id
                 self.n_slots += 1
-            number = version
-            self.slots[i].version = <int32_t>max(number, <int64_t>IN_DOUBT)
+            # As Python compares: less the last positions there are, IN_DOUBT is past int64.
+            self.slots[i].version = version if version > IN_DOUBT else IN_DOUBT
 
     cdef int widen(self) except -1:
         """Double the slots, or make the first; more than half of them are always free."""

@@ -86,8 +86,8 @@ cdef class Rows:
     cdef Faults faults
     cdef bint permissive
     cdef bint null_unrepresentable
-    cdef size_t text         # bytes that have been made of values
-    cdef size_t most_text    # of these
+    cdef readonly size_t text       # bytes that have been made of values
+    cdef readonly size_t most_text  # of these
 
     def __cinit__(
         self,
@@ -249,7 +249,7 @@ cdef class Rows:
     cdef FaultCode decode_column(self, Column *column, const Cells *cells, int c, int64_t first) noexcept nogil:
         """Append a block's values to a column; where one is at fault, that is kept, and the value is null."""
         cdef size_t at = 0
-        cdef size_t before, more
+        cdef size_t before, more = 0
         cdef FaultCode code
         while at < cells.n and cells.first[at * cells.stride].value == NULL:
             at += 1
