@@ -1,6 +1,6 @@
 """Finds the cells of a block of inserts, updates and deletes, which stay in their payloads."""
 
-from libc.stdint cimport uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -39,29 +39,32 @@ cdef inline const uint8_t *readable(const Segment *segment, const Span *payload)
 cdef inline const uint8_t *note_all(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
     """Note `n` cells and return where they end; NULL where one is u, or where they do not all lie before `end`.
 
-    CELL_HEAD bytes behind `end` may be read, but nothing of them is kept before it is known to be the tuple's.
+    CELL_HEAD bytes behind `end` may be read. What is noted counts only where the end is returned.
     """
     cdef const Cell *last = cell + n
+    # Offsets of 64 bits: no length can make them wrap, so one comparison a cell is enough, behind it.
+    cdef uint64_t size = <uint64_t>(end - p)
+    cdef uint64_t at = 0
     cdef uint32_t length
     cdef uint8_t kind
     while cell != last:
-        kind = p[0]
-        if kind == c"t" or kind == c"b":
-            length = be32(p + 1)
-            p += CELL_HEAD
-            if rarely(<int64_t>length > end - p):
-                return NULL
-            cell.value = p
+        kind = p[at]
+        if kind == c"b" or kind == c"t":
+            length = be32(p + at + 1)
+            cell.value = p + at + CELL_HEAD
             cell.length = length
-            p += length
+            cell.kind = kind
+            at += <uint64_t>length + CELL_HEAD
         else:
-            if rarely(p == end or kind != c"n"):
+            if rarely(kind != c"n"):
                 return NULL
             cell.value = NULL
-            p += 1
-        cell.kind = kind
+            cell.kind = c"n"
+            at += 1
+        if rarely(at > size):
+            return NULL
         cell += 1
-    return p
+    return p + at
 
 
 cdef const uint8_t *note_each(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
@@ -223,7 +226,7 @@ cdef class Notes:
         if self.streamed is not None and self.streamed[row]:
             prefix = 4
         # No value is longer than its payload.
-        if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes or limit - end < CELL_HEAD):
+        if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes):
             return False
         if self.streamed is None and marks(payload) != READING_PLAIN:
             return False
