@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pgdecode._cells cimport note_cell
-from pgdecode._cursor cimport Cursor, be16, be32
+from pgdecode._cursor cimport Cursor, be32, be64
 from pgdecode._envelope cimport rules_of
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
@@ -42,29 +42,30 @@ cdef inline const uint8_t *note_all(const uint8_t *p, const uint8_t *end, Cell *
     CELL_HEAD bytes behind `end` may be read. What is noted counts only where the end is returned.
     """
     cdef const Cell *last = cell + n
-    # Offsets of 64 bits: no length can make them wrap, so one comparison a cell is enough, behind it.
-    cdef uint64_t size = <uint64_t>(end - p)
-    cdef uint64_t at = 0
+    # As numbers of 64 bits: no length makes these wrap, so that one comparison a cell is enough, behind it.
+    cdef uint64_t at = <size_t>p
+    cdef uint64_t stop = <size_t>end
     cdef uint32_t length
     cdef uint8_t kind
     while cell != last:
-        kind = p[at]
-        if kind == c"b" or kind == c"t":
-            length = be32(p + at + 1)
-            cell.value = p + at + CELL_HEAD
-            cell.length = length
-            cell.kind = kind
-            at += <uint64_t>length + CELL_HEAD
-        else:
+        p = <const uint8_t *><size_t>at
+        kind = p[0]
+        cell.kind = kind
+        if rarely(kind != c"b" and kind != c"t"):
             if rarely(kind != c"n"):
                 return NULL
             cell.value = NULL
-            cell.kind = c"n"
             at += 1
-        if rarely(at > size):
+        else:
+            length = be32(p + 1)
+            at += CELL_HEAD
+            cell.value = <const uint8_t *><size_t>at
+            cell.length = length
+            at += length
+        if rarely(at > stop):
             return NULL
         cell += 1
-    return p + at
+    return <const uint8_t *><size_t>at
 
 
 cdef const uint8_t *note_each(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
@@ -123,8 +124,9 @@ cdef class Notes:
             raise MemoryError()
         self.rules = rules_of(limits, strict_flags)
         self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
-        if <uint32_t>n_columns > self.rules.max_columns:
+        if <uint32_t>n_columns > self.rules.max_columns or n_columns > 0xFFFF or not 0 <= relation_id <= 0xFFFFFFFF:
             self.most_bytes = 0
+        self.usual_head = <uint64_t>relation_id << 24 | <uint64_t>c"N" << 16 | <uint64_t>n_columns
         self.new_sink.n_cells = self.old_sink.n_cells = <uint16_t>n_columns
         self.noting.new = &self.new_sink
         self.noting.old = &self.old_sink
@@ -222,21 +224,22 @@ cdef class Notes:
         cdef Row *noted = &self.rows[i]
         cdef const uint8_t *stop
         cdef size_t prefix = 0
+        cdef uint64_t differs
         cdef bint deleted
         if self.streamed is not None and self.streamed[row]:
             prefix = 4
         # No value is longer than its payload.
         if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes):
             return False
-        if self.streamed is None and marks(payload) != READING_PLAIN:
+        # A length's high byte, mostly 0, stands where the other reading has its mark.
+        if self.streamed is None and (payload.length <= 9 or p[9]) and marks(payload) != READING_PLAIN:
             return False
-        if rarely(be32(p + prefix + 1) != self.relation_id or be16(p + prefix + 6) != self.n_columns):
-            return False
+        differs = (be64(p + prefix) ^ self.usual_head) << 8
         deleted = p[0] == c"D"
-        if deleted:
-            if p[prefix + 5] != c"K" and p[prefix + 5] != c"O":
+        if rarely(deleted):
+            if differs != <uint64_t>(c"N" ^ c"K") << 24 and differs != <uint64_t>(c"N" ^ c"O") << 24:
                 return False
-        elif rarely(p[0] != c"I" and p[0] != c"U" or p[prefix + 5] != c"N"):
+        elif rarely(differs != 0 or p[0] != c"I" and p[0] != c"U"):
             return False
         if rarely(limit - end < CELL_HEAD):
             stop = note_each(p + prefix + 8, end, cells, self.n_columns)

@@ -1,7 +1,7 @@
 """Addresses and identifiers of fixed size: uuid, inet, cidr, macaddr, macaddr8, pg_lsn and tid."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
 from pgdecode._block cimport bytes_block
