@@ -1,7 +1,8 @@
 """Finds the cells of a block of inserts, updates and deletes, which stay in their payloads."""
 
+from cython cimport final
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from pgdecode._envelope cimport Envelope, Rules, Walk
 from pgdecode._fault cimport Fault, FaultCode, Faults
@@ -19,6 +20,7 @@ cdef struct Row:
     uint8_t has_unchanged    # whether a new cell is u still: the old tuple had no value for it
 
 
+@final
 cdef class Notes:
     """The payloads of one relation, noted block by block.
 
@@ -50,6 +52,7 @@ cdef class Notes:
     cdef TupleSink new_sink, old_sink
     cdef Rules rules
     cdef size_t most_bytes       # of a payload that no limit can be about, however its bytes are cut
+    cdef uint64_t usual_head     # of a new tuple: relation OID, N and count of columns, below the tag's byte
     cdef Walk walk, judging
     cdef Fault fault, judged     # of these walks
     cdef Window window

@@ -1,11 +1,11 @@
 """Finds the cells of a block of inserts, updates and deletes, which stay in their payloads."""
 
-from libc.stdint cimport uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pgdecode._cells cimport note_cell
-from pgdecode._cursor cimport Cursor, be16, be32
+from pgdecode._cursor cimport Cursor, be32, be64
 from pgdecode._envelope cimport rules_of
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
@@ -39,29 +39,33 @@ cdef inline const uint8_t *readable(const Segment *segment, const Span *payload)
 cdef inline const uint8_t *note_all(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
     """Note `n` cells and return where they end; NULL where one is u, or where they do not all lie before `end`.
 
-    CELL_HEAD bytes behind `end` may be read, but nothing of them is kept before it is known to be the tuple's.
+    CELL_HEAD bytes behind `end` may be read. What is noted counts only where the end is returned.
     """
     cdef const Cell *last = cell + n
+    # As numbers of 64 bits: no length makes these wrap, so that one comparison a cell is enough, behind it.
+    cdef uint64_t at = <size_t>p
+    cdef uint64_t stop = <size_t>end
     cdef uint32_t length
     cdef uint8_t kind
     while cell != last:
+        p = <const uint8_t *><size_t>at
         kind = p[0]
-        if kind == c"t" or kind == c"b":
-            length = be32(p + 1)
-            p += CELL_HEAD
-            if rarely(<int64_t>length > end - p):
-                return NULL
-            cell.value = p
-            cell.length = length
-            p += length
-        else:
-            if rarely(p == end or kind != c"n"):
+        cell.kind = kind
+        if rarely(kind != c"b" and kind != c"t"):
+            if rarely(kind != c"n"):
                 return NULL
             cell.value = NULL
-            p += 1
-        cell.kind = kind
+            at += 1
+        else:
+            length = be32(p + 1)
+            at += CELL_HEAD
+            cell.value = <const uint8_t *><size_t>at
+            cell.length = length
+            at += length
+        if rarely(at > stop):
+            return NULL
         cell += 1
-    return p
+    return <const uint8_t *><size_t>at
 
 
 cdef const uint8_t *note_each(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
@@ -120,8 +124,9 @@ cdef class Notes:
             raise MemoryError()
         self.rules = rules_of(limits, strict_flags)
         self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
-        if <uint32_t>n_columns > self.rules.max_columns:
+        if <uint32_t>n_columns > self.rules.max_columns or n_columns > 0xFFFF or not 0 <= relation_id <= 0xFFFFFFFF:
             self.most_bytes = 0
+        self.usual_head = <uint64_t>relation_id << 24 | <uint64_t>c"N" << 16 | <uint64_t>n_columns
         self.new_sink.n_cells = self.old_sink.n_cells = <uint16_t>n_columns
         self.noting.new = &self.new_sink
         self.noting.old = &self.old_sink
@@ -219,21 +224,22 @@ cdef class Notes:
         cdef Row *noted = &self.rows[i]
         cdef const uint8_t *stop
         cdef size_t prefix = 0
+        cdef uint64_t differs
         cdef bint deleted
         if self.streamed is not None and self.streamed[row]:
             prefix = 4
         # No value is longer than its payload.
         if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes):
             return False
-        if self.streamed is None and marks(payload) != READING_PLAIN:
+        # A length's high byte, mostly 0, stands where the other reading has its mark.
+        if self.streamed is None and (payload.length <= 9 or p[9]) and marks(payload) != READING_PLAIN:
             return False
-        if rarely(be32(p + prefix + 1) != self.relation_id or be16(p + prefix + 6) != self.n_columns):
-            return False
+        differs = (be64(p + prefix) ^ self.usual_head) << 8
         deleted = p[0] == c"D"
-        if deleted:
-            if p[prefix + 5] != c"K" and p[prefix + 5] != c"O":
+        if rarely(deleted):
+            if differs != <uint64_t>(c"N" ^ c"K") << 24 and differs != <uint64_t>(c"N" ^ c"O") << 24:
                 return False
-        elif rarely(p[0] != c"I" and p[0] != c"U" or p[prefix + 5] != c"N"):
+        elif rarely(differs != 0 or p[0] != c"I" and p[0] != c"U"):
             return False
         if rarely(limit - end < CELL_HEAD):
             stop = note_each(p + prefix + 8, end, cells, self.n_columns)

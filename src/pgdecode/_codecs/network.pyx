@@ -1,14 +1,14 @@
 """Addresses and identifiers of fixed size: uuid, inet, cidr, macaddr, macaddr8, pg_lsn and tid."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
 from pgdecode._block cimport bytes_block
 from pgdecode._codec cimport Cells, Codec
 from pgdecode._codecs._rendering cimport MAX_DIGITS, write_byte, write_byte_in_hex, write_decimal, write_hex
 from pgdecode._column cimport Column, put_bytes
-from pgdecode._cursor cimport be16, be32, be64, put_be64
+from pgdecode._cursor cimport be16, be32, be64
 from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, FaultCode, rarely
 
 cdef enum:
@@ -109,35 +109,65 @@ cdef inline uint8_t *uuid_text(const uint8_t *value, size_t length, uint8_t *to,
     return NULL if rarely(unlike) else to + 36
 
 
-cdef inline uint64_t hex_of(uint32_t four) noexcept nogil:
-    """Eight hexadecimal digits of four bytes."""
-    cdef uint64_t word = four
-    word = (word << 16 | word) & <uint64_t>0x0000FFFF0000FFFF
-    word = (word << 8 | word) & <uint64_t>0x00FF00FF00FF00FF
-    word = (word << 4 | word) & <uint64_t>0x0F0F0F0F0F0F0F0F
-    # Past 9, six more set bit 4; from there a letter is 0x27 further than a digit.
-    return word + <uint64_t>0x3030303030303030 + 0x27 * (
-        (word + <uint64_t>0x0606060606060606) >> 4 & <uint64_t>0x0101010101010101
-    )
+cdef extern from *:
+    """
+    /* Sixteen bytes as 32 hexadecimal digits in lower case with hyphens, 36 bytes, and up to four more behind them.
+       PGDECODE_PLAIN_SHIFTS builds the branch for other processors. */
+    #if defined(__SSE2__) && !defined(PGDECODE_PLAIN_SHIFTS)
+    #include <emmintrin.h>
+    static inline __m128i pgdecode_digits(__m128i halves)
+    {
+        /* From ten on, a letter is 0x27 further than a digit. */
+        __m128i letters = _mm_and_si128(_mm_cmpgt_epi8(halves, _mm_set1_epi8(9)), _mm_set1_epi8(0x27));
+        return _mm_add_epi8(_mm_add_epi8(halves, _mm_set1_epi8('0')), letters);
+    }
+    static inline void pgdecode_put_uuid(uint8_t *to, const uint8_t *value)
+    {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)value);
+        __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
+        __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
+        __m128i first = pgdecode_digits(_mm_unpacklo_epi8(high, low));
+        __m128i last = pgdecode_digits(_mm_unpackhi_epi8(high, low));
+        /* What a store writes too far is written over by the next. */
+        _mm_storel_epi64((__m128i *)to, first);
+        _mm_storel_epi64((__m128i *)(to + 9), _mm_srli_si128(first, 8));
+        _mm_storel_epi64((__m128i *)(to + 14), _mm_srli_si128(first, 12));
+        _mm_storel_epi64((__m128i *)(to + 19), last);
+        _mm_storeu_si128((__m128i *)(to + 24), _mm_srli_si128(last, 4));
+        to[8] = to[13] = to[18] = to[23] = '-';
+    }
+    #else
+    static inline uint64_t pgdecode_digits(uint32_t four)
+    {
+        uint64_t word = four;
+        word = (word << 16 | word) & UINT64_C(0x0000FFFF0000FFFF);
+        word = (word << 8 | word) & UINT64_C(0x00FF00FF00FF00FF);
+        word = (word << 4 | word) & UINT64_C(0x0F0F0F0F0F0F0F0F);
+        /* Past 9, six more set bit 4; from there a letter is 0x27 further than a digit. */
+        return word + UINT64_C(0x3030303030303030)
+               + 0x27 * ((word + UINT64_C(0x0606060606060606)) >> 4 & UINT64_C(0x0101010101010101));
+    }
+    static inline void pgdecode_put_uuid(uint8_t *to, const uint8_t *value)
+    {
+        uint64_t second = pgdecode_digits(pgdecode_be32(value + 4));
+        uint64_t third = pgdecode_digits(pgdecode_be32(value + 8));
+        pgdecode_put_be64(to, pgdecode_digits(pgdecode_be32(value)));
+        pgdecode_put_be64(to + 9, second);
+        pgdecode_put_be64(to + 14, second << 32);
+        pgdecode_put_be64(to + 19, third);
+        pgdecode_put_be64(to + 24, third << 32);
+        pgdecode_put_be64(to + 28, pgdecode_digits(pgdecode_be32(value + 12)));
+        to[8] = to[13] = to[18] = to[23] = '-';
+    }
+    #endif
+    """
+    void put_uuid "pgdecode_put_uuid"(uint8_t *to, const uint8_t *value) noexcept nogil
 
 
 cdef inline uint8_t *uuid_binary(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
-    cdef uint64_t word
     if rarely(length != 16):
         return NULL
-    # What a word writes too far is written over by the next.
-    put_be64(to, hex_of(be32(value)))
-    word = hex_of(be32(value + 4))
-    to[8] = c"-"
-    put_be64(to + 9, word)
-    to[13] = c"-"
-    put_be64(to + 14, word << 32)
-    word = hex_of(be32(value + 8))
-    to[18] = c"-"
-    put_be64(to + 19, word)
-    to[23] = c"-"
-    put_be64(to + 24, word << 32)
-    put_be64(to + 28, hex_of(be32(value + 12)))
+    put_uuid(to, value)
     return to + 36
 
 
