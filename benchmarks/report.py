@@ -159,7 +159,7 @@ def caption(report: Report) -> str:
     busy = "" if at["load_average"] is None else f", load average {at['load_average']:.1f} at the start"
     return (
         f"{at['cpu']}, {at['cores']} cores, Python {at['python']}, pyarrow {at['pyarrow']}, pgdecode {at['pgdecode']}, "
-        f"{at['date']}, `{report.command}`{busy}; medians, one process, one thread"
+        f"{at['date']}, `{report.command}`{busy}; medians, one process, one thread where a line does not say two"
     )
 
 
