@@ -252,9 +252,27 @@ cdef object packed(const Bytes *bytes):
     return hand_over(&bits)
 
 
+cdef list finish_children(Column *column, list types):
+    """A struct's Arrow arrays; those that are null throughout share their zeros."""
+    cdef const Column *child
+    cdef int i
+    arrays = [None] * column.n_children
+    nulls = []
+    for i in range(column.n_children):
+        child = &column.children[i]
+        if child.n == 0 and child.postponed == column.n and column.n:
+            nulls.append(i)
+        else:
+            arrays[i] = finish_column(&column.children[i], types[i])
+    if nulls:
+        shared = pa.nulls(column.n, pa.struct([pa.field(str(i), types[i]) for i in nulls]))
+        for at, i in enumerate(nulls):
+            arrays[i] = shared.field(at)
+    return arrays
+
+
 cdef object finish_column(Column *column, object arrow_type):
     """The Arrow array; the column keeps nothing of it."""
-    cdef int i
     cdef size_t n
     if column.postponed and column.n == 0:
         return pa.nulls(column.postponed, arrow_type)
@@ -267,8 +285,7 @@ cdef object finish_column(Column *column, object arrow_type):
         buffers = [validity, pa.py_buffer(b"") if values is None else values]
         return pa.Array.from_buffers(arrow_type, n, buffers, column.n_null)
     if column.shape == SHAPE_STRUCT:
-        children = children_of(arrow_type)
-        arrays = [finish_column(&column.children[i], children[i]) for i in range(column.n_children)]
+        arrays = finish_children(column, children_of(arrow_type))
         return pa.Array.from_buffers(arrow_type, n, [validity], column.n_null, children=arrays)
     ends = pa.py_buffer(bytes(4)) if column.ends.size == 0 else hand_over(&column.ends)
     if column.shape == SHAPE_BYTES:
