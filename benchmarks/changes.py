@@ -20,7 +20,6 @@ TABLES = {
     "tiny": "public.tick",
     "streamed": "public.payment",
 }
-BATCH_ROWS = 65_536  # a usual Parquet or Spark batch
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ class Changes:
 
 def all_changes(data: DataSet) -> Changes:
     """Cut the payloads into batches."""
-    return Changes([data.payloads.slice(at, BATCH_ROWS) for at in range(0, data.n_rows, BATCH_ROWS)], None)
+    return Changes(data.batches(), None)
 
 
 def table_changes(data: DataSet) -> Changes:
     """Cut the payloads into batches, for one table."""
-    return Changes(all_changes(data).payloads, TABLES[data.name.partition(".")[0]])
+    return Changes(data.batches(), TABLES[data.name.partition(".")[0]])
 
 
 def without_transactions(data: DataSet) -> str | None:

@@ -15,6 +15,7 @@ import pgdecode
 
 FOLDER = Path(__file__).with_name("data")
 MAX_BYTES = 2**31 - 1  # what 32-bit Arrow offsets reach
+BATCH_ROWS = 65_536  # a usual Parquet or Spark batch
 
 # What a data set is of; a line says which of these it is for.
 MESSAGES = "messages"
@@ -88,6 +89,10 @@ class DataSet:
     def bytes_address(self) -> int:
         """Where the payloads' bytes are."""
         return int(self.payloads.buffers()[2].address)
+
+    def batches(self) -> list[pa.BinaryArray]:
+        """Cut the payloads as a reader of files or a Spark task gives them."""
+        return [self.payloads.slice(at, BATCH_ROWS) for at in range(0, self.n_rows, BATCH_ROWS)]
 
     def sample(self, n_rows: int) -> DataSet:
         """Every k-th row, so that all kinds of message are there in their proportions; of streams the first rows."""

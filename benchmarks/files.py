@@ -13,13 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.changes import TABLES, committed_rows
-from benchmarks.datasets import DataSet
+from benchmarks.datasets import BATCH_ROWS, DataSet
 from benchmarks.line import require
 from pgdecode.cli import main
 from pgdecode.schemas import envelope_schema
 from pgdecode.writers import CHANGE_LAYOUT, message_layout, open_writer
-
-BATCH_ROWS = 65_536
 
 
 @dataclass

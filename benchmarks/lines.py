@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 import pgdecode
 from benchmarks.baselines import CellWalk, MemoryRead, NoCompiler, WideRows, library
 from benchmarks.changes import (
-    BATCH_ROWS,
     all_changes,
     digest_changes,
     table_changes,
@@ -139,8 +138,7 @@ def in_batches(name: str, fields: Sequence[str] | None, threads: int = 1) -> Lin
     """Make a line of `Batches`."""
 
     def prepare(data: DataSet) -> Work:
-        batches = [data.payloads.slice(at, BATCH_ROWS) for at in range(0, data.n_rows, BATCH_ROWS)]
-        return Batches(batches, fields, threads)
+        return Batches(data.batches(), fields, threads)
 
     return Line(name, "pgdecode", prepare, verify_batches, digest_batch)
 
@@ -173,8 +171,7 @@ class TypedRows:
 def typed_rows(data: DataSet, threads: int = 1) -> TypedRows:
     """Cut a table's rows into batches."""
     assert data.relation is not None
-    batches = [data.payloads.slice(at, BATCH_ROWS) for at in range(0, data.n_rows, BATCH_ROWS)]
-    return TypedRows(batches, data.relation, threads)
+    return TypedRows(data.batches(), data.relation, threads)
 
 
 def in_rows(name: str, threads: int) -> Line:

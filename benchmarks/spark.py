@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pgdecode
-from benchmarks.datasets import load
+from benchmarks.datasets import BATCH_ROWS, load
 from pgdecode.files import payload_files
 from pgdecode.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 
@@ -94,7 +94,7 @@ class Copying:
         schema = self.rows.rows.schema
         with attempted(self.folder, task.number, "parquet", schema, self.layout, 1, parts) as write:
             for piece in task.pieces:
-                for batch in self.rows(piece.batches(65_536)):
+                for batch in self.rows(piece.batches(BATCH_ROWS)):
                     write(batch)
         return parts
 
