@@ -14,7 +14,7 @@ build:  ## compile the native modules in place
 	$(PYTHON) setup.py build_ext --inplace
 
 test:
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n 2
 
 lint:
 	$(PYTHON) -m ruff check .

@@ -6,6 +6,8 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import captures
 import hypothesis
@@ -27,9 +29,23 @@ SEED = int(os.environ.get("PGDECODE_TEST_SEED") or random.SystemRandom().getrand
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give hypothesis the same seed as the tests' own random payloads."""
+    """Give hypothesis and every process the same seed as the tests' own random payloads."""
+    os.environ["PGDECODE_TEST_SEED"] = str(SEED)
     if config.getoption("hypothesis_seed") is None:
         config.option.hypothesis_seed = SEED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process (`-n`) whole files, since their tests share what takes long to make, and one of them Spark."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = Path(super()._split_scope(nodeid)).name
+            return "spark" if file.startswith("test_spark_") or file == "test_readme.py" else file
+
+    return Files(config, log)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
