@@ -28,7 +28,7 @@ class Effort:
     memory: bool
 
 
-FULL = Effort("full", 7, 41, 4.0, 1, True)
+FULL = Effort("full", 7, 41, 1.5, 1, True)
 QUICK = Effort("quick", 3, 15, 0.4, 5, False)
 
 
