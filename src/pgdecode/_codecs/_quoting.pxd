@@ -5,17 +5,14 @@ place. Depth is that of the type, never of the input.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t
 
 from pgdecode._codec cimport Codec
 from pgdecode._codecs._rendering cimport make_room
-from pgdecode._codecs.containers cimport is_blank
+from pgdecode._codecs.containers cimport is_blank, is_null_word
 from pgdecode._column cimport Column, add_bytes, end_bytes, reopen
-from pgdecode._cursor cimport Cursor, be32, take
+from pgdecode._cursor cimport Cursor
 from pgdecode._fault cimport FAULT_BAD_VALUE, OK, FaultCode
-
-cdef enum:
-    NULL_LENGTH = 0xFFFFFFFF  # -1, the length of a null
 
 # By which function of the server an item is quoted: it says what must be, and how quotes and backslashes are escaped.
 cdef enum Quoting:
@@ -34,17 +31,6 @@ cdef inline bint is_special(uint8_t byte, Quoting quoting, uint8_t delimiter) no
     if byte == c"(" or byte == c")" or byte == c",":
         return True
     return quoting == OF_BOUND and (byte == c"[" or byte == c"]")
-
-
-cdef inline bint is_null_word(const uint8_t *text, size_t length) noexcept nogil:
-    """Whether an array would read it as a null, whatever its case."""
-    cdef size_t i
-    if length != 4:
-        return False
-    for i in range(4):
-        if text[i] & ~0x20 != (b"NULL")[i]:
-            return False
-    return True
 
 
 cdef inline FaultCode quote(Column *out, size_t start, Quoting quoting, uint8_t delimiter) noexcept nogil:
@@ -99,16 +85,3 @@ cdef inline FaultCode add_byte(Column *out, uint8_t byte) noexcept nogil:
 cdef inline FaultCode finish(Cursor cursor, Column *out) noexcept nogil:
     """End the container where nothing is left over."""
     return end_bytes(out) if cursor.at == cursor.end else FAULT_BAD_VALUE
-
-
-cdef inline FaultCode take_item(Cursor *cursor, const uint8_t **value, uint32_t *length) noexcept nogil:
-    """An Int32 length, -1 for null (the value is then NULL), and as many bytes."""
-    cdef const uint8_t *p = take(cursor, 4)
-    if p == NULL:
-        return FAULT_BAD_VALUE
-    length[0] = be32(p)
-    value[0] = NULL
-    if length[0] == <uint32_t>NULL_LENGTH:
-        return OK
-    value[0] = take(cursor, length[0])
-    return OK if value[0] != NULL else FAULT_BAD_VALUE

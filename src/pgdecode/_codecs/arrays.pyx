@@ -4,9 +4,9 @@ from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._codec cimport Codec, is_of_type
-from pgdecode._codecs._quoting cimport OF_ARRAY, add_byte, add_value, finish, quote, take_item
+from pgdecode._codecs._quoting cimport OF_ARRAY, add_byte, add_value, finish, quote
 from pgdecode._codecs._rendering cimport MAX_DIGITS, MAX_RENDERED, write_byte, write_decimal
-from pgdecode._codecs.containers cimport Token, is_blank, is_null, sized_item, unquote
+from pgdecode._codecs.containers cimport Token, is_blank, is_null, sized_item, take_item, unquote
 from pgdecode._codecs.texts cimport text_from_text
 from pgdecode._column cimport Column, add_bytes, end_list, put_null
 from pgdecode._cursor cimport Cursor, be32, bytes_left, take

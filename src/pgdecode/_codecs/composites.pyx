@@ -4,9 +4,9 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t
 
 from pgdecode._codec cimport Codec, is_of_type
-from pgdecode._codecs._quoting cimport OF_FIELD, add_byte, add_value, finish, quote, take_item
+from pgdecode._codecs._quoting cimport OF_FIELD, add_byte, add_value, finish, quote
 from pgdecode._codecs._rendering cimport MAX_RENDERED
-from pgdecode._codecs.containers cimport Token, sized_item, unquote
+from pgdecode._codecs.containers cimport Token, sized_item, take_item, unquote
 from pgdecode._codecs.texts cimport text_from_text
 from pgdecode._column cimport Column, mark, put_null
 from pgdecode._cursor cimport Cursor, be32, bytes_left, take

@@ -13,6 +13,9 @@ from pgdecode._column cimport Column, add_bytes, put_null
 from pgdecode._cursor cimport Cursor, be32, bytes_left, take
 from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode
 
+cdef enum:
+    NULL_LENGTH = 0xFFFFFFFF  # -1, the length of a null
+
 cdef struct Token:
     # One element of a container's text.
     const uint8_t *text
@@ -66,14 +69,19 @@ cdef inline FaultCode unquote(Cursor *cursor, Column *scratch, bint doubled, Tok
     return code
 
 
-cdef inline bint is_null(const Token *token) noexcept nogil:
+cdef inline bint is_null_word(const uint8_t *text, size_t length) noexcept nogil:
+    """Whether an array's item without quotes is a null, whatever its case."""
     cdef size_t i
-    if token.quoted or token.length != 4:
+    if length != 4:
         return False
     for i in range(4):
-        if token.text[i] & ~0x20 != (b"NULL")[i]:
+        if text[i] & ~0x20 != (b"NULL")[i]:
             return False
     return True
+
+
+cdef inline bint is_null(const Token *token) noexcept nogil:
+    return not token.quoted and is_null_word(token.text, token.length)
 
 
 cdef inline FaultCode take_count(Cursor *cursor, size_t least, uint32_t *n) noexcept nogil:
@@ -85,15 +93,24 @@ cdef inline FaultCode take_count(Cursor *cursor, size_t least, uint32_t *n) noex
     return OK if n[0] <= bytes_left(cursor[0]) // least else FAULT_BAD_VALUE
 
 
-cdef inline FaultCode sized_item(Cursor *cursor, Column *child, const Codec *element) noexcept nogil:
-    """An Int32 length, -1 for null, and as many bytes."""
+cdef inline FaultCode take_item(Cursor *cursor, const uint8_t **value, uint32_t *length) noexcept nogil:
+    """An Int32 length, -1 for null (the value is then NULL), and as many bytes."""
     cdef const uint8_t *p = take(cursor, 4)
-    cdef const uint8_t *value
     if p == NULL:
         return FAULT_BAD_VALUE
-    if be32(p) == <uint32_t>0xFFFFFFFF:
-        return put_null(child)
-    value = take(cursor, be32(p))
-    if value == NULL:
-        return FAULT_BAD_VALUE
-    return element.from_binary(value, be32(p), child, element)
+    length[0] = be32(p)
+    value[0] = NULL
+    if length[0] == <uint32_t>NULL_LENGTH:
+        return OK
+    value[0] = take(cursor, length[0])
+    return OK if value[0] != NULL else FAULT_BAD_VALUE
+
+
+cdef inline FaultCode sized_item(Cursor *cursor, Column *child, const Codec *element) noexcept nogil:
+    """Append one such item."""
+    cdef const uint8_t *value = NULL
+    cdef uint32_t length = 0
+    cdef FaultCode code = take_item(cursor, &value, &length)
+    if code != OK:
+        return code
+    return element.from_binary(value, length, child, element) if value != NULL else put_null(child)

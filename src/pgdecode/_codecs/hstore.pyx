@@ -5,12 +5,12 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from pgdecode._charset cimport to_utf8
 from pgdecode._codec cimport Codec
-from pgdecode._codecs._quoting cimport OF_HSTORE, finish, quote, take_item
+from pgdecode._codecs._quoting cimport OF_HSTORE, finish, quote
 from pgdecode._codecs._rendering cimport MAX_RENDERED
-from pgdecode._codecs.containers cimport Token, is_null, take_count, unquote
+from pgdecode._codecs.containers cimport Token, is_null, take_count, take_item, unquote
 from pgdecode._codecs.texts cimport check_text, text_from_text
-from pgdecode._column cimport Column, add_bytes, end_list, mark, put_bytes, put_null
-from pgdecode._cursor cimport Cursor, be32, take
+from pgdecode._column cimport Column, add_bytes, end_list, mark, put_null
+from pgdecode._cursor cimport Cursor, take
 from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_LIMIT_VALUE, OK, FaultCode, rarely
 
 cdef enum:
@@ -22,12 +22,7 @@ cdef FaultCode put_client_text(
 ) noexcept nogil:
     """Append text of a binary form, which is in client_encoding."""
     cdef FaultCode code = to_utf8(codec.charset, &text, &length)
-    return put_text(column, text, length) if code == OK else code
-
-
-cdef FaultCode put_text(Column *column, const uint8_t *text, size_t length) noexcept nogil:
-    cdef FaultCode code = check_text(text, length)
-    return put_bytes(column, text, length) if code == OK else code
+    return text_from_text(text, length, column, codec) if code == OK else code
 
 
 cdef FaultCode hstore_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
@@ -45,7 +40,7 @@ cdef FaultCode hstore_from_text(const uint8_t *value, size_t length, Column *out
             return FAULT_BAD_VALUE
         code = unquote(&cursor, out, False, &token)
         if code == OK:
-            code = put_text(&pair.children[0], token.text, token.length)
+            code = text_from_text(token.text, token.length, &pair.children[0], codec)
         if code != OK:
             return code
         p = take(&cursor, 3)
@@ -54,7 +49,7 @@ cdef FaultCode hstore_from_text(const uint8_t *value, size_t length, Column *out
         if p[2] == c'"':
             code = unquote(&cursor, out, False, &token)
             if code == OK:
-                code = put_text(&pair.children[1], token.text, token.length)
+                code = text_from_text(token.text, token.length, &pair.children[1], codec)
         else:
             token.text = p + 2
             token.length = 4
@@ -77,9 +72,8 @@ cdef FaultCode hstore_from_binary(const uint8_t *value, size_t length, Column *o
     """Int32 count, then keys and values as Int32 length and bytes; a value's length may be -1. Source: hstore_send."""
     cdef Cursor cursor
     cdef Column *pair = &out.children[0]
-    cdef const uint8_t *p
-    cdef const uint8_t *text
-    cdef uint32_t n = 0, _i
+    cdef const uint8_t *text = NULL
+    cdef uint32_t n = 0, _i, n_bytes = 0
     cdef FaultCode code
     cursor.at = value
     cursor.end = value + length
@@ -87,23 +81,15 @@ cdef FaultCode hstore_from_binary(const uint8_t *value, size_t length, Column *o
     if code != OK:
         return code
     for _i in range(n):
-        p = take(&cursor, 4)
-        text = take(&cursor, be32(p)) if p != NULL else NULL
-        if text == NULL:
-            return FAULT_BAD_VALUE
-        code = put_client_text(&pair.children[0], text, be32(p), codec)
-        if code != OK:
-            return code
-        p = take(&cursor, 4)
-        if p == NULL:
-            return FAULT_BAD_VALUE
-        if be32(p) == <uint32_t>0xFFFFFFFF:
+        code = take_item(&cursor, &text, &n_bytes)
+        if code == OK:
+            code = put_client_text(&pair.children[0], text, n_bytes, codec) if text != NULL else FAULT_BAD_VALUE
+        if code == OK:
+            code = take_item(&cursor, &text, &n_bytes)
+        if code == OK and text != NULL:
+            code = put_client_text(&pair.children[1], text, n_bytes, codec)
+        elif code == OK:
             code = put_null(&pair.children[1])
-        else:
-            text = take(&cursor, be32(p))
-            if text == NULL:
-                return FAULT_BAD_VALUE
-            code = put_client_text(&pair.children[1], text, be32(p), codec)
         if code == OK:
             code = mark(pair, 1)
         if code != OK:

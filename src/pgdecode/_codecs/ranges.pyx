@@ -4,9 +4,9 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t
 
 from pgdecode._codec cimport Codec
-from pgdecode._codecs._quoting cimport OF_BOUND, add_byte, add_value, finish, quote, take_item
+from pgdecode._codecs._quoting cimport OF_BOUND, add_byte, add_value, finish, quote
 from pgdecode._codecs._rendering cimport MAX_RENDERED
-from pgdecode._codecs.containers cimport Token, sized_item, take_count, unquote
+from pgdecode._codecs.containers cimport NULL_LENGTH, Token, sized_item, take_count, take_item, unquote
 from pgdecode._codecs.texts cimport text_from_text
 from pgdecode._column cimport Column, add_bytes, end_list, mark, put_bool, put_null
 from pgdecode._cursor cimport Cursor, be32, bytes_left, take
@@ -150,7 +150,7 @@ cdef FaultCode range_from_binary(const uint8_t *value, size_t length, Column *ou
 
 cdef FaultCode bound_item(Cursor *cursor, Column *child, const Codec *codec) noexcept nogil:
     """A bound, which is never null."""
-    if bytes_left(cursor[0]) >= 4 and be32(cursor.at) == <uint32_t>0xFFFFFFFF:
+    if bytes_left(cursor[0]) >= 4 and be32(cursor.at) == <uint32_t>NULL_LENGTH:
         return FAULT_BAD_VALUE
     return sized_item(cursor, child, codec)
 
