@@ -6,10 +6,10 @@ from libc.stdint cimport uint8_t, uint32_t
 from pgdecode._codec cimport Codec
 from pgdecode._codecs._quoting cimport OF_BOUND, add_byte, add_value, finish, quote
 from pgdecode._codecs._rendering cimport MAX_RENDERED
-from pgdecode._codecs.containers cimport NULL_LENGTH, Token, sized_item, take_count, take_item, unquote
+from pgdecode._codecs.containers cimport Token, take_count, take_item, unquote
 from pgdecode._codecs.texts cimport text_from_text
 from pgdecode._column cimport Column, add_bytes, end_list, mark, put_bool, put_null
-from pgdecode._cursor cimport Cursor, be32, bytes_left, take
+from pgdecode._cursor cimport Cursor, bytes_left, take
 from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_LIMIT_VALUE, FAULT_WRONG_SIZE, OK, FaultCode, rarely
 
 cdef enum:
@@ -150,9 +150,12 @@ cdef FaultCode range_from_binary(const uint8_t *value, size_t length, Column *ou
 
 cdef FaultCode bound_item(Cursor *cursor, Column *child, const Codec *codec) noexcept nogil:
     """A bound, which is never null."""
-    if bytes_left(cursor[0]) >= 4 and be32(cursor.at) == <uint32_t>NULL_LENGTH:
-        return FAULT_BAD_VALUE
-    return sized_item(cursor, child, codec)
+    cdef const uint8_t *value = NULL
+    cdef uint32_t length = 0
+    cdef FaultCode code = take_item(cursor, &value, &length)
+    if code != OK:
+        return code
+    return codec.from_binary(value, length, child, codec) if value != NULL else FAULT_BAD_VALUE
 
 
 cdef FaultCode multirange_from_text(
