@@ -40,6 +40,8 @@ ORDER = [
     {"catalog"},
     {"readings"},
     {"ledger"},
+    {"scanned"},
+    {"outcomes"},
     {"transactions", "spill"},
     {"deliveries"},
     {"state"},
