@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pgdecode._maps import MAP, NAMES, Maps, TextLayout
 from pgdecode._source import Source
-from pgdecode.catalog import CatalogBuilder, RelationCatalog, RelationVersion
+from pgdecode.catalog import RelationCatalog
 from pgdecode.deliveries import TIMESTAMP, Stretch, unless_negative, values_of
 from pgdecode.errors import BatchTooLarge, DecodeError, listed
 from pgdecode.inputs import payload_array, positions_of
@@ -27,6 +27,8 @@ from pgdecode.spill import paths_of, spill
 from pgdecode.state import spent_from_plain, state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder, versions_of
 from pgdecode.transactions import Follower
+from pgdecode.versions import RelationVersion
+from pgdecode.visibility import CatalogBuilder
 
 _LIMITS = Limits()
 _ALL = 1 << 62  # rows: no joining of batches afterwards, which takes their memory twice

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pgdecode._message import decode_one
-from pgdecode.catalog import IN_DOUBT
 from pgdecode.errors import DecodeError, RelationInDoubt, StreamDesync, TransactionDesync, UnknownRelation
 from pgdecode.ledger import Delivery, Transaction
 from pgdecode.messages import MESSAGES, Relation
 from pgdecode.outcomes import DecidedBatch
 from pgdecode.scanned import NO_KIND
+from pgdecode.visibility import IN_DOUBT
 
 BAD_PAYLOAD = -2  # the version of a change that could not be read
 

@@ -37,6 +37,8 @@ ORDER = [
     {"_scan", "_message", "_rows", "_maps", "_outline", "_integers"},
     {"inputs", "parallel"},
     {"decode", "rows"},
+    {"versions"},
+    {"plain", "visibility"},
     {"catalog"},
     {"readings"},
     {"ledger"},
