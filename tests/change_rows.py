@@ -10,7 +10,8 @@ import pyarrow as pa
 from compare import rows_of
 from reference_changes import Change
 
-from pgdecode.changes import CHANGES, ChangeDecoder
+from pgdecode.change_maps import CHANGES
+from pgdecode.changes import ChangeDecoder
 
 
 def with_errors(batch: pa.RecordBatch) -> list[Change]:

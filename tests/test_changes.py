@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from samples import MOMENT
 from slot import UNCHANGED, RandomSlot, Slot
 
-from pgdecode.changes import CHANGES, ChangeDecoder
+from pgdecode.change_maps import CHANGES
+from pgdecode.changes import ChangeDecoder
 
 # Enums and composites, which a stream describes by their names alone.
 TYPES = {

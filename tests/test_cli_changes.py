@@ -23,7 +23,8 @@ from shell import SHOP, STREAMS, Shell, started, written
 from slot import UNCHANGED, Slot
 
 from pgdecode import messages as m
-from pgdecode.changes import CHANGES, ChangeDecoder
+from pgdecode.change_maps import CHANGES
+from pgdecode.changes import ChangeDecoder
 from pgdecode.lsn import lsn_from_text
 
 T, U = 16385, 16386  # OIDs of tables
