@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from pgdecode.ledger import Held, Ledger, Transaction
-from pgdecode.messages import MAX_LSN
 from pgdecode.plain import (
     MAX_POSITION,
     MAX_XID,
@@ -23,6 +22,7 @@ from pgdecode.plain import (
 from pgdecode.spill import held_from, path_in
 from pgdecode.versions import RelationVersion
 from pgdecode.visibility import IN_DOUBT, CatalogBuilder, Scope
+from pgdecode.wire import MAX_LSN
 
 FORMAT = "pgdecode.ChangeDecoder"
 FORMAT_VERSION = 1
