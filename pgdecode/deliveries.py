@@ -13,8 +13,8 @@ from pgdecode._integers import grouped
 from pgdecode._source import Source
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Delivery
-from pgdecode.transactions import BAD_PAYLOAD, Follower
-from pgdecode.visibility import IN_DOUBT
+from pgdecode.transactions import Follower
+from pgdecode.visibility import BAD_PAYLOAD, IN_DOUBT
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 

@@ -12,8 +12,6 @@ from pgdecode.outcomes import DecidedBatch
 from pgdecode.scanned import NO_KIND
 from pgdecode.visibility import IN_DOUBT
 
-BAD_PAYLOAD = -2  # the version of a change that could not be read
-
 
 class Follower(DecidedBatch):
     """Follows the transactions through one batch; the ledger is changed in place."""
