@@ -24,6 +24,7 @@ from pgdecode._codecs.network cimport network_codec
 from pgdecode._codecs.numbers cimport numbers_codec
 from pgdecode._codecs.numeric cimport numeric_codec
 from pgdecode._codecs.numeric_floats cimport numeric_floats_codec
+from pgdecode._codecs.numeric_forms cimport numeric_forms_codec
 from pgdecode._codecs.ranges cimport ranges_codec
 from pgdecode._codecs.recoded cimport recoded_codec
 from pgdecode._codecs.search cimport search_codec
@@ -61,6 +62,7 @@ cdef class CodecTree:
             numbers_codec(name, &self.codec)
             or texts_codec(name, &self.codec)
             or numeric_codec(name, &self.codec)
+            or numeric_forms_codec(name, &self.codec)
             or datetimes_codec(name, &self.codec)
             or bits_codec(name, &self.codec)
             or arrays_codec(name, &self.codec)
