@@ -19,7 +19,7 @@ from pgdecode._fault cimport (
 )
 
 cdef enum:
-    # 804 digits: as floats.EXACT_DIGITS has it, what follows 800 digits only says "a bit more".
+    # 804 digits: as _exact.EXACT_DIGITS has it, what follows 800 digits only says "a bit more".
     MAX_GROUPS = 201
 
 
