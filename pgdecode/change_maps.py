@@ -6,7 +6,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from pgdecode._maps import MAP, NAMES, Maps, TextLayout
+from pgdecode._layouts import TextLayout
+from pgdecode._maps import MAP, NAMES, Maps
 from pgdecode.deliveries import TIMESTAMP, Stretch, unless_negative, values_of
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Options

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode._maps import TextLayout
+from pgdecode._layouts import TextLayout
 from pgdecode.building import Builder, built, one_batch
 from pgdecode.catalog import RelationCatalog
 from pgdecode.change_maps import CHANGES, ChangeBuilder

@@ -35,6 +35,7 @@ ORDER = [
     {"_walk"},
     {"_streams", "_batch"},
     {"_notes"},
+    {"_layouts"},
     {"_scan", "_message", "_rows", "_maps", "_outline", "_integers"},
     {"inputs", "parallel"},
     {"decode", "rows"},

@@ -1,12 +1,11 @@
 """Changes of many relations as maps from column name to PostgreSQL's text form."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pgdecode._codec cimport Codec
-from pgdecode._codecs.registry cimport CodecTree
 from pgdecode._column cimport (
     Column,
     end_list,
@@ -33,6 +32,7 @@ from pgdecode._fault cimport (
     keep_fault,
     rarely,
 )
+from pgdecode._layouts cimport Layout, TextLayout
 from pgdecode._memory cimport reserve
 from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport Cell, TupleSink
@@ -47,56 +47,6 @@ from pgdecode import limits as sizes
 
 MAP = pa.map_(pa.string(), pa.string())
 NAMES = pa.list_(pa.string())
-
-cdef struct Layout:
-    # A version of a relation, as this room needs it.
-    uint16_t n_columns
-    int64_t relation_id
-    const uint8_t *names     # all of them, one after the other
-    const size_t *name_ends
-    const uint8_t *is_key    # a byte a column
-    const Codec **codecs     # to text
-
-
-cdef class TextLayout:
-    """Names, keys and text codecs of the columns of one relation version."""
-
-    cdef Layout layout
-    cdef list trees          # the codecs point into them
-    cdef readonly tuple names
-    cdef bytes joined
-    cdef bytes keys
-
-    def __cinit__(self, int64_t relation_id, names, is_key, decodings):
-        cdef size_t n = len(names)
-        cdef size_t *ends
-        cdef const Codec **codecs
-        cdef size_t i, end = 0
-        encoded = [name.encode() for name in names]
-        self.names = tuple(names)
-        self.joined = b"".join(encoded)
-        self.keys = bytes(is_key)
-        self.trees = [CodecTree(decoding) for decoding in decodings]
-        if len(self.keys) != n or len(self.trees) != n or n > 65535:
-            raise ValueError("a relation has one name, flag and type for each of its columns")
-        self.layout.n_columns = <uint16_t>n
-        self.layout.relation_id = relation_id
-        self.layout.names = <const uint8_t *><const char *>self.joined
-        self.layout.is_key = <const uint8_t *><const char *>self.keys
-        ends = <size_t *>calloc(n + 1, sizeof(size_t))
-        self.layout.name_ends = ends
-        codecs = <const Codec **>calloc(n + 1, sizeof(void *))
-        self.layout.codecs = codecs
-        if ends == NULL or codecs == NULL:
-            raise MemoryError()
-        for i in range(n):
-            end += len(encoded[i])
-            ends[i] = end
-            codecs[i] = &(<CodecTree>self.trees[i]).codec
-
-    def __dealloc__(self):
-        free(<void *>self.layout.name_ends)
-        free(<void *>self.layout.codecs)
 
 
 cdef inline FaultCode put_plain(Column *values, const Cell *cell, const Span *payload) noexcept nogil:
