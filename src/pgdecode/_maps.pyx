@@ -36,7 +36,7 @@ from pgdecode._layouts cimport Layout, TextLayout
 from pgdecode._memory cimport reserve
 from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport Cell, TupleSink
-from pgdecode._source cimport PRESENT, Source, Span, payload_at
+from pgdecode._source cimport PRESENT, Source, Span
 from pgdecode._utf8 cimport is_plain
 from pgdecode._walk cimport walk_message
 
@@ -72,7 +72,6 @@ cdef class Maps:
     cdef list layouts        # TextLayout by version; None where the batch has no row of it
     cdef const Layout **by_version
     cdef int32_t n_versions
-    cdef int64_t *first_rows  # of each segment of the source
     cdef Py_ssize_t segment  # that the newest row lay in
     cdef Column op, old_type, old, new, unchanged
     cdef Cell *old_cells
@@ -89,7 +88,6 @@ cdef class Maps:
 
     def __cinit__(self, Source source, list layouts, object limits, bint strict_flags, bint permissive):
         cdef Py_ssize_t i
-        cdef int64_t first = 0
         cdef size_t widest = 0
         self.source = source
         self.layouts = layouts
@@ -97,17 +95,12 @@ cdef class Maps:
         self.permissive = permissive
         self.value_label = len(PLAN.labels)
         self.by_version = <const Layout **>calloc(<size_t>len(layouts) + 1, sizeof(void *))
-        self.first_rows = <int64_t *>calloc(<size_t>source.n_segments + 1, sizeof(int64_t))
-        if self.by_version == NULL or self.first_rows == NULL:
+        if self.by_version == NULL:
             raise MemoryError()
         for i in range(len(layouts)):
             if layouts[i] is not None:
                 self.by_version[i] = &(<TextLayout?>layouts[i]).layout
                 widest = max(widest, self.by_version[i].n_columns)
-        for i in range(source.n_segments):
-            self.first_rows[i] = first
-            first += source.segments[i].n_rows
-        self.first_rows[source.n_segments] = first
         self.old_cells = <Cell *>calloc(widest + 1, sizeof(Cell))
         self.new_cells = <Cell *>calloc(widest + 1, sizeof(Cell))
         if self.old_cells == NULL or self.new_cells == NULL:
@@ -134,7 +127,6 @@ cdef class Maps:
         free_column(&self.new)
         free_column(&self.unchanged)
         free(self.by_version)
-        free(self.first_rows)
         free(self.old_cells)
         free(self.new_cells)
         free(self.faults.items)
@@ -192,22 +184,6 @@ cdef class Maps:
         error.column = names[fault.column]
         return error
 
-    cdef bint locate(self, int64_t row, Span *payload) noexcept nogil:
-        """Find a payload; nearly always it is in the segment of the one before."""
-        cdef Py_ssize_t low = 0, high, middle
-        if not self.first_rows[self.segment] <= row < self.first_rows[self.segment + 1]:
-            high = self.source.n_segments - 1
-            while low < high:
-                middle = (low + high) // 2
-                if row < self.first_rows[middle + 1]:
-                    high = middle
-                else:
-                    low = middle + 1
-            self.segment = low
-        return payload_at(
-            &self.source.segments[self.segment], row - self.first_rows[self.segment], payload
-        ) == PRESENT
-
     cdef FaultCode put_row(self, int64_t row, int32_t version, bint streamed, int64_t index) noexcept nogil:
         cdef Span payload
         cdef Fault fault
@@ -216,7 +192,7 @@ cdef class Maps:
         cdef uint8_t tag
         cdef int kind
         memset(&fault, 0, sizeof(fault))
-        if not self.locate(row, &payload):
+        if self.source.find(row, &self.segment, &payload) != PRESENT:
             return FAULT_BAD_ARRAY
         tag = payload.data[0] if payload.length else 0
         kind = self.walk.plan.by_tag[tag]
