@@ -11,7 +11,7 @@ from pgdecode.messages import Relation, Type
 from pgdecode.versions import RelationVersion, repeated_column
 
 _LIMITS = Limits()
-# In place of a version, as in _outline: the change could not be read; or the last Relation message, at position p, was
+# In place of a version, as in _versions: the change could not be read; or the last Relation message, at position p, was
 # bad, which is written as IN_DOUBT - p.
 BAD_PAYLOAD = -2
 IN_DOUBT = -3
