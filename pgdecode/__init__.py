@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from pgdecode.catalog import RelationCatalog, RelationVersion
+from pgdecode.catalog import RelationCatalog
 from pgdecode.changes import ChangeDecoder
 from pgdecode.decode import MessageDecoder, decode, decode_messages
 from pgdecode.errors import (
@@ -70,6 +70,7 @@ from pgdecode.messages import (
 from pgdecode.relations import row_schema
 from pgdecode.rows import decode_rows
 from pgdecode.snapshots import snapshot
+from pgdecode.versions import RelationVersion
 
 __version__ = version("pgdecode")
 

@@ -1,4 +1,5 @@
-from pgdecode.messages import Form, Message, WireField
+from pgdecode.messages import Message
+from pgdecode.wire import Form, WireField
 
 WIDTHS: dict[Form, int]
 

@@ -2,56 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from pgdecode._maps import MAP, NAMES, Maps, TextLayout
-from pgdecode._source import Source
-from pgdecode.catalog import CatalogBuilder, RelationCatalog, RelationVersion
-from pgdecode.deliveries import TIMESTAMP, Stretch, unless_negative, values_of
-from pgdecode.errors import BatchTooLarge, DecodeError, listed
+from pgdecode._layouts import TextLayout
+from pgdecode.building import Builder, built, one_batch
+from pgdecode.catalog import RelationCatalog
+from pgdecode.change_maps import CHANGES, ChangeBuilder
+from pgdecode.errors import listed
 from pgdecode.inputs import payload_array, positions_of
 from pgdecode.ledger import Delivery, Ledger, Options
 from pgdecode.limits import Limits
-from pgdecode.parallel import Exclusive, joined
+from pgdecode.parallel import Exclusive
 from pgdecode.readings import Reading
-from pgdecode.rows import texts
 from pgdecode.spill import paths_of, spill
 from pgdecode.state import spent_from_plain, state_from_plain, state_to_plain
 from pgdecode.tables import Table, TableBuilder, versions_of
 from pgdecode.transactions import Follower
+from pgdecode.versions import RelationVersion
+from pgdecode.visibility import CatalogBuilder
 
 _LIMITS = Limits()
 _ALL = 1 << 62  # rows: no joining of batches afterwards, which takes their memory twice
-
-CHANGES = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("commit_position", pa.int64()),
-        ("op", pa.string()),
-        ("xid", pa.int64()),
-        ("subxid", pa.int64()),
-        ("commit_lsn", pa.int64()),
-        ("commit_timestamp", TIMESTAMP),
-        ("gid", pa.string()),
-        ("relation_id", pa.int64()),
-        ("namespace", pa.string()),
-        ("relation_name", pa.string()),
-        ("old_type", pa.string()),
-        ("old", MAP),
-        ("new", MAP),
-        ("unchanged", NAMES),
-        ("committed", pa.bool_()),
-        ("error", pa.string()),
-    ]
-)
 
 
 class ChangeDecoder:
@@ -140,6 +117,10 @@ class ChangeDecoder:
         return {**state_to_plain(self._ledger), "spent": sorted(path.name for path in self._spent)}
 
     @property
+    def _drops_bad(self) -> bool:
+        return self._options.mode == "DROPMALFORMED"
+
+    @property
     def catalog(self) -> RelationCatalog:
         """The relations met so far, and those given."""
         return RelationCatalog(self._ledger.catalog.versions or self._given or ())
@@ -190,7 +171,7 @@ class ChangeDecoder:
             missing, `UnknownRelation` where a relation has not been described.
         """
         with self._alone, self._all_or_nothing():
-            return _joined(list(self.decode_batches(payloads, position, max_rows=_ALL)), CHANGES)
+            return one_batch(list(self.decode_batches(payloads, position, max_rows=_ALL)), CHANGES)
 
     def decode_batches(self, payloads: Any, position: Any = None, *, max_rows: int = 65536) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `decode` does, in batches of at most so many changes.
@@ -227,7 +208,7 @@ class ChangeDecoder:
         """
         with self._alone, self._all_or_nothing():
             batches = list(self.table_batches(payloads, relation, position, max_rows=_ALL))
-            return _joined(batches, self.table_schema(relation))
+            return one_batch(batches, self.table_schema(relation))
 
     def table_schema(self, relation: str | int) -> pa.Schema:
         """Give the columns that `table` gives of a table, by the relations met so far.
@@ -270,7 +251,7 @@ class ChangeDecoder:
             before, given = self._ledger, self._given
             self._go_on(ledger)
         with self._all_or_nothing(before, given):
-            found = self._built(deliveries, made, max_rows)
+            found = built(deliveries, made, max_rows, self._drops_bad)
             while True:
                 with self._alone:
                     batch = next(found, None)
@@ -339,7 +320,7 @@ class ChangeDecoder:
         else:
             builder = self._table_builder(ledger, relation, everything=True)
             schema = builder.table.schema
-        return _joined([batch for _, batch in self._built(found, [builder], 65536)], schema)
+        return one_batch([batch for _, batch in built(found, [builder], 65536, self._drops_bad)], schema)
 
     def _follow(self, payloads: Any, position: Any) -> tuple[list[tuple[Follower, Delivery]], Ledger]:
         column = payload_array(payloads)
@@ -359,130 +340,3 @@ class ChangeDecoder:
             if self._spill is not None:
                 spill(ledger, self._spill, self._max_held_bytes)
         return found, ledger
-
-    def _built(
-        self, deliveries: Iterable[tuple[Follower, Delivery]], builders: Sequence[Builder], max_rows: int
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        for follower, delivery in deliveries:
-            n = delivery.found["rows"].size // 8
-            source = Source(delivery.parts)
-            for start in range(0, n, max_rows):
-                stretch = Stretch(follower, delivery, source, start, min(max_rows, n - start))
-                for number, builder in enumerate(builders):
-                    for batch in fitting_batches(builder, stretch):
-                        error = batch.column(builder.error)
-                        if self._options.mode == "DROPMALFORMED" and error.null_count < len(batch):
-                            batch = batch.filter(error.is_null())
-                        yield number, batch
-
-
-def fitting_batches(builder: Builder, stretch: Stretch) -> Iterator[pa.RecordBatch]:
-    """Build a stretch as one record batch, or as several where it would pass what Arrow's offsets reach."""
-    try:
-        yield builder.batch(stretch)
-    except BatchTooLarge:
-        if stretch.n == 1:
-            raise
-        half = stretch.n // 2
-        yield from fitting_batches(builder, replace(stretch, n=half))
-        yield from fitting_batches(builder, replace(stretch, start=stretch.start + half, n=stretch.n - half))
-
-
-class Builder(Protocol):
-    """Makes record batches of deliveries."""
-
-    error: str  # name of the column that says what is wrong with a row
-
-    def batch(self, stretch: Stretch) -> pa.RecordBatch:
-        """Build the changes of a stretch."""
-
-
-class ChangeBuilder:
-    """Builds record batches of the changes of all tables, by the schema `CHANGES`."""
-
-    error = "error"
-
-    def __init__(
-        self,
-        versions: list[RelationVersion],
-        layouts: dict[int, TextLayout],
-        reading: Reading,
-        options: Options,
-    ) -> None:
-        self.versions = versions
-        self.layouts = layouts
-        self.reading = reading
-        self.options = options
-
-    @cached_property
-    def _namespaces(self) -> pa.Array:
-        return pa.array([item.namespace for item in self.versions], pa.string())
-
-    @cached_property
-    def _names(self) -> pa.Array:
-        return pa.array([item.name for item in self.versions], pa.string())
-
-    def _layout(self, index: int) -> TextLayout:
-        if index not in self.layouts:
-            version = self.versions[index]
-            columns = version.columns
-            self.layouts[index] = TextLayout(
-                version.relation_id,
-                [item.name for item in columns],
-                [item.flags & 1 != 0 for item in columns],
-                self.reading.texts(version),
-            )
-        return self.layouts[index]
-
-    def batch(self, stretch: Stretch) -> pa.RecordBatch:
-        """Build the changes of a stretch."""
-        wanted = [version for version, _ in stretch.by_version(len(self.versions))]
-        layouts: list[TextLayout | None] = [None] * (max(wanted, default=-1) + 1)
-        for index in wanted:
-            layouts[index] = self._layout(index)
-        options = self.options
-        maps = Maps(stretch.source, layouts, options.limits, options.strict_flags, options.mode != "FAILFAST")
-        try:
-            columns, told = maps.run(*map(values_of, (stretch.rows, stretch.versions, stretch.streamed)))
-        except DecodeError as error:
-            raise stretch.placed(error) from None
-        op, old_type, old, new, unchanged = columns
-        numbers = unless_negative(stretch.versions)
-        return pa.RecordBatch.from_arrays(
-            [
-                stretch.position,
-                stretch.commit_position,
-                op,
-                stretch.xid,
-                stretch.subxid,
-                stretch.commit_lsn,
-                stretch.commit_timestamp,
-                stretch.gid,
-                stretch.relation_id,
-                self._namespaces.take(numbers),
-                self._names.take(numbers),
-                old_type,
-                old,
-                new,
-                unchanged,
-                stretch.committed,
-                texts(told | stretch.unknown(), stretch.n),
-            ],
-            schema=CHANGES,
-        )
-
-
-def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Make one record batch of several, or of none; the several are let go of column by column."""
-    if len(batches) == 1:
-        return batches[0]
-    n_columns = len(schema)
-    columns: list[Sequence[pa.Array]] = [[batch.column(i) for batch in batches] for i in range(n_columns)]
-    if not batches:
-        columns = [[pa.array([], item.type)] for item in schema]
-    batches.clear()
-    try:
-        return pa.RecordBatch.from_arrays(joined(columns, 1), schema=schema)
-    except pa.ArrowInvalid:
-        # "offset overflow while concatenating arrays": in batches they can be had.
-        raise BatchTooLarge(BatchTooLarge.wording.format(field="a column")) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode.changes import CHANGES
+from pgdecode.change_maps import CHANGES
 from pgdecode.file_changes import ChangeOptions, FileChanges
 from pgdecode.files import BATCH_ROWS
 from pgdecode.ordered import OrderedFiles

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from pgdecode._integers import grouped
 from pgdecode._source import Source
-from pgdecode.catalog import IN_DOUBT
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Delivery
-from pgdecode.transactions import BAD_PAYLOAD, Follower
+from pgdecode.transactions import Follower
+from pgdecode.visibility import BAD_PAYLOAD, IN_DOUBT
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pgdecode.catalog import CatalogBuilder
 from pgdecode.limits import Limits
+from pgdecode.visibility import CatalogBuilder
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,54 +10,11 @@ src/backend/replication/logical/proto.c where the documentation is silent.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-MAX_LSN = 2**63 - 1  # past it an LSN does not fit the signed columns (no server comes near)
-EPOCH_SHIFT_US = 946_684_800_000_000  # 2000-01-01 minus 1970-01-01, in microseconds
-
-
-class Form(enum.IntEnum):
-    """How one field is written on the wire; integers are big-endian. The scanner has one case for each."""
-
-    XID_PREFIX = 1  # Int32, present only between Stream Start and Stream Stop
-    UINT32 = 2  # Int32 read unsigned: xid, oid; at least `minimum`
-    INT32 = 3  # Int32 read signed: a type modifier
-    FLAGS = 4  # Int8, at most `maximum`
-    LETTER = 5  # Byte1, one of `letters`
-    LSN = 6  # Int64 read unsigned, at most MAX_LSN
-    TIMESTAMP = 7  # Int64, microseconds since 2000-01-01 UTC
-    NAME = 8  # String, at most Limits.max_name_bytes; empty only where `may_be_empty`
-    TEXT = 9  # String of any length, may be empty
-    CONTENT = 10  # Int32 length, then that many bytes
-    COUNT = 11  # Int32, the number of relations of a Truncate
-    RELATION_IDS = 12  # as many Int32 as the COUNT before said
-    COLUMNS = 13  # Int16 count, then that many `Column` parts
-    OLD_TYPE = 14  # Byte1 'K' or 'O' before a tuple; where `optional`, absent when the new tuple's 'N' follows
-    OLD_TUPLE = 15  # TupleData, present when OLD_TYPE was
-    NEW_TUPLE = 16  # Byte1 'N', then TupleData
-    FORMATS = 17  # no bytes of its own: the column kinds of the tuple before it
-
-
-class Wire(NamedTuple):
-    """Layout of one field: its form, the envelope column it fills, and what values are legal."""
-
-    form: Form
-    column: str | None = None
-    minimum: int = 0
-    maximum: int = 0
-    letters: str = ""
-    optional: bool = False
-    may_be_empty: bool = False
-
-
-class WireField(NamedTuple):
-    """A field of a message: its name in the documentation's words, and its layout."""
-
-    name: str
-    wire: Wire
+from pgdecode.wire import Form, Wire, wire_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,27 +354,6 @@ ENVELOPE: tuple[EnvelopeColumn, ...] = (
 
 # Words of the xid_basis column, how the presence of an xid prefix was decided; the scanner writes the index.
 XID_BASES: tuple[str, ...] = ("explicit", "order", "structure", "evidence", "guess")
-
-
-_layouts: dict[type, tuple[WireField, ...]] = {}  # what wire_fields has worked out
-
-
-def wire_fields(cls: type) -> tuple[WireField, ...]:
-    """Layout of a message (or of `Column`) in wire order, the tag left out."""
-    known = _layouts.get(cls)
-    if known is not None:
-        return known
-    hints = get_type_hints(cls, include_extras=True)
-    fields = []
-    for name, hint in hints.items():
-        if get_origin(hint) is ClassVar:
-            (hint,) = get_args(hint) or (None,)
-        wire = next((arg for arg in getattr(hint, "__metadata__", ()) if isinstance(arg, Wire)), None)
-        if wire is not None:
-            fields.append(WireField(name, wire))
-    # A class's own fields come before inherited ones in some Python versions; the prefix is always first.
-    fields.sort(key=lambda item: item.wire.form is not Form.XID_PREFIX)
-    return _layouts.setdefault(cls, tuple(fields))
 
 
 def filled_by(column: str) -> tuple[tuple[type[Message], str], ...]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pgdecode.catalog import RelationVersion
 from pgdecode.pgtypes import Decoding, as_text
 from pgdecode.relations import UNREPRESENTABLE, decodings, row_schema
 from pgdecode.settings import settings_of, under
 from pgdecode.typenames import declared
+from pgdecode.versions import RelationVersion
 
 
 @dataclass(frozen=True)

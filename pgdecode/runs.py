@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pgdecode.catalog import CatalogBuilder, RelationCatalog, version_from_plain, version_to_plain
+from pgdecode.catalog import RelationCatalog
 from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_array
 from pgdecode.ledger import Delivery, Ledger, Options, Transaction
 from pgdecode.limits import Limits
+from pgdecode.plain import version_from_plain, version_to_plain
 from pgdecode.state import state_from_plain, state_to_plain
 from pgdecode.transactions import Follower
+from pgdecode.visibility import CatalogBuilder
 
 _LIMITS = Limits()
 FORMAT = "pgdecode.RunIndex"

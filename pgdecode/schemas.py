@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from pgdecode.messages import ENVELOPE, Column, Form, wire_fields
+from pgdecode.messages import ENVELOPE, Column
+from pgdecode.wire import Form, wire_fields
 
 _COLUMN_TYPES = {Form.FLAGS: pa.int16(), Form.NAME: pa.string(), Form.UINT32: pa.int64(), Form.INT32: pa.int32()}
 

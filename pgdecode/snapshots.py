@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.catalog import RelationCatalog, RelationVersion
+from pgdecode.catalog import RelationCatalog
 from pgdecode.changes import ChangeDecoder
 from pgdecode.limits import Limits
 from pgdecode.tables import versions_of
+from pgdecode.versions import RelationVersion
 
 _LIMITS = Limits()
 _UNKNOWN = pa.field("_unknown", pa.list_(pa.string()))

@@ -9,22 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.catalog import (
-    IN_DOUBT,
+from pgdecode.ledger import Held, Ledger, Transaction
+from pgdecode.plain import (
     MAX_POSITION,
     MAX_XID,
-    CatalogBuilder,
-    RelationVersion,
-    Scope,
     type_from_plain,
     type_to_plain,
     version_from_plain,
     version_to_plain,
     whole_number,
 )
-from pgdecode.ledger import Held, Ledger, Transaction
-from pgdecode.messages import MAX_LSN
 from pgdecode.spill import held_from, path_in
+from pgdecode.versions import RelationVersion
+from pgdecode.visibility import IN_DOUBT, CatalogBuilder, Scope
+from pgdecode.wire import MAX_LSN
 
 FORMAT = "pgdecode.ChangeDecoder"
 FORMAT_VERSION = 1

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.batches import DecodedBatch
-from pgdecode.catalog import RelationVersion
 from pgdecode.census import Census
 from pgdecode.lsn import lsn_to_text
 from pgdecode.messages import MESSAGES, Type
 from pgdecode.relations import type_name
 from pgdecode.render import printable
 from pgdecode.values import timestamp_to_text
+from pgdecode.versions import RelationVersion
 
 # Envelope columns that `Summary.add` reads.
 FIELDS = (

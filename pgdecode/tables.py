@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._rows import Rows
-from pgdecode.catalog import RelationVersion
 from pgdecode.deliveries import TIMESTAMP, Stretch, values_of
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Options
 from pgdecode.pgtypes import Decoding
 from pgdecode.readings import Reading
 from pgdecode.rows import texts
+from pgdecode.versions import RelationVersion
 
 META = (
     ("_op", pa.string()),

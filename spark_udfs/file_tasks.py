@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 import pgdecode
 from pgdecode.batches import DecodedBatch, decoded_batches
-from pgdecode.changes import Builder
+from pgdecode.building import Builder
 from pgdecode.convert import side_by_side
 from pgdecode.errors import DecodeError
 from pgdecode.files import FileFault, PayloadFile

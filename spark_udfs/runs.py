@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 import pgdecode
 from pgdecode._source import Source
-from pgdecode.catalog import RelationVersion
-from pgdecode.changes import CHANGES, Builder, ChangeBuilder, fitting_batches
+from pgdecode.building import Builder, fitting_batches
+from pgdecode.change_maps import CHANGES, ChangeBuilder
 from pgdecode.deliveries import Stretch, values_of
 from pgdecode.ledger import Delivery, Options
 from pgdecode.ordered import OrderFault
@@ -27,6 +27,7 @@ from pgdecode.readings import Reading
 from pgdecode.runs import RunDecoder, RunIndex, stretches
 from pgdecode.tables import Table, TableBuilder
 from pgdecode.transactions import Follower
+from pgdecode.versions import RelationVersion
 from pgdecode.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout
 from spark_udfs.executor import require_version
 from spark_udfs.schemas import taken, taken_schema

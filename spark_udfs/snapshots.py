@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 import pgdecode
-from pgdecode.catalog import RelationVersion
 from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from pgdecode.snapshots import Rows, last_named, snapshot_schema
 from pgdecode.tables import versions_of
+from pgdecode.versions import RelationVersion
 from spark_udfs.dataframes import Catalogs, decoded, indexed_rows
 from spark_udfs.executor import require_version
 from spark_udfs.index import Indexed

@@ -10,7 +10,8 @@ import pyarrow as pa
 from compare import rows_of
 from reference_changes import Change
 
-from pgdecode.changes import CHANGES, ChangeDecoder
+from pgdecode.change_maps import CHANGES
+from pgdecode.changes import ChangeDecoder
 
 
 def with_errors(batch: pa.RecordBatch) -> list[Change]:
@@ -65,3 +66,12 @@ def in_pieces(payloads: Sequence[bytes | None], bounds: Sequence[int], **options
     if options.get("include_uncommitted"):
         return in_order(changes + changes_of(decoder.undecided()))
     return changes
+
+
+def permissive(payloads: list[bytes], **options: Any) -> list[Change]:
+    return with_errors(ChangeDecoder(mode="PERMISSIVE", **options).decode(payloads))
+
+
+def seen(rows: list[Change]) -> list[tuple[int, Any]]:
+    """Position of each row, and its new values or the code of its error."""
+    return [(row["position"], row["error"].split()[0] if row["error"] else row["new"]) for row in rows]

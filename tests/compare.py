@@ -13,7 +13,8 @@ import reference
 from encoder import EPOCH, MICROSECOND
 
 import pgdecode
-from pgdecode.messages import Message, wire_fields
+from pgdecode.messages import Message
+from pgdecode.wire import wire_fields
 
 # The outcome of one payload: a row, or the code and offset of its fault.
 Verdict = dict[str, Any] | tuple[str, int]

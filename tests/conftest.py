@@ -12,6 +12,7 @@ from typing import Any
 import captures
 import hypothesis
 import pytest
+from shell import Shell
 
 hypothesis.settings.register_profile(
     "pgdecode",
@@ -79,3 +80,10 @@ def dropped_exceptions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def capture(request: pytest.FixtureRequest) -> captures.Capture:
     """Each capture in turn."""
     return captures.capture(request.param)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
+    """Run commands in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return Shell(capfd)

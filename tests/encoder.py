@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from pgdecode import messages
-from pgdecode.messages import Form, Message, StreamedMessage, WireField, wire_fields
+from pgdecode.messages import Message, StreamedMessage
+from pgdecode.wire import MAX_LSN, Form, WireField, wire_fields
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -114,7 +115,7 @@ _tuples = st.lists(_cells, max_size=8).map(
 
 _FORM_STRATEGIES: dict[Form, st.SearchStrategy[Any]] = {
     Form.INT32: st.integers(-(2**31), 2**31 - 1),
-    Form.LSN: st.integers(0, messages.MAX_LSN),
+    Form.LSN: st.integers(0, MAX_LSN),
     Form.TIMESTAMP: st.datetimes(timezones=st.just(UTC)),
     Form.TEXT: st.text(_text, max_size=80),
     Form.CONTENT: st.binary(max_size=40),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import captures
 
 import pgdecode
-from pgdecode.catalog import RelationVersion
+from pgdecode.versions import RelationVersion
 
 
 def broken(payloads: Iterable[bytes]) -> list[bytes | None]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 import pgdecode
-from pgdecode.messages import ENVELOPE, MESSAGES, Form, wire_fields
+from pgdecode.messages import ENVELOPE, MESSAGES
+from pgdecode.wire import Form, wire_fields
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -172,6 +172,16 @@ def cells(row: Row) -> tuple[tuple[bytes | None, ...], str]:
     return values, kinds
 
 
+def one_row(relation_id: int = 16385, xid: int = 700, columns: tuple[str, ...] = ("a",)) -> Slot:
+    """A transaction that inserts a row of 1s into a table."""
+    slot = Slot()
+    slot.begin(xid)
+    slot.relation(relation_id, columns)
+    slot.insert(relation_id, *"1" * len(columns))
+    slot.commit()
+    return slot
+
+
 class RandomSlot(Slot):
     """A slot of random transactions, interleaved as a server does: blocks of streams between whole transactions.
 

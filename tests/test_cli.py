@@ -18,13 +18,6 @@ from shell import BEGIN, COMMIT, MESSAGE, SHOP, STREAMS, Shell, started, written
 
 import pgdecode
 
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    return Shell(capfd)
-
-
 # --- mistakes: one line, exit code 2, nothing left behind ---------------------------------------------------------
 
 MISTAKES = {

@@ -25,12 +25,6 @@ from shell import BEGIN, COMMIT, MESSAGE, SHOP, STREAMS, Shell, repeated, starte
 import pgdecode
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    return Shell(capfd)
-
-
 def decoded(path: Path) -> pa.RecordBatch:
     """The envelope of a capture, in one piece."""
     return pgdecode.decode_messages(pq.read_table(path)["data"])

@@ -13,7 +13,7 @@ from slot import Slot
 import pgdecode
 from pgdecode import ChangeDecoder, Column, Insert, Limits, Relation
 from pgdecode._codecs.registry import decode_values
-from pgdecode.changes import _joined
+from pgdecode.building import one_batch
 from pgdecode.limits import FREE_EXPANSION, MAX_DIMENSIONS
 from pgdecode.pgtypes import as_text, named
 
@@ -219,7 +219,7 @@ def test_batches_past_what_offsets_reach_are_not_made_one() -> None:
     ends = pa.py_buffer((0).to_bytes(4, "little") + (2**30).to_bytes(4, "little"))
     half = pa.record_batch({"a": pa.Array.from_buffers(pa.string(), 1, [None, ends, data])})
     with pytest.raises(pgdecode.BatchTooLarge, match="a column of this batch would pass 2147483647 bytes or items"):
-        _joined([half, half], half.schema)
+        one_batch([half, half], half.schema)
 
 
 # -- depth -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from slot import RandomSlot, Slot
 import pgdecode
 from pgdecode import Limits
 from pgdecode._source import Source
-from pgdecode.changes import ChangeBuilder, ChangeDecoder
+from pgdecode.change_maps import ChangeBuilder
+from pgdecode.changes import ChangeDecoder
 from pgdecode.deliveries import Stretch
 from pgdecode.ledger import Delivery, Options
 from pgdecode.readings import Reading

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 import pgdecode
 from pgdecode import RelationCatalog
-from pgdecode.changes import CHANGES
+from pgdecode.change_maps import CHANGES
 from spark_udfs import changes, relation_catalog, table_changes
 from spark_udfs.schemas import spark_schema
 

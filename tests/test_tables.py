@@ -12,9 +12,9 @@ import pytest
 from slot import UNCHANGED, Slot
 
 import pgdecode
-from pgdecode.catalog import RelationVersion
 from pgdecode.changes import ChangeDecoder
 from pgdecode.tables import widened
+from pgdecode.versions import RelationVersion
 
 T = 16385
 NAME = f"public.t{T}"

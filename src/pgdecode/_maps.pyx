@@ -1,12 +1,11 @@
 """Changes of many relations as maps from column name to PostgreSQL's text form."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pgdecode._codec cimport Codec
-from pgdecode._codecs.registry cimport CodecTree
 from pgdecode._column cimport (
     Column,
     end_list,
@@ -33,10 +32,11 @@ from pgdecode._fault cimport (
     keep_fault,
     rarely,
 )
+from pgdecode._layouts cimport Layout, TextLayout
 from pgdecode._memory cimport reserve
 from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport Cell, TupleSink
-from pgdecode._source cimport PRESENT, Source, Span, payload_at
+from pgdecode._source cimport PRESENT, Source, Span
 from pgdecode._utf8 cimport is_plain
 from pgdecode._walk cimport walk_message
 
@@ -47,56 +47,6 @@ from pgdecode import limits as sizes
 
 MAP = pa.map_(pa.string(), pa.string())
 NAMES = pa.list_(pa.string())
-
-cdef struct Layout:
-    # A version of a relation, as this room needs it.
-    uint16_t n_columns
-    int64_t relation_id
-    const uint8_t *names     # all of them, one after the other
-    const size_t *name_ends
-    const uint8_t *is_key    # a byte a column
-    const Codec **codecs     # to text
-
-
-cdef class TextLayout:
-    """Names, keys and text codecs of the columns of one relation version."""
-
-    cdef Layout layout
-    cdef list trees          # the codecs point into them
-    cdef readonly tuple names
-    cdef bytes joined
-    cdef bytes keys
-
-    def __cinit__(self, int64_t relation_id, names, is_key, decodings):
-        cdef size_t n = len(names)
-        cdef size_t *ends
-        cdef const Codec **codecs
-        cdef size_t i, end = 0
-        encoded = [name.encode() for name in names]
-        self.names = tuple(names)
-        self.joined = b"".join(encoded)
-        self.keys = bytes(is_key)
-        self.trees = [CodecTree(decoding) for decoding in decodings]
-        if len(self.keys) != n or len(self.trees) != n or n > 65535:
-            raise ValueError("a relation has one name, flag and type for each of its columns")
-        self.layout.n_columns = <uint16_t>n
-        self.layout.relation_id = relation_id
-        self.layout.names = <const uint8_t *><const char *>self.joined
-        self.layout.is_key = <const uint8_t *><const char *>self.keys
-        ends = <size_t *>calloc(n + 1, sizeof(size_t))
-        self.layout.name_ends = ends
-        codecs = <const Codec **>calloc(n + 1, sizeof(void *))
-        self.layout.codecs = codecs
-        if ends == NULL or codecs == NULL:
-            raise MemoryError()
-        for i in range(n):
-            end += len(encoded[i])
-            ends[i] = end
-            codecs[i] = &(<CodecTree>self.trees[i]).codec
-
-    def __dealloc__(self):
-        free(<void *>self.layout.name_ends)
-        free(<void *>self.layout.codecs)
 
 
 cdef inline FaultCode put_plain(Column *values, const Cell *cell, const Span *payload) noexcept nogil:
@@ -122,7 +72,6 @@ cdef class Maps:
     cdef list layouts        # TextLayout by version; None where the batch has no row of it
     cdef const Layout **by_version
     cdef int32_t n_versions
-    cdef int64_t *first_rows  # of each segment of the source
     cdef Py_ssize_t segment  # that the newest row lay in
     cdef Column op, old_type, old, new, unchanged
     cdef Cell *old_cells
@@ -139,7 +88,6 @@ cdef class Maps:
 
     def __cinit__(self, Source source, list layouts, object limits, bint strict_flags, bint permissive):
         cdef Py_ssize_t i
-        cdef int64_t first = 0
         cdef size_t widest = 0
         self.source = source
         self.layouts = layouts
@@ -147,17 +95,12 @@ cdef class Maps:
         self.permissive = permissive
         self.value_label = len(PLAN.labels)
         self.by_version = <const Layout **>calloc(<size_t>len(layouts) + 1, sizeof(void *))
-        self.first_rows = <int64_t *>calloc(<size_t>source.n_segments + 1, sizeof(int64_t))
-        if self.by_version == NULL or self.first_rows == NULL:
+        if self.by_version == NULL:
             raise MemoryError()
         for i in range(len(layouts)):
             if layouts[i] is not None:
                 self.by_version[i] = &(<TextLayout?>layouts[i]).layout
                 widest = max(widest, self.by_version[i].n_columns)
-        for i in range(source.n_segments):
-            self.first_rows[i] = first
-            first += source.segments[i].n_rows
-        self.first_rows[source.n_segments] = first
         self.old_cells = <Cell *>calloc(widest + 1, sizeof(Cell))
         self.new_cells = <Cell *>calloc(widest + 1, sizeof(Cell))
         if self.old_cells == NULL or self.new_cells == NULL:
@@ -184,7 +127,6 @@ cdef class Maps:
         free_column(&self.new)
         free_column(&self.unchanged)
         free(self.by_version)
-        free(self.first_rows)
         free(self.old_cells)
         free(self.new_cells)
         free(self.faults.items)
@@ -242,22 +184,6 @@ cdef class Maps:
         error.column = names[fault.column]
         return error
 
-    cdef bint locate(self, int64_t row, Span *payload) noexcept nogil:
-        """Find a payload; nearly always it is in the segment of the one before."""
-        cdef Py_ssize_t low = 0, high, middle
-        if not self.first_rows[self.segment] <= row < self.first_rows[self.segment + 1]:
-            high = self.source.n_segments - 1
-            while low < high:
-                middle = (low + high) // 2
-                if row < self.first_rows[middle + 1]:
-                    high = middle
-                else:
-                    low = middle + 1
-            self.segment = low
-        return payload_at(
-            &self.source.segments[self.segment], row - self.first_rows[self.segment], payload
-        ) == PRESENT
-
     cdef FaultCode put_row(self, int64_t row, int32_t version, bint streamed, int64_t index) noexcept nogil:
         cdef Span payload
         cdef Fault fault
@@ -266,7 +192,7 @@ cdef class Maps:
         cdef uint8_t tag
         cdef int kind
         memset(&fault, 0, sizeof(fault))
-        if not self.locate(row, &payload):
+        if self.source.find(row, &self.segment, &payload) != PRESENT:
             return FAULT_BAD_ARRAY
         tag = payload.data[0] if payload.length else 0
         kind = self.walk.plan.by_tag[tag]

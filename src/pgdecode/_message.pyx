@@ -36,7 +36,7 @@ from dataclasses import fields
 from datetime import datetime, timezone
 from types import MemberDescriptorType
 
-from pgdecode import errors, messages
+from pgdecode import errors, messages, wire
 from pgdecode.limits import LIMITS
 
 cdef extern from "Python.h":
@@ -68,7 +68,7 @@ cdef class Maker:
     cdef object xid     # that of the prefix, or None
 
     def __cinit__(self, type cls):
-        names = [item.name for item in messages.wire_fields(cls) if item.wire.form is not messages.Form.COUNT]
+        names = [item.name for item in wire.wire_fields(cls) if item.wire.form is not wire.Form.COUNT]
         found = {item.name: getattr(cls, item.name) for item in fields(cls)}
         if set(names) != set(found) or not all(isinstance(slot, MemberDescriptorType) for slot in found.values()):
             raise ImportError(f"{cls.__name__} is not a dataclass with a slot per field of the wire")

@@ -5,49 +5,27 @@ rules of streams and of two-phase commit are in `pgdecode.transactions`.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memset
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
 
+from pgdecode._changes cimport Change, Outcome, Range, delivered_of, held_of
 from pgdecode._fault cimport FAULT_NO_MEMORY, OK, FaultCode, rarely
-from pgdecode._memory cimport Bytes, free_bytes, grow, hand_over
 from pgdecode._plan cimport PLAN
-
-cdef enum:
-    # Of a change's version, where it has none.
-    UNKNOWN_RELATION = -1
-    BAD_PAYLOAD = -2
-    IN_DOUBT = -3          # and below: its last Relation message was bad
+from pgdecode._versions cimport (
+    BAD_PAYLOAD,
+    IN_DOUBT,
+    UNKNOWN_RELATION,
+    Versions,
+    free_versions,
+    open_versions,
+    put_version,
+    version_of,
+)
 
 cdef enum State:
     OUTSIDE   # of any transaction: a row is for the caller to judge
     PLAIN     # in a transaction that Begin opened in this batch; its Commit is followed here
     LISTED    # in another one: rows are listed, and what ends it is for the caller
-
-cdef struct Change:
-    int64_t row          # of the payload
-    int64_t relation_id  # -1 where the payload is bad
-    int64_t xid          # the row's own, of a sub-transaction perhaps; 0 outside a stream
-    int32_t version      # of the relation, or one of the enum above
-    bint is_truncate
-
-cdef struct Range:
-    # Changes of one transaction that follow each other.
-    int64_t start
-    int64_t end
-    int32_t outcome
-    bint is_bad          # one bad payload; elsewhere bad payloads are passed over
-
-cdef struct Outcome:
-    int64_t row          # of the message that committed the transaction, -1 where there is none
-    int64_t xid          # 0 where not known
-    int64_t lsn
-    int64_t timestamp
-    int8_t committed     # 1, 0 aborted, -1 undecided
-
-cdef struct Slot:
-    int64_t relation_id  # -1 where the slot is free
-    int32_t version
 
 
 cdef FaultCode make_room(void **items, size_t n, size_t *capacity, size_t width) noexcept nogil:
@@ -85,9 +63,7 @@ cdef class Outline:
     cdef Outcome *outcomes
     cdef size_t n_changes, n_ranges, n_outcomes
     cdef size_t room_changes, room_ranges, room_outcomes
-    cdef Slot *slots
-    cdef uint64_t mask       # one less than there are slots
-    cdef size_t n_slots      # that are taken
+    cdef Versions versions   # of the relations, for the rows that come next
     cdef State state
     cdef bint drop_duplicates
     cdef readonly int64_t xid        # of the plain transaction, while the state is PLAIN
@@ -116,7 +92,8 @@ cdef class Outline:
         self.origin = by_tag[c"O"]
         self.begin = by_tag[c"B"]
         self.commit = by_tag[c"C"]
-        self.widen()
+        if open_versions(&self.versions) != OK:
+            raise MemoryError()
 
     cdef const int64_t *column(self, dict columns, str name) except? NULL:
         """Values of a column, NULL where no row of the batch fills it."""
@@ -133,46 +110,14 @@ cdef class Outline:
         free(self.changes)
         free(self.ranges)
         free(self.outcomes)
-        free(self.slots)
+        free_versions(&self.versions)
 
     def learn(self, dict versions):
         """Take over which version these relations have for the rows that come next; -1 is none."""
-        cdef size_t i
         for relation_id, version in versions.items():
-            if 2 * (self.n_slots + 1) > self.mask:
-                self.widen()
-            i = self.slot_of(relation_id)
-            if self.slots[i].relation_id == -1:
-                self.slots[i].relation_id = relation_id
-                self.n_slots += 1
             # As Python compares: less the last positions there are, IN_DOUBT is past int64.
-            self.slots[i].version = version if version > IN_DOUBT else IN_DOUBT
-
-    cdef int widen(self) except -1:
-        """Double the slots, or make the first; more than half of them are always free."""
-        cdef Slot *old = self.slots
-        cdef size_t n_old = self.mask + 1 if old != NULL else 0
-        cdef size_t n = 2 * n_old if n_old else 64
-        cdef size_t i
-        cdef Slot *wider = <Slot *>calloc(n, sizeof(Slot))
-        if wider == NULL:
-            raise MemoryError()
-        for i in range(n):
-            wider[i].relation_id = -1
-        self.slots = wider
-        self.mask = n - 1
-        for i in range(n_old):
-            if old[i].relation_id != -1:
-                self.slots[self.slot_of(old[i].relation_id)] = old[i]
-        free(old)
-        return 0
-
-    cdef inline size_t slot_of(self, int64_t relation_id) noexcept nogil:
-        """The relation's slot, or the free one where it would be; some slot is always free."""
-        cdef uint64_t i = (<uint64_t>relation_id * <uint64_t>0x9E3779B97F4A7C15 >> 32) & self.mask
-        while self.slots[i].relation_id != relation_id and self.slots[i].relation_id != -1:
-            i = (i + 1) & self.mask
-        return i
+            if put_version(&self.versions, relation_id, version if version > IN_DOUBT else IN_DOUBT) != OK:
+                raise MemoryError()
 
     def enter(self):
         """A transaction is open that is not for this class to end."""
@@ -230,14 +175,13 @@ cdef class Outline:
     cdef inline FaultCode list_change(self, int64_t row) noexcept nogil:
         cdef Change *change
         cdef int64_t relation_id = value_at(self.relation_ids, row)
-        cdef const Slot *slot = &self.slots[self.slot_of(relation_id)]
         if make_room(<void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change)) != OK:
             return FAULT_NO_MEMORY
         change = &self.changes[self.n_changes]
         change.row = row
         change.relation_id = relation_id
         change.xid = value_at(self.xids, row)
-        change.version = slot.version if slot.relation_id == relation_id else UNKNOWN_RELATION
+        change.version = version_of(&self.versions, relation_id)
         change.is_truncate = False
         self.n_changes += 1
         return OK
@@ -291,9 +235,7 @@ cdef class Outline:
         change.relation_id = relation_id
         change.xid = xid
         change.is_truncate = is_truncate
-        change.version = self.slots[self.slot_of(relation_id)].version
-        if self.slots[self.slot_of(relation_id)].relation_id != relation_id:
-            change.version = UNKNOWN_RELATION
+        change.version = version_of(&self.versions, relation_id)
         self.n_changes += 1
 
     def list_bad(self, int64_t row):
@@ -361,37 +303,7 @@ cdef class Outline:
 
     def rows_of(self, list ranges):
         """(rows, relation OIDs, xids, versions, whether it is a Truncate's) of changes to be held, as buffers."""
-        cdef Bytes[5] out
-        cdef size_t n = 0
-        cdef size_t k = 0
-        cdef int64_t start, end, i
-        cdef int j
-        cdef size_t[5] widths = [8, 8, 8, 4, 1]
-        memset(out, 0, sizeof(out))
-        for start, end in ranges:
-            if start < 0 or end > <int64_t>self.n_changes:
-                raise IndexError("there are no such changes")
-            n += <size_t>(end - start)
-        try:
-            for j in range(5):
-                if grow(&out[j], n * widths[j]) != OK:
-                    raise MemoryError("no memory for the changes of the batch")
-            for start, end in ranges:
-                for i in range(start, end):
-                    if self.changes[i].version == BAD_PAYLOAD:
-                        continue
-                    (<int64_t *>out[0].data)[k] = self.changes[i].row
-                    (<int64_t *>out[1].data)[k] = self.changes[i].relation_id
-                    (<int64_t *>out[2].data)[k] = self.changes[i].xid
-                    (<int32_t *>out[3].data)[k] = self.changes[i].version
-                    out[4].data[k] = self.changes[i].is_truncate
-                    k += 1
-            for j in range(5):
-                out[j].size = k * widths[j]
-            return tuple([hand_over(&out[j]) for j in range(5)])
-        finally:
-            for j in range(5):
-                free_bytes(&out[j])
+        return held_of(self.changes, self.n_changes, ranges)
 
     def row_of(self, int64_t change):
         """Row of a change's payload."""
@@ -413,55 +325,5 @@ cdef class Outline:
         return None
 
     def delivered(self):
-        """What is delivered, in order, as buffers by name.
-
-        rows, relation_ids, xids, subxids, versions, outcomes, streamed and truncates have an item a change (xids and
-        subxids 0 for none, streamed and truncates 1 or 0);
-        outcome_rows, lsns, timestamps and committed an item an outcome (-1 for none).
-        """
-        cdef Bytes[12] out
-        cdef Change *change
-        cdef Range *range_
-        cdef int64_t i, xid
-        cdef size_t r, k = 0, n = 0
-        cdef int j
-        cdef size_t[12] widths = [8, 8, 8, 8, 4, 4, 1, 1, 8, 8, 8, 1]
-        memset(out, 0, sizeof(out))
-        for r in range(self.n_ranges):
-            n += <size_t>(self.ranges[r].end - self.ranges[r].start)
-        try:
-            for j in range(12):
-                if grow(&out[j], (n if j < 8 else self.n_outcomes) * widths[j]) != OK:
-                    raise MemoryError("no memory for the changes of the batch")
-            with nogil:
-                for r in range(self.n_ranges):
-                    range_ = &self.ranges[r]
-                    xid = self.outcomes[range_.outcome].xid
-                    for i in range(range_.start, range_.end):
-                        change = &self.changes[i]
-                        if change.version == BAD_PAYLOAD and not range_.is_bad:
-                            continue
-                        (<int64_t *>out[0].data)[k] = change.row
-                        (<int64_t *>out[1].data)[k] = change.relation_id
-                        (<int64_t *>out[2].data)[k] = xid
-                        (<int64_t *>out[3].data)[k] = change.xid if change.xid != xid else 0
-                        (<int32_t *>out[4].data)[k] = change.version
-                        (<int32_t *>out[5].data)[k] = range_.outcome
-                        out[6].data[k] = change.xid != 0
-                        out[7].data[k] = change.is_truncate
-                        k += 1
-                for r in range(self.n_outcomes):
-                    (<int64_t *>out[8].data)[r] = self.outcomes[r].row
-                    (<int64_t *>out[9].data)[r] = self.outcomes[r].lsn
-                    (<int64_t *>out[10].data)[r] = self.outcomes[r].timestamp
-                    (<int8_t *>out[11].data)[r] = self.outcomes[r].committed
-            for j in range(12):
-                out[j].size = (k if j < 8 else self.n_outcomes) * widths[j]
-            names = (
-                "rows", "relation_ids", "xids", "subxids", "versions", "outcomes", "streamed", "truncates",
-                "outcome_rows", "lsns", "timestamps", "committed",
-            )
-            return {name: hand_over(&out[j]) for j, name in enumerate(names)}
-        finally:
-            for j in range(12):
-                free_bytes(&out[j])
+        """What is delivered, in order, as buffers by name: see `delivered_of`."""
+        return delivered_of(self.changes, self.ranges, self.n_ranges, self.outcomes, self.n_outcomes)

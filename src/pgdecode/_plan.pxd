@@ -4,7 +4,7 @@ from libc.stdint cimport int8_t, int16_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._sink cimport Word
 
-# The values of pgdecode.messages.Form; `_plan` checks that they agree when it is imported.
+# The values of pgdecode.wire.Form; `_plan` checks that they agree when it is imported.
 cdef enum Form:
     XID_PREFIX = 1
     UINT32

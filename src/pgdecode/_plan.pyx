@@ -5,16 +5,17 @@ from libc.string cimport memcpy, memset
 from pgdecode._sink cimport WORD_BYTES
 
 from pgdecode import messages as table
+from pgdecode import wire
 
 WIDTHS = {
-    table.Form.XID_PREFIX: 4,
-    table.Form.UINT32: 4,
-    table.Form.INT32: 4,
-    table.Form.FLAGS: 1,
-    table.Form.LETTER: 1,
-    table.Form.LSN: 8,
-    table.Form.TIMESTAMP: 8,
-    table.Form.COUNT: 4,
+    wire.Form.XID_PREFIX: 4,
+    wire.Form.UINT32: 4,
+    wire.Form.INT32: 4,
+    wire.Form.FLAGS: 1,
+    wire.Form.LETTER: 1,
+    wire.Form.LSN: 8,
+    wire.Form.TIMESTAMP: 8,
+    wire.Form.COUNT: 4,
 }
 
 
@@ -35,10 +36,10 @@ cdef class Plan:
             labels.append(message.kind)
             plan.relation_at = -1
             at = 0
-            for item in table.wire_fields(message):
+            for item in wire.wire_fields(message):
                 op = compiled(item, len(labels))
                 labels.extend(labels_of(message.kind, item))
-                if item.wire.form == table.Form.XID_PREFIX:
+                if item.wire.form == wire.Form.XID_PREFIX:
                     plan.streamed = True
                     plan.prefix = op
                     continue
@@ -106,13 +107,13 @@ cdef bytes mask_of(const MessagePlan *plan):
 
 def class_of(message):
     """How the stream state judges a message."""
-    forms = {item.wire.form for item in table.wire_fields(message)}
-    if forms & {table.Form.OLD_TYPE, table.Form.NEW_TUPLE}:
+    forms = {item.wire.form for item in wire.wire_fields(message)}
+    if forms & {wire.Form.OLD_TYPE, wire.Form.NEW_TUPLE}:
         return TAG_MARKED
     if message in (table.StreamStart, table.StreamStop):
         return TAG_STREAM
     # An Origin carries no xid, but it stands inside a block too.
-    is_delimiter = table.Form.XID_PREFIX not in forms and message is not table.Origin
+    is_delimiter = wire.Form.XID_PREFIX not in forms and message is not table.Origin
     return TAG_DELIMITER if is_delimiter else TAG_OTHER
 
 
@@ -120,18 +121,18 @@ cdef Op compiled(object item, int label) except *:
     """One field of the table as an Op."""
     cdef Op op
     columns = [column.name for column in table.ENVELOPE]
-    wire = item.wire
-    op.form = wire.form
-    op.width = WIDTHS.get(wire.form, 0)
-    op.optional = wire.optional
-    op.may_be_empty = wire.may_be_empty
-    op.column = columns.index(wire.column) if wire.column else NO_COLUMN
-    op.is_bool = wire.column is not None and table.ENVELOPE[op.column].type == "bool"
+    layout = item.wire
+    op.form = layout.form
+    op.width = WIDTHS.get(layout.form, 0)
+    op.optional = layout.optional
+    op.may_be_empty = layout.may_be_empty
+    op.column = columns.index(layout.column) if layout.column else NO_COLUMN
+    op.is_bool = layout.column is not None and table.ENVELOPE[op.column].type == "bool"
     op.label = label
-    op.minimum = wire.minimum
-    op.maximum = wire.maximum
+    op.minimum = layout.minimum
+    op.maximum = layout.maximum
     op.letters = 0
-    for letter in wire.letters:
+    for letter in layout.letters:
         op.letters |= <uint64_t>1 << (ord(letter) - 64)
     return op
 
@@ -139,10 +140,10 @@ cdef Op compiled(object item, int label) except *:
 def labels_of(kind, item):
     """Names of a field and of its parts for error texts."""
     name = f"{kind} {item.name}"
-    if item.wire.form == table.Form.COLUMNS:
-        parts = table.wire_fields(table.Column)
+    if item.wire.form == wire.Form.COLUMNS:
+        parts = wire.wire_fields(table.Column)
         return [name, *(f"{kind} column {{column}} {part.name}" for part in parts)]
-    if item.wire.form in (table.Form.OLD_TUPLE, table.Form.NEW_TUPLE):
+    if item.wire.form in (wire.Form.OLD_TUPLE, wire.Form.NEW_TUPLE):
         return [f"{name} tuple", f"{name} column {{column}}"]
     return [name]
 
@@ -151,13 +152,13 @@ def check_agreement():
     """The scanner's cases are written for these forms and this layout of a Relation's column."""
     forms = [XID_PREFIX, UINT32, INT32, FLAGS, LETTER, LSN, TIMESTAMP, NAME, TEXT, CONTENT, COUNT,
              RELATION_IDS, COLUMNS, OLD_TYPE, OLD_TUPLE, NEW_TUPLE, FORMATS]
-    column = [item.wire.form for item in table.wire_fields(table.Column)]
+    column = [item.wire.form for item in wire.wire_fields(table.Column)]
     if (
-        forms != [int(form) for form in table.Form]
+        forms != [int(form) for form in wire.Form]
         or len(table.MESSAGES) != N_MESSAGES
         or len(table.ENVELOPE) != N_ENVELOPE
-        or max(len(table.wire_fields(message)) for message in table.MESSAGES) > MAX_OPS
-        or column != [table.Form.FLAGS, table.Form.NAME, table.Form.UINT32, table.Form.INT32]
+        or max(len(wire.wire_fields(message)) for message in table.MESSAGES) > MAX_OPS
+        or column != [wire.Form.FLAGS, wire.Form.NAME, wire.Form.UINT32, wire.Form.INT32]
     ):
         raise ImportError("pgdecode was built from another message table: build it again")
 

@@ -16,6 +16,7 @@ cdef struct Span:
 cdef struct Segment:
     Layout layout
     int64_t n_rows
+    int64_t n_before         # rows of the source in front of it
     int64_t first            # the array's offset, in rows
     const uint8_t *validity  # NULL where no row is null
     const uint8_t *index     # offsets or views
@@ -86,3 +87,4 @@ cdef class Source:
     cdef int add_array(self, Segment *segment, object array) except -1
     cdef int add_bytes(self, Segment *segment, list payloads) except -1
     cdef size_t n_bytes(self) noexcept nogil
+    cdef Presence find(self, int64_t row, Py_ssize_t *near, Span *out) noexcept nogil

@@ -28,6 +28,7 @@ cdef class Source:
                 self.add_bytes(&self.segments[i], parts[i])
             else:
                 self.add_array(&self.segments[i], parts[i])
+            self.segments[i].n_before = self.n_rows
             self.n_rows += self.segments[i].n_rows
 
     def __dealloc__(self):
@@ -120,6 +121,22 @@ cdef class Source:
                 if payload_at(segment, row, &span) == PRESENT:
                     total += span.length
         return total
+
+    cdef Presence find(self, int64_t row, Py_ssize_t *near, Span *out) noexcept nogil:
+        """Locate the payload of a row of the source; `near` is the segment to look in first, then the right one."""
+        cdef const Segment *segment = &self.segments[near[0]]
+        cdef Py_ssize_t low = 0, high, middle
+        if not segment.n_before <= row < segment.n_before + segment.n_rows:
+            high = self.n_segments - 1
+            while low < high:
+                middle = (low + high) // 2
+                if row < self.segments[middle + 1].n_before:
+                    high = middle
+                else:
+                    low = middle + 1
+            near[0] = low
+            segment = &self.segments[low]
+        return payload_at(segment, row - segment.n_before, out)
 
 
 cdef size_t offsets_extent(const Segment *segment) noexcept nogil:

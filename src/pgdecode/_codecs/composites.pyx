@@ -1,13 +1,24 @@
-"""Composites, whose fields the caller has described: the stream gives their names alone."""
+"""Composites: those whose fields the caller has described, since the stream gives their names alone, and records."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint32_t
 
 from pgdecode._codec cimport Codec, is_of_type
-from pgdecode._codecs.containers cimport Token, sized_item, unquote
+from pgdecode._codecs._quoting cimport OF_FIELD, add_byte, add_value, finish, quote
+from pgdecode._codecs._rendering cimport MAX_RENDERED
+from pgdecode._codecs.containers cimport Token, sized_item, take_item, unquote
+from pgdecode._codecs.texts cimport text_from_text
 from pgdecode._column cimport Column, mark, put_null
-from pgdecode._cursor cimport Cursor, be32, take
-from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode
+from pgdecode._cursor cimport Cursor, be32, bytes_left, take
+from pgdecode._fault cimport (
+    FAULT_BAD_VALUE,
+    FAULT_LIMIT_VALUE,
+    FAULT_UNKNOWN_TYPE,
+    FAULT_WRONG_SIZE,
+    OK,
+    FaultCode,
+    rarely,
+)
 
 
 cdef FaultCode field_from_text(Cursor *cursor, Column *out, Column *child, const Codec *field) noexcept nogil:
@@ -82,9 +93,104 @@ cdef FaultCode composite_from_binary(
     return mark(out, 1) if cursor.at == cursor.end else FAULT_BAD_VALUE
 
 
+# -- as PostgreSQL's own text ----------------------------------------------------------------------------------------
+
+cdef const Codec *codec_of(const Codec *codec, uint32_t oid) noexcept nogil:
+    """The text form of a type among a record's, which ascend by OID; NULL where it is not there."""
+    cdef size_t low = 0
+    cdef size_t high = codec.n_fields
+    cdef size_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if codec.fields[middle].oid < oid:
+            low = middle + 1
+        else:
+            high = middle
+    return &codec.fields[low] if low < codec.n_fields and codec.fields[low].oid == oid else NULL
+
+
+cdef FaultCode add_field(Cursor *cursor, Column *out, const Codec *codec, size_t i, bint by_oid) noexcept nogil:
+    """Add one field of a composite: its type's OID, an Int32 length, -1 for null, and its bytes."""
+    cdef const uint8_t *p = take(cursor, 4)
+    cdef const uint8_t *value = NULL
+    cdef const Codec *field
+    cdef uint32_t length = 0
+    cdef size_t start = out.data.size
+    cdef FaultCode code = take_item(cursor, &value, &length) if p != NULL else FAULT_BAD_VALUE
+    if code != OK:
+        return code
+    field = codec_of(codec, be32(p)) if by_oid else &codec.fields[i]
+    if not by_oid and not is_of_type(field, be32(p)):
+        return FAULT_BAD_VALUE
+    if value == NULL:
+        return OK
+    if field == NULL:
+        return FAULT_UNKNOWN_TYPE
+    code = add_value(value, length, out, field)
+    return quote(out, start, OF_FIELD, 0) if code == OK else code
+
+
+cdef FaultCode put_composite(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec, bint by_oid
+) noexcept nogil:
+    """Append `(1,"a b",)` of an Int32 number of fields and the fields."""
+    cdef Cursor cursor
+    cdef const uint8_t *p
+    cdef size_t begin = out.data.size
+    cdef uint32_t n, i
+    cdef FaultCode code
+    cursor.at = value
+    cursor.end = value + length
+    p = take(&cursor, 4)
+    if p == NULL:
+        return FAULT_WRONG_SIZE
+    n = be32(p)
+    # Each field takes 8 bytes at least.
+    if n > bytes_left(cursor) // 8 or not by_oid and n != codec.n_fields:
+        return FAULT_BAD_VALUE
+    code = add_byte(out, c"(")
+    for i in range(n):
+        if code == OK and i:
+            code = add_byte(out, c",")
+        if code == OK:
+            code = add_field(&cursor, out, codec, i, by_oid)
+        if code != OK:
+            return code
+        if rarely(out.data.size - begin > MAX_RENDERED):
+            return FAULT_LIMIT_VALUE
+    if code == OK:
+        code = add_byte(out, c")")
+    return finish(cursor, out) if code == OK else code
+
+
+cdef FaultCode record_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append a composite whose fields nobody has described, by the OIDs of their types.
+
+    Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE; UNKNOWN_TYPE for a field, unless null, of a type that no OID names;
+    those of the fields. Source: record_out and record_send, utils/adt/rowtypes.c.
+    """
+    return put_composite(value, length, out, codec, True)
+
+
+cdef FaultCode composite_text_from_binary(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append a composite whose fields are described.
+
+    Faults: WRONG_SIZE, LIMIT_VALUE; BAD_VALUE for another number of fields, or a field of another type; those of the
+    fields. Source: as record's.
+    """
+    return put_composite(value, length, out, codec, False)
+
+
 cdef bint composites_codec(str name, Codec *codec):
     """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name != "composite":
+    if name == "composite":
+        codec.from_text, codec.from_binary = composite_from_text, composite_from_binary
+    elif name == "composite_text":
+        codec.from_text, codec.from_binary = text_from_text, composite_text_from_binary
+    elif name == "record":
+        codec.from_text, codec.from_binary = text_from_text, record_from_binary
+    else:
         return False
-    codec.from_text, codec.from_binary = composite_from_text, composite_from_binary
     return True

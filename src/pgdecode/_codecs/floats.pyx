@@ -8,10 +8,11 @@ with the number halfway between, exactly. No step asks the processor's rounding 
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcpy
 
 from pgdecode._block cimport fixed_block
 from pgdecode._codec cimport Cells, Codec
+from pgdecode._codecs._exact cimport order_of
 from pgdecode._codecs.digits cimport digits_before
 from pgdecode._codecs.literal cimport KIND_FINITE, KIND_NAN, Literal, scan_literal, skip_zeros
 from pgdecode._codecs.wide cimport TENS, WORD_DIGITS, leading_zeros, product
@@ -23,10 +24,6 @@ cdef enum:
     FIRST_POWER = -342   # 10**19 times a smaller power of ten is below half the smallest float8
     LAST_POWER = 308     # a larger power of ten is no float8
     N_POWERS = 651
-    # A float8 and the halfway to the next have at most 767 digits: digits past these 800 only say "a bit more".
-    EXACT_DIGITS = 800
-    # 801 digits are 2661 bits, and what they are compared with is nearly the same number: 84 limbs.
-    N_LIMBS = 96
 
 # Powers of five in 128 bits, the highest of them set, high word first: rounded down, but up where negative.
 # Filled once, below, and constant from then on.
@@ -40,10 +37,6 @@ cdef struct Format:
     int64_t last
     int64_t first_tie   # powers of ten outside of these leave no word halfway between two floats
     int64_t last_tie
-
-cdef struct Big:
-    uint32_t limbs[N_LIMBS]  # the lowest first
-    size_t n
 
 
 cdef int fill_powers() except -1:
@@ -123,77 +116,9 @@ cdef inline uint64_t nearest(uint64_t word, int64_t power, bint single) noexcept
     return mantissa if mantissa < infinity(single) else infinity(single)
 
 
-cdef void big_append(Big *big, uint32_t factor, uint32_t addend) noexcept nogil:
-    """Multiply by a word and add another."""
-    cdef uint64_t carry = addend
-    cdef size_t i
-    for i in range(big.n):
-        carry += <uint64_t>big.limbs[i] * factor
-        big.limbs[i] = <uint32_t>carry
-        carry >>= 32
-    if carry and big.n < N_LIMBS:
-        big.limbs[big.n] = <uint32_t>carry
-        big.n += 1
-
-
-cdef void big_fives(Big *big, int64_t n) noexcept nogil:
-    """Multiply by 5**n."""
-    while n >= 13:
-        big_append(big, 1220703125, 0)  # 5**13
-        n -= 13
-    while n > 0:
-        big_append(big, 5, 0)
-        n -= 1
-
-
-cdef void big_twos(Big *big, int64_t n) noexcept nogil:
-    """Multiply by 2**n."""
-    cdef size_t limbs = <size_t>(n >> 5)
-    big_append(big, <uint32_t>1 << (n & 31), 0)
-    if limbs and big.n + limbs <= N_LIMBS:
-        memmove(&big.limbs[limbs], big.limbs, big.n * sizeof(uint32_t))
-        memset(big.limbs, 0, limbs * sizeof(uint32_t))
-        big.n += limbs
-
-
-cdef int big_order(const Big *a, const Big *b) noexcept nogil:
-    """-1, 0 or 1 as a is less than, equal to or greater than b."""
-    cdef size_t i
-    if a.n != b.n:
-        return -1 if a.n < b.n else 1
-    for i in range(a.n, 0, -1):
-        if a.limbs[i - 1] != b.limbs[i - 1]:
-            return -1 if a.limbs[i - 1] < b.limbs[i - 1] else 1
-    return 0
-
-
-cdef int64_t take_digits(const Literal *literal, Big *big) noexcept nogil:
-    """Make an integer of the first `EXACT_DIGITS` digits, and a last 1 if others follow; the power of ten it is of."""
-    cdef size_t n = literal.n_whole + literal.n_fraction
-    cdef size_t kept = n if n < <size_t>EXACT_DIGITS else <size_t>EXACT_DIGITS
-    cdef size_t i
-    cdef uint8_t digit
-    big.n = 0
-    for i in range(n):
-        digit = literal.whole[i] if i < literal.n_whole else literal.fraction[i - literal.n_whole]
-        if i < kept:
-            big_append(big, 10, digit - 0x30)
-        elif digit != c"0":
-            big_append(big, 10, 1)
-            kept += 1
-            break
-    return literal.exponent - <int64_t>literal.n_fraction + <int64_t>n - <int64_t>kept
-
-
 cdef uint64_t exactly(const Literal *literal, uint64_t lower, bint single) noexcept nogil:
-    """Bits of the float nearest to a literal that lies between a float and the next.
-
-    Both the literal and the number halfway are integers times powers of ten and of two. What of the powers is not
-    common to both is multiplied in on the side that keeps integers, and the integers are compared.
-    """
+    """Bits of the float nearest to a literal that lies between a float and the next, of two the even one."""
     cdef Format format = format_of(single)
-    cdef Big number, halfway
-    cdef int64_t power = take_digits(literal, &number)
     cdef int64_t exponent = <int64_t>(lower >> format.bits)
     cdef uint64_t mantissa = lower & ((<uint64_t>1 << format.bits) - 1)
     cdef int order
@@ -201,21 +126,8 @@ cdef uint64_t exactly(const Literal *literal, uint64_t lower, bint single) noexc
         mantissa |= <uint64_t>1 << format.bits
     else:
         exponent = 1
-    mantissa = 2 * mantissa + 1
-    # Halfway is mantissa * 2**exponent from here on.
-    exponent -= format.bias + format.bits + 1
-    halfway.n = 0
-    big_append(&halfway, 0, <uint32_t>(mantissa >> 32))
-    big_twos(&halfway, 32)
-    big_append(&halfway, 1, <uint32_t>mantissa)
-    big_fives(&number, power)
-    big_fives(&halfway, -power)
-    big_twos(&number, power - exponent if power > exponent else 0)
-    big_twos(&halfway, exponent - power if power < exponent else 0)
-    order = big_order(&number, &halfway)
-    if order > 0 or (order == 0 and lower & 1):
-        return lower + 1
-    return lower
+    order = order_of(literal, 2 * mantissa + 1, exponent - format.bias - format.bits - 1)
+    return lower + 1 if order > 0 or (order == 0 and lower & 1) else lower
 
 
 cdef uint64_t nearest_of_many(Literal *literal, bint single) noexcept nogil:

@@ -4,9 +4,9 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
 from pgdecode._codec cimport Codec
+from pgdecode._codecs._numeric cimport DEC_DIGITS, Groups, take_groups
 from pgdecode._codecs.floats cimport float8_of_literal
 from pgdecode._codecs.literal cimport Literal, scan_literal
-from pgdecode._codecs.numeric cimport DEC_DIGITS, Groups, groups_of
 from pgdecode._column cimport Column, put_fixed
 from pgdecode._cursor cimport be16
 from pgdecode._fault cimport (
@@ -19,7 +19,7 @@ from pgdecode._fault cimport (
 )
 
 cdef enum:
-    # 804 digits: as floats.EXACT_DIGITS has it, what follows 800 digits only says "a bit more".
+    # 804 digits: as _exact.EXACT_DIGITS has it, what follows 800 digits only says "a bit more".
     MAX_GROUPS = 201
 
 
@@ -63,7 +63,7 @@ cdef FaultCode numeric_float8_from_binary(
     cdef uint16_t group
     cdef size_t i
     cdef size_t n
-    cdef FaultCode code = groups_of(value, length, &groups)
+    cdef FaultCode code = take_groups(value, length, &groups)
     if code != OK:
         return code
     n = groups.n if groups.n < <size_t>MAX_GROUPS else <size_t>MAX_GROUPS

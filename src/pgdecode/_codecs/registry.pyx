@@ -8,15 +8,15 @@ from libc.string cimport memset
 from pgdecode._block cimport put_cells
 from pgdecode._charset cimport free_charset, open_charset
 from pgdecode._codec cimport Cells, Codec
+from pgdecode._codecs.arrays cimport arrays_codec
 from pgdecode._codecs.bits cimport bits_codec
 from pgdecode._codecs.clamped cimport clamped_codec
 from pgdecode._codecs.composites cimport composites_codec
-from pgdecode._codecs.container_forms cimport container_forms_codec
-from pgdecode._codecs.containers cimport containers_codec
 from pgdecode._codecs.datestyles cimport datestyles_codec, style_of
 from pgdecode._codecs.datetimes cimport datetimes_codec
 from pgdecode._codecs.forms cimport forms_codec
 from pgdecode._codecs.geometric cimport geometric_codec
+from pgdecode._codecs.hstore cimport hstore_codec
 from pgdecode._codecs.intervals cimport intervals_codec
 from pgdecode._codecs.moment_forms cimport moment_forms_codec
 from pgdecode._codecs.money cimport money_codec
@@ -24,9 +24,12 @@ from pgdecode._codecs.network cimport network_codec
 from pgdecode._codecs.numbers cimport numbers_codec
 from pgdecode._codecs.numeric cimport numeric_codec
 from pgdecode._codecs.numeric_floats cimport numeric_floats_codec
+from pgdecode._codecs.numeric_forms cimport numeric_forms_codec
+from pgdecode._codecs.ranges cimport ranges_codec
 from pgdecode._codecs.recoded cimport recoded_codec
 from pgdecode._codecs.search cimport search_codec
 from pgdecode._codecs.texts cimport texts_codec
+from pgdecode._codecs.vectors cimport vectors_codec
 from pgdecode._column cimport Column, expect, finish_column, free_column, open_column, put_null
 from pgdecode._fault cimport FAULT_BAD_ARRAY, FAULT_TOO_HIGH, FAULT_UNREPRESENTABLE, OK, Fault, FaultCode, error_of
 from pgdecode._sink cimport CELL_LEAD, Cell
@@ -59,16 +62,19 @@ cdef class CodecTree:
             numbers_codec(name, &self.codec)
             or texts_codec(name, &self.codec)
             or numeric_codec(name, &self.codec)
+            or numeric_forms_codec(name, &self.codec)
             or datetimes_codec(name, &self.codec)
             or bits_codec(name, &self.codec)
-            or containers_codec(name, &self.codec)
+            or arrays_codec(name, &self.codec)
+            or ranges_codec(name, &self.codec)
+            or hstore_codec(name, &self.codec)
+            or vectors_codec(name, &self.codec)
             or geometric_codec(name, &self.codec)
             or intervals_codec(name, &self.codec)
             or network_codec(name, &self.codec)
             or search_codec(name, &self.codec)
             or forms_codec(name, &self.codec)
             or moment_forms_codec(name, &self.codec)
-            or container_forms_codec(name, &self.codec)
             or clamped_codec(name, &self.codec)
             or money_codec(name, &self.codec)
             or composites_codec(name, &self.codec)

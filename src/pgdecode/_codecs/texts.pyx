@@ -9,7 +9,15 @@ from pgdecode._codec cimport Cells, Codec
 from pgdecode._codecs._rendering cimport MAX_DIGITS, make_room, write_decimal
 from pgdecode._column cimport Column, end_bytes, put_bytes
 from pgdecode._cursor cimport be32, be64, put_be64
-from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_ENCODING, FAULT_WRONG_SIZE, OK, FaultCode, rarely
+from pgdecode._fault cimport (
+    FAULT_BAD_VALUE,
+    FAULT_ENCODING,
+    FAULT_UNKNOWN_TYPE,
+    FAULT_WRONG_SIZE,
+    OK,
+    FaultCode,
+    rarely,
+)
 from pgdecode._utf8 cimport is_plain, utf8_prefix
 
 
@@ -30,6 +38,9 @@ cdef bint texts_codec(str name, Codec *codec):
         codec.from_text = bytea_from_text
         codec.from_binary = bytea_from_binary
         codec.block = bytea_block
+    elif name == "opaque":
+        codec.from_text = text_from_text
+        codec.from_binary = opaque_from_binary
     elif name == "reg":
         codec.from_text = text_from_text
         codec.from_binary = reg_from_binary
@@ -56,6 +67,11 @@ cdef FaultCode text_from_text(const uint8_t *value, size_t length, Column *out, 
 cdef FaultCode text_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """Append one text, whose two forms are the same. Faults and source: as text_from_text; textsend."""
     return text_from_text(value, length, out, codec)
+
+
+cdef FaultCode opaque_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Of a type known only by its OID, whose text is kept as it is: bytes without a type have no meaning."""
+    return FAULT_UNKNOWN_TYPE
 
 
 cdef FaultCode versioned_from_binary(

@@ -1,0 +1,150 @@
+"""The payloads of a batch, and the fields of them that transactions are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from pgdecode._outline import Outline
+from pgdecode._scan import Scan
+from pgdecode._source import Source
+from pgdecode.errors import DecodeError
+from pgdecode.ledger import Ledger, Options
+from pgdecode.messages import MESSAGES
+from pgdecode.schemas import envelope_schema
+
+_FIELDS = ("kind", "xid", "subxid", "lsn", "timestamp", "gid", "relation_id", "first_segment", "error")
+_TYPES = {name: item.type for name, item in zip(_FIELDS, envelope_schema(_FIELDS), strict=True)}
+NO_KIND = 0xFF
+_KIND_BY_TAG = {item.tag.encode(): item.kind for item in MESSAGES}
+
+
+class ScannedBatch:
+    """A batch as the rules of transactions see it, a row a payload; what is wrong with one is told of its row.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        As it stood before the batch.
+    payloads, positions : pa.Array
+    first_row : int
+        Number of the batch's first payload, for errors.
+    """
+
+    def __init__(
+        self, ledger: Ledger, payloads: pa.Array, positions: pa.Array, options: Options, first_row: int = 0
+    ) -> None:
+        self.ledger = ledger
+        ledger.catalog.limits = options.limits
+        self.payloads = payloads
+        self.positions = positions
+        self.options = options
+        self.first_row = first_row
+        self.parts = [payloads]
+        self.all_positions = [positions]
+        self.n_rows = len(payloads)
+        self.end = len(payloads)  # rows in all parts
+        self.gids: dict[int, str] = {}
+        self.told: dict[int, str] = {}
+        self.judged: bytes | None = None  # verdicts of the scan, whose lowest bit is "in a stream"; None: none is
+        self.since = 0  # the first change since a transaction was entered
+        self.of_stream: list[int] = []  # relations for which the outline knows the versions of a stream
+
+    def _read(self) -> None:
+        """Read the fields, and make the outline, which has no changes yet."""
+        found = self._scan()
+        self.columns = {name: self._column(name, found.get(name)) for name in _FIELDS if name != "kind"}
+        numbers = {name: parts[1] for name, parts in found.items() if _TYPES[name] in (pa.int64(), _TYPES["timestamp"])}
+        self.kinds = memoryview(found["kind"][1]).cast("B")
+        self.outline = Outline(self.kinds, numbers, self.n_rows, self.ledger.last_lsn, self.options.drop_duplicates)
+
+    def _scan(self) -> dict[str, tuple[Any, ...]]:
+        """Check all payloads, and read the fields that transactions are made of."""
+        carry = None
+        if self.ledger.stream is not None:
+            carry = True
+        elif self.ledger.begun:
+            carry = False
+        source = Source([self.payloads])
+        permissive = self.options.mode != "FAILFAST"
+        found = None
+        for in_full in (False, True):
+            scan = Scan(source, _FIELDS, self.options.limits, self.options.strict_flags, permissive, kind_codes=True)
+            scan.judge(None, carry, in_full)
+            try:
+                found = scan.run()
+            except DecodeError as error:
+                raise self._moved(error) from None
+            if found is not None:
+                break
+        assert found is not None
+        self.judged = scan.judged if permissive else None
+        return found
+
+    def _column(self, name: str, parts: tuple[Any, ...] | None) -> pa.Array:
+        if parts is None:
+            return pa.nulls(self.n_rows, _TYPES[name])
+        return pa.Array.from_buffers(_TYPES[name], self.n_rows, list(parts))
+
+    def release(self) -> None:
+        """Let go of what only following needs, when all is delivered: it is larger than what is delivered."""
+        del self.outline, self.columns, self.kinds, self.judged
+
+    def add_part(self, payloads: pa.Array, positions: pa.Array) -> None:
+        """Put payloads of earlier batches behind those of this one."""
+        self.parts.append(payloads)
+        self.all_positions.append(positions)
+        self.end += len(payloads)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def _value(self, name: str, row: int) -> Any:
+        return self.columns[name][row].as_py()
+
+    def _time(self, row: int) -> int:
+        """Timestamp of a row in microseconds; a datetime could not hold every one."""
+        return int(self.columns["timestamp"][row].value)
+
+    def _position(self, row: int) -> int:
+        return int(self.positions[row].as_py())
+
+    def kind_of(self, row: int) -> str:
+        """Kind of the message in a row, also in one that is held."""
+        return _KIND_BY_TAG[self.payload_of(row)[:1]]
+
+    def payload_of(self, row: int) -> bytes:
+        """Payload of a row, also of one that is held."""
+        for part in self.parts:
+            if row < len(part):
+                return bytes(part[row].as_py())
+            row -= len(part)
+        raise IndexError(row)
+
+    def _kind(self, row: int) -> str:
+        return MESSAGES[self.kinds[row]].kind
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def _fault(self, row: int, cls: type[DecodeError], detail: str) -> None:
+        """Raise, or tell it of the row."""
+        self._tell(row, cls(detail, row=row, tag=MESSAGES[self.kinds[row]].tag))
+
+    def _tell(self, row: int, error: DecodeError) -> None:
+        error.row = row
+        if self.options.mode == "FAILFAST":
+            raise self._moved(error) from None
+        self.told[row] = error.cell
+        self.outline.list_bad(row)
+
+    def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
+        """Give the error of a delivered change the row of its payload, None where that was of an earlier call."""
+        row = None if error.row is None else rows[error.row].as_py()
+        error.row = row if row is not None and row < self.n_rows else None
+        return self._moved(error)
+
+    def _moved(self, error: DecodeError) -> DecodeError:
+        """Count the error's row from the first payload of the call."""
+        row = None if error.row is None else error.row + self.first_row
+        known = {name: getattr(error, name) for name in ("offset", "tag", "relation", "column", "expected", "seen")}
+        return type(error)(error.detail, row=row, **known)

@@ -1,0 +1,30 @@
+"""The changes of a batch, what of them is delivered, and how their transactions came out."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int8_t, int32_t, int64_t
+
+cdef struct Change:
+    int64_t row          # of the payload
+    int64_t relation_id  # -1 where the payload is bad
+    int64_t xid          # the row's own, of a sub-transaction perhaps; 0 outside a stream
+    int32_t version      # of the relation, or what stands in its place, see _versions
+    bint is_truncate
+
+cdef struct Range:
+    # Changes of one transaction that follow each other.
+    int64_t start
+    int64_t end
+    int32_t outcome
+    bint is_bad          # one bad payload; elsewhere bad payloads are passed over
+
+cdef struct Outcome:
+    int64_t row          # of the message that committed the transaction, -1 where there is none
+    int64_t xid          # 0 where not known
+    int64_t lsn
+    int64_t timestamp
+    int8_t committed     # 1, 0 aborted, -1 undecided
+
+cdef tuple held_of(const Change *changes, size_t n_changes, list ranges)
+cdef dict delivered_of(
+    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes
+)

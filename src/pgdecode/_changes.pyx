@@ -1,0 +1,101 @@
+"""The changes of a batch as buffers: those to be held, and those that are delivered."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int8_t, int32_t, int64_t
+from libc.string cimport memset
+
+from pgdecode._fault cimport OK
+from pgdecode._memory cimport Bytes, free_bytes, grow, hand_over
+from pgdecode._versions cimport BAD_PAYLOAD
+
+
+cdef tuple held_of(const Change *changes, size_t n_changes, list ranges):
+    """(rows, relation OIDs, xids, versions, whether it is a Truncate's) of changes to be held, as buffers."""
+    cdef Bytes[5] out
+    cdef size_t n = 0
+    cdef size_t k = 0
+    cdef int64_t start, end, i
+    cdef int j
+    cdef size_t[5] widths = [8, 8, 8, 4, 1]
+    memset(out, 0, sizeof(out))
+    for start, end in ranges:
+        if start < 0 or end > <int64_t>n_changes:
+            raise IndexError("there are no such changes")
+        n += <size_t>(end - start)
+    try:
+        for j in range(5):
+            if grow(&out[j], n * widths[j]) != OK:
+                raise MemoryError("no memory for the changes of the batch")
+        for start, end in ranges:
+            for i in range(start, end):
+                if changes[i].version == BAD_PAYLOAD:
+                    continue
+                (<int64_t *>out[0].data)[k] = changes[i].row
+                (<int64_t *>out[1].data)[k] = changes[i].relation_id
+                (<int64_t *>out[2].data)[k] = changes[i].xid
+                (<int32_t *>out[3].data)[k] = changes[i].version
+                out[4].data[k] = changes[i].is_truncate
+                k += 1
+        for j in range(5):
+            out[j].size = k * widths[j]
+        return tuple([hand_over(&out[j]) for j in range(5)])
+    finally:
+        for j in range(5):
+            free_bytes(&out[j])
+
+
+cdef dict delivered_of(
+    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes
+):
+    """What is delivered, in order, as buffers by name.
+
+    rows, relation_ids, xids, subxids, versions, outcomes, streamed and truncates have an item a change (xids and
+    subxids 0 for none, streamed and truncates 1 or 0);
+    outcome_rows, lsns, timestamps and committed an item an outcome (-1 for none).
+    """
+    cdef Bytes[12] out
+    cdef const Change *change
+    cdef const Range *range_
+    cdef int64_t i, xid
+    cdef size_t r, k = 0, n = 0
+    cdef int j
+    cdef size_t[12] widths = [8, 8, 8, 8, 4, 4, 1, 1, 8, 8, 8, 1]
+    memset(out, 0, sizeof(out))
+    for r in range(n_ranges):
+        n += <size_t>(ranges[r].end - ranges[r].start)
+    try:
+        for j in range(12):
+            if grow(&out[j], (n if j < 8 else n_outcomes) * widths[j]) != OK:
+                raise MemoryError("no memory for the changes of the batch")
+        with nogil:
+            for r in range(n_ranges):
+                range_ = &ranges[r]
+                xid = outcomes[range_.outcome].xid
+                for i in range(range_.start, range_.end):
+                    change = &changes[i]
+                    if change.version == BAD_PAYLOAD and not range_.is_bad:
+                        continue
+                    (<int64_t *>out[0].data)[k] = change.row
+                    (<int64_t *>out[1].data)[k] = change.relation_id
+                    (<int64_t *>out[2].data)[k] = xid
+                    (<int64_t *>out[3].data)[k] = change.xid if change.xid != xid else 0
+                    (<int32_t *>out[4].data)[k] = change.version
+                    (<int32_t *>out[5].data)[k] = range_.outcome
+                    out[6].data[k] = change.xid != 0
+                    out[7].data[k] = change.is_truncate
+                    k += 1
+            for r in range(n_outcomes):
+                (<int64_t *>out[8].data)[r] = outcomes[r].row
+                (<int64_t *>out[9].data)[r] = outcomes[r].lsn
+                (<int64_t *>out[10].data)[r] = outcomes[r].timestamp
+                (<int8_t *>out[11].data)[r] = outcomes[r].committed
+        for j in range(12):
+            out[j].size = (k if j < 8 else n_outcomes) * widths[j]
+        names = (
+            "rows", "relation_ids", "xids", "subxids", "versions", "outcomes", "streamed", "truncates",
+            "outcome_rows", "lsns", "timestamps", "committed",
+        )
+        return {name: hand_over(&out[j]) for j, name in enumerate(names)}
+    finally:
+        for j in range(12):
+            free_bytes(&out[j])
