@@ -2,7 +2,7 @@
 
 from cython cimport final
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._envelope cimport Envelope, Rules, Walk
 from pgdecode._fault cimport Fault, FaultCode, Faults
@@ -18,6 +18,13 @@ cdef struct Row:
     uint8_t old_type         # K, O or 0
     uint8_t streamed
     uint8_t has_unchanged    # whether a new cell is u still: the old tuple had no value for it
+
+
+cdef struct Head:
+    # How a column's cells begin, as the last block had them.
+    uint64_t word            # kind and length as they are sent, in the high bytes; 0, which no cell has, for any
+    uint32_t length
+    uint8_t kind
 
 
 @final
@@ -44,6 +51,9 @@ cdef class Notes:
     cdef bint has_streamed
     cdef bint has_unchanged
     cdef bint has_null           # a row without payload, or with a fault
+    cdef Span *spans             # the payloads, without data where a row is null
+    cdef const uint8_t *limit    # up to where the memory goes that they all lie in, NULL where that is not known
+    cdef Head *heads             # a column each
     cdef Row *rows
     cdef Cell *cells             # of each row, those that fill the table's columns
     cdef Cell *olds              # of each old tuple, in the rows' order
@@ -63,7 +73,9 @@ cdef class Notes:
     cdef int check_selection(self) except -1
     cdef int64_t source_row(self, int64_t row) noexcept nogil
     cdef const Segment *segment_with(self, int64_t source_row) noexcept nogil
-    cdef bint note_usual(self, int i, int64_t row, const Span *payload, const uint8_t *limit) noexcept nogil
+    cdef bint locate(self, int64_t first) noexcept nogil
+    cdef int note_usual(self, int64_t first, int i) noexcept nogil
+    cdef void learn_heads(self) noexcept nogil
     cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil
     cdef FaultCode judge(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil
