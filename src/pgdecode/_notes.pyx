@@ -28,7 +28,21 @@ cdef enum:
     MOST_ROWS = 512
     CELL_HEAD = 5     # bytes: a cell's kind and length
     HEAD_READ = 8     # bytes that are read for these: a word
+    AHEAD = 1024      # bytes: how far in front of the cells that are noted payloads are called from memory
+    LINE = 64         # bytes that come from memory together
     HEAD_SAMPLES = 8  # rows of a block that tell how a column's cells begin in the next
+
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define pgdecode_call_for(p) __builtin_prefetch(p)
+    #else
+    #define pgdecode_call_for(p) ((void)(p))
+    #endif
+    """
+    # No read: any address will do.
+    void call_for "pgdecode_call_for"(const void *p) noexcept nogil
 
 
 cdef inline const uint8_t *note_all(
@@ -295,11 +309,14 @@ cdef class Notes:
         cdef const uint8_t *end
         cdef const uint8_t *stop
         cdef size_t prefix = 0
+        cdef size_t ahead = 0
         cdef uint64_t differs
         cdef bint deleted
         while i < n:
             p = payload.data
             end = p + payload.length
+            if ahead < <size_t>p or ahead > <size_t>p + 2*AHEAD:
+                ahead = <size_t>p
             if is_told:
                 prefix = 4 if self.streamed[first + i] else 0
             # No value is longer than its payload.
@@ -315,6 +332,9 @@ cdef class Notes:
                     break
             elif rarely(differs != 0 or p[0] != c"I" and p[0] != c"U"):
                 break
+            while ahead < <size_t>end + AHEAD:
+                call_for(<const void *>ahead)
+                ahead += LINE
             if rarely(limit < <size_t>end + HEAD_READ):
                 stop = note_each(p + prefix + 8, end, cells, n_columns)
             else:
