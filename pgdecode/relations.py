@@ -92,6 +92,17 @@ def row_schema(
     ValueError
         If the relation repeats a column name, or has one that a column about the row bears; as `decodings` does.
     """
+    return described(relation, types, type_messages, unrepresentable, columns)[1]
+
+
+def described(
+    relation: Described,
+    types: Mapping[str | int, str] | None = None,
+    type_messages: Iterable[Type] = (),
+    unrepresentable: str = "error",
+    columns: Mapping[str, str] | None = None,
+) -> tuple[list[Decoding], pa.Schema]:
+    """Find `decodings` and `row_schema` at once, which takes half the time."""
     names = [column.name for column in relation.columns]
     taken = set(names) & set(META_COLUMNS)
     if taken or len(set(names)) != len(names):
@@ -99,8 +110,9 @@ def row_schema(
         raise ValueError(f"relation {relation.relation_id} has columns that cannot stand side by side: [{some}]")
     known = {message.type_id: message for message in type_messages}
     fields = []
-    usual = decodings(relation, types, known.values(), columns=columns)
-    chosen = decodings(relation, types, known.values(), unrepresentable, columns)
+    usual = chosen = decodings(relation, types, known.values(), unrepresentable, columns)
+    if unrepresentable == "text":
+        usual = decodings(relation, types, known.values(), columns=columns)
     for column, plain, decoding in zip(relation.columns, usual, chosen, strict=True):
         described = type_name(column.type_id, known) or str(column.type_id)
         metadata = {"pg:type": described, "pg:typmod": str(column.type_modifier)}
@@ -115,4 +127,4 @@ def row_schema(
         pa.field("_unchanged", pa.list_(pa.string())),
         pa.field("_error", pa.string()),
     ]
-    return pa.schema(meta + fields)
+    return chosen, pa.schema(meta + fields)

@@ -133,9 +133,14 @@ cdef class Notes:
         bint strict_flags,
         object selection,
         object streamed,
+        int64_t first,
+        int64_t n,
     ):
         self.source = source
-        self.n_rows = source.n_rows
+        if not 0 <= first <= first + n <= source.n_rows:
+            raise IndexError(f"rows {first} to {first + n} of a source of {source.n_rows} rows")
+        self.first = first
+        self.n_rows = n
         self.relation_id = relation_id
         self.n_columns = n_columns
         # Unset, a memoryview is not None to C code.
@@ -199,7 +204,7 @@ cdef class Notes:
 
     cdef inline int64_t source_row(self, int64_t row) noexcept nogil:
         """The source's row that a row of the output is made of."""
-        cdef int64_t selected = row
+        cdef int64_t selected = self.first + row
         if self.selection is not None:
             memcpy(&selected, &self.selection[row * sizeof(selected)], sizeof(selected))
         return selected
