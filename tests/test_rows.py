@@ -184,8 +184,9 @@ def selected(*payloads: bytes, mode: str = "FAILFAST", **options: Any) -> tuple[
     names = [column.name for column in PEOPLE.columns]
     permissive = mode == "PERMISSIVE"
     rows = Rows(Source(parts), 16385, names, decodings(PEOPLE), Limits(), True, permissive, False, **options)
-    meta, columns, errors = rows.run()
-    return meta[1].to_pylist(), columns[0].to_pylist(), errors
+    rows.run()
+    meta, columns = rows.results()
+    return meta[1].to_pylist(), columns[0].to_pylist(), rows.told
 
 
 THREE = [insert(b"0", None, None), insert(b"1", None, None), insert(b"2", None, None)]

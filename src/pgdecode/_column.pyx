@@ -12,7 +12,10 @@ import pyarrow as pa
 cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil:
     """Validity bytes for the next n items, all 1; NULL where there is no memory. The caller sets the size."""
     cdef size_t written = column.valid.size
-    if reserve(&column.valid, column.n - written + n) != OK:
+    cdef size_t most = column.n + n
+    if column.valid.data == NULL and column.expected > most:
+        most = column.expected
+    if reserve(&column.valid, most - written) != OK:
         return NULL
     memset(column.valid.data + written, 1, column.n - written + n)
     return column.valid.data + column.n

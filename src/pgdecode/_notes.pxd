@@ -22,7 +22,7 @@ cdef struct Row:
 
 cdef struct Head:
     # How a column's cells begin, as the last block had them.
-    uint64_t word            # kind and length as they are sent, in the high bytes; 0, which no cell has, for any
+    uint64_t word            # kind and length as they are sent, in the high bytes; NO_HEAD where they differ
     uint32_t length
     uint8_t kind
 

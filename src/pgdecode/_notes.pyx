@@ -30,6 +30,7 @@ cdef enum:
     HEAD_READ = 8     # bytes that are read for these: a word
     AHEAD = 1024      # bytes: how far in front of the cells that are noted payloads are called from memory
     LINE = 64         # bytes that come from memory together
+    NO_HEAD = 1       # as no cell's first bytes read: their last bits, shifted in, are zeros
     HEAD_SAMPLES = 8  # rows of a block that tell how a column's cells begin in the next
 
 
@@ -136,6 +137,7 @@ cdef class Notes:
         int64_t first,
         int64_t n,
     ):
+        cdef int c
         self.source = source
         if not 0 <= first <= first + n <= source.n_rows:
             raise IndexError(f"rows {first} to {first + n} of a source of {source.n_rows} rows")
@@ -167,6 +169,8 @@ cdef class Notes:
             or self.heads == NULL
         ):
             raise MemoryError()
+        for c in range(n_columns):
+            self.heads[c].word = NO_HEAD
         self.rules = rules_of(limits, strict_flags)
         self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
         if <uint32_t>n_columns > self.rules.max_columns or n_columns > 0xFFFF or not 0 <= relation_id <= 0xFFFFFFFF:
@@ -320,7 +324,8 @@ cdef class Notes:
         while i < n:
             p = payload.data
             end = p + payload.length
-            if ahead < <size_t>p or ahead > <size_t>p + 2*AHEAD:
+            if ahead < <size_t>p or ahead > <size_t>end + AHEAD:
+                # Here, or behind something else.
                 ahead = <size_t>p
             if is_told:
                 prefix = 4 if self.streamed[first + i] else 0
@@ -373,17 +378,16 @@ cdef class Notes:
             return
         for c in range(self.n_columns):
             head = &self.heads[c]
-            head.word = 0
+            head.word = NO_HEAD
             cell = self.cells + c
             for k in range(HEAD_SAMPLES):
                 if cell.value != NULL:
-                    if head.word == 0:
+                    if head.word == NO_HEAD:
                         head.kind = cell.kind
                         head.length = cell.length
                         head.word = word_of_head(cell.kind, cell.length)
                     elif head.kind != cell.kind or head.length != cell.length:
-                        # No cell begins so.
-                        head.word = 0
+                        head.word = NO_HEAD
                         break
                 cell += step
 

@@ -58,6 +58,9 @@ import pyarrow as pa
 from pgdecode import errors
 from pgdecode import limits as sizes
 
+cdef enum:
+    LETTERS_OF_OP = 6  # bytes: insert, update, delete
+
 UNCHANGED = pa.list_(pa.string())
 
 
@@ -427,9 +430,12 @@ cdef class Rows:
         cdef size_t i
         cdef uint8_t *to
         cdef int32_t *ends
-        if op.data.size + n * WORD_BYTES > <size_t>MAX_DATA:
+        cdef size_t room = n * WORD_BYTES
+        if op.data.size + room > <size_t>MAX_DATA:
             return FAULT_LIMIT_BATCH
-        if reserve(&op.data, n * WORD_BYTES) != OK or open_ends(op, n) != OK:
+        if op.data.data == NULL and op.expected < <size_t>MAX_DATA // LETTERS_OF_OP:
+            room += op.expected * LETTERS_OF_OP
+        if reserve(&op.data, room) != OK or open_ends(op, n) != OK:
             return FAULT_NO_MEMORY
         to = op.data.data + op.data.size
         ends = <int32_t *>(op.ends.data + op.ends.size)
