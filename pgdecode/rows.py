@@ -19,6 +19,9 @@ from pgdecode.settings import settings_of, under
 
 _LIMITS = Limits()
 
+# To join fewer rows by threads costs more than it saves.
+_LEAST_JOINED = 200_000
+
 
 def decode_rows(
     payloads: Any,
@@ -87,8 +90,8 @@ def decode_rows(
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where the rows are many. The result is the same; it is made in parts and
-        joined, which takes twice the memory for a moment.
+        How many threads may work on it, where the rows are many. The result is the same; it is made in parts, and
+        all but the first are copied to where they belong, so that they take their memory twice for a moment.
 
     Returns
     -------
@@ -163,10 +166,12 @@ def _by_ranges(
         if sum(item.text for item in rows) > rows[0].most_text:
             # Each was within what all of them together may make.
             return None
-        places = range(len(rows))
-        if not all(in_threads([partial(rows[0].join, rows[1:], place, len(rows)) for place in places])):
+        n_joining = len(rows) if n_rows >= _LEAST_JOINED else 1
+        if not all(in_threads([partial(rows[0].join, rows[1:], place, n_joining) for place in range(n_joining)])):
             return None
-        told = {first + row: text for item, (first, _) in zip(rows, ranges, strict=True) for row, text in item.told.items()}
+        told = {}
+        for item, (first, _) in zip(rows, ranges, strict=True):
+            told.update((first + row, text) for row, text in item.told.items())
         return (*rows[0].results(), told)
     except (ValueError, MemoryError):
         return None
