@@ -169,7 +169,7 @@ def _by_ranges(
         n_joining = len(rows) if n_rows >= _LEAST_JOINED else 1
         if not all(in_threads([partial(rows[0].join, rows[1:], place, n_joining) for place in range(n_joining)])):
             return None
-        told = {}
+        told: dict[int, str] = {}
         for item, (first, _) in zip(rows, ranges, strict=True):
             told.update((first + row, text) for row, text in item.told.items())
         return (*rows[0].results(), told)

@@ -22,7 +22,7 @@ cdef struct Row:
 
 cdef struct Head:
     # How a column's cells begin, as the last block had them.
-    uint64_t word            # kind and length as they are sent, in the high bytes; NO_HEAD where they differ
+    uint64_t word            # kind and length as sent, in the high bytes; NO_HEAD where they differ
     uint32_t length
     uint8_t kind
 
@@ -31,9 +31,9 @@ cdef struct Head:
 cdef class Notes:
     """The payloads of one relation, noted block by block.
 
-    `selection` holds the numbers of the source's rows to note, as int64, in the order of the output; without it all
-    from `first` on are noted. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix; without it
-    each payload's own structure tells. Faults name rows of the output.
+    `selection` holds the numbers of the source's rows to note, as int64, in the order of the output; without it those
+    from `first` on are noted. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix;
+    without it each payload's own structure tells. Faults name rows of the output.
     """
 
     cdef Source source
