@@ -324,9 +324,9 @@ cdef class Notes:
         while i < n:
             p = payload.data
             end = p + payload.length
-            if ahead < <size_t>p or ahead > <size_t>end + AHEAD:
-                # Here, or behind something else.
-                ahead = <size_t>p
+            if ahead < <size_t>end or ahead > <size_t>end + AHEAD:
+                # The first row, or one that lies elsewhere, or is long.
+                ahead = <size_t>end
             if is_told:
                 prefix = 4 if self.streamed[first + i] else 0
             # No value is longer than its payload.
