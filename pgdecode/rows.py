@@ -20,7 +20,7 @@ from pgdecode.settings import settings_of, under
 _LIMITS = Limits()
 
 # To join fewer rows by threads costs more than it saves.
-_LEAST_JOINED = 200_000
+_LEAST_JOINED = 50_000
 
 
 def decode_rows(
