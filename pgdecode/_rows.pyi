@@ -11,6 +11,7 @@ class Rows:
     n_rows: int
     text: int
     most_text: int
+    told: dict[int, str]
     def __init__(
         self,
         source: Source,
@@ -23,6 +24,11 @@ class Rows:
         null_unrepresentable: bool,
         selection: Buffer | None = None,
         streamed: Buffer | None = None,
+        first: int = 0,
+        n_rows: int | None = None,
+        n_joined: int | None = None,
     ) -> None: ...
-    def run(self) -> tuple[list[pa.Array], list[pa.Array], dict[int, str]]: ...
+    def run(self) -> None: ...
+    def join(self, others: list[Rows], place: int, n_places: int) -> bool: ...
+    def results(self) -> tuple[list[pa.Array], list[pa.Array]]: ...
     def named(self, error: Exception) -> Exception: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -81,24 +82,32 @@ def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
         except BaseException as error:
             errors[place] = error
 
-    threads: list[threading.Thread] = []
+    def run_apart(place: int, running: _thread.LockType) -> None:
+        try:
+            run(place)
+        finally:
+            running.release()
+
+    locks: list[_thread.LockType] = []
     left = [0]
     try:
         for place in range(1, len(calls)):
-            thread = threading.Thread(target=run, args=(place,), name="pgdecode")
             try:
-                thread.start()
+                running = _thread.allocate_lock()
+                running.acquire()
+                # Not a threading.Thread, for which the caller would wait until it has begun.
+                _thread.start_new_thread(run_apart, (place, running))
             except RuntimeError:
                 # "can't start new thread": the system allows no more, and this one can do the work as well.
                 left.append(place)
             else:
-                threads.append(thread)
+                locks.append(running)
         for place in left:
             run(place)
     finally:
         # Nothing of a call may still run when it is over.
-        for thread in threads:
-            thread.join()
+        for running in locks:
+            running.acquire()
     for error in errors:
         if error is not None:
             raise error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -27,6 +28,14 @@ class Described(Protocol):
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns in wire order."""
+
+
+class _Columns(NamedTuple):
+    """What of a relation its rows depend on; the relation itself may be the caller's, and change."""
+
+    relation_id: int
+    name: str
+    columns: tuple[Column, ...]
 
 
 META_COLUMNS = ("_op", "_xid", "_old_type", "_old", "_unchanged", "_error")
@@ -92,6 +101,44 @@ def row_schema(
     ValueError
         If the relation repeats a column name, or has one that a column about the row bears; as `decodings` does.
     """
+    return described(relation, types, type_messages, unrepresentable, columns)[1]
+
+
+def described(
+    relation: Described,
+    types: Mapping[str | int, str] | None = None,
+    type_messages: Iterable[Type] = (),
+    unrepresentable: str = "error",
+    columns: Mapping[str, str] | None = None,
+) -> tuple[list[Decoding], pa.Schema]:
+    """Find `decodings` and `row_schema` at once; those of the last relations without `types` or `columns` are kept.
+
+    They take longer than the rows of a small batch, and are the same for all batches of a relation.
+    """
+    known = tuple(type_messages)
+    if not types and not columns:
+        try:
+            return _kept(_Columns(relation.relation_id, relation.name, tuple(relation.columns)), known, unrepresentable)
+        except TypeError:
+            # Columns of the caller's own that cannot be hashed.
+            pass
+    return _described(relation, types, known, unrepresentable, columns)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(
+    relation: _Columns, type_messages: tuple[Type, ...], unrepresentable: str
+) -> tuple[list[Decoding], pa.Schema]:
+    return _described(relation, None, type_messages, unrepresentable, None)
+
+
+def _described(
+    relation: Described,
+    types: Mapping[str | int, str] | None,
+    type_messages: Iterable[Type],
+    unrepresentable: str,
+    columns: Mapping[str, str] | None,
+) -> tuple[list[Decoding], pa.Schema]:
     names = [column.name for column in relation.columns]
     taken = set(names) & set(META_COLUMNS)
     if taken or len(set(names)) != len(names):
@@ -99,11 +146,12 @@ def row_schema(
         raise ValueError(f"relation {relation.relation_id} has columns that cannot stand side by side: [{some}]")
     known = {message.type_id: message for message in type_messages}
     fields = []
-    usual = decodings(relation, types, known.values(), columns=columns)
-    chosen = decodings(relation, types, known.values(), unrepresentable, columns)
+    usual = chosen = decodings(relation, types, known.values(), unrepresentable, columns)
+    if unrepresentable == "text":
+        usual = decodings(relation, types, known.values(), columns=columns)
     for column, plain, decoding in zip(relation.columns, usual, chosen, strict=True):
-        described = type_name(column.type_id, known) or str(column.type_id)
-        metadata = {"pg:type": described, "pg:typmod": str(column.type_modifier)}
+        source_type = type_name(column.type_id, known) or str(column.type_id)
+        metadata = {"pg:type": source_type, "pg:typmod": str(column.type_modifier)}
         if decoding.arrow != plain.arrow:
             metadata["pg:form"] = "text"
         fields.append(pa.field(column.name, decoding.arrow, metadata=metadata))
@@ -115,4 +163,4 @@ def row_schema(
         pa.field("_unchanged", pa.list_(pa.string())),
         pa.field("_error", pa.string()),
     ]
-    return pa.schema(meta + fields)
+    return chosen, pa.schema(meta + fields)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from pgdecode._integers import counted
 from pgdecode._rows import Rows
 from pgdecode._source import Source
 from pgdecode.inputs import payload_parts
 from pgdecode.limits import Limits
 from pgdecode.messages import Type
-from pgdecode.parallel import check_threads, in_threads, joined, ranges_of
-from pgdecode.relations import Described, decodings, row_schema
+from pgdecode.parallel import check_threads, in_threads, ranges_of
+from pgdecode.relations import Described, described
 from pgdecode.settings import settings_of, under
 
 _LIMITS = Limits()
+
+# To join fewer rows by threads costs more than it saves.
+_LEAST_JOINED = 50_000
 
 
 def decode_rows(
@@ -87,8 +90,8 @@ def decode_rows(
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where the rows are many. The result is the same; it is made in parts and
-        joined, which takes twice the memory for a moment.
+        How many threads may work on it, where the rows are many. The result is the same; it is made in parts, and
+        all but the first are copied to where they belong, so that they take their memory twice for a moment.
 
     Returns
     -------
@@ -117,13 +120,13 @@ def decode_rows(
     if mode not in ("FAILFAST", "PERMISSIVE"):
         raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
     known = list(type_messages) or list(getattr(relation, "types", ()))
-    schema = row_schema(relation, types, known, unrepresentable, columns)
+    chosen, schema = described(relation, types, known, unrepresentable, columns)
     settings = settings_of(encoding, datestyle)
     source = Source(payload_parts(payloads))
-    decoded_as = [under(settings, item) for item in decodings(relation, types, known, unrepresentable, columns)]
+    decoded_as = [under(settings, item) for item in chosen]
     names = [column.name for column in relation.columns]
 
-    def rows_of(selection: pa.Buffer | None) -> Rows:
+    def rows_of(first: int, n: int, n_joined: int) -> Rows:
         return Rows(
             source,
             relation.relation_id,
@@ -133,30 +136,43 @@ def decode_rows(
             strict_flags,
             mode == "PERMISSIVE",
             unrepresentable == "null",
-            selection=selection,
+            first=first,
+            n_rows=n,
+            n_joined=n_joined,
         )
 
     ranges = ranges_of(source.n_rows, check_threads(threads))
-    columns_found = _by_ranges(rows_of, ranges) if len(ranges) > 1 else None
-    if columns_found is None:
-        meta, values, told = rows_of(None).run()
-        columns_found = [*meta, texts(told, source.n_rows), *values]
-    return pa.RecordBatch.from_arrays(columns_found, schema=schema)
+    found = _by_ranges(rows_of, ranges) if len(ranges) > 1 else None
+    if found is None:
+        rows = rows_of(0, source.n_rows, source.n_rows)
+        rows.run()
+        found = (*rows.results(), rows.told)
+    meta, values, told = found
+    return pa.RecordBatch.from_arrays([*meta, texts(told, source.n_rows), *values], schema=schema)
 
 
-def _by_ranges(rows_of: Callable[[pa.Buffer], Rows], ranges: list[tuple[int, int]]) -> list[pa.Array] | None:
+def _by_ranges(
+    rows_of: Callable[[int, int, int], Rows], ranges: list[tuple[int, int]]
+) -> tuple[list[pa.Array], list[pa.Array], dict[int, str]] | None:
     """Decode ranges of rows side by side; None where one cannot be, or not all in one batch.
 
     All is then decoded anew by one thread, so that its error is the one to tell, of the first row that has any.
     """
+    n_rows = sum(n for _, n in ranges)
     try:
-        rows = [rows_of(counted(first, n)) for first, n in ranges]
-        parts = in_threads([item.run for item in rows])
+        # The first has room for what the others are to append to it.
+        rows = [rows_of(first, n, n if first else n_rows) for first, n in ranges]
+        in_threads([item.run for item in rows])
         if sum(item.text for item in rows) > rows[0].most_text:
             # Each was within what all of them together may make.
             return None
-        pieces = [[*meta, texts(told, n), *values] for (meta, values, told), (_, n) in zip(parts, ranges, strict=True)]
-        return joined(list(zip(*pieces, strict=True)), len(ranges))
+        n_joining = len(rows) if n_rows >= _LEAST_JOINED else 1
+        if not all(in_threads([partial(rows[0].join, rows[1:], place, n_joining) for place in range(n_joining)])):
+            return None
+        told: dict[int, str] = {}
+        for item, (first, _) in zip(rows, ranges, strict=True):
+            told.update((first + row, text) for row, text in item.told.items())
+        return (*rows[0].results(), told)
     except (ValueError, MemoryError):
         return None
 

@@ -197,13 +197,14 @@ class TableBuilder:
             streamed=values_of(stretch.streamed if whole else stretch.streamed.take(places)),
         )
         try:
-            (op, _, old_type, old, unchanged), columns, told = rows.run()
+            rows.run()
+            (op, _, old_type, old, unchanged), columns = rows.results()
         except DecodeError as error:
             raise stretch.placed(error, places) from None
         olds = self.table.fitted(version, [old.field(i) for i in range(old.type.num_fields)], n)
         fields = list(self.table.schema.field("_old").type)
         old = pa.StructArray.from_arrays(olds, fields=fields, mask=old.is_null()) if fields else old
-        return [op, old_type, old, unchanged, texts(told, n), *self.table.fitted(version, columns, n)]
+        return [op, old_type, old, unchanged, texts(rows.told, n), *self.table.fitted(version, columns, n)]
 
     def _joined(self, stretch: Stretch, places: list[pa.Array], pieces: list[list[pa.Array]]) -> pa.RecordBatch:
         schema = self.table.schema

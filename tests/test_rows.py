@@ -157,6 +157,41 @@ def test_the_caller_or_the_stream_says_what_a_type_is() -> None:
     assert [found[0]["mood"] for found in (by_oid, by_name, by_stream)] == [dt.date(2020, 1, 1)] * 3
 
 
+def test_relations_alike_but_for_one_column_are_not_taken_for_each_other() -> None:
+    def relation(*columns: Column) -> Relation:
+        return Relation(relation_id=16385, namespace="public", name="t", replica_identity="d", columns=columns)
+
+    payload = insert(b"1")
+    integer, text, other = (relation(Column(0, *column, -1)) for column in (("a", 23), ("a", 25), ("b", 23)))
+    for _ in range(2):
+        assert rows(payload, relation=integer)[0]["a"] == 1
+        assert rows(payload, relation=text)[0]["a"] == "1"
+        assert rows(payload, relation=other)[0]["b"] == 1
+        assert rows(payload, relation=integer, columns={"a": "text"})[0]["a"] == "1"
+        message = Type(type_id=20000, namespace="", name="int4")
+        assert rows(payload, relation=MOOD, type_messages=[message])[0]["mood"] == 1
+        assert rows(payload, relation=MOOD)[0]["mood"] == "1"
+
+
+def test_a_relation_of_the_caller_s_own_may_change_from_call_to_call() -> None:
+    class Own:
+        relation_id, name, columns = 16385, "t", (Column(0, "a", 23, -1),)
+
+    own = Own()
+    assert rows(insert(b"7"), relation=own)[0]["a"] == 7
+    own.columns = (Column(0, "a", 25, -1),)
+    assert rows(insert(b"7"), relation=own)[0]["a"] == "7"
+
+
+def test_columns_that_cannot_be_hashed_are_as_good_as_any() -> None:
+    class Plain:
+        flags, name, type_id, type_modifier = 0, "a", 23, -1
+        __hash__ = None  # type: ignore[assignment]
+
+    relation = Relation(16385, "public", "t", "d", (Plain(),))  # type: ignore[arg-type]
+    assert rows(insert(b"7"), relation=relation)[0]["a"] == 7
+
+
 def test_the_source_type_is_in_the_metadata() -> None:
     relation = Relation(16385, "public", "t", "d", (Column(0, "price", 1700, 655366),))  # numeric(10,2)
     schema = pgdecode.decode_rows([], relation).schema
@@ -184,8 +219,9 @@ def selected(*payloads: bytes, mode: str = "FAILFAST", **options: Any) -> tuple[
     names = [column.name for column in PEOPLE.columns]
     permissive = mode == "PERMISSIVE"
     rows = Rows(Source(parts), 16385, names, decodings(PEOPLE), Limits(), True, permissive, False, **options)
-    meta, columns, errors = rows.run()
-    return meta[1].to_pylist(), columns[0].to_pylist(), errors
+    rows.run()
+    meta, columns = rows.results()
+    return meta[1].to_pylist(), columns[0].to_pylist(), rows.told
 
 
 THREE = [insert(b"0", None, None), insert(b"1", None, None), insert(b"2", None, None)]

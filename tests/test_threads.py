@@ -209,18 +209,18 @@ def test_threads_together_make_no_more_text_than_one_may() -> None:
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_where_no_thread_can_be_started_the_caller_s_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_thread_can_be_started_the_caller_s_does_the_work() -> None:
+    version, payloads = max(tables("18.shop.v1"), key=lambda table: len(table[1]))
     column = captures.capture("18.shop.v1").column
-    one = pgdecode.decode_messages(column)
-    started = []
-
-    def refuse(thread: threading.Thread) -> None:
-        started.append(thread)
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert pgdecode.decode_messages(column, threads=3).equals(one)
-    assert started
+    messages, rows = pgdecode.decode_messages(column), pgdecode.decode_rows(payloads, version)
+    before = threading.stack_size(1 << 46)  # more than there are addresses
+    try:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threading.Thread(target=print).start()
+        assert pgdecode.decode_messages(column, threads=3).equals(messages)
+        assert pgdecode.decode_rows(payloads, version, threads=3).equals(rows)
+    finally:
+        threading.stack_size(before)
 
 
 def test_small_batches_are_not_divided() -> None:

@@ -11,7 +11,7 @@ from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, 
 from pgdecode._memory cimport SLACK, Bytes, reserve
 
 cdef enum Shape:
-    SHAPE_FIXED    # `width` bytes an item; a bool is one byte until it is finished
+    SHAPE_FIXED    # `width` bytes an item; a bool is one byte until it is sealed
     SHAPE_BYTES    # utf8 or binary: ends and data
     SHAPE_LIST     # ends; one child. A map is a list of structs of key and value
     SHAPE_STRUCT   # children alone, all of the struct's length
@@ -19,6 +19,8 @@ cdef enum Shape:
 cdef struct Column:
     Shape shape
     int width
+    bint is_bool
+    bint sealed           # validity and bools are bits, and nothing is appended any more
     size_t n              # items so far
     size_t n_null         # of these
     size_t expected       # items that there will be in all, where that is known
@@ -140,5 +142,7 @@ cdef FaultCode settle(Column *column) noexcept nogil
 cdef FaultCode settle_own(Column *column) noexcept nogil
 cdef void take_back(Column *column, size_t n) noexcept nogil
 cdef int open_column(Column *column, object arrow_type) except -1
+cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil
+cdef FaultCode seal_column(Column *column) noexcept nogil
 cdef object finish_column(Column *column, object arrow_type)
 cdef void free_column(Column *column) noexcept

@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from pgdecode._cursor cimport le64
-from pgdecode._memory cimport free_bytes, grow, hand_over
+from pgdecode._memory cimport free_bytes, hand_over
 
 import pyarrow as pa
 
@@ -12,7 +12,10 @@ import pyarrow as pa
 cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil:
     """Validity bytes for the next n items, all 1; NULL where there is no memory. The caller sets the size."""
     cdef size_t written = column.valid.size
-    if reserve(&column.valid, column.n - written + n) != OK:
+    cdef size_t most = column.n + n
+    if column.valid.data == NULL and column.expected > most:
+        most = column.expected
+    if reserve(&column.valid, most - written) != OK:
         return NULL
     memset(column.valid.data + written, 1, column.n - written + n)
     return column.valid.data + column.n
@@ -217,7 +220,8 @@ cdef int open_column(Column *column, object arrow_type) except -1:
         return 0
     if not types.is_nested(arrow_type):
         column.shape = SHAPE_FIXED
-        column.width = 1 if types.is_boolean(arrow_type) else arrow_type.bit_width // 8
+        column.is_bool = types.is_boolean(arrow_type)
+        column.width = 1 if column.is_bool else arrow_type.bit_width // 8
         return 0
     column.shape = SHAPE_STRUCT if types.is_struct(arrow_type) else SHAPE_LIST
     children = children_of(arrow_type)
@@ -230,26 +234,96 @@ cdef int open_column(Column *column, object arrow_type) except -1:
     return 0
 
 
-cdef object packed(const Bytes *bytes):
-    """Bits of bytes that are 0 or 1."""
-    cdef Bytes bits
+cdef FaultCode append_ends(Column *to, const Column *part, size_t shift) noexcept nogil:
+    """Append the ends of another column's items, whose bytes or children come behind so many of this one's."""
+    cdef const int32_t *ends
+    cdef int32_t *own
+    cdef size_t i
+    if shift + end_of(part, part.n) > <size_t>0x7FFFFFFF:
+        return FAULT_LIMIT_BATCH
+    if open_ends(to, part.n) != OK:
+        return FAULT_NO_MEMORY
+    ends = <const int32_t *>(part.ends.data + sizeof(int32_t))
+    own = <int32_t *>(to.ends.data + to.ends.size)
+    for i in range(part.n):
+        own[i] = <int32_t>shift + ends[i]
+    to.ends.size += part.n * sizeof(int32_t)
+    return OK
+
+
+cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil:
+    """Append all items of another column of the same type, which stays as it is. Faults: LIMIT_BATCH, NO_MEMORY."""
+    cdef FaultCode code = OK
+    cdef uint8_t *validity
+    cdef int child
+    if part.n:
+        code = settle_own(to) if to.shape == SHAPE_STRUCT else settle(to)
+    if code == OK and to.shape == SHAPE_LIST and part.n:
+        code = append_ends(to, part, to.children[0].n)
+    for child in range(to.n_children):
+        if code == OK and part.n:
+            code = append_column(&to.children[child], &part.children[child])
+    if code == OK and to.shape == SHAPE_FIXED and part.n:
+        if open_items(to, part.n) != OK:
+            return FAULT_NO_MEMORY
+        memcpy(to.values.data + to.values.size, part.values.data, part.values.size)
+        to.values.size += part.values.size
+    if code == OK and to.shape == SHAPE_BYTES and part.n:
+        code = append_ends(to, part, to.data.size)
+        if code == OK and part.data.size:
+            if reserve(&to.data, part.data.size) != OK:
+                return FAULT_NO_MEMORY
+            memcpy(to.data.data + to.data.size, part.data.data, part.data.size)
+            to.data.size += part.data.size
+    if code != OK:
+        return code
+    if part.n and (part.valid.size or to.valid.size):
+        validity = validity_for(to, part.n)
+        if validity == NULL:
+            return FAULT_NO_MEMORY
+        if part.valid.size:
+            memcpy(validity, part.valid.data, part.n)
+        to.valid.size = to.n + part.n
+    to.n += part.n
+    to.n_null += part.n_null
+    postpone_nulls(to, part.postponed)
+    return OK
+
+
+cdef void pack(Bytes *bytes) noexcept nogil:
+    """Put bits in place of bytes that are 0 or 1."""
     cdef size_t i
     cdef size_t n = bytes.size
-    cdef uint64_t word = 0
-    memset(&bits, 0, sizeof(bits))
-    if grow(&bits, (n + 7) // 8) != OK:
-        raise MemoryError()
-    bits.size = (n + 7) // 8
-    with nogil:
-        for i in range(n // 8):
-            # The lowest byte is the first item: byte k, times 2**(56 - 7 * k), puts its bit at 56 + k; none meet.
-            word = le64(bytes.data + 8 * i)
-            bits.data[i] = <uint8_t>(word * <uint64_t>0x0102040810204080 >> 56)
-        if n % 8:
-            bits.data[n // 8] = 0
-        for i in range(n - n % 8, n):
-            bits.data[i >> 3] |= <uint8_t>(bytes.data[i] << (i & 7))
-    return hand_over(&bits)
+    cdef uint8_t last = 0
+    for i in range(n // 8):
+        # The lowest byte is the first item: byte k, times 2**(56 - 7 * k), puts its bit at 56 + k; none meet.
+        bytes.data[i] = <uint8_t>(le64(bytes.data + 8 * i) * <uint64_t>0x0102040810204080 >> 56)
+    for i in range(n - n % 8, n):
+        last |= <uint8_t>(bytes.data[i] << (i & 7))
+    if n % 8:
+        bytes.data[n // 8] = last
+    bytes.size = (n + 7) // 8
+
+
+cdef FaultCode seal_column(Column *column) noexcept nogil:
+    """Write what is postponed, but in a column of nothing else, and make bits of validity and of bools."""
+    cdef FaultCode code
+    cdef int i
+    if column.sealed or column.n == 0 and column.postponed:
+        return OK
+    code = settle_own(column) if column.shape == SHAPE_STRUCT else settle(column)
+    if code != OK:
+        return code
+    for i in range(column.n_children):
+        code = seal_column(&column.children[i])
+        if code != OK:
+            return code
+    if column.n_null:
+        pack(&column.valid)
+    if column.is_bool and column.n:
+        pack(&column.values)
+    column.sealed = True
+    return OK
 
 
 cdef list finish_children(Column *column, list types):
@@ -274,14 +348,17 @@ cdef list finish_children(Column *column, list types):
 cdef object finish_column(Column *column, object arrow_type):
     """The Arrow array; the column keeps nothing of it."""
     cdef size_t n
+    cdef FaultCode code
     if column.postponed and column.n == 0:
         return pa.nulls(column.postponed, arrow_type)
-    if (settle_own(column) if column.shape == SHAPE_STRUCT else settle(column)) != OK:
+    with nogil:
+        code = seal_column(column)
+    if code != OK:
         raise MemoryError()
     n = column.n
-    validity = packed(&column.valid) if column.n_null else None
+    validity = hand_over(&column.valid) if column.n_null else None
     if column.shape == SHAPE_FIXED:
-        values = packed(&column.values) if pa.types.is_boolean(arrow_type) else hand_over(&column.values)
+        values = hand_over(&column.values)
         buffers = [validity, pa.py_buffer(b"") if values is None else values]
         return pa.Array.from_buffers(arrow_type, n, buffers, column.n_null)
     if column.shape == SHAPE_STRUCT:

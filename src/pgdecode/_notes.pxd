@@ -2,7 +2,7 @@
 
 from cython cimport final
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._envelope cimport Envelope, Rules, Walk
 from pgdecode._fault cimport Fault, FaultCode, Faults
@@ -20,18 +20,26 @@ cdef struct Row:
     uint8_t has_unchanged    # whether a new cell is u still: the old tuple had no value for it
 
 
+cdef struct Head:
+    # How a column's cells begin, as the last block had them.
+    uint64_t word            # kind and length as sent, in the high bytes; NO_HEAD where they differ
+    uint32_t length
+    uint8_t kind
+
+
 @final
 cdef class Notes:
     """The payloads of one relation, noted block by block.
 
-    `selection` holds the numbers of the source's rows to note, as int64, in the order of the output; without it all
-    are noted. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix; without it
-    each payload's own structure tells. Faults name rows of the output.
+    `selection` holds the numbers of the source's rows to note, as int64, in the order of the output; without it those
+    from `first` on are noted. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix;
+    without it each payload's own structure tells. Faults name rows of the output.
     """
 
     cdef Source source
     cdef const uint8_t[::1] selection   # int64 each, unaligned perhaps
     cdef const uint8_t[::1] streamed
+    cdef int64_t first                  # of the source's rows, where there is no selection
     cdef readonly int64_t n_rows        # of the output
     cdef Py_ssize_t segment             # the one that the last row was in
     cdef int64_t segment_start          # its first row in the source
@@ -44,6 +52,9 @@ cdef class Notes:
     cdef bint has_streamed
     cdef bint has_unchanged
     cdef bint has_null           # a row without payload, or with a fault
+    cdef Span *spans             # the payloads, without data where a row is null
+    cdef const uint8_t *limit    # up to where the memory goes that they all lie in, NULL where that is not known
+    cdef Head *heads             # a column each
     cdef Row *rows
     cdef Cell *cells             # of each row, those that fill the table's columns
     cdef Cell *olds              # of each old tuple, in the rows' order
@@ -63,7 +74,9 @@ cdef class Notes:
     cdef int check_selection(self) except -1
     cdef int64_t source_row(self, int64_t row) noexcept nogil
     cdef const Segment *segment_with(self, int64_t source_row) noexcept nogil
-    cdef bint note_usual(self, int i, int64_t row, const Span *payload, const uint8_t *limit) noexcept nogil
+    cdef bint locate(self, int64_t first) noexcept nogil
+    cdef int note_usual(self, int64_t first, int i) noexcept nogil
+    cdef void learn_heads(self) noexcept nogil
     cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil
     cdef FaultCode judge(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil

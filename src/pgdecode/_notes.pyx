@@ -1,11 +1,11 @@
 """Finds the cells of a block of inserts, updates and deletes, which stay in their payloads."""
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint16_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pgdecode._cells cimport note_cell
-from pgdecode._cursor cimport Cursor, be32, be64
+from pgdecode._cursor cimport Cursor, be32, be64, le64
 from pgdecode._envelope cimport rules_of
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
@@ -26,46 +26,79 @@ cdef enum:
     BLOCK_CELLS = 1536
     LEAST_ROWS = 32
     MOST_ROWS = 512
-    CELL_HEAD = 5  # bytes: a cell's kind and length
+    CELL_HEAD = 5     # bytes: a cell's kind and length
+    HEAD_READ = 8     # bytes that are read for these: a word
+    AHEAD = 2048      # bytes: how far in front of the cells that are noted payloads are called from memory
+    LINE = 64         # bytes that come from memory together
+    NO_HEAD = 1       # as no cell's first bytes read: their last bits, shifted in, are zeros
+    HEAD_SAMPLES = 8  # rows of a block that tell how a column's cells begin in the next
 
 
-cdef inline const uint8_t *readable(const Segment *segment, const Span *payload) noexcept nogil:
-    """Up to where the memory goes that a payload lies in, as far as that is known."""
-    if segment.layout == LAYOUT_OFFSETS32 or segment.layout == LAYOUT_OFFSETS64:
-        return segment.data + segment.data_size
-    return payload.data + payload.length
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define pgdecode_call_for(p) __builtin_prefetch(p)
+    #else
+    #define pgdecode_call_for(p) ((void)(p))
+    #endif
+    """
+    # No read: any address will do.
+    void call_for "pgdecode_call_for"(const void *p) noexcept nogil
 
 
-cdef inline const uint8_t *note_all(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
+cdef inline const uint8_t *note_all(
+    const uint8_t *p, const uint8_t *end, Cell *cell, const Head *head, int n
+) noexcept nogil:
     """Note `n` cells and return where they end; NULL where one is u, or where they do not all lie before `end`.
 
-    CELL_HEAD bytes behind `end` may be read. What is noted counts only where the end is returned.
+    HEAD_READ bytes behind `end` may be read. What is noted counts only where the end is returned.
     """
     cdef const Cell *last = cell + n
     # As numbers of 64 bits: no length makes these wrap, so that one comparison a cell is enough, behind it.
     cdef uint64_t at = <size_t>p
     cdef uint64_t stop = <size_t>end
+    cdef uint64_t word
     cdef uint32_t length
     cdef uint8_t kind
     while cell != last:
-        p = <const uint8_t *><size_t>at
-        kind = p[0]
-        cell.kind = kind
-        if rarely(kind != c"b" and kind != c"t"):
-            if rarely(kind != c"n"):
-                return NULL
-            cell.value = NULL
-            at += 1
-        else:
-            length = be32(p + 1)
+        word = le64(<const uint8_t *><size_t>at)
+        if word << 24 == head.word:
+            # The length is known before it is read, so that the next cell need not wait for it.
             at += CELL_HEAD
             cell.value = <const uint8_t *><size_t>at
-            cell.length = length
-            at += length
+            cell.length = head.length
+            cell.kind = head.kind
+            at += head.length
+        else:
+            kind = <uint8_t>word
+            cell.kind = kind
+            if rarely(kind != c"b" and kind != c"t"):
+                if rarely(kind != c"n"):
+                    return NULL
+                cell.value = NULL
+                at += 1
+            else:
+                length = be32(<const uint8_t *><size_t>(at + 1))
+                at += CELL_HEAD
+                cell.value = <const uint8_t *><size_t>at
+                cell.length = length
+                at += length
         if rarely(at > stop):
             return NULL
         cell += 1
+        head += 1
     return <const uint8_t *><size_t>at
+
+
+cdef inline uint64_t word_of_head(uint8_t kind, uint32_t length) noexcept nogil:
+    """The five bytes a cell begins with, as `le64` reads them, shifted to where they are all that there is."""
+    cdef uint8_t[8] bytes
+    cdef int i
+    memset(bytes, 0, sizeof(bytes))
+    bytes[0] = kind
+    for i in range(4):
+        bytes[1 + i] = <uint8_t>(length >> 24 - 8 * i)
+    return le64(bytes) << 24
 
 
 cdef const uint8_t *note_each(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
@@ -101,9 +134,15 @@ cdef class Notes:
         bint strict_flags,
         object selection,
         object streamed,
+        int64_t first,
+        int64_t n,
     ):
+        cdef int c
         self.source = source
-        self.n_rows = source.n_rows
+        if not 0 <= first <= first + n <= source.n_rows:
+            raise IndexError(f"rows {first} to {first + n} of a source of {source.n_rows} rows")
+        self.first = first
+        self.n_rows = n
         self.relation_id = relation_id
         self.n_columns = n_columns
         # Unset, a memoryview is not None to C code.
@@ -120,8 +159,18 @@ cdef class Notes:
         self.rows = <Row *>calloc(<size_t>self.most_rows, sizeof(Row))
         self.cells = <Cell *>calloc(<size_t>self.most_rows * (n_columns + 1), sizeof(Cell))
         self.olds = <Cell *>calloc(<size_t>self.most_rows * (n_columns + 1), sizeof(Cell))
-        if self.rows == NULL or self.cells == NULL or self.olds == NULL:
+        self.spans = <Span *>calloc(<size_t>self.most_rows, sizeof(Span))
+        self.heads = <Head *>calloc(<size_t>n_columns + 1, sizeof(Head))
+        if (
+            self.rows == NULL
+            or self.cells == NULL
+            or self.olds == NULL
+            or self.spans == NULL
+            or self.heads == NULL
+        ):
             raise MemoryError()
+        for c in range(n_columns):
+            self.heads[c].word = NO_HEAD
         self.rules = rules_of(limits, strict_flags)
         self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
         if <uint32_t>n_columns > self.rules.max_columns or n_columns > 0xFFFF or not 0 <= relation_id <= 0xFFFFFFFF:
@@ -146,6 +195,8 @@ cdef class Notes:
         free(self.rows)
         free(self.cells)
         free(self.olds)
+        free(self.spans)
+        free(self.heads)
         free(self.known.ids)
 
     cdef int check_selection(self) except -1:
@@ -157,7 +208,7 @@ cdef class Notes:
 
     cdef inline int64_t source_row(self, int64_t row) noexcept nogil:
         """The source's row that a row of the output is made of."""
-        cdef int64_t selected = row
+        cdef int64_t selected = self.first + row
         if self.selection is not None:
             memcpy(&selected, &self.selection[row * sizeof(selected)], sizeof(selected))
         return selected
@@ -174,91 +225,171 @@ cdef class Notes:
 
     cdef FaultCode note_block(self, int64_t first) noexcept nogil:
         """Note up to `most_rows` rows of the output; faults of rows are kept, others end the block."""
-        cdef const Segment *segment
-        cdef int64_t source_row
-        cdef Span payload
-        cdef Presence presence
         cdef FaultCode code
         cdef Row *row
-        cdef int i, c
+        cdef int c
+        cdef int i = 0
         self.n = <int>min(self.n_rows - first, <int64_t>self.most_rows)
         self.n_olds = 0
         self.has_streamed = self.has_unchanged = self.has_null = False
-        for i in range(self.n):
-            source_row = self.source_row(first + i)
-            segment = self.segment_with(source_row)
-            presence = payload_at(segment, source_row - self.segment_start, &payload)
-            if presence == PRESENT and self.note_usual(i, first + i, &payload, readable(segment, &payload)):
-                continue
+        if not self.locate(first):
+            return FAULT_BAD_ARRAY
+        while True:
+            i = self.note_usual(first, i)
+            if i == self.n:
+                self.learn_heads()
+                return OK
             row = &self.rows[i]
             memset(row, 0, sizeof(Row))
-            code = FAULT_BAD_ARRAY if presence == CORRUPT else OK
-            if presence == PRESENT:
-                code = self.note_row(i, first + i, &payload)
-                if code == OK:
-                    continue
+            code = OK
+            if self.spans[i].data != NULL:
+                code = self.note_row(i, first + i, &self.spans[i])
             if code == FAULT_BAD_ARRAY or code == FAULT_NO_MEMORY:
                 return code
-            row.payload = NULL
-            row.old_type = 0
-            self.has_null = True
-            for c in range(self.n_columns):
-                self.cells[<size_t>i * self.n_columns + c].value = NULL
-                self.cells[<size_t>i * self.n_columns + c].kind = c"n"
+            if code != OK or self.spans[i].data == NULL:
+                row.payload = NULL
+                row.old_type = 0
+                self.has_null = True
+                for c in range(self.n_columns):
+                    self.cells[<size_t>i * self.n_columns + c].value = NULL
+                    self.cells[<size_t>i * self.n_columns + c].kind = c"n"
             if code != OK:
                 self.fault.code = code
                 self.fault.row = first + i
                 code = keep_fault(self.faults, &self.fault)
                 if code != OK:
                     return code
-        return OK
+            i += 1
 
-    cdef bint note_usual(self, int i, int64_t row, const Span *payload, const uint8_t *limit) noexcept nogil:
-        """Note an insert, an update without old tuple, or a delete, in which all is well: most of all rows.
+    cdef bint locate(self, int64_t first) noexcept nogil:
+        """Find the block's payloads; False where the array is corrupt."""
+        cdef const Segment *segment
+        cdef const int32_t *offsets
+        cdef int64_t source_row = self.source_row(first)
+        cdef Presence presence
+        cdef bint wrong = False
+        cdef int i
+        segment = self.segment_with(source_row)
+        source_row -= self.segment_start
+        self.limit = NULL
+        if segment.layout == LAYOUT_OFFSETS32 or segment.layout == LAYOUT_OFFSETS64:
+            self.limit = segment.data + segment.data_size
+        if (
+            self.selection is None
+            and segment.layout == LAYOUT_OFFSETS32
+            and segment.validity == NULL
+            and segment.n_rows - source_row >= self.n
+        ):
+            # As `payload_at`, for all of them at once.
+            offsets = <const int32_t *>segment.index + segment.first + source_row
+            for i in range(self.n):
+                wrong |= (offsets[i] < 0) | (offsets[i + 1] < offsets[i])
+                self.spans[i].data = segment.data + offsets[i]
+                self.spans[i].length = <size_t>offsets[i + 1] - <size_t>offsets[i]
+            return not wrong and <size_t>offsets[self.n] <= segment.data_size
+        for i in range(self.n):
+            source_row = self.source_row(first + i)
+            if self.segment_with(source_row) != segment:
+                segment = self.segment_with(source_row)
+                # Of payloads in several places it is not kept where each place ends.
+                self.limit = NULL
+            presence = payload_at(segment, source_row - self.segment_start, &self.spans[i])
+            if presence == CORRUPT:
+                return False
+            if presence != PRESENT:
+                self.spans[i].data = NULL
+        return True
 
-        False for any other, of which `note_row` finds out what it is. What lies before `limit` may be read.
+    cdef int note_usual(self, int64_t first, int i) noexcept nogil:
+        """Note inserts, updates without old tuple, and deletes in which all is well, most of all rows, from i on.
+
+        Returns the first that is another, of which `note_row` finds out what it is, or the number of rows.
         """
-        cdef const uint8_t *p = payload.data
-        cdef const uint8_t *end = p + payload.length
-        cdef Cell *cells = self.cells + <size_t>i * self.n_columns
-        cdef Row *noted = &self.rows[i]
+        cdef int n = self.n
+        cdef int n_columns = self.n_columns
+        cdef bint is_told = self.streamed is not None
+        cdef uint64_t usual_head = self.usual_head
+        cdef size_t most_bytes = self.most_bytes
+        cdef size_t limit = <size_t>self.limit
+        cdef const Span *payload = self.spans + i
+        cdef Cell *cells = self.cells + <size_t>i * n_columns
+        cdef Row *noted = self.rows + i
+        cdef const uint8_t *p
+        cdef const uint8_t *end
         cdef const uint8_t *stop
         cdef size_t prefix = 0
+        cdef size_t ahead = 0
         cdef uint64_t differs
         cdef bint deleted
-        if self.streamed is not None and self.streamed[row]:
-            prefix = 4
-        # No value is longer than its payload.
-        if rarely(payload.length < prefix + 8 or payload.length > self.most_bytes):
-            return False
-        # A length's high byte, mostly 0, stands where the other reading has its mark.
-        if self.streamed is None and (payload.length <= 9 or p[9]) and marks(payload) != READING_PLAIN:
-            return False
-        differs = (be64(p + prefix) ^ self.usual_head) << 8
-        deleted = p[0] == c"D"
-        if rarely(deleted):
-            if differs != <uint64_t>(c"N" ^ c"K") << 24 and differs != <uint64_t>(c"N" ^ c"O") << 24:
-                return False
-        elif rarely(differs != 0 or p[0] != c"I" and p[0] != c"U"):
-            return False
-        if rarely(limit - end < CELL_HEAD):
-            stop = note_each(p + prefix + 8, end, cells, self.n_columns)
-        else:
-            stop = note_all(p + prefix + 8, end, cells, self.n_columns)
-        if rarely(stop != end):
-            return False
-        noted.payload = p
-        noted.tag = p[0]
-        noted.old_type = 0
-        noted.streamed = prefix != 0
-        noted.has_unchanged = False
-        self.has_streamed |= prefix != 0
-        if deleted:
-            noted.old_type = p[prefix + 5]
-            noted.old_at = self.n_olds
-            memcpy(self.olds + <size_t>self.n_olds * self.n_columns, cells, <size_t>self.n_columns * sizeof(Cell))
-            self.n_olds += 1
-        return True
+        while i < n:
+            p = payload.data
+            end = p + payload.length
+            if ahead < <size_t>end or ahead > <size_t>end + AHEAD:
+                # The first row, or one that lies elsewhere, or is long.
+                ahead = <size_t>end
+            if is_told:
+                prefix = 4 if self.streamed[first + i] else 0
+            # No value is longer than its payload.
+            if rarely(p == NULL or payload.length < prefix + 8 or payload.length > most_bytes):
+                break
+            # A length's high byte, mostly 0, stands where the other reading has its mark.
+            if not is_told and (payload.length <= 9 or p[9]) and marks(payload) != READING_PLAIN:
+                break
+            differs = (be64(p + prefix) ^ usual_head) << 8
+            deleted = p[0] == c"D"
+            if rarely(deleted):
+                if differs != <uint64_t>(c"N" ^ c"K") << 24 and differs != <uint64_t>(c"N" ^ c"O") << 24:
+                    break
+            elif rarely(differs != 0 or p[0] != c"I" and p[0] != c"U"):
+                break
+            while ahead < <size_t>end + AHEAD:
+                call_for(<const void *>ahead)
+                ahead += LINE
+            if rarely(limit < <size_t>end + HEAD_READ):
+                stop = note_each(p + prefix + 8, end, cells, n_columns)
+            else:
+                stop = note_all(p + prefix + 8, end, cells, self.heads, n_columns)
+            if rarely(stop != end):
+                break
+            noted.payload = p
+            noted.tag = p[0]
+            noted.old_type = 0
+            noted.streamed = prefix != 0
+            noted.has_unchanged = False
+            self.has_streamed |= prefix != 0
+            if deleted:
+                noted.old_type = p[prefix + 5]
+                noted.old_at = self.n_olds
+                memcpy(self.olds + <size_t>self.n_olds * n_columns, cells, <size_t>n_columns * sizeof(Cell))
+                self.n_olds += 1
+            i += 1
+            payload += 1
+            noted += 1
+            cells += n_columns
+        return i
+
+    cdef void learn_heads(self) noexcept nogil:
+        """Keep how the cells of a column begin, where they do so alike in some rows of this block."""
+        cdef int step = self.n // HEAD_SAMPLES * self.n_columns
+        cdef const Cell *cell
+        cdef Head *head
+        cdef int c, _k
+        if step == 0:
+            return
+        for c in range(self.n_columns):
+            head = &self.heads[c]
+            head.word = NO_HEAD
+            cell = self.cells + c
+            for _k in range(HEAD_SAMPLES):
+                if cell.value != NULL:
+                    if head.word == NO_HEAD:
+                        head.kind = cell.kind
+                        head.length = cell.length
+                        head.word = word_of_head(cell.kind, cell.length)
+                    elif head.kind != cell.kind or head.length != cell.length:
+                        head.word = NO_HEAD
+                        break
+                cell += step
 
     cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil:
         """Note a payload, or leave in `fault` what is wrong with it."""

@@ -10,6 +10,7 @@ from pgdecode._codec cimport Cells, Codec
 from pgdecode._codecs.registry cimport CodecTree
 from pgdecode._column cimport (
     Column,
+    append_column,
     end_list,
     expect,
     finish_column,
@@ -24,6 +25,7 @@ from pgdecode._column cimport (
     put_empty_lists,
     put_int64,
     put_null,
+    seal_column,
     settle,
     settle_own,
     take_back,
@@ -56,11 +58,18 @@ import pyarrow as pa
 from pgdecode import errors
 from pgdecode import limits as sizes
 
+cdef enum:
+    LETTERS_OF_OP = 6  # bytes: insert, update, delete
+
 UNCHANGED = pa.list_(pa.string())
 
 
 cdef class Rows:
-    """One pass over the payloads of one relation; `selection` and `streamed` are those of `Notes`."""
+    """One pass over the payloads of one relation; `selection` and `streamed` are those of `Notes`.
+
+    Without a selection it is over `n_rows` rows of the source from `first` on. Where others are to be joined to it,
+    `n_joined` is the number of rows of all of them.
+    """
 
     cdef Notes notes
     cdef readonly int64_t n_rows
@@ -84,6 +93,7 @@ cdef class Rows:
     cdef Cell *spread        # one column of a block's old tuples, in the rows that have them
     cdef int first_label     # of the table's columns, behind the plan's
     cdef Faults faults
+    cdef readonly dict told   # by row, the text of _error
     cdef bint permissive
     cdef bint null_unrepresentable
     cdef readonly size_t text       # bytes that have been made of values
@@ -101,10 +111,14 @@ cdef class Rows:
         bint null_unrepresentable,
         object selection=None,
         object streamed=None,
+        int64_t first=0,
+        object n_rows=None,
+        object n_joined=None,
     ):
         cdef int i
         cdef size_t n = len(names)
-        self.notes = Notes(source, relation_id, <int>n, limits, strict_flags, selection, streamed)
+        cdef int64_t n_noted = source.n_rows - first if n_rows is None else n_rows
+        self.notes = Notes(source, relation_id, <int>n, limits, strict_flags, selection, streamed, first, n_noted)
         self.notes.faults = &self.faults
         self.n_rows = self.notes.n_rows
         self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
@@ -128,9 +142,10 @@ cdef class Rows:
         for i in range(self.n_columns):
             self.codecs[i] = &(<CodecTree>self.trees[i]).codec
             self.name_ends[i] = len(encoded[i]) + (self.name_ends[i - 1] if i else 0)
-        self.open_columns()
+        self.told = {}
+        self.open_columns(self.n_rows if n_joined is None else n_joined)
 
-    cdef int open_columns(self) except -1:
+    cdef int open_columns(self, int64_t expected) except -1:
         cdef int i
         self.old_arrow = pa.struct(
             [pa.field(name, decoding.arrow) for name, decoding in zip(self.names, self.decodings)]
@@ -149,7 +164,7 @@ cdef class Rows:
         for i in range(self.n_columns):
             open_column(&self.new[i], self.decodings[i].arrow)
         for i in range(self.n_columns + 5):
-            expect(&self.columns[i], <size_t>self.n_rows)
+            expect(&self.columns[i], <size_t>expected)
         return 0
 
     def __dealloc__(self):
@@ -164,10 +179,9 @@ cdef class Rows:
         free(self.faults.items)
 
     def run(self):
-        """Decode everything; returns ([_op, _xid, _old_type, _old, _unchanged], columns, {row: text of _error})."""
+        """Decode everything; `results` gives it."""
         cdef FaultCode code
         cdef Fault fault
-        cdef int i
         cdef size_t k
         with nogil:
             code = self.decode()
@@ -176,14 +190,35 @@ cdef class Rows:
             fault.code = code
             fault.label = fault.column = fault.relation = -1
             raise error_of(&fault, (), True)
+        if code == OK and self.faults.n == 0:
+            return
         labels = PLAN.labels + tuple([f"column {errors.shown(name)}" for name in self.names])
         if code != OK:
             raise self.named(error_of(&self.faults.items[self.faults.n - 1], labels, True))
-        told = {}
         for k in range(self.faults.n):
             # Of several faults in a row the first column's is told.
-            if self.faults.items[k].row not in told:
-                told[self.faults.items[k].row] = error_of(&self.faults.items[k], labels, False).cell
+            if self.faults.items[k].row not in self.told:
+                self.told[self.faults.items[k].row] = error_of(&self.faults.items[k], labels, False).cell
+
+    def join(self, list others, int place, int n_places):
+        """Append every n-th column of others, which have run as well; False where that is too much for a batch.
+
+        Each place may have a thread of its own.
+        """
+        cdef FaultCode code = OK
+        cdef Rows other
+        for other in others:
+            with nogil:
+                if code == OK:
+                    code = self.append_columns(other, place, n_places)
+        with nogil:
+            if code == OK:
+                code = self.seal_columns(place, n_places)
+        return code == OK
+
+    def results(self):
+        """[_op, _xid, _old_type, _old, _unchanged] and the columns; they can be had once."""
+        cdef int i
         meta = [
             finish_column(self.op, pa.string()),
             finish_column(self.xid, pa.int64()),
@@ -191,8 +226,7 @@ cdef class Rows:
             finish_column(self.old, self.old_arrow),
             finish_column(self.unchanged, UNCHANGED),
         ]
-        columns = [finish_column(&self.new[i], self.decodings[i].arrow) for i in range(self.n_columns)]
-        return meta, columns, told
+        return meta, [finish_column(&self.new[i], self.decodings[i].arrow) for i in range(self.n_columns)]
 
     def named(self, error):
         """The error with the column's name in place of its number, where it lies in one."""
@@ -206,6 +240,20 @@ cdef class Rows:
         while first < self.n_rows and code == OK:
             code = self.decode_block(first)
             first += self.notes.n
+        return code
+
+    cdef FaultCode append_columns(self, Rows other, int place, int n_places) noexcept nogil:
+        cdef FaultCode code = OK
+        while place < self.n_columns + 5 and code == OK:
+            code = append_column(&self.columns[place], &other.columns[place])
+            place += n_places
+        return code
+
+    cdef FaultCode seal_columns(self, int place, int n_places) noexcept nogil:
+        cdef FaultCode code = OK
+        while place < self.n_columns + 5 and code == OK:
+            code = seal_column(&self.columns[place])
+            place += n_places
         return code
 
     cdef FaultCode decode_block(self, int64_t first) noexcept nogil:
@@ -382,9 +430,12 @@ cdef class Rows:
         cdef size_t i
         cdef uint8_t *to
         cdef int32_t *ends
-        if op.data.size + n * WORD_BYTES > <size_t>MAX_DATA:
+        cdef size_t room = n * WORD_BYTES
+        if op.data.size + room > <size_t>MAX_DATA:
             return FAULT_LIMIT_BATCH
-        if reserve(&op.data, n * WORD_BYTES) != OK or open_ends(op, n) != OK:
+        if op.data.data == NULL and op.expected < <size_t>MAX_DATA // LETTERS_OF_OP:
+            room += op.expected * LETTERS_OF_OP
+        if reserve(&op.data, room) != OK or open_ends(op, n) != OK:
             return FAULT_NO_MEMORY
         to = op.data.data + op.data.size
         ends = <int32_t *>(op.ends.data + op.ends.size)
