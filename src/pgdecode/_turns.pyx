@@ -28,11 +28,33 @@ cdef extern from "Python.h":
     unsigned long PyThread_start_new_thread(void (*function)(void *) noexcept nogil, void *argument)
     unsigned long PYTHREAD_INVALID_THREAD_ID
 
+cdef extern from *:
+    """
+    #ifdef _MSC_VER
+    #include <intrin.h>
+    #define PGDECODE_PAUSE() _mm_pause()
+    #define PGDECODE_LOOK(place) (*(volatile const int64_t *)(place))
+    #define PGDECODE_SHOW(place, value) (*(volatile int64_t *)(place) = (value))
+    #else
+    #if defined(__x86_64__) || defined(__i386__)
+    #define PGDECODE_PAUSE() __builtin_ia32_pause()
+    #else
+    #define PGDECODE_PAUSE() ((void)0)
+    #endif
+    #define PGDECODE_LOOK(place) __atomic_load_n(place, __ATOMIC_RELAXED)
+    #define PGDECODE_SHOW(place, value) __atomic_store_n(place, value, __ATOMIC_RELAXED)
+    #endif
+    """
+    # What is read while others may write it: a hint, which the lock then makes sure of.
+    int64_t look "PGDECODE_LOOK"(const int64_t *place) nogil
+    void show "PGDECODE_SHOW"(int64_t *place, int64_t value) nogil
+    void pause "PGDECODE_PAUSE"() nogil
+
 cdef enum:
     TURN_BYTES = 1 << 18   # payloads; with what is made of them, they fit into a core's own cache
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
-    MOST_LOOKS = 2000      # for its turn, before a thread sleeps: to be woken takes longer than most turns
+    MOST_LOOKS = 2000      # for its turn, before a thread sleeps: to be woken takes longer than most turns do
 
 cdef struct Turns:
     Opening opening        # its lock is also that of what is below
@@ -153,19 +175,20 @@ cdef bint take_turn(Worker *worker) noexcept nogil:
 cdef bint await_turn(Worker *worker) noexcept nogil:
     """Wait until all rows before have been joined; False where that will not be."""
     cdef Turns *turns = worker.turns
-    cdef bint is_next = False, is_over = False
+    cdef bint is_over
     cdef int i
     for i in range(MOST_LOOKS):
-        PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
-        is_next = turns.n_joined == worker.first
-        is_over = turns.code != OK
-        worker.sleeps = i == MOST_LOOKS - 1 and not is_next and not is_over
-        PyThread_release_lock(turns.opening.lock)
-        if is_next or is_over:
-            return not is_over
-    PyThread_acquire_lock(worker.gate, WAIT_LOCK)
+        if look(&turns.n_joined) == worker.first:
+            break
+        pause()
     PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
     is_over = turns.code != OK
+    worker.sleeps = not is_over and turns.n_joined != worker.first
+    if worker.sleeps:
+        PyThread_release_lock(turns.opening.lock)
+        PyThread_acquire_lock(worker.gate, WAIT_LOCK)
+        PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
+        is_over = turns.code != OK
     PyThread_release_lock(turns.opening.lock)
     return not is_over
 
@@ -180,7 +203,7 @@ cdef void end_turn(Worker *worker, FaultCode code) noexcept nogil:
         turns.code = code
         turns.whole.fault = worker.part.fault
     if turns.code == OK:
-        turns.n_joined = worker.stop
+        show(&turns.n_joined, worker.stop)
     for i in range(turns.n_workers):
         other = &turns.workers[i]
         if other.sleeps and (turns.code != OK or other.first == turns.n_joined):
