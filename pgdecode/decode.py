@@ -88,8 +88,7 @@ or __arrow_c_stream__ of such; or a sequence of bytes
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where the rows are many. The result is the same; it is made in parts and
-        joined, which takes twice the memory for a moment.
+        How many threads may work on it, where the rows are many. The result is the same.
 
     Returns
     -------

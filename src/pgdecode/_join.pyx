@@ -25,7 +25,7 @@ cdef FaultCode append(Bytes *whole, const Bytes *part, size_t skipped, double ti
     needed = whole.size + part.size - skipped
     if rarely(needed > whole.capacity or whole.data == NULL):
         # An eighth more than the average: rows differ.
-        likely = min(1.125 * times, 64.0) * <double>needed
+        likely = min(1.125 * times, 256.0) * <double>needed
         likely = min(likely, <double>0x7FFFFFFF)
         capacity = whole.capacity + (whole.capacity >> 1)
         if grow(whole, max(needed, capacity, <size_t>likely)) != OK:

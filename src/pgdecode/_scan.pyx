@@ -187,6 +187,13 @@ cdef class Scan:
             raise MemoryError()
         return 0
 
+    @property
+    def judged(self):
+        """The verdicts of `judge`, a byte a row, which it takes as `in_stream`; None where it has made none."""
+        if self.verdicts == NULL:
+            return None
+        return PyBytes_FromStringAndSize(<const char *>self.verdicts, self.source.n_rows)
+
     def run(self, Py_ssize_t n_threads=1):
         """Decode all rows; returns {column name: tuple of buffers}, columns that no row fills left out.
 

@@ -1,8 +1,8 @@
 """Divides the rows of a batch among threads.
 
 Each thread takes the next rows, as many as its cache holds, decodes them into its part, waits until the rows before
-have been joined to the whole, and joins them: what it has just written it copies. A thread that comes late, or not at
-all, leaves more to the others. The first fault that is not to be kept ends it for all; there may be one in a row before.
+have been joined to the whole, and joins them: what it copies then it has just written. A thread that comes late, or not
+at all, leaves more to the others. The first fault that is not to be kept ends it for all; a row before may have another.
 
 The threads are C's: they need the interpreter only where memory is to be had, and are over when the call is.
 """
@@ -176,8 +176,8 @@ cdef bint await_turn(Worker *worker) noexcept nogil:
     """Wait until all rows before have been joined; False where that will not be."""
     cdef Turns *turns = worker.turns
     cdef bint is_over
-    cdef int i
-    for i in range(MOST_LOOKS):
+    cdef int _i
+    for _i in range(MOST_LOOKS):
         if look(&turns.n_joined) == worker.first:
             break
         pause()
