@@ -2,7 +2,7 @@
 
 Each thread takes the next rows, as many as its cache holds, decodes them into its part, waits until the rows before
 have been joined to the whole, and joins them: what it copies then it has just written. A thread that comes late, or not
-at all, leaves more to the others. The first fault that is not to be kept ends it for all; a row before may have another.
+at all, leaves more to the others. A fault that is not to be kept ends it for all; a row before may have another.
 
 The threads are C's: they need the interpreter only where memory is to be had, and are over when the call is.
 """
