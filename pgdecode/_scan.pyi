@@ -8,7 +8,6 @@ SINK_TYPES: dict[str, int]
 NAMES: tuple[str, ...]
 
 class Scan:
-    has_delimiter: bool
     judged: bytes | None
     def __init__(
         self,
@@ -20,4 +19,4 @@ class Scan:
         kind_codes: bool = False,
     ) -> None: ...
     def judge(self, in_stream: Any, carry: bool | None, in_full: bool) -> bool | None: ...
-    def run(self) -> dict[str, tuple[Any, ...]] | None: ...
+    def run(self, n_threads: int = 1) -> dict[str, tuple[Any, ...]] | None: ...

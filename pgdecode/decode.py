@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pgdecode._source import Source
 from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
-from pgdecode.parallel import Exclusive, check_threads, in_threads, joined, ranges_of, sliced
+from pgdecode.parallel import Exclusive, check_threads, ranges_of
 from pgdecode.schemas import COLUMN_TYPE, envelope_schema
 
 _CELLS = ("old", "new")
@@ -87,8 +88,7 @@ or __arrow_c_stream__ of such; or a sequence of bytes
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where the rows are many. The result is the same; it is made in parts and
-        joined, which takes twice the memory for a moment.
+        How many threads may work on it, where the rows are many. The result is the same.
 
     Returns
     -------
@@ -144,74 +144,25 @@ class MessageDecoder:
     def decode(self, payloads: Any) -> pa.RecordBatch:
         """Decode the next payloads; see `decode_messages`."""
         with self._alone:
-            parts = payload_parts(payloads)
-            ranges = ranges_of(sum(map(len, parts)), self._threads)
-            batch = self._by_ranges(parts, ranges) if len(ranges) > 1 else None
-            return self._whole(parts) if batch is None else batch
+            source = Source(payload_parts(payloads))
+            n_threads = len(ranges_of(source.n_rows, self._threads))
+            if n_threads > 1:
+                # Should that not do, one thread decodes all anew: then its error is the one to tell, of the first row
+                # that has any.
+                with suppress(ValueError, MemoryError):
+                    return self._decode(source, n_threads)
+            return self._decode(source, 1)
 
-    def _whole(self, parts: list[Any]) -> pa.RecordBatch:
-        source = Source(parts)
+    def _decode(self, source: Source, n_threads: int) -> pa.RecordBatch:
         found: Any = None
         for in_full in (False, True):
             if found is None:
-                scan = self._scan(source)
+                scan = Scan(source, self.schema.names, self._limits, self._strict_flags, self._permissive)
                 carry = scan.judge(self._in_stream, self._carry, in_full)
-                found = scan.run()
-        self._carry = carry
-        return _envelope(found, source.n_rows, self.schema)
-
-    def _scan(self, source: Source) -> Scan:
-        return Scan(source, self.schema.names, self._limits, self._strict_flags, self._permissive)
-
-    def _by_ranges(self, parts: list[Any], ranges: list[tuple[int, int]]) -> pa.RecordBatch | None:
-        """Decode ranges of rows side by side; None where one cannot be, or not all in one batch.
-
-        All is then decoded anew by one thread, so that its error is the one to tell, of the first row that has any.
-        """
-        try:
-            sources = [Source(sliced(parts, first, n)) for first, n in ranges]
-            scans = [self._scan(source) for source in sources]
-            carry: bool | None = False
-            found: list[Any] = [None]
-            if self._in_stream is None and not self._carry:
-                # In the hope that no stream is in it: then all is plain, if a delimiter has said so.
-                for scan in scans:
-                    scan.judge(None, False, False)
-                found = in_threads([scan.run for scan in scans])
-                if self._carry is None and not any(scan.has_delimiter for scan in scans):
-                    found = [None]
-            if None in found:
-                # Judging looks at all rows, and goes before the decoding of any.
-                judge = Scan(Source(parts), (), self._limits, self._strict_flags, self._permissive)
-                carry = judge.judge(self._in_stream, self._carry, True)
-                verdicts = judge.judged
-                scans = [self._scan(source) for source in sources]
-                for scan, (first, n) in zip(scans, ranges, strict=True):
-                    scan.judge(self._in_stream if verdicts is None else verdicts[first : first + n], None, True)
-                found = in_threads([scan.run for scan in scans])
-            batch = self._joined(found, [n for _, n in ranges])
-        except (ValueError, MemoryError):
-            return None
+                found = scan.run(n_threads)
+        batch = _envelope(found, source.n_rows, self.schema)
         self._carry = carry
         return batch
-
-    def _joined(self, found: list[Any], lengths: list[int]) -> pa.RecordBatch:
-        """Join what ranges of rows gave; columns that no row fills are made whole at once."""
-        filled = {name for parts in found for name in parts}
-        wanted = [field for field in self.schema if field.name.removesuffix("_formats") in filled]
-        pieces = [_envelope(parts, n, pa.schema(wanted)).columns for parts, n in zip(found, lengths, strict=True)]
-        parts_of_each: list[Sequence[pa.Array]] = list(zip(*pieces, strict=True))
-        # What is joined is to be let go of, column by column.
-        found.clear()
-        pieces.clear()
-        columns = joined(parts_of_each, len(lengths))
-        by_name = {field.name: column for field, column in zip(wanted, columns, strict=True)}
-        n_rows = sum(lengths)
-        zeros = _zeros(n_rows)
-        arrays = [
-            by_name[field.name] if field.name in by_name else _nulls(field.type, n_rows, zeros) for field in self.schema
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def _zeros(n_rows: int) -> pa.Buffer:

@@ -25,6 +25,7 @@ from pieces import broken, tables
 from slot import Slot
 
 import pgdecode
+from pgdecode import parallel
 
 FOREVER = 1 << 60
 ALLOCATOR = ctypes.CDLL(None)
@@ -119,6 +120,12 @@ def envelope(payloads: Any, **options: Any) -> Case:
     return lambda: lambda: pgdecode.decode_messages(payloads, **options)
 
 
+def divided(name: str, **options: Any) -> Case:
+    """The work of two threads, or of one where the second one found no memory."""
+    parallel.LEAST_ROWS = 5
+    return envelope(captures.capture(name).column, threads=2, **options)
+
+
 def typed(name: str, **options: Any) -> Case:
     found = [(version, payloads) for version, payloads in tables(name) if payloads]
     return lambda: (
@@ -176,6 +183,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "envelope with bad payloads": lambda: envelope(
         broken(captures.capture("18.streams.v4").payloads), mode="PERMISSIVE", in_stream="auto"
     ),
+    "envelope by two threads": lambda: divided("18.shop.v1"),
     "few payloads": lambda: envelope([b"E", b"", None, b"z", b"E"], mode="PERMISSIVE"),
     "rows in text": lambda: typed("18.types.v1", mode="PERMISSIVE"),
     "rows in binary": lambda: typed("18.types.v1bin", mode="PERMISSIVE"),

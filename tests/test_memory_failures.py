@@ -19,6 +19,7 @@ CASES = (
     "envelope of a list",
     "envelope in no order",
     "envelope with bad payloads",
+    "envelope by two threads",
     "rows in text",
     "rows in binary",
     "rows as text",

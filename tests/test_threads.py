@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import struct
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from encoder import encode
 from pieces import broken, tables
+from samples import SAMPLES
 
 import pgdecode
 from pgdecode import Insert, parallel
@@ -155,6 +157,82 @@ def test_bad_payloads_have_the_same_errors_whatever_the_threads(mode: str, rng: 
             one = outcome(pgdecode.decode_messages, damaged, **options)
             several = outcome(pgdecode.decode_messages, damaged, threads=4, **options)
             assert several == one
+
+
+def shows_old_memory(batch: pa.RecordBatch) -> list[str]:
+    """Columns whose null rows have anything but zeros in them, or items."""
+    found = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        buffers = column.buffers()
+        if pa.types.is_boolean(column.type) or pa.types.is_primitive(column.type):
+            shown = pa.Array.from_buffers(column.type, len(column), [None, buffers[1]])
+            shown = shown.cast(pa.int64()).filter(column.is_null())
+            bad = shown != pa.array([0] * len(shown), pa.int64())
+        else:
+            starts = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, buffers[1]]).to_pylist()
+            bad = any(
+                start != end for start, end, row in zip(starts, starts[1:], column, strict=False) if not row.is_valid
+            )
+        if bad:
+            found.append(name)
+    return found
+
+
+PLAIN = [sample.payload for sample in SAMPLES.values() if not sample.in_stream and sample.payload[:1] not in b"SE"]
+
+
+def payloads_in_runs(rng: random.Random) -> list[bytes | None]:
+    """Payloads of which one stretch fills other columns than the next: runs of few kinds each, of any length."""
+    found: list[bytes | None] = []
+    n = rng.choice([64, 65, 127, 128, 700, 1024, 2500])
+    while len(found) < n:
+        kinds: list[bytes | None] = [*rng.sample(PLAIN, rng.choice([1, 1, 2, 5])), *rng.choice([[], [None]])]
+        found += rng.choices(kinds, k=rng.choice([1, 5, 63, 64, 65, 400]))
+    return found[:n]
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+def test_stretches_that_fill_different_columns_are_joined(mode: str, rng: random.Random) -> None:
+    for _ in range(60):
+        payloads = payloads_in_runs(rng)
+        if mode == "PERMISSIVE":
+            for row in rng.sample(range(len(payloads)), rng.choice([0, 1, 40])):
+                payload = payloads[row]
+                payloads[row] = payload and payload[: rng.randrange(len(payload))]
+        cut = rng.randrange(len(payloads))
+        column = pa.chunked_array([pa.array(payloads[:cut], pa.binary()), pa.array(payloads[cut:], pa.binary())])
+        options: dict[str, Any] = {"in_stream": rng.choice([False, None]), "mode": mode}
+        expected = outcome(pgdecode.decode_messages, column, **options)
+        for threads in (2, 3, 8):
+            assert outcome(pgdecode.decode_messages, column, threads=threads, **options) == expected
+            with contextlib.suppress(DecodeError):
+                assert shows_old_memory(pgdecode.decode_messages(column, threads=threads, **options)) == []
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_values_of_any_length_are_joined_behind_those_of_the_rows_before(rng: random.Random) -> None:
+    payloads: list[bytes | None] = []
+    for row in range(1500):
+        values = tuple(
+            rng.choice([None, b"", bytes([row & 0x7F]) * rng.choice([1, 15, 16, 17, 300])]) for _ in range(4)
+        )
+        formats = "".join("n" if value is None else "t" for value in values)
+        payloads.append(encode(Insert(relation_id=row + 1, new=values, new_formats=formats)))
+    expected = pgdecode.decode_messages(payloads, in_stream=False)
+    for threads in (2, 5):
+        found = pgdecode.decode_messages(payloads, in_stream=False, threads=threads)
+        found.validate(full=True)
+        assert found.equals(expected)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_memory_that_several_threads_took_is_given_back(capture: captures.Capture) -> None:
+    before = pa.total_allocated_bytes()
+    for options in ({}, {"in_stream": False, "mode": "PERMISSIVE"}, {"in_stream": False}):
+        with contextlib.suppress(DecodeError):
+            pgdecode.decode_messages(capture.column, threads=3, **options)
+    assert pa.total_allocated_bytes() == before
 
 
 @pytest.mark.usefixtures("small_ranges")

@@ -6,4 +6,4 @@ from pgdecode._envelope cimport Walk
 from pgdecode._fault cimport FaultCode
 from pgdecode._source cimport Segment
 
-cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil
+cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int64_t end) noexcept nogil

@@ -34,13 +34,13 @@ cdef enum:
     LEAST_USUAL = 8   # bytes: an insert up to its first column; none that is of constant width is shorter
 
 
-cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noexcept nogil:
-    """Decode the segment's rows from `next` on, up to the first fault, whose row `next` then is."""
+cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int64_t end) noexcept nogil:
+    """Decode the segment's rows from `next` to `end`, up to the first fault, whose row `next` then is."""
     cdef int64_t stop, row, i = next[0]
     cdef FaultCode code = OK
-    while i < segment.n_rows and code == OK:
+    while i < end and code == OK:
         row = walk.first_row + i
-        stop = min(segment.n_rows, i + BLOCK_ROWS - (row & (BLOCK_ROWS - 1)))
+        stop = min(end, i + BLOCK_ROWS - (row & (BLOCK_ROWS - 1)))
         open_block(walk.out, walk.first_row + stop)
         while i < stop:
             i = usual_rows(walk, segment, i, stop)
@@ -53,7 +53,7 @@ cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next) noex
             i += 1
         close_block(walk, row & ~(<int64_t>BLOCK_ROWS - 1))
     if code == OK:
-        next[0] = segment.n_rows
+        next[0] = end
     return code
 
 
@@ -258,7 +258,8 @@ cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t
         elif put.form == TIMESTAMP:
             (<uint64_t *>put.values)[row] = be64(p) + <uint64_t>EPOCH_SHIFT_US
         elif put.is_bool:
-            put.values[row] = p[0]
+            # Not more than 1: `is_usual` has seen that.
+            put.values[row >> 3] |= <uint8_t>(p[0] << (row & 7))
         else:
             (<int16_t *>put.values)[row] = p[0]
 

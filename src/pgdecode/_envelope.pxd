@@ -85,6 +85,7 @@ cdef Cursor fail(
 ) noexcept nogil
 cdef Cursor fail_truncated(Walk *walk, int label, Cursor cursor, int64_t needed, int32_t column) noexcept nogil
 cdef Cursor fail_in_sink(Walk *walk, FaultCode code, int label) noexcept nogil
+cdef void keep_zeroed(Envelope *out, const Sink *sink) noexcept nogil
 cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) noexcept nogil
 cdef void open_nothing(Envelope *nothing) noexcept nogil
 cdef Rules rules_of(object limits, bint strict_flags) except *

@@ -6,7 +6,7 @@ from libc.string cimport memcpy, memset
 from pgdecode._cursor cimport bytes_left
 from pgdecode._fault cimport FAULT_NO_MEMORY, FAULT_TRUNCATED, OK
 from pgdecode._plan cimport Op
-from pgdecode._sink cimport SINK_INT64, open_fixed, width_of
+from pgdecode._sink cimport SINK_INT64, open_sink, width_of
 
 cdef Cursor fail(
     Walk *walk, FaultCode code, int label, const uint8_t *at, int64_t expected, int64_t seen, int32_t column
@@ -38,21 +38,33 @@ cdef Cursor fail_in_sink(Walk *walk, FaultCode code, int label) noexcept nogil:
 cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) noexcept nogil:
     """First message of its kind: allocate the columns of constant width that it may fill."""
     cdef int i, column
+    cdef Sink *sink
     for i in range(-1, message.n_ops):
         column = message.prefix.column if i < 0 else message.ops[i].column
-        if out.sinks[column] == NULL or out.slots[column].values != NULL or out.sinks[column].type > SINK_INT64:
+        sink = out.sinks[column]
+        if sink == NULL or out.slots[column].values != NULL or sink.type > SINK_INT64:
             continue
-        if open_fixed(out.sinks[column], out.n_zeroed) != OK:
-            return FAULT_NO_MEMORY
-        out.slots[column].values = out.sinks[column].values.data
-        out.slots[column].validity = out.sinks[column].validity.data
-        out.open_values[out.n_open] = out.sinks[column].values.data
-        out.open_widths[out.n_open] = width_of(out.sinks[column])
-        out.n_open += 1
+        if sink.values.data == NULL:
+            if open_sink(sink) != OK:
+                return FAULT_NO_MEMORY
+            keep_zeroed(out, sink)
+        out.slots[column].values = sink.values.data
+        out.slots[column].validity = sink.validity.data
     out.seen[index] = True
     if out.usual != NULL:
         open_usual(out, message, &out.usual[index])
     return OK
+
+
+cdef void keep_zeroed(Envelope *out, const Sink *sink) noexcept nogil:
+    """Let a column that has been opened have zeros in as many rows as the others, now and from now on."""
+    cdef size_t width = width_of(sink)
+    if width == 0:
+        return
+    memset(sink.values.data + <size_t>sink.first_row * width, 0, <size_t>(out.n_zeroed - sink.first_row) * width)
+    out.open_values[out.n_open] = sink.values.data
+    out.open_widths[out.n_open] = width
+    out.n_open += 1
 
 
 cdef void open_nothing(Envelope *nothing) noexcept nogil:

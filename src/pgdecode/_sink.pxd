@@ -2,14 +2,19 @@
 
 A sink that no row fills allocates nothing. Rows are filled in ascending order, at most once each;
 `undo_row` takes the newest row back.
+
+A sink of a part takes some rows of a batch, while other threads take others (see _part): what has its place by the
+row's number it writes into the whole's memory, and only what is appended into memory of its own, which `_join` moves
+behind that of the rows before.
 """
 
+from cpython.pythread cimport PyThread_type_lock
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, rarely
-from pgdecode._memory cimport Bytes, grow, open_zeroed, reserve, reserve_likely
+from pgdecode._memory cimport Bytes, grow, reserve, reserve_likely
 
 cdef enum SinkType:
     SINK_BOOL
@@ -18,14 +23,22 @@ cdef enum SinkType:
     SINK_TEXT   # utf8 or binary: offsets and bytes
     SINK_LIST   # offsets only: the items are in sinks of their own
 
+cdef struct Opening:
+    # Which thread opens a column of the whole: the one that has the lock.
+    PyThread_type_lock lock
+    int64_t n_joined     # rows in front that no part will write to any more
+
 cdef struct Sink:
     SinkType type
-    int64_t n_rows
+    int64_t n_rows       # of a part, the rows from `first_row` up to this one
+    int64_t first_row
     int64_t next_row     # TEXT, LIST: offsets are written for all rows before this one
     Bytes validity       # one bit a row, all 0 at first
-    Bytes values         # BOOL, INT16, INT64: 0 where null, so that no old memory shows
+    Bytes values         # BOOL: one bit a row; INT16, INT64. 0 where null, so that no old memory shows
     Bytes offsets        # TEXT, LIST: n_rows + 1 int32
     Bytes data           # TEXT: the bytes; LIST of int64: the items
+    Sink *whole          # of a part: the owner of its validity, values and offsets; else NULL
+    Opening *opening     # of a part
 
 cdef enum:
     CELL_LEAD = 13  # tag, relation OID, N, K or O, count of columns; the cell's kind and length
@@ -44,6 +57,7 @@ cdef struct TupleSink:
     bint has_unchanged   # whether a noted cell is u
     bint wants_values
     Bytes letters        # one format a cell
+    Bytes bits           # one bit a cell: whether it has a value; from the letters, at the end
     Bytes ends           # int32 a cell: where its value ends
     Bytes values
 
@@ -68,37 +82,22 @@ cdef struct Word:
 
 cdef struct WordSink:
     # A string column of few words: a byte a row while scanning, NO_WORD where null.
-    int64_t n_rows
-    Bytes indexes
+    int64_t n_rows       # as in Sink
+    int64_t first_row
+    Bytes indexes        # of a part, this and the next two are the whole's
+    Bytes bits
+    Bytes ends
+    Bytes text
 
 
 cdef inline size_t width_of(const Sink *sink) noexcept nogil:
-    """Bytes a row takes while scanning; `finish_sink` packs the bytes of a BOOL into bits."""
-    return 8 if sink.type == SINK_INT64 else 2 if sink.type == SINK_INT16 else 1
+    """Bytes a row takes; 0 where it takes a bit."""
+    return 8 if sink.type == SINK_INT64 else 2 if sink.type == SINK_INT16 else 0
 
 
-cdef inline FaultCode open_validity(Sink *sink) noexcept nogil:
-    return open_zeroed(&sink.validity, <size_t>(sink.n_rows + 7) // 8)
-
-
-cdef inline FaultCode open_fixed(Sink *sink, int64_t n_zeroed) noexcept nogil:
-    """First fill of a column of constant width, with zeros in so many rows.
-
-    The caller writes values and validity in place, and zeros to the other rows before it comes to them.
-    """
-    cdef size_t width = width_of(sink)
-    if open_validity(sink) != OK or grow(&sink.values, <size_t>sink.n_rows * width) != OK:
-        return FAULT_NO_MEMORY
-    sink.values.size = <size_t>sink.n_rows * width
-    memset(sink.values.data, 0, <size_t>n_zeroed * width)
-    return OK
-
-
-cdef inline FaultCode open_offsets(Sink *sink) noexcept nogil:
-    """First fill of a column with offsets, which `pad_offsets` writes."""
-    if open_validity(sink) != OK:
-        return FAULT_NO_MEMORY
-    return grow(&sink.offsets, (<size_t>sink.n_rows + 1) * sizeof(int32_t))
+cdef FaultCode open_sink(Sink *sink) noexcept nogil
+cdef void share(Sink *part) noexcept nogil
+cdef bint is_open(const Sink *sink) noexcept nogil
 
 
 cdef inline void set_valid(Sink *sink, int64_t row) noexcept nogil:
@@ -115,7 +114,7 @@ cdef inline void pad_offsets(Sink *sink, int64_t row, int32_t end) noexcept nogi
 
 
 cdef inline FaultCode put_text(Sink *sink, int64_t row, const uint8_t *text, size_t length) noexcept nogil:
-    if rarely(sink.offsets.data == NULL) and open_offsets(sink) != OK:
+    if rarely(sink.offsets.data == NULL) and open_sink(sink) != OK:
         return FAULT_NO_MEMORY
     if sink.data.size + length > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
@@ -131,7 +130,7 @@ cdef inline FaultCode put_text(Sink *sink, int64_t row, const uint8_t *text, siz
 
 cdef inline FaultCode put_list(Sink *sink, int64_t row, size_t items_before) noexcept nogil:
     """Start the list of this row; the caller then appends its items."""
-    if rarely(sink.offsets.data == NULL) and open_offsets(sink) != OK:
+    if rarely(sink.offsets.data == NULL) and open_sink(sink) != OK:
         return FAULT_NO_MEMORY
     pad_offsets(sink, row, <int32_t>items_before)
     set_valid(sink, row)
@@ -182,16 +181,21 @@ cdef inline FaultCode open_tuple(TupleSink *sink, int64_t row, size_t n, size_t 
 
 cdef inline FaultCode expect_cells(TupleSink *sink, int64_t row, size_t n_bytes, size_t most) noexcept nogil:
     """Make room for the tuples of some rows from `row` on, of so many bytes in all and of at most so many cells."""
+    cdef int64_t n_done = row - sink.rows.first_row
+    cdef int64_t n_rows = sink.rows.n_rows - sink.rows.first_row
     if most > n_bytes:
         most = n_bytes
     if sink.letters.size + most > <size_t>0x7FFFFFFF or sink.values.size + n_bytes > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
-    if reserve_likely(&sink.letters, most, row, sink.rows.n_rows) != OK:
+    if reserve_likely(&sink.letters, most, n_done, n_rows) != OK:
         return FAULT_NO_MEMORY
     if sink.wants_values:
-        if reserve_likely(&sink.ends, most * sizeof(int32_t), row, sink.rows.n_rows) != OK:
+        # Of a part, the rows may have been opened by another.
+        if sink.ends.size == 0 and append_int32(&sink.ends, 0) != OK:
             return FAULT_NO_MEMORY
-        if reserve_likely(&sink.values, n_bytes, row, sink.rows.n_rows) != OK:
+        if reserve_likely(&sink.ends, most * sizeof(int32_t), n_done, n_rows) != OK:
+            return FAULT_NO_MEMORY
+        if reserve_likely(&sink.values, n_bytes, n_done, n_rows) != OK:
             return FAULT_NO_MEMORY
     pad_offsets(&sink.rows, row - 1, <int32_t>sink.letters.size)
     return OK
@@ -206,8 +210,11 @@ cdef void undo_row(Sink *sink, int64_t row, size_t item_width) noexcept nogil
 cdef void undo_tuple(TupleSink *sink, int64_t row) noexcept nogil
 cdef void undo_columns(ColumnsSink *sink, int64_t row) noexcept nogil
 
-cdef int open_words(WordSink *sink, int64_t n_rows) except -1
-cdef tuple finish_words(WordSink *sink, const Word *words, size_t n_words)
+cdef int open_words(WordSink *sink, int64_t n_rows, bint as_text) except -1
+cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) noexcept nogil
+cdef FaultCode mark_cells(TupleSink *sink, size_t first) noexcept nogil
+
+cdef tuple finish_words(WordSink *sink)
 cdef tuple finish_sink(Sink *sink)
 cdef tuple finish_tuple(TupleSink *sink)
 cdef tuple finish_columns(ColumnsSink *sink)

@@ -1,11 +1,10 @@
 """Hands finished sinks to Python as Arrow buffers, and takes rows back after a fault."""
 
+from cpython.pythread cimport WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
 from libc.stdint cimport uint64_t
 from libc.string cimport memchr, memset
 
-from pgdecode._memory cimport SLACK, free_bytes, hand_over
-
-from pgdecode import errors
+from pgdecode._memory cimport SLACK, free_bytes, hand_over, open_zeroed
 
 
 cdef object own_offsets(Sink *sink, int32_t end):
@@ -33,91 +32,118 @@ cdef bint is_open(const Sink *sink) noexcept nogil:
     return sink.values.data != NULL or sink.offsets.data != NULL
 
 
+cdef FaultCode open_sink(Sink *sink) noexcept nogil:
+    """First fill: memory for all rows of the batch, which a part opens for all parts.
+
+    Validity is zero. Offsets and values of constant width are the caller's to write in all of its rows.
+    """
+    cdef FaultCode code = OK
+    cdef Sink *whole = sink.whole
+    if whole == NULL:
+        return allocate(sink, 0)
+    PyThread_acquire_lock(sink.opening.lock, WAIT_LOCK)
+    if not is_open(whole):
+        code = allocate(whole, sink.opening.n_joined)
+    if code == OK:
+        share(sink)
+    PyThread_release_lock(sink.opening.lock)
+    return code
+
+
+cdef void share(Sink *part) noexcept nogil:
+    """Let a part write to what the whole has opened, and still owns."""
+    part.validity.data = part.whole.validity.data
+    part.values.data = part.whole.values.data
+    part.offsets.data = part.whole.offsets.data
+
+
+cdef FaultCode allocate(Sink *sink, int64_t n_before) noexcept nogil:
+    """Memory for a column that none of the first `n_before` rows fills."""
+    cdef size_t n = <size_t>sink.n_rows
+    cdef size_t width = width_of(sink)
+    if open_zeroed(&sink.validity, (n + 7) // 8) != OK:
+        return FAULT_NO_MEMORY
+    if sink.type == SINK_BOOL:
+        return open_zeroed(&sink.values, (n + 7) // 8)
+    if sink.type == SINK_TEXT or sink.type == SINK_LIST:
+        if grow(&sink.offsets, (n + 1) * sizeof(int32_t)) != OK:
+            return FAULT_NO_MEMORY
+        memset(sink.offsets.data, 0, <size_t>n_before * sizeof(int32_t))
+        return OK
+    if grow(&sink.values, n * width) != OK:
+        return FAULT_NO_MEMORY
+    sink.values.size = n * width
+    memset(sink.values.data, 0, <size_t>n_before * width)
+    return OK
+
+
 cdef tuple finish_sink(Sink *sink):
     """(validity, values) or (validity, offsets, data), or None where no row was filled."""
-    cdef int64_t row
-    cdef Bytes bits
     if not is_open(sink):
         return None
     validity = hand_over(&sink.validity)
     if sink.type == SINK_TEXT or sink.type == SINK_LIST:
         end = sink.data.size if sink.type == SINK_TEXT else sink.data.size // sizeof(int64_t)
         return validity, own_offsets(sink, <int32_t>end), own_items(&sink.data)
-    if sink.type == SINK_BOOL:
-        memset(&bits, 0, sizeof(bits))
-        if open_zeroed(&bits, <size_t>(sink.n_rows + 7) // 8) != OK:
-            raise MemoryError()
-        for row in range(sink.n_rows):
-            bits.data[row >> 3] |= <uint8_t>(sink.values.data[row] << (row & 7))
-        return validity, hand_over(&bits)
     return validity, hand_over(&sink.values)
 
 
-cdef int open_words(WordSink *sink, int64_t n_rows) except -1:
+cdef int open_words(WordSink *sink, int64_t n_rows, bint as_text) except -1:
+    """Memory for a byte a row, and for the validity and offsets of text if there will be any."""
     sink.n_rows = n_rows
-    if grow(&sink.indexes, <size_t>n_rows) != OK:
+    sink.indexes.size = <size_t>n_rows
+    sink.bits.size = <size_t>(n_rows + 7) // 8
+    sink.ends.size = (<size_t>n_rows + 1) * sizeof(int32_t)
+    if grow(&sink.indexes, sink.indexes.size) != OK:
         raise MemoryError()
-    memset(sink.indexes.data, NO_WORD, <size_t>n_rows)
+    if as_text and (grow(&sink.bits, sink.bits.size) != OK or grow(&sink.ends, sink.ends.size) != OK):
+        raise MemoryError()
     return 0
 
 
-cdef tuple finish_words(WordSink *sink, const Word *words, size_t n_words):
-    """(validity, offsets, data), or None where the column is not wanted."""
+cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) noexcept nogil:
+    """Text from the bytes of all the sink's rows: its validity, where each row starts, and the letters."""
     cdef Word[NO_WORD + 1] table
     cdef uint8_t[NO_WORD + 1] lengths
-    cdef int64_t row, n = sink.n_rows
+    cdef const uint8_t *indexes = sink.indexes.data
+    cdef int32_t *starts = <int32_t *>sink.ends.data
+    cdef const Word *word
+    cdef int64_t row
     cdef size_t i, total = 0
-    cdef Bytes bits, ends, text
-    if sink.indexes.data == NULL:
-        return None
+    cdef uint32_t size = 0
+    cdef uint8_t *text
     # Where a row is null stands a word without letters, so that no row is to be looked at twice.
     memset(table, 0, sizeof(table))
     memset(lengths, 0, sizeof(lengths))
     for i in range(n_words):
         table[i] = words[i]
         lengths[i] = words[i].length
-    for row in range(n):
-        total += lengths[sink.indexes.data[row]]
+    for row in range(sink.first_row, sink.n_rows):
+        total += lengths[indexes[row]]
     if total > 0x7FFFFFFF:
-        raise errors.BatchTooLarge(errors.BatchTooLarge.wording.format(field="kind"))
-    memset(&bits, 0, sizeof(bits))
-    memset(&ends, 0, sizeof(ends))
-    memset(&text, 0, sizeof(text))
-    ends.size = (<size_t>n + 1) * sizeof(int32_t)
-    text.size = total
-    try:
-        bits.size = <size_t>(n + 7) // 8
-        if grow(&bits, bits.size) != OK or grow(&ends, ends.size) != OK or grow(&text, total) != OK:
-            raise MemoryError()
-        write_words(sink, table, <int32_t *>ends.data, text.data)
-        mark_words(sink, bits.data)
-        return hand_over(&bits), hand_over(&ends), hand_over(&text)
-    finally:
-        free_bytes(&bits)
-        free_bytes(&ends)
-        free_bytes(&text)
-
-
-cdef void write_words(const WordSink *sink, const Word *words, int32_t *ends, uint8_t *text) noexcept nogil:
-    cdef const uint8_t *indexes = sink.indexes.data
-    cdef const Word *word
-    cdef int64_t row, n = sink.n_rows
-    cdef uint32_t size = 0
-    for row in range(n):
-        ends[row] = <int32_t>size
+        return FAULT_LIMIT_BATCH
+    sink.text.size = 0
+    if reserve(&sink.text, total) != OK:
+        return FAULT_NO_MEMORY
+    text = sink.text.data
+    for row in range(sink.first_row, sink.n_rows):
+        starts[row] = <int32_t>size
         # The whole word, its length included: the next one, or the slack at the end, takes what is too much.
-        word = &words[indexes[row]]
+        word = &table[indexes[row]]
         memcpy(text + size, word.text, SLACK)
         size += word.length
-    ends[n] = <int32_t>size
+    sink.text.size = total
+    mark_words(sink)
+    return OK
 
 
-cdef void mark_words(const WordSink *sink, uint8_t *bits) noexcept nogil:
+cdef void mark_words(WordSink *sink) noexcept nogil:
     """One bit a row; few rows are null, and the bits after the last row stay zero."""
     cdef const uint8_t *indexes = sink.indexes.data
     cdef const uint8_t *end = indexes + sink.n_rows
-    cdef const uint8_t *null = indexes
-    memset(bits, 0xFF, <size_t>sink.n_rows // 8)
+    cdef const uint8_t *null = indexes + sink.first_row
+    cdef uint8_t *bits = sink.bits.data
+    memset(bits + sink.first_row // 8, 0xFF, <size_t>(sink.n_rows // 8 - sink.first_row // 8))
     if sink.n_rows & 7:
         bits[sink.n_rows // 8] = <uint8_t>((1 << (sink.n_rows & 7)) - 1)
     while null != end:
@@ -128,41 +154,62 @@ cdef void mark_words(const WordSink *sink, uint8_t *bits) noexcept nogil:
         null += 1
 
 
+cdef tuple finish_words(WordSink *sink):
+    """(validity, offsets, data) of what was written as text, or None where the column is not wanted."""
+    if sink.indexes.data == NULL:
+        return None
+    (<int32_t *>sink.ends.data)[sink.n_rows] = <int32_t>sink.text.size
+    return hand_over(&sink.bits), hand_over(&sink.ends), own_items(&sink.text)
+
+
 cdef tuple finish_tuple(TupleSink *sink):
     """(validity, offsets, letters, n_cells, cell validity, cell offsets, values), or None where no row was filled."""
     cdef size_t n_cells = sink.letters.size
-    cdef Bytes bits
     if not is_open(&sink.rows):
         return None
     cells = ()
     if sink.wants_values:
-        memset(&bits, 0, sizeof(bits))
-        if open_zeroed(&bits, (n_cells + 7) // 8) != OK:
-            raise MemoryError()
-        pack_valid_letters(sink.letters.data, n_cells, bits.data)
-        cells = (hand_over(&bits), own_ends(&sink.ends), own_items(&sink.values))
+        cells = (own_items(&sink.bits), own_ends(&sink.ends), own_items(&sink.values))
     validity = hand_over(&sink.rows.validity)
     offsets = own_offsets(&sink.rows, <int32_t>n_cells)
     return (validity, offsets, own_items(&sink.letters), n_cells, *cells)
 
 
-cdef void pack_valid_letters(const uint8_t *letters, size_t n, uint8_t *bits) noexcept nogil:
-    """One bit a cell: 1 for t (0x74) and b (0x62), 0 for n (0x6e) and u (0x75).
+cdef FaultCode mark_cells(TupleSink *sink, size_t first) noexcept nogil:
+    """One bit a cell from the first one on: 1 for t (0x74) and b (0x62), 0 for n (0x6e) and u (0x75).
 
     Bit 3 is set in n alone and bit 0 in u alone, so a cell has a value where neither is.
     """
-    cdef size_t i, whole = n // 8
+    cdef const uint8_t *letters = sink.letters.data
+    cdef size_t n = sink.letters.size
+    cdef size_t i = first
     cdef uint64_t word = 0
-    cdef uint8_t rest = 0
-    for i in range(whole):
-        memcpy(&word, letters + 8 * i, 8)
+    cdef uint8_t *bits
+    if not sink.wants_values or first == n:
+        return OK
+    if reserve(&sink.bits, (n + 7) // 8 - sink.bits.size) != OK:
+        return FAULT_NO_MEMORY
+    bits = sink.bits.data
+    while i < n and i & 7:
+        bits[i >> 3] |= <uint8_t>(is_value(letters[i]) << (i & 7))
+        i += 1
+    while i + 8 <= n:
+        memcpy(&word, letters + i, 8)
         word = ~(word | (word >> 3)) & <uint64_t>0x0101010101010101
         # The multiplication gathers the eight lowest bits into the top byte, first letter lowest.
-        bits[i] = <uint8_t>((word * <uint64_t>0x0102040810204080) >> 56)
-    for i in range(whole * 8, n):
-        rest |= <uint8_t>((~(letters[i] | (letters[i] >> 3)) & 1) << (i & 7))
-    if n & 7:
-        bits[whole] = rest
+        bits[i >> 3] = <uint8_t>((word * <uint64_t>0x0102040810204080) >> 56)
+        i += 8
+    if i < n:
+        bits[i >> 3] = 0
+    while i < n:
+        bits[i >> 3] |= <uint8_t>(is_value(letters[i]) << (i & 7))
+        i += 1
+    sink.bits.size = (n + 7) // 8
+    return OK
+
+
+cdef inline uint8_t is_value(uint8_t letter) noexcept nogil:
+    return ~(letter | (letter >> 3)) & 1
 
 
 cdef tuple finish_columns(ColumnsSink *sink):
@@ -212,12 +259,14 @@ cdef FaultCode put_column(
 cdef void undo_row(Sink *sink, int64_t row, size_t item_width) noexcept nogil:
     """Make the row null again; `item_width` is the width of what the offsets count (1 for text)."""
     cdef size_t width = width_of(sink)
-    if sink.validity.data == NULL:
+    if not is_open(sink):
         return
     sink.validity.data[row >> 3] &= <uint8_t>~(1 << (row & 7))
-    if sink.values.data != NULL:
+    if sink.type == SINK_BOOL:
+        sink.values.data[row >> 3] &= <uint8_t>~(1 << (row & 7))
+    elif sink.values.data != NULL:
         memset(sink.values.data + <size_t>row * width, 0, width)
-    elif sink.offsets.data != NULL and sink.next_row == row + 1:
+    elif sink.next_row == row + 1:
         sink.data.size = <size_t>(<int32_t *>sink.offsets.data)[row] * item_width
         sink.next_row = row
 
@@ -262,11 +311,15 @@ cdef void free_sink(Sink *sink) noexcept:
 
 cdef void free_words(WordSink *sink) noexcept:
     free_bytes(&sink.indexes)
+    free_bytes(&sink.bits)
+    free_bytes(&sink.ends)
+    free_bytes(&sink.text)
 
 
 cdef void free_tuple(TupleSink *sink) noexcept:
     free_sink(&sink.rows)
     free_bytes(&sink.letters)
+    free_bytes(&sink.bits)
     free_bytes(&sink.ends)
     free_bytes(&sink.values)
 

@@ -100,7 +100,7 @@ cdef inline bint fixed_field(Walk *walk, const Op *op, const uint8_t *p) noexcep
             return fail(walk, FAULT_BAD_FLAGS, op.label, p, op.maximum, p[0], -1).at != NULL
         if slot.values != NULL:
             if op.is_bool:
-                slot.values[row] = p[0] != 0
+                slot.values[row >> 3] |= <uint8_t>((p[0] != 0) << (row & 7))
             else:
                 (<int16_t *>slot.values)[row] = p[0]
             slot.validity[row >> 3] |= <uint8_t>(1 << (row & 7))

@@ -132,7 +132,7 @@ cdef FaultCode scan(Batch *batch, const Segment *segment) noexcept nogil:
     cdef FaultCode code
     cdef int i
     while next < segment.n_rows:
-        code = walk_rows(&batch.walk, segment, &next)
+        code = walk_rows(&batch.walk, segment, &next, segment.n_rows)
         if code >= FAULT_LIMIT_BATCH:
             return code
         if code != OK:

@@ -1,0 +1,132 @@
+"""Moves what the sinks of a part have appended behind what those of the whole have.
+
+Parts are joined one after the other, in the order of their rows. A part's offsets already lie in the whole's memory;
+they count from the part's own first item, and are shifted.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.string cimport memcpy
+
+from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, rarely
+from pgdecode._memory cimport Bytes, grow
+from pgdecode._sink cimport SINK_LIST, append_int32, mark_cells, pad_offsets
+
+
+cdef FaultCode append(Bytes *whole, const Bytes *part, size_t skipped, double times) noexcept nogil:
+    """Append a part's bytes but for the first few; where that takes memory, take enough for all rows.
+
+    `times`: how many times as many rows there are in all as up to the part's last.
+    """
+    cdef size_t needed, capacity
+    cdef double likely
+    if part.size <= skipped:
+        return OK
+    needed = whole.size + part.size - skipped
+    if rarely(needed > whole.capacity or whole.data == NULL):
+        # An eighth more than the average: rows differ.
+        likely = min(1.125 * times, 256.0) * <double>needed
+        likely = min(likely, <double>0x7FFFFFFF)
+        capacity = whole.capacity + (whole.capacity >> 1)
+        if grow(whole, max(needed, capacity, <size_t>likely)) != OK:
+            return FAULT_NO_MEMORY
+    memcpy(whole.data + whole.size, part.data + skipped, part.size - skipped)
+    whole.size = needed
+    return OK
+
+
+cdef double times_as_many(const Sink *part) noexcept nogil:
+    return <double>part.whole.n_rows / <double>part.n_rows
+
+
+cdef void shift(int32_t *offsets, size_t n, size_t by) noexcept nogil:
+    cdef size_t i
+    if by:
+        for i in range(n):
+            offsets[i] += <int32_t>by
+
+
+cdef void join_offsets(Sink *part, size_t n_items, size_t n_before) noexcept nogil:
+    """Make the offsets of a part's rows count from the whole's first item."""
+    pad_offsets(part, part.n_rows - 1, <int32_t>n_items)
+    shift(<int32_t *>part.offsets.data + part.first_row, <size_t>(part.n_rows - part.first_row), n_before)
+    part.whole.next_row = part.n_rows
+
+
+cdef FaultCode append_ends(Bytes *whole, const Bytes *part, size_t n_before, double times) noexcept nogil:
+    """Append ends of items, of which `n_before` bytes come before; a 0 is in front of a part's, as of the whole's."""
+    cdef size_t size
+    if whole.size == 0 and part.size and append_int32(whole, 0) != OK:
+        return FAULT_NO_MEMORY
+    size = whole.size
+    if append(whole, part, sizeof(int32_t), times) != OK:
+        return FAULT_NO_MEMORY
+    shift(<int32_t *>(whole.data + size), (whole.size - size) // sizeof(int32_t), n_before)
+    return OK
+
+
+cdef bint is_too_much(size_t whole, size_t part) noexcept nogil:
+    """Whether 32-bit offsets do not reach so far."""
+    return whole + part > <size_t>0x7FFFFFFF
+
+
+cdef FaultCode join_sink(Sink *part) noexcept nogil:
+    cdef Bytes *whole
+    cdef size_t width = sizeof(int64_t) if part.type == SINK_LIST else 1
+    if part.offsets.data == NULL:
+        return OK
+    whole = &part.whole.data
+    if is_too_much(whole.size // width, part.data.size // width):
+        return FAULT_LIMIT_BATCH
+    join_offsets(part, part.data.size // width, whole.size // width)
+    return append(whole, &part.data, 0, times_as_many(part))
+
+
+cdef FaultCode join_tuple(TupleSink *whole, TupleSink *part) noexcept nogil:
+    cdef size_t n_before = whole.letters.size
+    cdef size_t size_before = whole.values.size
+    cdef double times
+    if part.rows.offsets.data == NULL:
+        return OK
+    if is_too_much(n_before, part.letters.size) or is_too_much(size_before, part.values.size):
+        return FAULT_LIMIT_BATCH
+    times = times_as_many(&part.rows)
+    join_offsets(&part.rows, part.letters.size, n_before)
+    if (
+        append(&whole.letters, &part.letters, 0, times) != OK
+        or append_ends(&whole.ends, &part.ends, size_before, times) != OK
+        or append(&whole.values, &part.values, 0, times) != OK
+    ):
+        return FAULT_NO_MEMORY
+    return mark_cells(whole, n_before)
+
+
+cdef FaultCode join_columns(ColumnsSink *whole, ColumnsSink *part) noexcept nogil:
+    cdef size_t width = sizeof(int16_t)
+    cdef size_t size_before = whole.names.size
+    cdef double times
+    if part.rows.offsets.data == NULL:
+        return OK
+    if is_too_much(whole.flags.size // width, part.flags.size // width) or is_too_much(size_before, part.names.size):
+        return FAULT_LIMIT_BATCH
+    times = times_as_many(&part.rows)
+    join_offsets(&part.rows, part.flags.size // width, whole.flags.size // width)
+    if (
+        append(&whole.flags, &part.flags, 0, times) != OK
+        or append_ends(&whole.name_ends, &part.name_ends, size_before, times) != OK
+        or append(&whole.names, &part.names, 0, times) != OK
+        or append(&whole.type_ids, &part.type_ids, 0, times) != OK
+        or append(&whole.type_modifiers, &part.type_modifiers, 0, times) != OK
+    ):
+        return FAULT_NO_MEMORY
+    return OK
+
+
+cdef FaultCode join_words(WordSink *whole, const WordSink *part) noexcept nogil:
+    cdef size_t n_before = whole.text.size
+    if part.indexes.data == NULL:
+        return OK
+    if is_too_much(n_before, part.text.size):
+        return FAULT_LIMIT_BATCH
+    shift(<int32_t *>part.ends.data + part.first_row, <size_t>(part.n_rows - part.first_row), n_before)
+    return append(&whole.text, &part.text, 0, <double>whole.n_rows / <double>part.n_rows)

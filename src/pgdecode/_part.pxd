@@ -1,0 +1,35 @@
+"""Rows of a batch that one thread decodes: the sinks they fill, and the walk that fills them."""
+
+from libc.stdint cimport int64_t
+
+from pgdecode._envelope cimport Envelope, Usual, Walk
+from pgdecode._fault cimport Fault, FaultCode, Faults
+from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES
+from pgdecode._sink cimport ColumnsSink, Opening, Sink, TupleSink, WordSink
+from pgdecode._source cimport Segment
+
+cdef struct Part:
+    # All rows of a batch, or in turn some of them, beside other threads' parts of the same whole.
+    Sink[N_ENVELOPE] sinks
+    TupleSink old
+    TupleSink new
+    ColumnsSink columns
+    WordSink kinds
+    WordSink bases
+    Envelope out            # the wanted sinks
+    Usual[N_MESSAGES + 1] usual
+    Walk walk
+    Fault fault
+    Faults faults           # kept for the `error` column
+    bint permissive
+    bint kind_codes         # the kinds are wanted as they are, not as text
+    Py_ssize_t segment      # of the source, where the walk is
+
+cdef void divide(Part *part, const Part *whole, Opening *opening) noexcept nogil
+cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil
+cdef FaultCode scan_rows(
+    Part *part, const Segment *segments, Py_ssize_t n_segments, int64_t first, int64_t stop
+) noexcept nogil
+cdef FaultCode finish_rows(Part *part) noexcept nogil
+cdef FaultCode join_rows(Part *whole, Part *part) noexcept nogil
+cdef void free_part(Part *part) noexcept

@@ -1,0 +1,226 @@
+"""Rows of a batch that one thread decodes: the sinks they fill, and the walk that fills them.
+
+One thread decodes a whole, from its first row to its last. Several have a part each, which takes some rows, is joined
+to the whole when those before are, and takes others. What a row's number gives a place the parts write into the
+whole's memory: so their rows start at multiples of 64, and no two write to the same byte of a bitmap.
+"""
+
+from cpython.pythread cimport WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
+from libc.stddef cimport size_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from pgdecode._batch cimport walk_rows
+from pgdecode._envelope cimport keep_zeroed
+from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, keep_fault
+from pgdecode._join cimport join_columns, join_sink, join_tuple, join_words
+from pgdecode._plan cimport PLAN
+from pgdecode._sink cimport (
+    NO_WORD,
+    SINK_LIST,
+    free_columns,
+    free_sink,
+    free_tuple,
+    free_words,
+    is_open,
+    mark_cells,
+    share,
+    undo_columns,
+    undo_row,
+    undo_tuple,
+    write_words,
+)
+
+
+cdef void divide(Part *part, const Part *whole, Opening *opening) noexcept nogil:
+    """Make a part of a whole, which collects the same columns; `part` is all zero."""
+    cdef int i
+    part.permissive = whole.permissive
+    part.kind_codes = whole.kind_codes
+    part.walk = whole.walk
+    part.walk.out = &part.out
+    part.walk.fault = &part.fault
+    part.out.usual = part.usual
+    for i in range(N_ENVELOPE):
+        divide_sink(&part.sinks[i], &whole.sinks[i], opening)
+        if whole.out.sinks[i] != NULL:
+            part.out.sinks[i] = &part.sinks[i]
+        if whole.out.old_type == &whole.sinks[i]:
+            part.out.old_type = &part.sinks[i]
+    divide_sink(&part.old.rows, &whole.old.rows, opening)
+    divide_sink(&part.new.rows, &whole.new.rows, opening)
+    divide_sink(&part.columns.rows, &whole.columns.rows, opening)
+    part.old.wants_values = whole.old.wants_values
+    part.new.wants_values = whole.new.wants_values
+    part.out.old = &part.old if whole.out.old != NULL else NULL
+    part.out.new = &part.new if whole.out.new != NULL else NULL
+    part.out.columns = &part.columns if whole.out.columns != NULL else NULL
+    divide_words(&part.kinds, &whole.kinds)
+    divide_words(&part.bases, &whole.bases)
+    part.out.kinds = part.kinds.indexes.data
+    part.out.bases = part.bases.indexes.data
+
+
+cdef void divide_sink(Sink *part, const Sink *whole, Opening *opening) noexcept nogil:
+    part.type = whole.type
+    part.whole = <Sink *>whole
+    part.opening = opening
+
+
+cdef void divide_words(WordSink *part, const WordSink *whole) noexcept nogil:
+    part.indexes.data = whole.indexes.data
+    part.bits.data = whole.bits.data
+    part.ends.data = whole.ends.data
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil:
+    """Let the part's sinks be empty, for rows from `first` up to `stop`; no earlier ones than those before."""
+    cdef int i
+    for i in range(N_ENVELOPE):
+        begin_sink(&part.sinks[i], first, stop)
+    begin_tuple(&part.old, first, stop)
+    begin_tuple(&part.new, first, stop)
+    begin_sink(&part.columns.rows, first, stop)
+    part.columns.flags.size = part.columns.name_ends.size = part.columns.names.size = 0
+    part.columns.type_ids.size = part.columns.type_modifiers.size = 0
+    begin_words(&part.kinds, first, stop)
+    begin_words(&part.bases, first, stop)
+    part.out.n_zeroed = first
+
+
+cdef void begin_sink(Sink *sink, int64_t first, int64_t stop) noexcept nogil:
+    sink.first_row = sink.next_row = first
+    sink.n_rows = stop
+    sink.data.size = 0
+
+
+cdef void begin_tuple(TupleSink *sink, int64_t first, int64_t stop) noexcept nogil:
+    begin_sink(&sink.rows, first, stop)
+    sink.letters.size = sink.ends.size = sink.values.size = 0
+
+
+cdef void begin_words(WordSink *sink, int64_t first, int64_t stop) noexcept nogil:
+    sink.first_row = first
+    sink.n_rows = stop
+    if sink.indexes.data != NULL:
+        memset(sink.indexes.data + first, NO_WORD, <size_t>(stop - first))
+
+
+cdef FaultCode scan_rows(
+    Part *part, const Segment *segments, Py_ssize_t n_segments, int64_t first, int64_t stop
+) noexcept nogil:
+    """Decode rows; stops at a fault that is not to be kept for the `error` column."""
+    cdef Walk *walk = &part.walk
+    cdef const Segment *segment
+    cdef FaultCode code
+    cdef int64_t next, end
+    while part.segment < n_segments:
+        segment = &segments[part.segment]
+        next = max(first - walk.first_row, 0)
+        end = min(stop - walk.first_row, segment.n_rows)
+        while next < end:
+            code = walk_rows(walk, segment, &next, end)
+            # The last few codes are not about one payload, and end the batch in every mode.
+            if code != OK and (code >= FAULT_LIMIT_BATCH or not part.permissive):
+                return code
+            if code != OK:
+                undo(part, walk.row)
+                if keep_fault(&part.faults, &part.fault) != OK:
+                    return FAULT_NO_MEMORY
+                next += 1
+        if walk.first_row + segment.n_rows > stop:
+            break
+        walk.first_row += segment.n_rows
+        part.segment += 1
+    return OK
+
+
+cdef void undo(Part *part, int64_t row) noexcept nogil:
+    """Make the row null again in every column."""
+    cdef int i
+    for i in range(N_ENVELOPE):
+        undo_row(&part.sinks[i], row, sizeof(int64_t) if part.sinks[i].type == SINK_LIST else 1)
+    undo_tuple(&part.old, row)
+    undo_tuple(&part.new, row)
+    undo_columns(&part.columns, row)
+
+
+cdef FaultCode finish_rows(Part *part) noexcept nogil:
+    """Write what is known only when all rows have been walked."""
+    cdef FaultCode code = OK
+    if part.kinds.indexes.data != NULL and not part.kind_codes:
+        code = write_words(&part.kinds, PLAN.table.kinds, N_MESSAGES)
+    if part.bases.indexes.data != NULL and code == OK:
+        code = write_words(&part.bases, PLAN.table.bases, 8)
+    # Those of a part are marked where they are joined.
+    if part.new.rows.whole == NULL and code == OK:
+        code = mark_cells(&part.old, 0)
+        if code == OK:
+            code = mark_cells(&part.new, 0)
+    return code
+
+
+# -- joining ---------------------------------------------------------------------------------------------------------
+
+cdef FaultCode join_rows(Part *whole, Part *part) noexcept nogil:
+    """Add a part's rows to the whole, to which all rows before them have been added."""
+    cdef FaultCode code
+    cdef size_t k
+    cdef int i
+    share_all(part)
+    for i in range(N_ENVELOPE):
+        code = join_sink(&part.sinks[i])
+        if code != OK:
+            return code
+    code = join_tuple(&whole.old, &part.old)
+    if code == OK:
+        code = join_tuple(&whole.new, &part.new)
+    if code == OK:
+        code = join_columns(&whole.columns, &part.columns)
+    if code == OK:
+        code = join_words(&whole.kinds, &part.kinds)
+    if code == OK:
+        code = join_words(&whole.bases, &part.bases)
+    for k in range(part.faults.n):
+        if code == OK:
+            code = keep_fault(&whole.faults, &part.faults.items[k])
+    part.faults.n = 0
+    whole.walk.has_delimiter |= part.walk.has_delimiter
+    return code
+
+
+cdef void share_all(Part *part) noexcept nogil:
+    """Fill the columns that other parts have opened with nulls, where this one has not; whoever opens another from now
+    on does that for these rows too."""
+    cdef Opening *opening = part.new.rows.opening
+    cdef int i
+    PyThread_acquire_lock(opening.lock, WAIT_LOCK)
+    opening.n_joined = part.new.rows.n_rows
+    for i in range(N_ENVELOPE):
+        if part.out.sinks[i] != NULL and not is_open(&part.sinks[i]) and is_open(part.sinks[i].whole):
+            share(&part.sinks[i])
+            if part.sinks[i].values.data != NULL:
+                keep_zeroed(&part.out, &part.sinks[i])
+    share_rows(&part.old.rows)
+    share_rows(&part.new.rows)
+    share_rows(&part.columns.rows)
+    PyThread_release_lock(opening.lock)
+
+
+cdef void share_rows(Sink *rows) noexcept nogil:
+    if not is_open(rows) and is_open(rows.whole):
+        share(rows)
+
+
+cdef void free_part(Part *part) noexcept:
+    cdef int i
+    for i in range(N_ENVELOPE):
+        free_sink(&part.sinks[i])
+    free_tuple(&part.old)
+    free_tuple(&part.new)
+    free_columns(&part.columns)
+    free_words(&part.kinds)
+    free_words(&part.bases)
+    free(part.faults.items)

@@ -1,0 +1,7 @@
+"""Divides the rows of a batch among threads."""
+
+from pgdecode._fault cimport FaultCode
+from pgdecode._part cimport Part
+from pgdecode._source cimport Source
+
+cdef FaultCode scan_in_turns(Part *whole, Source source, Py_ssize_t n_threads) except *
