@@ -261,9 +261,8 @@ def _changes(
     folders = {name: f"{hidden}/{part_name(name)}" if several else hidden for name in asked.names}
     try:
         if direct and files:
-            write = file_route.changes_writer(spark, files, position, asked, session_has_time(spark))
-            if write is not None:
-                write({name: as_path(folder) for name, folder in folders.items()})
+            places = {name: as_path(folder) for name, folder in folders.items()}
+            if file_route.write_changes(spark, files, position, asked, session_has_time(spark), places):
                 return
             if route == "files":
                 raise PathError(f'{source}: not in the order of {position}, which the route "files" needs')
@@ -274,6 +273,8 @@ def _changes(
         raise PathError(f"{source}: {error.args[0]}") from error
     except OrderFault as error:
         raise JobFailed(f"{source}: {error}") from error
+    except FileFault as error:
+        raise JobFailed(str(error)) from error
 
 
 @contextmanager

@@ -1,0 +1,100 @@
+"""What is to be known of a span before its changes are decoded, or once they have been decoded by a forecast."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.changes import Builder
+from pgdecode.deliveries import Stretch
+from pgdecode.forecast import APART
+from pgdecode.ordered import OrderFault
+from pgdecode.runs import AT_THE_ENDS, EVERYWHERE
+from spark_udfs.spans import among, packed, taken
+
+_ROWS = b"IUDT"
+
+
+class Survey(NamedTuple):
+    """What is to be known of a span before changes are decoded.
+
+    Attributes
+    ----------
+    first, last : int
+        Positions.
+    has_rows : bool
+        Whether inserts, updates, deletes or truncates are in it.
+    messages : bytes
+        Arrow stream of the messages that `pgdecode.runs.index_runs` needs.
+    """
+
+    first: int
+    last: int
+    has_rows: bool
+    messages: bytes
+
+
+class Unforeseen(Exception):
+    """A run needs to know more than a forecast can tell."""
+
+
+class SpanLook:
+    """Looks through a span batch by batch."""
+
+    def __init__(self) -> None:
+        self.first = self.last = -1  # which is no position
+        self.has_rows = False
+        self.is_plain = True
+        self.found: list[pa.RecordBatch] = []
+        self.last_end: pa.RecordBatch | None = None
+
+    def take(self, positions: pa.Array, payloads: pa.Array) -> None:
+        """Take up the next rows.
+
+        Raises
+        ------
+        OrderFault
+            If positions are negative.
+        """
+        self.first = positions[0].as_py() if self.first < 0 else self.first
+        if self.first < 0:
+            raise OrderFault("a position is negative")
+        self.last = positions[-1].as_py()
+        tags = pc.binary_slice(payloads, 0, 1)
+        self.has_rows = self.has_rows or pc.any(among(tags, _ROWS)).as_py() is True
+        rows = pc.indices_nonzero(among(tags, EVERYWHERE))
+        ends = pc.indices_nonzero(among(tags, AT_THE_ENDS))
+        if len(ends):
+            if self.last_end is None:
+                self.found.append(taken(positions, payloads, ends.slice(0, 1)))
+            self.last_end = taken(positions, payloads, ends.slice(len(ends) - 1))
+        if len(rows):
+            self.found.append(taken(positions, payloads, rows))
+            self.is_plain = self.is_plain and not pc.any(among(tags.take(rows), APART)).as_py()
+
+    def survey(self) -> Survey:
+        """Say what there was."""
+        ends = [self.last_end] if self.last_end is not None else []
+        return Survey(self.first, self.last, self.has_rows, packed([*self.found, *ends]))
+
+
+class Foreseen:
+    """Builds batches if all their changes have a version of their relation."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.error = builder.error
+
+    def batch(self, stretch: Stretch) -> pa.RecordBatch:
+        """Build a batch.
+
+        Raises
+        ------
+        Unforeseen
+            If a relation is not known, or a payload is bad: it may have described one.
+        """
+        if pc.min(stretch.versions).as_py() < 0:
+            raise Unforeseen
+        return self.builder.batch(stretch)
