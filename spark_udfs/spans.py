@@ -7,7 +7,7 @@ belongs to the span in which it begins: the few rows of it that the next piece b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._source import Source
+from pgdecode._tags import tagged
 from pgdecode.catalog import RelationCatalog
 from pgdecode.files import PayloadFile
 from pgdecode.forecast import APART, RELATIONS, forecast
@@ -156,17 +158,17 @@ def looks_at(pieces: Sequence[PayloadFile], position: str) -> list[Look] | None:
 
 
 def _look(position: str, piece: PayloadFile, n_rows: int) -> Look:
-    source = next(piece.batches(n_rows))
+    source = piece.head(n_rows)
+    assert source is not None
     positions = Positions(position).of(piece, piece.start, source)
     payloads = source.column(piece.payload)
-    tags = pc.binary_slice(payloads, 0, 1)
-    place = pc.index(tags.slice(0, _LOOK_ROWS), pa.scalar(b"B", tags.type)).as_py()
-    head = taken(positions, payloads, pa.array(range(max(place, 0)), pa.int64()))
+    begin = tagged(Source([payloads.slice(0, _LOOK_ROWS)]), b"", b"B")[1]
+    head = taken(positions, payloads, range(max(begin, 0)))
     if head.nbytes > _LOOK_BYTES:
         head = head.slice(0, 0)
-    relations = taken(positions, payloads, pc.indices_nonzero(among(tags, RELATIONS)))
-    is_plain = not pc.any(among(tags, APART)).as_py()
-    return Look(positions[0].as_py(), head, positions[len(head)].as_py(), relations, is_plain)
+    rows, _, _, tags = tagged(Source([payloads]), RELATIONS, b"")
+    relations = taken(positions, payloads, numbers(rows))
+    return Look(positions[0].as_py(), head, positions[len(head)].as_py(), relations, not set(APART) & set(tags))
 
 
 def spans(pieces: Sequence[PayloadFile], found: Sequence[Look]) -> list[Span]:
@@ -196,13 +198,16 @@ def forecast_of(found: Sequence[Look], catalog: RelationCatalog | None) -> RunIn
     return forecast(runs, messages["payload"], messages["position"].combine_chunks(), catalog=catalog)
 
 
-def among(tags: pa.Array, wanted: bytes) -> pa.Array:
-    """Which of the first bytes are among those wanted."""
-    return pc.is_in(tags, pa.array([bytes([tag]) for tag in wanted], tags.type))
+def numbers(rows: pa.Buffer | None) -> pa.Array:
+    """Numbers of rows, as `tagged` gives them."""
+    if rows is None:
+        return pa.array([], pa.int64())
+    return pa.Array.from_buffers(pa.int64(), rows.size // 8, [None, rows])
 
 
-def taken(positions: pa.Array, payloads: pa.Array, rows: pa.Array) -> pa.RecordBatch:
+def taken(positions: pa.Array, payloads: pa.Array, rows: pa.Array | Iterable[int]) -> pa.RecordBatch:
     """Take some messages."""
+    rows = rows if isinstance(rows, pa.Array) else pa.array(rows, pa.int64())
     columns = [positions.take(rows), payloads.take(rows).cast(pa.large_binary())]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
 

@@ -7,12 +7,14 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._source import Source
+from pgdecode._tags import tagged
 from pgdecode.changes import Builder
 from pgdecode.deliveries import Stretch
 from pgdecode.forecast import APART
 from pgdecode.ordered import OrderFault
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE
-from spark_udfs.spans import among, packed, taken
+from spark_udfs.spans import numbers, packed, taken
 
 _ROWS = b"IUDT"
 
@@ -45,8 +47,7 @@ class SpanLook:
 
     def __init__(self) -> None:
         self.first = self.last = -1  # which is no position
-        self.has_rows = False
-        self.is_plain = True
+        self.tags: set[int] = set()
         self.found: list[pa.RecordBatch] = []
         self.last_end: pa.RecordBatch | None = None
 
@@ -62,22 +63,25 @@ class SpanLook:
         if self.first < 0:
             raise OrderFault("a position is negative")
         self.last = positions[-1].as_py()
-        tags = pc.binary_slice(payloads, 0, 1)
-        self.has_rows = self.has_rows or pc.any(among(tags, _ROWS)).as_py() is True
-        rows = pc.indices_nonzero(among(tags, EVERYWHERE))
-        ends = pc.indices_nonzero(among(tags, AT_THE_ENDS))
-        if len(ends):
+        rows, first_end, last_end, tags = tagged(Source([payloads]), EVERYWHERE, AT_THE_ENDS)
+        self.tags.update(tags)
+        if first_end >= 0:
             if self.last_end is None:
-                self.found.append(taken(positions, payloads, ends.slice(0, 1)))
-            self.last_end = taken(positions, payloads, ends.slice(len(ends) - 1))
-        if len(rows):
-            self.found.append(taken(positions, payloads, rows))
-            self.is_plain = self.is_plain and not pc.any(among(tags.take(rows), APART)).as_py()
+                self.found.append(taken(positions, payloads, [first_end]))
+            self.last_end = taken(positions, payloads, [last_end])
+        if rows is not None:
+            self.found.append(taken(positions, payloads, numbers(rows)))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no message of streams and of two-phase commits has come."""
+        return self.tags.isdisjoint(APART)
 
     def survey(self) -> Survey:
         """Say what there was."""
         ends = [self.last_end] if self.last_end is not None else []
-        return Survey(self.first, self.last, self.has_rows, packed([*self.found, *ends]))
+        has_rows = not self.tags.isdisjoint(_ROWS)
+        return Survey(self.first, self.last, has_rows, packed([*self.found, *ends]))
 
 
 class Foreseen:

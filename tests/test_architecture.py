@@ -34,7 +34,7 @@ ORDER = [
     {"_walk"},
     {"_streams", "_batch"},
     {"_notes"},
-    {"_scan", "_message", "_rows", "_maps", "_outline", "_integers"},
+    {"_scan", "_message", "_rows", "_maps", "_outline", "_integers", "_tags"},
     {"inputs", "parallel"},
     {"decode", "rows"},
     {"catalog"},
@@ -45,7 +45,7 @@ ORDER = [
     {"state"},
     {"tables"},
     {"changes", "runs"},
-    {"snapshots"},
+    {"snapshots", "forecast"},
     {"__init__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
