@@ -96,23 +96,6 @@ class PayloadFile:
                 return batch.column(0)[0].as_py()
         return None
 
-    def head(self, n_rows: int) -> pa.RecordBatch | None:
-        """Read the payload and `keep` columns of the first rows: so many, or fewer; None if there are none.
-
-        Raises
-        ------
-        FileFault
-            If the file is damaged.
-        """
-        columns = list(dict.fromkeys((*self.keep, self.payload)))
-        # With dictionaries as they are: whether rows may expand need not be known, then.
-        texts = [name for name in columns if _is_text(self.columns.field(name).type)]
-        with self._readable(texts) as file:
-            for batch in file.iter_batches(n_rows, row_groups=self._numbers, columns=columns, use_threads=False):
-                for piece in _decoded_pieces(batch):
-                    return _plain(piece, self.payload)
-        return None
-
     def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Read the payload and `keep` columns in order, at most `batch_rows` and about `BATCH_BYTES` at a time.
 
