@@ -463,7 +463,7 @@ class CatalogBuilder:
         ------
         RepeatedColumn, TooManyRelations
         """
-        relation = replace(message, xid=None)
+        relation = message if message.xid is None else replace(message, xid=None)
         repeated = repeated_column(relation)
         if repeated is not None:
             detail = RepeatedColumn.wording.format(field=f"name of column {repeated}")

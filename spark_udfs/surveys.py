@@ -49,7 +49,7 @@ class SpanLook:
         self.first = self.last = -1  # which is no position
         self.tags: set[int] = set()
         self.found: list[pa.RecordBatch] = []
-        self.last_end: pa.RecordBatch | None = None
+        self.last_end: tuple[pa.Array, pa.Array] | None = None
 
     def take(self, positions: pa.Array, payloads: pa.Array) -> None:
         """Take up the next rows.
@@ -68,7 +68,7 @@ class SpanLook:
         if first_end >= 0:
             if self.last_end is None:
                 self.found.append(taken(positions, payloads, [first_end]))
-            self.last_end = taken(positions, payloads, [last_end])
+            self.last_end = positions.slice(last_end, 1), payloads.slice(last_end, 1)
         if rows is not None:
             self.found.append(taken(positions, payloads, numbers(rows)))
 
@@ -79,7 +79,7 @@ class SpanLook:
 
     def survey(self) -> Survey:
         """Say what there was."""
-        ends = [self.last_end] if self.last_end is not None else []
+        ends = [] if self.last_end is None else [taken(*self.last_end, [0])]
         has_rows = not self.tags.isdisjoint(_ROWS)
         return Survey(self.first, self.last, has_rows, packed([*self.found, *ends]))
 
