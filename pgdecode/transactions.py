@@ -343,6 +343,11 @@ class Follower:
         self.outline.enter()
         self.since = self.outline.n
 
+    def _leave(self) -> None:
+        self.ledger.open = None
+        self.ledger.begun = True
+        self.outline.leave()
+
     def _meet_commit(self, row: int) -> None:
         ledger = self.ledger
         if ledger.stream is not None or ledger.open is None:
@@ -353,8 +358,7 @@ class Follower:
             return
         self._pause()
         self._commit(row, ledger.open)
-        ledger.open = None
-        self.outline.leave()
+        self._leave()
 
     def _meet_insert(self, row: int) -> None:
         """Judge a row outside any transaction: at the very start, it is of one whose Begin was not captured."""
@@ -480,8 +484,7 @@ class Follower:
             return
         self._pause()
         self._prepare(row, ledger.open)
-        ledger.open = None
-        self.outline.leave()
+        self._leave()
 
     def _meet_stream_prepare(self, row: int) -> None:
         self._between(row)
