@@ -66,7 +66,8 @@ def holds(told: RunIndex, index: RunIndex, number: int) -> bool:
     versions, foreseen = list(index.catalog), list(told.catalog)
     for relation_id, version in other.catalog.visible.items():
         true = start.catalog.visible.get(relation_id, -1)
-        if true < 0 or versions[true] != foreseen[version]:
+        # Negative: in doubt, of a bad message.
+        if min(true, version) < 0 or versions[true] != foreseen[version]:
             return False
     if any(start.catalog.types.get(type_id) != item for type_id, item in other.catalog.types.items()):
         return False

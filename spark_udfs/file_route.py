@@ -106,7 +106,8 @@ def write_changes(
     told = forecast_of(looks, asked.catalog)
     try:
         early = work_by(told) if told is not None else None
-    except KeyError:
+    except (KeyError, ValueError):
+        # The table, or a column that was asked for, may be described later.
         early = None
     with ExitStack() as stack:
         for place in places:

@@ -74,7 +74,7 @@ class Span:
         own = (self.piece, self.piece.start + self.n_skipped, self.piece.n_rows - self.n_skipped)
         if self.rest is None:
             return [own]
-        if self.rest.path == self.piece.path:
+        if (self.rest.path, self.rest.start) == (self.piece.path, self.piece.start + self.piece.n_rows):
             return [(*own[:2], self.n_rows)]
         return [own, (self.rest, self.rest.start, self.n_rest)]
 

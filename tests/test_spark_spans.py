@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from slot import Slot
 
 import pgdecode
-from pgdecode.files import payload_files
+from pgdecode.files import FileFault, payload_files
 from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from spark_udfs import file_route, parts, spans
@@ -275,3 +276,60 @@ def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
         found = decoded(files, wanted, folder / "out")
     for name, rows in expected(payloads, wanted).items():
         assert sorted(map(repr, found[name])) == sorted(map(repr, rows))
+
+
+def test_a_column_that_is_asked_for_may_be_described_late(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spans, "RUN_ROWS", 10)
+    slot = transactions(20)
+    slot.begin(800)
+    slot.relation(A, ["a", "b", "c"])
+    slot.insert(A, "1", "2", "3")
+    slot.commit()
+    name = f"public.t{A}"
+    wanted = replace(asked(name), fields=("c", "_op"))
+    found = decoded(written(tmp_path / "raw", slot.payloads, []), wanted, tmp_path / "out")[name]
+    assert found == [{"c": row["c"], "_op": row["_op"]} for row in expected(slot.payloads, asked(name))[name]]
+    assert found[-1] == {"c": "3", "_op": "insert"}
+
+
+def described_badly() -> Slot:
+    """Transactions of a table that is described badly first, then well."""
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(A, ["a", "b"])
+    slot.payloads[-1] = slot.payloads[-1][:-3]
+    slot.commit()
+    slot.payloads += transactions(10).payloads
+    return slot
+
+
+def test_a_bad_description_where_pieces_are_looked_at_leaves_later_ones_alone(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spans, "RUN_ROWS", 3)
+    monkeypatch.setattr(spans, "_LOOK_ROWS", 3)
+    payloads = described_badly().payloads
+    wanted = asked(None, mode="PERMISSIVE")
+    found = decoded(written(tmp_path / "raw", payloads, [24]), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    with pytest.raises(FileFault, match=r"00000\.parquet: row 1, position 1: TRUNCATED"):
+        decoded(payload_files(tmp_path / "raw", "data", ("seq",)), asked(None), tmp_path / "new")
+
+
+def test_the_manifest_is_right_of_a_file_whose_row_groups_lie_in_another_order(tasks: Tasks, tmp_path: Path) -> None:
+    payloads = transactions(20).payloads
+    table = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": payloads})
+    (tmp_path / "raw").mkdir()
+    with pq.ParquetWriter(tmp_path / "raw" / "0.parquet", table.schema) as file:
+        # In the middle of a transaction.
+        file.write_table(table.slice(48))
+        file.write_table(table.slice(0, 48))
+    files = payload_files(tmp_path / "raw", "data", ("seq",))
+    assert decoded(files, asked(None), tmp_path / "out") == expected(payloads, asked(None))
+    manifest = json.loads((tmp_path / "out" / "changes" / parts.MANIFEST).read_text())
+    pieces = [(piece["first_row"], piece["rows"]) for part in manifest["files"] for piece in part["input"]]
+    n = len(payloads) - 48
+    # Three rows more than the second row group has; they come from the first.
+    assert pieces == [(n, 48), (0, 3), (3, n - 3)]
