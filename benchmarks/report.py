@@ -175,9 +175,8 @@ def notes(report: Report) -> list[str]:
     for skip in report.skipped:
         reasons.setdefault((skip.line, skip.reason), []).append(skip.data_set)
     if report.spark:
-        found.append(
-            f"on Spark: {report.spark['rows']:,} messages of {report.spark['data_set']}, {report.spark['master']}"
-        )
+        sizes = " and ".join(f"{n:,}" for n in sorted({line["rows"] for line in report.spark["lines"].values()}))
+        found.append(f"on Spark: {sizes} messages of {report.spark['data_set']}, {report.spark['master']}")
     return found + [f"no {line} on {', '.join(names)}: {why}" for (line, why), names in reasons.items()]
 
 
@@ -197,7 +196,7 @@ def spark_cells(report: Report) -> list[list[str]]:
     rows = []
     for name, line in report.spark["lines"].items():
         floor = times(line["floor_ratio"]) if line["floor_ratio"] is not None else ""
-        rows.append([name, f"{line['median']:.2f}", scaled(report.spark["rows"] / line["median"]), floor])
+        rows.append([name, f"{line['median']:.2f}", scaled(line["rows"] / line["median"]), floor])
     return rows
 
 

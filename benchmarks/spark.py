@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 from time import perf_counter
@@ -47,7 +48,9 @@ SAMPLE = 40_000  # payloads that constant rows are made of
 # What a line is compared with: the line of this name behind its own.
 FLOORS = ("constant rows", "constant fields", "no decoding")
 
-GROUPS = ("columns", "files", "dataframes")
+# One table from files to files is where jobs are largest: a quick run of it is no smaller, but has fewer rounds.
+GROUPS = ("columns", "files", "dataframes", "table")
+LARGE = "table"
 Lines = dict[str, Callable[[], object]]
 
 
@@ -102,8 +105,9 @@ class Copying:
 def landed(folder: Path, n_rows: int) -> str:
     """Write payloads to files, with their positions."""
     payloads = load(DATA_SET, n_rows).payloads
-    for number in range(FILES):
-        start, end = number * n_rows // FILES, (number + 1) * n_rows // FILES
+    # Not at round numbers, where the recording may begin again, as after a lost connection.
+    bounds = [0, *(number * n_rows // FILES + 3 for number in range(1, FILES)), n_rows]
+    for number, (start, end) in enumerate(pairwise(bounds)):
         positions = pa.array(range(start, end), pa.int64())
         pq.write_table(
             pa.table({"seq": positions, "data": payloads.slice(start, end - start)}), folder / f"{number}.parquet"
@@ -159,45 +163,65 @@ def of_columns(df: DataFrame) -> Lines:
     return lines
 
 
-def of_files(df: DataFrame, source: str, folder: Path) -> Lines:
-    """Make those of files to files, by the routes that there are."""
-    spark = df.sparkSession
-    lines: Lines = {}
+@dataclass(frozen=True)
+class Routes:
+    """Ways from files to files."""
 
-    def written(work: Callable[[Path], object]) -> Callable[[], None]:
+    df: DataFrame
+    source: str
+    folder: Path
+
+    def of_table(self) -> Lines:
+        """Make the lines of one table."""
+        return {
+            **self._beside_copy(TABLE, TABLE_LAYOUT),
+            "table_changes(...).write.parquet": self._written(
+                lambda target: table_changes(self.df, TABLE).write.parquet(str(target))
+            ),
+        }
+
+    def of_others(self) -> Lines:
+        """Make those of changes and messages, and of what Spark itself writes."""
+        return {
+            **self._beside_copy("changes", CHANGE_LAYOUT),
+            **self._beside_copy("messages", message_layout()),
+            "parse_pgoutput, all fields, write.parquet": self._written(
+                lambda target: (
+                    self.df.select(parse_pgoutput("data").alias("m")).select("m.*").write.parquet(str(target))
+                )
+            ),
+        }
+
+    def _beside_copy(self, what: str, layout: Layout) -> Lines:
+        spark, source = self.df.sparkSession, self.source
+        rows = decoded_sample(what)
+        constant_rows = Constant(rows, len(rows) / SAMPLE)
+        keep = () if what == "messages" else ("seq",)
+
+        def copy(target: Path) -> None:
+            tasks = cut(spark, payload_files(Path(source), "data", keep))
+            with attempts(target):
+                work = Copying(target, constant_rows, layout)
+                parts = [part for found in run_tasks(spark, work, tasks) for part in found]
+                commit(target, parts, {part_name(task.number, "parquet"): [] for task in tasks})
+
+        def decoded(route: str) -> Callable[[], None]:
+            return self._written(lambda target: decode_files(spark, source, target, what=what, route=route))
+
+        name = f"decode_files, {what}"
+        return {
+            f"{name}: no decoding": self._written(copy),
+            name: decoded("files"),
+            f"{name}, route dataframe": decoded("dataframe"),
+        }
+
+    def _written(self, work: Callable[[Path], object]) -> Callable[[], None]:
         def run() -> None:
-            target = folder / "out"
+            target = self.folder / "out"
             rmtree(target, ignore_errors=True)
             work(target)
 
         return run
-
-    def copied(keep: tuple[str, ...], rows: Constant, layout: Layout) -> Callable[[Path], None]:
-        def copy(target: Path) -> None:
-            tasks = cut(spark, payload_files(Path(source), "data", keep))
-            with attempts(target):
-                parts = [part for found in run_tasks(spark, Copying(target, rows, layout), tasks) for part in found]
-                commit(target, parts, {part_name(task.number, "parquet"): [] for task in tasks})
-
-        return copy
-
-    def decoded(what: str, route: str) -> Callable[[Path], None]:
-        return lambda target: decode_files(spark, source, target, what=what, route=route)
-
-    for what, layout in ((TABLE, TABLE_LAYOUT), ("changes", CHANGE_LAYOUT), ("messages", message_layout())):
-        rows = decoded_sample(what)
-        share = len(rows) / SAMPLE
-        keep = () if what == "messages" else ("seq",)
-        lines[f"decode_files, {what}: no decoding"] = written(copied(keep, Constant(rows, share), layout))
-        lines[f"decode_files, {what}"] = written(decoded(what, "files"))
-        lines[f"decode_files, {what}, route dataframe"] = written(decoded(what, "dataframe"))
-    lines["table_changes(...).write.parquet"] = written(
-        lambda target: table_changes(df, TABLE).write.parquet(str(target))
-    )
-    lines["parse_pgoutput, all fields, write.parquet"] = written(
-        lambda target: df.select(parse_pgoutput("data").alias("m")).select("m.*").write.parquet(str(target))
-    )
-    return lines
 
 
 def measured(lines: Lines, repetitions: int) -> dict[str, list[float]]:
@@ -212,21 +236,21 @@ def measured(lines: Lines, repetitions: int) -> dict[str, list[float]]:
     return seconds
 
 
-def summary(seconds: dict[str, list[float]]) -> dict[str, dict[str, float | None]]:
+def summary(seconds: dict[str, list[float]], n_rows: int) -> dict[str, dict[str, float | None]]:
     """Give the median of each line, and how often it takes its floor: the median of the ratios, round by round."""
     found: dict[str, dict[str, float | None]] = {}
     for name, taken in seconds.items():
         floor = next((seconds[f"{name}: {word}"] for word in FLOORS if f"{name}: {word}" in seconds), None)
         ratio = statistics.median(a / b for a, b in zip(taken, floor, strict=True)) if floor else None
-        found[name] = {"median": statistics.median(taken), "floor_ratio": ratio}
+        found[name] = {"median": statistics.median(taken), "floor_ratio": ratio, "rows": n_rows}
     return found
 
 
-def shown(lines: dict[str, dict[str, float | None]], n_rows: int) -> list[str]:
+def shown(lines: dict[str, dict[str, float | None]]) -> list[str]:
     """Say of each line its median, payloads per second, and how often it takes its floor."""
     texts = []
     for name, line in lines.items():
-        median, ratio = line["median"] or 0.0, line["floor_ratio"]
+        median, ratio, n_rows = line["median"] or 0.0, line["floor_ratio"], line["rows"] or 0
         beside = "" if ratio is None else f"{ratio:6.2f} x without decoding"
         texts.append(f"{name:52} {median:8.2f} s {n_rows / median / 1e6:8.2f} M payloads/s {beside}".rstrip())
     return texts
@@ -235,35 +259,54 @@ def shown(lines: dict[str, dict[str, float | None]], n_rows: int) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} payloads instead of {FULL_ROWS:,}")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="fewer rounds, and of other lines than those of one table fewer payloads",
+    )
     parser.add_argument("--rows", type=int, metavar="N", help="payloads")
     parser.add_argument("--only", choices=GROUPS, help="a part of the lines")
     parser.add_argument("--master", default="local[2]", help="how many threads, in Spark's words")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
     asked = parser.parse_args(arguments)
-    n_rows = asked.rows or (QUICK_ROWS if asked.quick else FULL_ROWS)
-    with local_session(asked.master) as spark, tempfile.TemporaryDirectory() as folder:
-        raw = Path(folder, "raw")
-        raw.mkdir()
-        source = landed(raw, n_rows)
-        df = spark.read.parquet(source)
-        groups: dict[str, Callable[[], Lines]] = {
-            "columns": lambda: of_columns(df),
-            "files": lambda: of_files(df, source, Path(folder)),
-            "dataframes": lambda: of_dataframes(df, n_rows),
-        }
-        lines: Lines = {}
-        for group in GROUPS if asked.only is None else (asked.only,):
-            lines.update(groups[group]())
-        seconds = measured(lines, 3 if asked.quick else 7)
-        indexes = indexed_rows(df, "data", "seq", None, None).indexes
-        size = sum(len(PlainIndex.of(item.source, item.index, item.counts).index) for item in indexes)
-    print(f"{n_rows:,} payloads of {DATA_SET} in {FILES} files, {asked.master}; the index is {size:,} bytes")
-    found = summary(seconds)
-    print(*shown(found, n_rows), sep="\n")
+    found: dict[str, dict[str, float | None]] = {}
+    seconds: dict[str, list[float]] = {}
+    n_bytes = 0
+    n_usual = asked.rows or (QUICK_ROWS if asked.quick else FULL_ROWS)
+    groups = GROUPS if asked.only is None else (asked.only,)
+    with local_session(asked.master) as spark:
+        for n_rows, chosen in (
+            (n_usual, [group for group in groups if group != LARGE]),
+            (asked.rows or FULL_ROWS, [group for group in groups if group == LARGE]),
+        ):
+            if not chosen:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                raw = Path(folder, "raw")
+                raw.mkdir()
+                routes = Routes(spark.read.parquet(landed(raw, n_rows)), str(raw), Path(folder))
+                lines: Lines = {}
+                for group in chosen:
+                    lines.update(lines_of(group, routes, n_rows))
+                taken = measured(lines, 3 if asked.quick else 7)
+                seconds.update(taken)
+                found.update(summary(taken, n_rows))
+                indexes = indexed_rows(routes.df, "data", "seq", None, None).indexes
+                n_bytes = sum(len(PlainIndex.of(item.source, item.index, item.counts).index) for item in indexes)
+            print(f"{n_rows:,} payloads of {DATA_SET} in {FILES} files, {asked.master}; the index is {n_bytes:,} bytes")
+            print(*shown({name: found[name] for name in lines}), sep="\n")
     if asked.json:
-        about = {"rows": n_rows, "data_set": DATA_SET, "master": asked.master, "index_bytes": size}
+        about = {"rows": n_usual, "data_set": DATA_SET, "master": asked.master, "index_bytes": n_bytes}
         asked.json.write_text(json.dumps({**about, "lines": found, "seconds": seconds}, indent=1))
+
+
+def lines_of(group: str, routes: Routes, n_rows: int) -> Lines:
+    """Make the lines of a group."""
+    if group == "columns":
+        return of_columns(routes.df)
+    if group == "dataframes":
+        return of_dataframes(routes.df, n_rows)
+    return routes.of_table() if group == LARGE else routes.of_others()
 
 
 if __name__ == "__main__":

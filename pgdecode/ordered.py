@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pgdecode._integers import descent
+from pgdecode.deliveries import values_of
 from pgdecode.files import BATCH_ROWS, FileFault, PathError, PayloadFile, payload_files
 
 # Columns that hold the positions where nobody says which does.
@@ -119,9 +120,8 @@ class Positions:
         if self._last_file is not None and positions[0].as_py() <= self._last:
             where = "" if self._last_file is file else f" of {self._last_file.path}"
             raise self._descent(file, start, positions[0], f"{self._last}{where}")
-        descends = pc.less_equal(positions.slice(1), positions.slice(0, len(positions) - 1))
-        if pc.any(descends).as_py():
-            row = descends.index(True).as_py() + 1
+        row = descent(values_of(positions))
+        if row >= 0:
             raise self._descent(file, start + row, positions[row], f"{positions[row - 1]}")
         self._last, self._last_file = positions[-1].as_py(), file
         return positions

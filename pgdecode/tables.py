@@ -116,9 +116,14 @@ class Table:
         """Fit the columns of a version to those of the table."""
         by_name = {column.name: array for column, array in zip(version.columns, arrays, strict=True)}
         return [
-            by_name[item.name].cast(item.arrow) if item.name in by_name else pa.nulls(n, item.arrow)
+            _as_type(by_name[item.name], item.arrow) if item.name in by_name else pa.nulls(n, item.arrow)
             for item in self.columns
         ]
+
+
+def _as_type(array: pa.Array, type: pa.DataType) -> pa.Array:
+    # Even a cast that changes nothing takes its time.
+    return array if array.type == type else array.cast(type)
 
 
 class TableBuilder:

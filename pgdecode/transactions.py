@@ -121,6 +121,11 @@ class Follower(DecidedBatch):
         self.outline.enter()
         self.since = self.outline.n
 
+    def _leave(self) -> None:
+        self.ledger.open = None
+        self.ledger.begun = True
+        self.outline.leave()
+
     def _meet_commit(self, row: int) -> None:
         ledger = self.ledger
         if ledger.stream is not None or ledger.open is None:
@@ -131,8 +136,7 @@ class Follower(DecidedBatch):
             return
         self._pause()
         self._commit(row, ledger.open)
-        ledger.open = None
-        self.outline.leave()
+        self._leave()
 
     def _meet_insert(self, row: int) -> None:
         """Judge a row outside any transaction: at the very start, it is of one whose Begin was not captured."""
@@ -320,8 +324,7 @@ class Follower(DecidedBatch):
             return
         self._pause()
         self._prepare(row, ledger.open)
-        ledger.open = None
-        self.outline.leave()
+        self._leave()
 
     def _meet_stream_prepare(self, row: int) -> None:
         self._between(row)

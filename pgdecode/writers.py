@@ -39,11 +39,14 @@ class Layout:
         Makes a line of JSON of each row.
     flat : callable
         Makes the columns of CSV.
+    distinct : tuple of str
+        Columns whose values hardly repeat: in Parquet a dictionary of them would cost time and room.
     """
 
     columns: Callable[[pa.RecordBatch], pa.RecordBatch]
     lines: Callable[[pa.RecordBatch], list[str]]
     flat: Callable[[pa.RecordBatch], pa.RecordBatch]
+    distinct: tuple[str, ...] = ()
 
 
 def message_layout(keep: Sequence[str] = (), fields: Sequence[str] | None = None) -> Layout:
@@ -72,8 +75,8 @@ def _with_fields(batch: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-CHANGE_LAYOUT = Layout(_with_fields, change_lines, flat_changes)
-TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table)
+CHANGE_LAYOUT = Layout(_with_fields, change_lines, flat_changes, ("position", "commit_position"))
+TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table, ("_position", "_commit_position"))
 
 
 @contextmanager
@@ -108,7 +111,9 @@ def writer_to(
     """
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     if format == "parquet":
-        with pq.ParquetWriter(file, layout.columns(empty).schema, compression="zstd") as parquet:
+        schema = layout.columns(empty).schema
+        dictionaries = [path for path in _leaves(schema) if path not in layout.distinct]
+        with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=dictionaries) as parquet:
             groups = _RowGroups(parquet, max(_GROUP_BYTES // n_writers, _LEAST_GROUP_BYTES))
             yield lambda batch: groups.add(layout.columns(batch))
             groups.flush()
@@ -118,6 +123,14 @@ def writer_to(
         # Text is always quoted and null is nothing at all: as in PostgreSQL's CSV, an empty string is not a null.
         with pyarrow.csv.CSVWriter(file, layout.flat(empty).schema) as table:
             yield lambda batch: table.write_batch(layout.flat(batch))
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """Paths of the columns that Parquet makes of a schema."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    found = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    return [found.column(number).path for number in range(len(found))]
 
 
 class _RowGroups:

@@ -6,13 +6,12 @@ Nothing but what became of it passes through Spark. A task holds a batch of payl
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import pgdecode
 from pgdecode.batches import DecodedBatch, decoded_batches
@@ -21,18 +20,15 @@ from pgdecode.convert import side_by_side
 from pgdecode.errors import DecodeError
 from pgdecode.files import FileFault, PayloadFile
 from pgdecode.ledger import Options
-from pgdecode.ordered import OrderFault, Positions
+from pgdecode.ordered import OrderFault
 from pgdecode.render import fields_to_decode
-from pgdecode.runs import AT_THE_ENDS, EVERYWHERE
 from pgdecode.schemas import envelope_schema
 from pgdecode.writers import message_layout
 from spark_udfs.executor import require_version
 from spark_udfs.parts import Part, attempted
-from spark_udfs.runs import RUN_ROWS, DecodedRun, PlainIndex, Product, RowsMoved
-
-_ROWS = b"IUDT"
-# Of the messages that a survey gives.
-MESSAGES = pa.schema([("position", pa.int64()), ("payload", pa.large_binary())])
+from spark_udfs.runs import DecodedRun, PlainIndex, Product, RowsMoved
+from spark_udfs.spans import Batches, Span
+from spark_udfs.surveys import Foreseen, SpanLook, Survey, Unforeseen
 
 
 class Task(NamedTuple):
@@ -96,75 +92,11 @@ class MessageTask:
         return side_by_side(replace(batch, source=source), self.kept.names, schema)
 
 
-class Survey(NamedTuple):
-    """What is to be known of a piece before changes are decoded.
+class SpanTask(NamedTuple):
+    """Spans of files, in the order of the output."""
 
-    Attributes
-    ----------
-    piece : PayloadFile
-    first, last : int
-        Positions.
-    has_rows : bool
-        Whether inserts, updates, deletes or truncates are in it.
-    messages : bytes
-        Arrow stream of the messages that `pgdecode.runs.index_runs` needs.
-    """
-
-    piece: PayloadFile
-    first: int
-    last: int
-    has_rows: bool
-    messages: bytes
-
-    def table(self) -> pa.Table:
-        """Positions and payloads of the messages."""
-        with pa.ipc.open_stream(self.messages) as reader:
-            return reader.read_all()
-
-
-@dataclass(frozen=True)
-class SurveyTask:
-    """Surveys pieces: None for one whose rows are not in the order of their positions; without rows, nothing."""
-
-    position: str
-    version: str = pgdecode.__version__
-
-    def __call__(self, task: Task) -> list[Survey | None]:
-        """Look through a task's pieces."""
-        require_version(self.version)
-        return [self._survey(piece) for piece in task.pieces if piece.n_rows]
-
-    def _survey(self, piece: PayloadFile) -> Survey | None:
-        first = last = -1  # which is no position
-        has_rows = False
-        found: list[pa.RecordBatch] = []
-        last_end: pa.RecordBatch | None = None
-        try:
-            for positions, payloads in _read(piece, self.position):
-                first = positions[0].as_py() if first < 0 else first
-                if first < 0:
-                    return None
-                last = positions[-1].as_py()
-                tags = pc.binary_slice(payloads, 0, 1)
-                has_rows = has_rows or pc.any(_among(tags, _ROWS)).as_py() is True
-                rows = pc.indices_nonzero(_among(tags, EVERYWHERE))
-                ends = pc.indices_nonzero(_among(tags, AT_THE_ENDS))
-                if len(ends):
-                    if last_end is None:
-                        found.append(_messages(positions, payloads, ends.slice(0, 1)))
-                    last_end = _messages(positions, payloads, ends.slice(len(ends) - 1))
-                if len(rows):
-                    found.append(_messages(positions, payloads, rows))
-        except OrderFault:
-            return None
-        if first < 0:
-            return None
-        found += [last_end] if last_end is not None else []
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, MESSAGES) as stream:
-            for batch in found:
-                stream.write_batch(batch)
-        return Survey(piece, first, last, has_rows, sink.getvalue().to_pybytes())
+    number: int
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True)
@@ -197,11 +129,23 @@ class ChangeTask:
     format: str
     version: str = pgdecode.__version__
 
-    def __call__(self, task: Task) -> list[Part]:
+    def __call__(self, task: SpanTask) -> list[Part]:
         """Write the task's part of each output."""
         require_version(self.version)
+        return self.written(task)
+
+    def written(self, task: SpanTask, looks: Sequence[SpanLook] = ()) -> list[Part]:
+        """Write them; where spans are looked through meanwhile, by a forecast.
+
+        Raises
+        ------
+        Unforeseen
+            If the forecast does not hold.
+        """
         index = self.index.unpacked
         builders = [product.builder(None, index, self.options) for product in self.products]
+        if looks:
+            builders = [Foreseen(builder) for builder in builders]
         outputs: list[list[Part]] = [[] for _ in self.products]
         places = zip(self.folders, self.products, self.columns, outputs, strict=True)
         with ExitStack() as stack:
@@ -210,15 +154,23 @@ class ChangeTask:
                 schema = pa.schema([product.schema.field(name) for name in names])
                 part = attempted(folder, task.number, self.format, schema, product.layout, len(outputs), parts)
                 writers.append(stack.enter_context(part))
-            for piece in task.pieces:
-                with self._placed(piece):
-                    for number, batch in self._decoded(piece, builders):
-                        writers[number](batch.select(list(self.columns[number])))
+            for number, span in enumerate(task.spans):
+                with nullcontext() if looks else self._placed(span):
+                    batches = self._looked(span, looks[number]) if looks else span.batches(self.position)
+                    for output, batch in self._decoded(batches, builders):
+                        writers[output](batch.select(list(self.columns[output])))
         return [part for parts in outputs for part in parts]
 
-    def _decoded(self, piece: PayloadFile, builders: Sequence[Builder]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _looked(self, span: Span, look: SpanLook) -> Batches:
+        for positions, payloads in span.batches(self.position):
+            look.take(positions, payloads)
+            if not look.is_plain:
+                raise Unforeseen
+            yield positions, payloads
+
+    def _decoded(self, batches: Batches, builders: Sequence[Builder]) -> Iterator[tuple[int, pa.RecordBatch]]:
         run = None
-        for positions, payloads in _read(piece, self.position):
+        for positions, payloads in batches:
             if run is None:
                 run = self._run_at(positions[0].as_py(), builders)
             yield from run.take(positions, payloads)
@@ -233,44 +185,68 @@ class ChangeTask:
         return DecodedRun(number, self.index, builders, self.options)
 
     @contextmanager
-    def _placed(self, piece: PayloadFile) -> Iterator[None]:
+    def _placed(self, span: Span) -> Iterator[None]:
         """Turn a bad payload into a fault of its file, found again by its position."""
         try:
             yield
         except DecodeError as error:
-            where = f"rows from {piece.start}"
+            path, where = span.piece.path, f"rows from {span.piece.start + span.n_skipped}"
             if error.position is not None:
-                row = self._row_of(piece, error.position)
-                where = f"position {error.position}" if row is None else f"row {row}, position {error.position}"
-            raise FileFault(f"{piece.path}: {where}: {error.cell}") from error
+                found = span.row_of(error.position, self.position)
+                where = f"position {error.position}"
+                if found is not None:
+                    path, where = found[0].path, f"row {found[1]}, {where}"
+            raise FileFault(f"{path}: {where}: {error.cell}") from error
         except (RowsMoved, OrderFault) as error:
-            raise FileFault(f"{piece.path}: has changed while it was decoded") from error
-
-    def _row_of(self, piece: PayloadFile, position: int) -> int | None:
-        """Find the row of a file that has a position."""
-        row = piece.start
-        for positions, _ in _read(piece, self.position):
-            place = pc.index(positions, position).as_py()
-            if place >= 0:
-                return row + int(place)
-            row += len(positions)
-        return None
+            raise FileFault(f"{span.piece.path}: has changed while it was decoded") from error
 
 
-def _read(piece: PayloadFile, position: str) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Positions and payloads of a piece in batches of at least one row."""
-    positions = Positions(position)
-    start = piece.start
-    for source in piece.batches(RUN_ROWS):
-        if len(source):
-            yield positions.of(piece, start, source), source.column(piece.payload)
-        start += len(source)
+class Surveyed(NamedTuple):
+    """What a task found.
+
+    Attributes
+    ----------
+    surveys : list of Survey or None
+        One for each span; None where rows do not stand in the order of their positions.
+    parts : list of Part or None
+        What it wrote, if it was to decode meanwhile and nothing came that was not foreseen.
+    """
+
+    surveys: list[Survey] | None
+    parts: list[Part] | None = None
 
 
-def _among(tags: pa.Array, wanted: bytes) -> pa.Array:
-    return pc.is_in(tags, pa.array([bytes([tag]) for tag in wanted], tags.type))
+@dataclass(frozen=True)
+class SurveyTask:
+    """Surveys spans; and decodes them meanwhile, by a forecast.
 
+    Attributes
+    ----------
+    position : str
+    work : ChangeTask or None
+        What is to be done by the forecast.
+    version : str
+        Of pgdecode on the driver.
+    """
 
-def _messages(positions: pa.Array, payloads: pa.Array, rows: pa.Array) -> pa.RecordBatch:
-    columns = [positions.take(rows), payloads.take(rows).cast(pa.large_binary())]
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+    position: str
+    work: ChangeTask | None = None
+    version: str = pgdecode.__version__
+
+    def __call__(self, task: SpanTask) -> Surveyed:
+        """Look through a task's spans."""
+        require_version(self.version)
+        try:
+            if self.work is not None:
+                looks = [SpanLook() for _ in task.spans]
+                # Whatever is wrong with the payloads is said where they are decoded by the index of the whole.
+                with suppress(DecodeError, LookupError, RowsMoved, Unforeseen):
+                    parts = self.work.written(task, looks)
+                    return Surveyed([look.survey() for look in looks], parts)
+            looks = [SpanLook() for _ in task.spans]
+            for span, look in zip(task.spans, looks, strict=True):
+                for positions, payloads in span.batches(self.position):
+                    look.take(positions, payloads)
+            return Surveyed([look.survey() for look in looks])
+        except OrderFault:
+            return Surveyed(None)

@@ -130,10 +130,16 @@ def decode_files(
     its name. Failures, retries and speculation leave no trace, and the same input, cut in the same way, gives the same
     bytes. A file that is replaced meanwhile fails the job.
 
+    Changes and tables are decoded while the files are read for the first time, on what the beginnings of the files tell
+    of relations. That is enough where transactions are neither streamed nor prepared and no table changes; a task for
+    which it was not decodes its files again, knowing all that the other tasks have read.
+
     Spark reads and writes instead where one of the two is a URI, and for changes and tables where rows of a file do not
-    stand in the order of their positions or the files' ranges of positions overlap. The rows are the same, but that in
-    messages with `in_stream="auto"` the guesses (`xid_basis`) depend on what else is in a batch. Columns of `keep` are
-    of Spark's types then. Files whose names have a colon, or begin with `_` or `.`, Spark does not read.
+    stand in the order of their positions or the files' ranges of positions overlap. By both routes come the same rows
+    in columns of the same names, which Spark reads as the same types; not the same bytes, nor files of the same sizes.
+    In messages with `in_stream="auto"` the guesses (`xid_basis`) depend on what else is in a batch, and columns of
+    `keep` are of Spark's types where Spark wrote them. Files whose names have a colon, or begin with `_` or `.`, Spark
+    does not read.
 
     The rows of a file stay in their order, and so do the parts of a file that is cut; of several files, those whose
     tasks write do. Changes and tables on the route "dataframe" come in no order. (commit_position, position) says in
@@ -261,9 +267,8 @@ def _changes(
     folders = {name: f"{hidden}/{part_name(name)}" if several else hidden for name in asked.names}
     try:
         if direct and files:
-            write = file_route.changes_writer(spark, files, position, asked, session_has_time(spark))
-            if write is not None:
-                write({name: as_path(folder) for name, folder in folders.items()})
+            places = {name: as_path(folder) for name, folder in folders.items()}
+            if file_route.write_changes(spark, files, position, asked, session_has_time(spark), places):
                 return
             if route == "files":
                 raise PathError(f'{source}: not in the order of {position}, which the route "files" needs')
@@ -274,6 +279,8 @@ def _changes(
         raise PathError(f"{source}: {error.args[0]}") from error
     except OrderFault as error:
         raise JobFailed(f"{source}: {error}") from error
+    except FileFault as error:
+        raise JobFailed(str(error)) from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import functools
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -98,6 +98,10 @@ class Product(Protocol):
     def layout(self) -> Layout:
         """How rows are written as text."""
 
+    @property
+    def apart_from_numbers(self) -> Product:
+        """The same, whatever numbers versions have in a catalog."""
+
     def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
         """Make what builds the batches of one source, by the schema."""
 
@@ -117,6 +121,11 @@ class AllChanges:
     def layout(self) -> Layout:
         """That of `pgdecode decode --changes`."""
         return CHANGE_LAYOUT
+
+    @property
+    def apart_from_numbers(self) -> AllChanges:
+        """Itself."""
+        return self
 
     def builder(self, source: Any, index: RunIndex, options: Options) -> Builder:
         """Make what builds the batches of one source."""
@@ -163,6 +172,11 @@ class TableChanges:
     def layout(self) -> Layout:
         """That of `pgdecode decode --table`."""
         return TABLE_LAYOUT
+
+    @property
+    def apart_from_numbers(self) -> TableChanges:
+        """The same versions, whatever numbers they have."""
+        return replace(self, numbers={})
 
     @property
     def as_decoded(self) -> bool:

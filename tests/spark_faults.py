@@ -102,8 +102,6 @@ def main(folder: Path) -> None:
             if fate is not None:
 
                 def work_of(session: Any, work: Any, tasks: Any) -> Any:
-                    if type(work).__name__ == "SurveyTask":
-                        return run(session, work, tasks)
                     return run(session, FaultyTask(work, str(folder / f"{name}.met"), fate), tasks)
 
             vars(file_route)["run_tasks"] = work_of

@@ -38,7 +38,7 @@ ORDER = [
     {"_turns"},
     {"_layouts", "_versions"},
     {"_changes"},
-    {"_scan", "_message", "_rows", "_maps", "_outline", "_integers"},
+    {"_scan", "_message", "_rows", "_maps", "_outline", "_integers", "_tags"},
     {"inputs", "parallel"},
     {"decode", "rows"},
     {"versions"},
@@ -53,7 +53,7 @@ ORDER = [
     {"state", "building"},
     {"tables", "change_maps"},
     {"changes", "runs"},
-    {"snapshots"},
+    {"snapshots", "forecast"},
     {"__init__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

@@ -260,3 +260,36 @@ def test_a_catalog_describes_what_the_runs_do_not() -> None:
     rows += rows_of_delivery(builder, decoder.finish())
     assert [(row["new"], row["commit_position"], row["error"]) for row in rows] == [({"a": "1"}, 12, None)]
     assert changes_of(ChangeDecoder(catalog=catalog).decode(slot.payloads, [10, 11, 12]))[0]["new"] == {"a": "1"}
+
+
+def test_a_transaction_whose_begin_is_lost_ends_with_the_commit_at_the_end_of_a_run() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.insert(T, "2")
+    slot.commit()
+    slot.begin(701)
+    slot.insert(T, "3")
+    slot.commit()
+    payloads = slot.payloads[1:]
+    expected = together(payloads)
+    assert [row["position"] for row in expected] == [1, 2, 5]
+    # The second run has rows before the commit.
+    for bounds in ([2, 4], [1, 4], [4]):
+        for of_all in (False, True):
+            assert apart(payloads, bounds, 100, Options(), of_all=of_all) == expected
+
+
+def test_after_the_commit_of_a_transaction_whose_begin_is_lost_a_row_is_outside_of_any() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.commit()
+    slot.insert(T, "2")
+    payloads = slot.payloads[1:]
+    expected = together(payloads, mode="PERMISSIVE")
+    assert [row["error"] and row["error"].partition(" ")[0] for row in expected] == [None, "STATE_TRANSACTION"]
+    for bounds in ([1], [3], [1, 2], [1, 2, 3]):
+        assert apart(payloads, bounds, 100, Options("PERMISSIVE")) == expected

@@ -42,6 +42,42 @@ def test_changes_are_written_as_they_decode_without_spark(spark: SparkSession, t
     assert os.listdir(tmp_path) == ["out"]
 
 
+@pytest.mark.parametrize("name", ["18.shop.v1", "18.streams.v4"])
+@pytest.mark.parametrize("what", ["messages", "changes", "public.orders"])
+def test_both_routes_write_the_same_rows_of_the_same_types(
+    spark: SparkSession, tmp_path: Path, what: str, name: str
+) -> None:
+    source = captures.DATA / f"{name}.parquet"
+    if what == "public.orders" and name != "18.shop.v1":
+        what = pgdecode.RelationCatalog.from_messages(captures.capture(name).payloads).names[0]
+    found = {}
+    for route in ("files", "dataframe"):
+        decode_files(spark, source, tmp_path / route, what=what, route=route)
+        found[route] = pa.concat_tables([pq.read_table(part) for part in parts(tmp_path / route, ".parquet")])
+    files, frames = found["files"], found["dataframe"]
+    assert files.num_rows == frames.num_rows > 0
+    assert files.schema.names == frames.schema.names
+    assert [kind(field.type) for field in files.schema] == [kind(field.type) for field in frames.schema]
+    if what == "messages":
+        assert files.to_pylist() == frames.cast(files.schema).to_pylist()
+    else:
+        # The route "dataframe" has no order; this is that of the other one, of plain transactions.
+        order = [(item, "ascending") for item in files.schema.names if item.endswith("position")][::-1]
+        frames = frames.cast(files.schema)
+        assert files.sort_by(order).to_pylist() == frames.sort_by(order).to_pylist()
+        if name == "18.shop.v1":
+            assert files.to_pylist() == files.sort_by(order).to_pylist()
+
+
+def kind(type: pa.DataType) -> str:
+    """What Spark reads a type as: names of the items of lists and maps, and whether they may be null, are no matter."""
+    if pa.types.is_struct(type):
+        return f"struct({', '.join(f'{item.name}: {kind(item.type)}' for item in type)})"
+    if pa.types.is_map(type):
+        return f"map({kind(type.key_type)}, {kind(type.item_type)})"
+    return f"list({kind(type.value_type)})" if pa.types.is_list(type) else str(type)
+
+
 def test_several_tables_are_folders_and_rows_may_be_text(spark: SparkSession, tmp_path: Path) -> None:
     names = ["public.orders", "public.products"]
     decode_files(spark, FILE, tmp_path / "out", what=names, format="csv")

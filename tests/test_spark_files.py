@@ -62,10 +62,8 @@ def write_cut(folder: Path, column: pa.Array, cuts: list[int], group_rows: int) 
 def changes_of(folder: Path, asked: AskedChanges, target: Path) -> dict[str | None, pa.Table]:
     """Decode a folder, and read back what was written of each."""
     files = payload_files(folder, "data", ("seq",))
-    write = file_route.changes_writer(None, files, "seq", asked, True)  # type: ignore[arg-type]
-    assert write is not None
     folders = {name: target / (name or "changes") for name in asked.names}
-    write(folders)
+    assert file_route.write_changes(None, files, "seq", asked, True, folders)  # type: ignore[arg-type]
     return {name: read_back(place) for name, place in folders.items()}
 
 
@@ -143,7 +141,9 @@ def test_files_that_are_no_runs_are_not_decoded_by_tasks(positions: list[list[in
         )
         pq.write_table(table, tmp_path / f"{number}.parquet")
     files = payload_files(tmp_path, "data", ("seq",))
-    assert file_route.changes_writer(None, files, "seq", asked(), False) is None  # type: ignore[arg-type]
+    folders: dict[str | None, Path] = {None: tmp_path / "out"}
+    assert not file_route.write_changes(None, files, "seq", asked(), False, folders)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("tasks_here")
@@ -181,12 +181,20 @@ def test_rows_that_are_not_those_that_were_looked_through_are_named_by_their_fil
     column = captures.capture("18.shop.v1").column
     pq.write_table(pa.table({"seq": range(len(column)), "data": column}), tmp_path / "raw.parquet")
     files = payload_files(tmp_path / "raw.parquet", "data", ("seq",))
-    write = file_route.changes_writer(None, files, "seq", asked(), True)  # type: ignore[arg-type]
-    assert write is not None
     n = len(column) - 1
-    pq.write_table(pa.table({"seq": range(shift, shift + n), "data": column.slice(0, n)}), tmp_path / "raw.parquet")
+    run = file_route.run_tasks
+
+    def run_and_replace(spark: Any, work: Any, tasks: list[Any]) -> Any:
+        done = run(spark, work, tasks)
+        rows = pa.table({"seq": range(shift, shift + n), "data": column.slice(0, n)})
+        pq.write_table(rows, tmp_path / "raw.parquet")
+        return done
+
+    monkeypatch.setattr(file_route, "forecast_of", lambda looks, catalog: None)
+    monkeypatch.setattr(file_route, "run_tasks", run_and_replace)
+    folders: dict[str | None, Path] = {None: tmp_path / "out"}
     with pytest.raises(FileFault, match=r"raw\.parquet: has changed while it was decoded"):
-        write({None: tmp_path / "out"})
+        file_route.write_changes(None, files, "seq", asked(), True, folders)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("tasks_here")
@@ -316,7 +324,7 @@ files = payload_files(Path(sys.argv[1]), "data", ("seq",))
 names = ("public.pgbench_accounts", None)
 asked = AskedChanges(names, None, Reading(), Options(), None, "parquet")
 folders = {name: Path(sys.argv[2], name or "changes") for name in names}
-file_route.changes_writer(None, files, "seq", asked, False)(folders)
+file_route.write_changes(None, files, "seq", asked, False, folders)
 with open("/proc/self/status") as status:
     print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")))
 """

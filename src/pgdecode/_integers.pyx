@@ -22,6 +22,15 @@ def counted(int64_t first, int64_t n):
     return hand_over(&out)
 
 
+def descent(const int64_t[::1] values):
+    """Place of the first value that is not greater than the one before it, -1 where all are."""
+    cdef Py_ssize_t i
+    for i in range(1, values.shape[0]):
+        if values[i] <= values[i - 1]:
+            return i
+    return -1
+
+
 def grouped(const int32_t[::1] indexes, int32_t n):
     """Places of a column's indexes below n, those of one index side by side; others are passed over.
 

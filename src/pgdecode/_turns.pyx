@@ -1,8 +1,10 @@
 """Divides the rows of a batch among threads.
 
-Each thread takes the next rows, as many as its cache holds, decodes them into its part, waits until the rows before
-have been joined to the whole, and joins them: what it copies then it has just written. A thread that comes late, or not
-at all, leaves more to the others. A fault that is not to be kept ends it for all; a row before may have another.
+Each thread takes the next rows, as many as its cache holds, and decodes them into a part. Parts are joined to the whole
+in the order of their rows, by the thread that has just ended the first one that is not: what it copies then has just
+been written. No thread waits for another, however late that comes, as long as there are parts left to decode into; so
+one that the system lets wait leaves more to the others. A fault that is not to be kept ends it for all; a row before
+may have another.
 
 The threads are C's: they need the interpreter only where memory is to be had, and are over when the call is.
 """
@@ -28,33 +30,23 @@ cdef extern from "Python.h":
     unsigned long PyThread_start_new_thread(void (*function)(void *) noexcept nogil, void *argument)
     unsigned long PYTHREAD_INVALID_THREAD_ID
 
-cdef extern from *:
-    """
-    #ifdef _MSC_VER
-    #include <intrin.h>
-    #define PGDECODE_PAUSE() _mm_pause()
-    #define PGDECODE_LOOK(place) (*(volatile const int64_t *)(place))
-    #define PGDECODE_SHOW(place, value) (*(volatile int64_t *)(place) = (value))
-    #else
-    #if defined(__x86_64__) || defined(__i386__)
-    #define PGDECODE_PAUSE() __builtin_ia32_pause()
-    #else
-    #define PGDECODE_PAUSE() ((void)0)
-    #endif
-    #define PGDECODE_LOOK(place) __atomic_load_n(place, __ATOMIC_RELAXED)
-    #define PGDECODE_SHOW(place, value) __atomic_store_n(place, value, __ATOMIC_RELAXED)
-    #endif
-    """
-    # What is read while others may write it: a hint, which the lock then makes sure of.
-    int64_t look "PGDECODE_LOOK"(const int64_t *place) nogil
-    void show "PGDECODE_SHOW"(int64_t *place, int64_t value) nogil
-    void pause "PGDECODE_PAUSE"() nogil
-
 cdef enum:
     TURN_BYTES = 1 << 18   # payloads; with what is made of them, they fit into a core's own cache
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
-    MOST_LOOKS = 2000      # for its turn, before a thread sleeps: to be woken takes longer than most turns do
+    PARTS = 8              # for each thread: how far the others may go on while one does not
+
+cdef enum PartState:
+    FREE
+    TAKEN
+    DECODED
+
+cdef struct Stretch:
+    # Rows of a turn.
+    Part part
+    PartState state
+    int64_t first
+    int64_t stop
 
 cdef struct Turns:
     Opening opening        # its lock is also that of what is below
@@ -66,14 +58,14 @@ cdef struct Turns:
     int64_t n_taken
     int64_t n_joined
     FaultCode code         # why it has ended early
+    bint is_joined         # by a thread, now
+    Stretch *stretches
+    Py_ssize_t n_stretches
     Worker *workers
     Py_ssize_t n_workers
 
 cdef struct Worker:
-    Part part
     Turns *turns
-    int64_t first          # the rows of its turn
-    int64_t stop
     bint sleeps
     bint started
     # Both closed at first: who lets a sleeper go on opens its gate, and a thread at its end the exit.
@@ -93,16 +85,20 @@ cdef FaultCode scan_in_turns(Part *whole, Source source, Py_ssize_t n_threads) e
     turns.n_rows = source.n_rows
     turns.step = rows_of_turn(source, n_threads)
     turns.code = OK
-    turns.n_workers = 0
+    turns.is_joined = False
+    turns.n_workers = turns.n_stretches = 0
     turns.opening.lock = PyThread_allocate_lock()
     turns.workers = <Worker *>calloc(<size_t>n_threads, sizeof(Worker))
+    turns.stretches = <Stretch *>calloc(<size_t>n_threads * PARTS, sizeof(Stretch))
     try:
-        if turns.opening.lock == NULL or turns.workers == NULL:
+        if turns.opening.lock == NULL or turns.workers == NULL or turns.stretches == NULL:
             raise MemoryError()
+        for i in range(n_threads * PARTS):
+            divide(&turns.stretches[i].part, whole, &turns.opening)
+            turns.n_stretches += 1
         for i in range(n_threads):
             worker = &turns.workers[i]
             worker.turns = &turns
-            divide(&worker.part, whole, &turns.opening)
             turns.n_workers += 1
             worker.gate = closed_lock()
             worker.exit = closed_lock()
@@ -116,10 +112,12 @@ cdef FaultCode scan_in_turns(Part *whole, Source source, Py_ssize_t n_threads) e
                 if turns.workers[i].started:
                     PyThread_acquire_lock(turns.workers[i].exit, WAIT_LOCK)
     finally:
+        for i in range(turns.n_stretches):
+            free_part(&turns.stretches[i].part)
         for i in range(turns.n_workers):
-            free_part(&turns.workers[i].part)
             free_lock(turns.workers[i].gate)
             free_lock(turns.workers[i].exit)
+        free(turns.stretches)
         free(turns.workers)
         free_lock(turns.opening.lock)
     return turns.code
@@ -148,65 +146,80 @@ cdef void run(void *argument) noexcept nogil:
     """What a thread does; nothing is there for it any more once it has opened its exit."""
     cdef Worker *worker = <Worker *>argument
     cdef Turns *turns = worker.turns
+    cdef Stretch *stretch = take_turn(worker)
     cdef FaultCode code
-    while take_turn(worker):
-        begin_rows(&worker.part, worker.first, worker.stop)
-        code = scan_rows(&worker.part, turns.segments, turns.n_segments, worker.first, worker.stop)
+    while stretch != NULL:
+        begin_rows(&stretch.part, stretch.first, stretch.stop)
+        code = scan_rows(&stretch.part, turns.segments, turns.n_segments, stretch.first, stretch.stop)
         if code == OK:
-            code = finish_rows(&worker.part)
-        if code == OK and await_turn(worker):
-            code = join_rows(turns.whole, &worker.part)
-        end_turn(worker, code)
+            code = finish_rows(&stretch.part)
+        end_turn(turns, stretch, code)
+        stretch = take_turn(worker)
     PyThread_release_lock(worker.exit)
 
 
-cdef bint take_turn(Worker *worker) noexcept nogil:
+cdef Stretch *take_turn(Worker *worker) noexcept nogil:
+    """The next rows, and a part for them; NULL where there are no more."""
     cdef Turns *turns = worker.turns
-    cdef bint taken
+    cdef Stretch *stretch = NULL
     PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
-    taken = turns.code == OK and turns.n_taken < turns.n_rows
-    if taken:
-        worker.first = turns.n_taken
-        worker.stop = turns.n_taken = min(turns.n_taken + turns.step, turns.n_rows)
-    PyThread_release_lock(turns.opening.lock)
-    return taken
-
-
-cdef bint await_turn(Worker *worker) noexcept nogil:
-    """Wait until all rows before have been joined; False where that will not be."""
-    cdef Turns *turns = worker.turns
-    cdef bint is_over
-    cdef int _i
-    for _i in range(MOST_LOOKS):
-        if look(&turns.n_joined) == worker.first:
+    while turns.code == OK and turns.n_taken < turns.n_rows:
+        stretch = stretch_that_is(turns, FREE)
+        if stretch != NULL:
+            stretch.state = TAKEN
+            stretch.first = turns.n_taken
+            stretch.stop = turns.n_taken = min(turns.n_taken + turns.step, turns.n_rows)
             break
-        pause()
-    PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
-    is_over = turns.code != OK
-    worker.sleeps = not is_over and turns.n_joined != worker.first
-    if worker.sleeps:
+        worker.sleeps = True
         PyThread_release_lock(turns.opening.lock)
         PyThread_acquire_lock(worker.gate, WAIT_LOCK)
         PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
-        is_over = turns.code != OK
     PyThread_release_lock(turns.opening.lock)
-    return not is_over
+    return stretch
 
 
-cdef void end_turn(Worker *worker, FaultCode code) noexcept nogil:
-    """Wake the one whose turn is next, or all where it is over."""
-    cdef Turns *turns = worker.turns
-    cdef Worker *other
+cdef Stretch *stretch_that_is(Turns *turns, PartState state) noexcept nogil:
+    """One that is free; or one that is decoded, and the next to be joined."""
     cdef Py_ssize_t i
+    for i in range(turns.n_stretches):
+        if turns.stretches[i].state == state and (state == FREE or turns.stretches[i].first == turns.n_joined):
+            return &turns.stretches[i]
+    return NULL
+
+
+cdef void end_turn(Turns *turns, Stretch *stretch, FaultCode code) noexcept nogil:
+    """Join what can be joined, if no other thread is about it: that one does it as well."""
     PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
+    stretch.state = DECODED
+    end_early(turns, stretch, code)
+    if not turns.is_joined:
+        turns.is_joined = True
+        stretch = stretch_that_is(turns, DECODED)
+        while stretch != NULL and turns.code == OK:
+            PyThread_release_lock(turns.opening.lock)
+            code = join_rows(turns.whole, &stretch.part)
+            PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
+            stretch.state = FREE
+            turns.n_joined = stretch.stop
+            end_early(turns, stretch, code)
+            wake(turns)
+            stretch = stretch_that_is(turns, DECODED)
+        turns.is_joined = False
+    PyThread_release_lock(turns.opening.lock)
+
+
+cdef void end_early(Turns *turns, Stretch *stretch, FaultCode code) noexcept nogil:
+    """Where a fault is not to be kept; the lock is held."""
     if code != OK and turns.code == OK:
         turns.code = code
-        turns.whole.fault = worker.part.fault
-    if turns.code == OK:
-        show(&turns.n_joined, worker.stop)
+        turns.whole.fault = stretch.part.fault
+        wake(turns)
+
+
+cdef void wake(Turns *turns) noexcept nogil:
+    """Let those go on who wait for a part, or for the end; the lock is held."""
+    cdef Py_ssize_t i
     for i in range(turns.n_workers):
-        other = &turns.workers[i]
-        if other.sleeps and (turns.code != OK or other.first == turns.n_joined):
-            other.sleeps = False
-            PyThread_release_lock(other.gate)
-    PyThread_release_lock(turns.opening.lock)
+        if turns.workers[i].sleeps:
+            turns.workers[i].sleeps = False
+            PyThread_release_lock(turns.workers[i].gate)

@@ -1,0 +1,226 @@
+"""Pieces of files that each begin and end between transactions, where that is near: what a task decodes as a run.
+
+Row groups end anywhere. As lines of text files that are cut by bytes belong to who has their beginning, a transaction
+belongs to the span in which it begins: the few rows of it that the next piece begins with are sent along.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._source import Source
+from pgdecode._tags import tagged
+from pgdecode.catalog import RelationCatalog
+from pgdecode.files import PayloadFile
+from pgdecode.forecast import APART, RELATIONS, forecast
+from pgdecode.ordered import OrderFault, Positions
+from pgdecode.runs import Run, RunIndex
+from spark_udfs.runs import RUN_ROWS
+
+# Messages with their positions.
+MESSAGES = pa.schema([("position", pa.int64()), ("payload", pa.large_binary())])
+# Rows among which a piece is searched for its first Begin, and their bytes that may be sent along.
+_LOOK_ROWS = 1024
+_LOOK_BYTES = 1 << 20
+_LAST_POSITION = 2**63 - 1
+
+Batches = Iterator[tuple[pa.Array, pa.Array]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows of a piece, and those at the beginning of the next one that are of its last transaction.
+
+    Attributes
+    ----------
+    piece : PayloadFile
+    n_skipped : int
+        Rows at its beginning that are the span's before.
+    rest : PayloadFile or None
+        The next piece, where the span has rows of it.
+    n_rest : int
+        How many.
+    messages : bytes
+        Arrow stream of these rows.
+    """
+
+    piece: PayloadFile
+    n_skipped: int = 0
+    rest: PayloadFile | None = None
+    n_rest: int = 0
+    messages: bytes = b""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows in all."""
+        return self.piece.n_rows - self.n_skipped + self.n_rest
+
+    @property
+    def n_bytes(self) -> int:
+        """What they take up unpacked, about."""
+        return self.piece.n_bytes
+
+    @property
+    def places(self) -> list[tuple[PayloadFile, int, int]]:
+        """Files, the first row of each, and how many rows."""
+        own = (self.piece, self.piece.start + self.n_skipped, self.piece.n_rows - self.n_skipped)
+        if self.rest is None:
+            return [own]
+        if (self.rest.path, self.rest.start) == (self.piece.path, self.piece.start + self.piece.n_rows):
+            return [(*own[:2], self.n_rows)]
+        return [own, (self.rest, self.rest.start, self.n_rest)]
+
+    def batches(self, position: str) -> Batches:
+        """Positions and payloads, in batches of at least one row.
+
+        Raises
+        ------
+        OrderFault
+            If positions do not ascend.
+        FileFault
+            If the file is damaged.
+        """
+        positions = Positions(position)
+        row = 0
+        last, type = -1, pa.large_binary()
+        for source in self.piece.batches(RUN_ROWS):
+            placed = positions.of(self.piece, self.piece.start + row, source)
+            skipped = min(max(self.n_skipped - row, 0), len(source))
+            row += len(source)
+            if skipped < len(source):
+                payloads = source.column(self.piece.payload)
+                last, type = placed[-1].as_py(), payloads.type
+                yield placed.slice(skipped), payloads.slice(skipped)
+        if self.n_rest:
+            rest = unpacked(self.messages)
+            if rest["position"][0].as_py() <= last:
+                raise OrderFault(f"{self.piece.path}: goes past the beginning of another piece")
+            yield rest["position"].combine_chunks(), rest["payload"].combine_chunks().cast(type)
+
+    def row_of(self, wanted: int, position: str) -> tuple[PayloadFile, int] | None:
+        """Find the file, and its row, that have a position."""
+        n_before = 0
+        for positions, _ in self.batches(position):
+            place = pc.index(positions, wanted).as_py()
+            if place >= 0:
+                row = n_before + int(place)
+                n_own = self.piece.n_rows - self.n_skipped
+                if self.rest is not None and row >= n_own:
+                    return self.rest, self.rest.start + row - n_own
+                return self.piece, self.piece.start + self.n_skipped + row
+            n_before += len(positions)
+        return None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the first rows of a piece show.
+
+    Attributes
+    ----------
+    first : int
+        Position of the first one.
+    head : pa.RecordBatch
+        Those before the first Begin, none where it is far.
+    start : int
+        Position of the row after them.
+    relations : pa.RecordBatch
+        Relation and Type messages.
+    is_plain : bool
+        Whether there are no messages of streams and two-phase commits.
+    """
+
+    first: int
+    head: pa.RecordBatch
+    start: int
+    relations: pa.RecordBatch
+    is_plain: bool
+
+
+def looks_at(pieces: Sequence[PayloadFile], position: str) -> list[Look] | None:
+    """Look at the beginning of each piece, all of them with rows; None if positions do not ascend there."""
+    rows = [_LOOK_ROWS] * len(pieces)
+    rows[:1] = [RUN_ROWS]  # where relations are described, most of all
+    try:
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            found = list(threads.map(partial(_look, position), pieces, rows))
+    except OrderFault:
+        return None
+    return None if any(look.first < 0 for look in found) else found
+
+
+def _look(position: str, piece: PayloadFile, n_rows: int) -> Look:
+    source = next(piece.batches(n_rows))
+    positions = Positions(position).of(piece, piece.start, source)
+    payloads = source.column(piece.payload)
+    begin = tagged(Source([payloads.slice(0, _LOOK_ROWS)]), b"", b"B")[1]
+    head = taken(positions, payloads, range(max(begin, 0)))
+    if head.nbytes > _LOOK_BYTES:
+        head = head.slice(0, 0)
+    rows, _, _, tags = tagged(Source([payloads]), RELATIONS, b"")
+    relations = taken(positions, payloads, numbers(rows))
+    return Look(positions[0].as_py(), head, positions[len(head)].as_py(), relations, not set(APART) & set(tags))
+
+
+def spans(pieces: Sequence[PayloadFile], found: Sequence[Look]) -> list[Span]:
+    """Cut pieces, in the order of their positions, where their first transactions begin."""
+    n_rows = [0, *(len(look.head) for look in found[1:]), 0]
+    rests = [*pieces[1:], None]
+    heads = [*(packed([look.head]) for look in found[1:]), b""]
+    return [
+        Span(piece, skipped, rest, n, messages) if n else Span(piece, skipped)
+        for piece, skipped, rest, n, messages in zip(pieces, n_rows, rests, n_rows[1:], heads, strict=False)
+    ]
+
+
+def ordered(pieces: Sequence[PayloadFile], found: Sequence[Look]) -> tuple[list[PayloadFile], list[Look]]:
+    """Put pieces into the order of their positions."""
+    places = sorted(range(len(found)), key=lambda place: found[place].first)
+    return [pieces[place] for place in places], [found[place] for place in places]
+
+
+def forecast_of(found: Sequence[Look], catalog: RelationCatalog | None) -> RunIndex | None:
+    """Tell spans what they have to know, if their beginnings are like the rest; None if that is not to be hoped for."""
+    starts = [*(look.first for look in found[:1]), *(look.start for look in found[1:]), _LAST_POSITION]
+    if not all(look.is_plain for look in found) or any(a >= b for a, b in pairwise(starts)):
+        return None
+    runs = [Run(first, after - 1) for first, after in pairwise(starts)]
+    messages = pa.Table.from_batches([look.relations for look in found], MESSAGES).sort_by("position")
+    return forecast(runs, messages["payload"], messages["position"].combine_chunks(), catalog=catalog)
+
+
+def numbers(rows: pa.Buffer | None) -> pa.Array:
+    """Numbers of rows, as `tagged` gives them."""
+    if rows is None:
+        return pa.array([], pa.int64())
+    return pa.Array.from_buffers(pa.int64(), rows.size // 8, [None, rows])
+
+
+def taken(positions: pa.Array, payloads: pa.Array, rows: pa.Array | Iterable[int]) -> pa.RecordBatch:
+    """Take some messages."""
+    rows = rows if isinstance(rows, pa.Array) else pa.array(rows, pa.int64())
+    columns = [positions.take(rows), payloads.take(rows).cast(pa.large_binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def packed(batches: Sequence[pa.RecordBatch]) -> bytes:
+    """Make messages bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, MESSAGES) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def unpacked(messages: bytes) -> pa.Table:
+    """Undo `packed`."""
+    with pa.ipc.open_stream(messages) as reader:
+        return reader.read_all()

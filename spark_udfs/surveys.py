@@ -1,0 +1,104 @@
+"""What is to be known of a span before its changes are decoded, or once they have been decoded by a forecast."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._source import Source
+from pgdecode._tags import tagged
+from pgdecode.changes import Builder
+from pgdecode.deliveries import Stretch
+from pgdecode.forecast import APART
+from pgdecode.ordered import OrderFault
+from pgdecode.runs import AT_THE_ENDS, EVERYWHERE
+from spark_udfs.spans import numbers, packed, taken
+
+_ROWS = b"IUDT"
+
+
+class Survey(NamedTuple):
+    """What is to be known of a span before changes are decoded.
+
+    Attributes
+    ----------
+    first, last : int
+        Positions.
+    has_rows : bool
+        Whether inserts, updates, deletes or truncates are in it.
+    messages : bytes
+        Arrow stream of the messages that `pgdecode.runs.index_runs` needs.
+    """
+
+    first: int
+    last: int
+    has_rows: bool
+    messages: bytes
+
+
+class Unforeseen(Exception):
+    """A run needs to know more than a forecast can tell."""
+
+
+class SpanLook:
+    """Looks through a span batch by batch."""
+
+    def __init__(self) -> None:
+        self.first = self.last = -1  # which is no position
+        self.tags: set[int] = set()
+        self.found: list[pa.RecordBatch] = []
+        self.last_end: tuple[pa.Array, pa.Array] | None = None
+
+    def take(self, positions: pa.Array, payloads: pa.Array) -> None:
+        """Take up the next rows.
+
+        Raises
+        ------
+        OrderFault
+            If positions are negative.
+        """
+        self.first = positions[0].as_py() if self.first < 0 else self.first
+        if self.first < 0:
+            raise OrderFault("a position is negative")
+        self.last = positions[-1].as_py()
+        rows, first_end, last_end, tags = tagged(Source([payloads]), EVERYWHERE, AT_THE_ENDS)
+        self.tags.update(tags)
+        if first_end >= 0:
+            if self.last_end is None:
+                self.found.append(taken(positions, payloads, [first_end]))
+            self.last_end = positions.slice(last_end, 1), payloads.slice(last_end, 1)
+        if rows is not None:
+            self.found.append(taken(positions, payloads, numbers(rows)))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no message of streams and of two-phase commits has come."""
+        return self.tags.isdisjoint(APART)
+
+    def survey(self) -> Survey:
+        """Say what there was."""
+        ends = [] if self.last_end is None else [taken(*self.last_end, [0])]
+        has_rows = not self.tags.isdisjoint(_ROWS)
+        return Survey(self.first, self.last, has_rows, packed([*self.found, *ends]))
+
+
+class Foreseen:
+    """Builds batches if all their changes have a version of their relation."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.error = builder.error
+
+    def batch(self, stretch: Stretch) -> pa.RecordBatch:
+        """Build a batch.
+
+        Raises
+        ------
+        Unforeseen
+            If a relation is not known, or a payload is bad: it may have described one.
+        """
+        if pc.min(stretch.versions).as_py() < 0:
+            raise Unforeseen
+        return self.builder.batch(stretch)

@@ -1,0 +1,335 @@
+"""Files decoded by a forecast: in one pass where it holds, and what is written is the same where it does not."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import captures
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slot import Slot
+
+import pgdecode
+from pgdecode.files import FileFault, payload_files
+from pgdecode.ledger import Options
+from pgdecode.readings import Reading
+from spark_udfs import file_route, parts, spans
+from spark_udfs.asked import AskedChanges
+
+A, B = 20001, 20002
+
+
+class Tasks:
+    """Runs tasks one after the other in this process, with work that has travelled; notes how many of each kind."""
+
+    def __init__(self, attempts: int = 1) -> None:
+        self.attempts = attempts
+        self.n_by_kind: dict[str, int] = {}
+
+    def __call__(self, spark: None, work: Any, tasks: list[Any]) -> list[Any]:
+        name = type(work).__name__
+        self.n_by_kind[name] = self.n_by_kind.get(name, 0) + len(tasks)
+        found = []
+        for task in tasks:
+            attempts = [
+                pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task))) for _ in range(self.attempts)
+            ]
+            found.append(attempts[-1])
+        return found
+
+    @property
+    def n_again(self) -> int:
+        """Tasks that decoded by the index of the whole."""
+        return self.n_by_kind.get("ChangeTask", 0)
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
+    found = Tasks()
+    monkeypatch.setattr(file_route, "run_tasks", found)
+    monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
+    return found
+
+
+def asked(*names: str | None, **options: Any) -> AskedChanges:
+    return AskedChanges(names or (None,), None, Reading(), Options(**options), None, "parquet")
+
+
+def written(folder: Path, payloads: list[bytes], cuts: list[int], group_rows: int = 10_000) -> list[Any]:
+    """Write payloads to a file for each stretch between cuts."""
+    folder.mkdir()
+    for start, end in pairwise([0, *cuts, len(payloads)]):
+        table = pa.table({"seq": pa.array(range(start, end), pa.int64()), "data": payloads[start:end]})
+        pq.write_table(table, folder / f"{start:05}.parquet", row_group_size=group_rows)
+    return payload_files(folder, "data", ("seq",))
+
+
+def decoded(files: list[Any], wanted: AskedChanges, target: Path) -> dict[str | None, list[dict[str, Any]]]:
+    """Decode files, and read back the rows of each output in the order in which they were written."""
+    folders = {name: target / (name or "changes") for name in wanted.names}
+    assert file_route.write_changes(None, files, "seq", wanted, True, folders)  # type: ignore[arg-type]
+    return {
+        name: [row for part in sorted(place.glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]
+        for name, place in folders.items()
+    }
+
+
+def expected(payloads: list[bytes], wanted: AskedChanges) -> dict[str | None, list[dict[str, Any]]]:
+    """The rows that one decoder gives; of a plain sequence they come in slot order."""
+    found = {}
+    options = {"mode": wanted.options.mode, "include_uncommitted": wanted.options.include_uncommitted}
+    for name in wanted.names:
+        decoder = pgdecode.ChangeDecoder(**options)
+        if name is None:
+            found[name] = decoder.decode(payloads).to_pylist()
+        else:
+            decoder.follow(payloads)
+            decoder = decoder.again()
+            found[name] = decoder.table(payloads, name).to_pylist()
+        if wanted.options.include_uncommitted:
+            found[name] += decoder.undecided(name).to_pylist()
+    return found
+
+
+def transactions(n: int, rows: int = 3) -> Slot:
+    """Transactions of one table, described in the first."""
+    slot = Slot()
+    for number in range(n):
+        slot.begin(700 + number)
+        if not number:
+            slot.relation(A, ["a", "b"])
+        for row in range(rows):
+            slot.insert(A, str(number), str(row))
+        slot.commit()
+    return slot
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+def test_plain_transactions_are_decoded_in_one_pass_wherever_files_and_row_groups_end(
+    mode: str, tasks: Tasks, rng: random.Random, tmp_path: Path
+) -> None:
+    payloads = transactions(60).payloads
+    # Each piece has a Begin.
+    cuts = [place + rng.randrange(5) for place in range(50, 300, 50)]
+    wanted = asked(None, f"public.t{A}", mode=mode)
+    found = decoded(written(tmp_path / "raw", payloads, cuts, 20), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    assert tasks.n_by_kind["SurveyTask"] > 10
+    assert tasks.n_again == 0
+
+
+def test_a_capture_of_plain_transactions_is_decoded_in_one_pass(tasks: Tasks, tmp_path: Path) -> None:
+    payloads = pq.read_table(Path(__file__).parent.parent / "benchmarks/data/pgbench.text.parquet")["data"].to_pylist()
+    payloads = payloads[:20_000]
+    wanted = asked("public.pgbench_accounts", None)
+    found = decoded(written(tmp_path / "raw", payloads, [3_000, 15_001], 5_000), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    assert tasks.n_again == 0
+
+
+def test_a_table_that_changes_midway_is_decoded_again_with_all_its_columns(tasks: Tasks, tmp_path: Path) -> None:
+    slot = transactions(20)
+    slot.begin(800)
+    slot.relation(A, ["a", "b", "c"])
+    slot.insert(A, "1", "2", "3")
+    slot.commit()
+    payloads = [*slot.payloads, *transactions(10).payloads[2:-1]]
+    wanted = asked(f"public.t{A}", mode="PERMISSIVE")
+    # Past what is looked at of each piece.
+    found = decoded(written(tmp_path / "raw", payloads, [40], 70_000), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+
+
+def test_only_tasks_that_need_a_relation_described_late_decode_again(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spans, "RUN_ROWS", 10)
+    monkeypatch.setattr(spans, "_LOOK_ROWS", 10)
+    slot = transactions(20)
+    slot.begin(800)
+    slot.relation(B, ["a"])
+    slot.insert(B, "1")
+    slot.commit()
+    n_before = len(slot.payloads)
+    slot.payloads += transactions(20).payloads[2:]
+    slot.payloads[n_before:n_before] = [slot.payloads[0]]
+    n_second = len(slot.payloads)
+    slot.begin(900)
+    slot.insert(B, "2")
+    slot.commit()
+    payloads = slot.payloads
+    cuts = [40, 80, n_before, n_before + 50, n_second]
+    files = written(tmp_path / "raw", payloads, cuts)
+    wanted = asked(None, f"public.t{A}")
+    found = decoded(files, wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    assert tasks.n_by_kind["SurveyTask"] == 6
+    # The task that has the description, and the last one, which has a row by it.
+    assert tasks.n_again == 2
+
+
+def test_a_transaction_that_ends_far_in_the_next_piece_is_decoded_again(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spans, "_LOOK_ROWS", 8)
+    payloads = [*transactions(20).payloads, *transactions(3, 40).payloads[:1], *transactions(3, 40).payloads[2:]]
+    n = len(transactions(20).payloads)
+    wanted = asked(None, mode="PERMISSIVE")
+    found = decoded(written(tmp_path / "raw", payloads, [20, 40, n + 10, n + 44]), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    # The task that has its beginning, that in the middle of which it ends, and the next one, that begins in another.
+    assert tasks.n_again == 3
+
+
+@pytest.mark.parametrize("name", ["18.streams.v4", "18.twophase.v3"])
+def test_streams_and_two_phase_commits_are_decoded_by_the_index_of_the_whole(
+    name: str, tasks: Tasks, tmp_path: Path
+) -> None:
+    payloads = list(captures.capture(name).payloads)
+    files = written(tmp_path / "raw", payloads, [len(payloads) // 2], 100)
+    found = decoded(files, asked(None), tmp_path / "out")[None]
+    by_row = sorted(map(repr, found))
+    assert by_row == sorted(map(repr, expected(payloads, asked(None))[None]))
+    assert tasks.n_again == tasks.n_by_kind["SurveyTask"]
+
+
+def test_attempts_that_came_to_nothing_and_repeated_ones_leave_no_trace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    payloads = transactions(60).payloads
+    files = written(tmp_path / "raw", payloads, [33, 90], 20)
+    monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
+    manifests = []
+    for attempts in (1, 2):
+        monkeypatch.setattr(file_route, "run_tasks", Tasks(attempts))
+        decoded(files, asked(None), tmp_path / f"out{attempts}")
+        folder = tmp_path / f"out{attempts}" / "changes"
+        manifests.append((folder / parts.MANIFEST).read_bytes())
+        assert not [path for path in folder.iterdir() if path.name.startswith("_temporary")]
+    assert manifests[0] == manifests[1]
+
+
+def test_the_manifest_names_each_row_of_the_input_once(tasks: Tasks, tmp_path: Path) -> None:
+    payloads = transactions(60).payloads
+    files = written(tmp_path / "raw", payloads, [33, 90], 20)
+    decoded(files, asked(None), tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "changes" / parts.MANIFEST).read_text())
+    rows = []
+    for part in manifest["files"]:
+        for piece in part["input"]:
+            offset = int(Path(piece["file"]).stem)
+            rows += range(offset + piece["first_row"], offset + piece["first_row"] + piece["rows"])
+    assert rows == list(range(len(payloads)))
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> list[bytes]:
+    """Transactions of tables that are described anew now and then, late, or never; some have lost their end."""
+    slot = Slot()
+    described: set[int] = set()
+    for number in range(draw(st.integers(1, 12))):
+        slot.begin(700 + number)
+        for _ in range(draw(st.integers(0, 5))):
+            table = draw(st.sampled_from([A, B]))
+            what = draw(st.sampled_from(["insert", "insert", "insert", "describe", "truncate"]))
+            if what == "describe" or table not in described:
+                version = draw(st.integers(0, 2))
+                # All as wide: a row that is read by another version than its own has other names.
+                slot.relation(table, [f"a{version}", "b"])
+                described.add(table)
+            elif what == "truncate":
+                slot.truncate(table)
+            else:
+                slot.insert(table, str(number), None)
+        if draw(st.integers(0, 9)):
+            slot.commit()
+    return slot.payloads
+
+
+@settings(max_examples=50)
+@given(sequences(), st.data())
+def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
+    tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], data: st.DataObject
+) -> None:
+    places = st.integers(1, max(len(payloads) - 1, 1))
+    cuts = sorted(item for item in data.draw(st.sets(places, max_size=4)) if item < len(payloads))
+    folder = tmp_path_factory.mktemp("spans")
+    files = written(folder / "raw", payloads, cuts, data.draw(st.integers(1, 30)))
+    wanted = asked(None, mode="PERMISSIVE", include_uncommitted=data.draw(st.booleans()))
+    if any(payload[:1] == b"R" for payload in payloads):
+        name = pgdecode.RelationCatalog.from_messages(payloads).names[0]
+        wanted = asked(None, name, mode="PERMISSIVE", include_uncommitted=wanted.options.include_uncommitted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_route, "run_tasks", Tasks())
+        patch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
+        patch.setattr(spans, "RUN_ROWS", data.draw(st.sampled_from([3, 65_536])))
+        patch.setattr(spans, "_LOOK_ROWS", data.draw(st.sampled_from([2, 1024])))
+        found = decoded(files, wanted, folder / "out")
+    for name, rows in expected(payloads, wanted).items():
+        assert sorted(map(repr, found[name])) == sorted(map(repr, rows))
+
+
+def test_a_column_that_is_asked_for_may_be_described_late(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spans, "RUN_ROWS", 10)
+    slot = transactions(20)
+    slot.begin(800)
+    slot.relation(A, ["a", "b", "c"])
+    slot.insert(A, "1", "2", "3")
+    slot.commit()
+    name = f"public.t{A}"
+    wanted = replace(asked(name), fields=("c", "_op"))
+    found = decoded(written(tmp_path / "raw", slot.payloads, []), wanted, tmp_path / "out")[name]
+    assert found == [{"c": row["c"], "_op": row["_op"]} for row in expected(slot.payloads, asked(name))[name]]
+    assert found[-1] == {"c": "3", "_op": "insert"}
+
+
+def described_badly() -> Slot:
+    """Transactions of a table that is described badly first, then well."""
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(A, ["a", "b"])
+    slot.payloads[-1] = slot.payloads[-1][:-3]
+    slot.commit()
+    slot.payloads += transactions(10).payloads
+    return slot
+
+
+def test_a_bad_description_where_pieces_are_looked_at_leaves_later_ones_alone(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spans, "RUN_ROWS", 3)
+    monkeypatch.setattr(spans, "_LOOK_ROWS", 3)
+    payloads = described_badly().payloads
+    wanted = asked(None, mode="PERMISSIVE")
+    found = decoded(written(tmp_path / "raw", payloads, [24]), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    with pytest.raises(FileFault, match=r"00000\.parquet: row 1, position 1: TRUNCATED"):
+        decoded(payload_files(tmp_path / "raw", "data", ("seq",)), asked(None), tmp_path / "new")
+
+
+def test_the_manifest_is_right_of_a_file_whose_row_groups_lie_in_another_order(tasks: Tasks, tmp_path: Path) -> None:
+    payloads = transactions(20).payloads
+    table = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": payloads})
+    (tmp_path / "raw").mkdir()
+    with pq.ParquetWriter(tmp_path / "raw" / "0.parquet", table.schema) as file:
+        # In the middle of a transaction.
+        file.write_table(table.slice(48))
+        file.write_table(table.slice(0, 48))
+    files = payload_files(tmp_path / "raw", "data", ("seq",))
+    assert decoded(files, asked(None), tmp_path / "out") == expected(payloads, asked(None))
+    manifest = json.loads((tmp_path / "out" / "changes" / parts.MANIFEST).read_text())
+    pieces = [(piece["first_row"], piece["rows"]) for part in manifest["files"] for piece in part["input"]]
+    n = len(payloads) - 48
+    # Three rows more than the second row group has; they come from the first.
+    assert pieces == [(n, 48), (0, 3), (3, n - 3)]
