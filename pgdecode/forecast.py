@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.catalog import RelationCatalog, RelationVersion
+from pgdecode.catalog import RelationCatalog
 from pgdecode.ledger import Ledger
 from pgdecode.runs import EVERYWHERE, Run, RunIndex, index_runs
+from pgdecode.versions import RelationVersion
 
 # First bytes of the messages that describe relations ...
 RELATIONS = b"RY"

@@ -81,7 +81,7 @@ class CatalogBuilder:
         ------
         RepeatedColumn, TooManyRelations
         """
-        relation = replace(message, xid=None)
+        relation = message if message.xid is None else replace(message, xid=None)
         repeated = repeated_column(relation)
         if repeated is not None:
             detail = RepeatedColumn.wording.format(field=f"name of column {repeated}")
@@ -132,7 +132,7 @@ class CatalogBuilder:
 
     def doubt_everywhere(self, message: Relation, position: int) -> None:
         """Take up the same of a message of an unknown transaction, wherever it says other than what counts there."""
-        relation = message if message.xid is None else replace(message, xid=None)
+        relation = replace(message, xid=None)
         known = self.visible.get(relation.relation_id)
         for stream in (None, *self.scopes):
             index = self.seen_by(stream).get(relation.relation_id, known)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from pgdecode._source import Source
 from pgdecode._tags import tagged
-from pgdecode.changes import Builder
+from pgdecode.building import Builder
 from pgdecode.deliveries import Stretch
 from pgdecode.forecast import APART
 from pgdecode.ordered import OrderFault
