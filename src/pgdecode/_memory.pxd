@@ -14,6 +14,7 @@ cdef struct Bytes:
     size_t size
     size_t capacity
     PyObject *owner  # the pyarrow buffer that `data` lies in, one reference
+    bint is_own      # a thread's own memory instead, which nobody else gets: it is had without the interpreter
 
 
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil

@@ -6,6 +6,7 @@ Called a few times per batch and column, so taking the GIL here costs nothing th
 from cpython.exc cimport PyErr_Clear
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uintptr_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
 from pgdecode._fault cimport FAULT_NO_MEMORY
@@ -29,6 +30,14 @@ cdef object allocate = partial(pa.allocate_buffer, resizable=True)
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil:
     """Move to room for `capacity` bytes and the slack; what was written stays."""
     cdef FaultCode code
+    cdef void *moved
+    if bytes.is_own:
+        moved = realloc(bytes.data, capacity + SLACK)
+        if moved == NULL:
+            return FAULT_NO_MEMORY
+        bytes.data = <uint8_t *>moved
+        bytes.capacity = capacity
+        return OK
     with gil:
         code = grow_owner(bytes, capacity)
         if code != OK:
@@ -87,6 +96,9 @@ cdef object hand_over(Bytes *bytes):
 
 
 cdef void free_bytes(Bytes *bytes) noexcept:
+    if bytes.is_own:
+        free(bytes.data)
+        bytes.data = NULL
     if bytes.owner != NULL:
         owner = <object>bytes.owner
         Py_DECREF(owner)

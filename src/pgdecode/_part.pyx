@@ -57,6 +57,7 @@ cdef void divide(Part *part, const Part *whole, Opening *opening) noexcept nogil
     part.out.columns = &part.columns if whole.out.columns != NULL else NULL
     divide_words(&part.kinds, &whole.kinds)
     divide_words(&part.bases, &whole.bases)
+    own_memory(part)
     part.out.kinds = part.kinds.indexes.data
     part.out.bases = part.bases.indexes.data
 
@@ -71,6 +72,18 @@ cdef void divide_words(WordSink *part, const WordSink *whole) noexcept nogil:
     part.indexes.data = whole.indexes.data
     part.bits.data = whole.bits.data
     part.ends.data = whole.ends.data
+
+
+cdef void own_memory(Part *part) noexcept nogil:
+    """What a part appends is copied to the whole, and never handed over."""
+    cdef int i
+    for i in range(N_ENVELOPE):
+        part.sinks[i].data.is_own = True
+    part.old.letters.is_own = part.old.ends.is_own = part.old.values.is_own = True
+    part.new.letters.is_own = part.new.ends.is_own = part.new.values.is_own = True
+    part.columns.flags.is_own = part.columns.name_ends.is_own = part.columns.names.is_own = True
+    part.columns.type_ids.is_own = part.columns.type_modifiers.is_own = True
+    part.kinds.text.is_own = part.bases.text.is_own = True
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------

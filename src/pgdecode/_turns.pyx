@@ -31,7 +31,7 @@ cdef extern from "Python.h":
     unsigned long PYTHREAD_INVALID_THREAD_ID
 
 cdef enum:
-    TURN_BYTES = 1 << 18   # payloads; with what is made of them, they fit into a core's own cache
+    TURN_BYTES = 1 << 19   # payloads; with what is made of them, they fit into a core's own cache
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
     PARTS = 8              # for each thread: how far the others may go on while one does not
