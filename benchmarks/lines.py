@@ -111,6 +111,7 @@ class OneCall:
 
     payloads: pa.BinaryArray
     fields: Sequence[str] | None
+    threads: int = 1
 
     def decoded(self) -> Iterator[pa.RecordBatch]:
         """Decode when asked for."""
@@ -118,7 +119,7 @@ class OneCall:
 
     def __call__(self) -> tuple[pa.RecordBatch]:
         """Decode."""
-        return (pgdecode.decode_messages(self.payloads, fields=self.fields),)
+        return (pgdecode.decode_messages(self.payloads, fields=self.fields, threads=self.threads),)
 
 
 def digest_batch(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:
@@ -143,9 +144,9 @@ def in_batches(name: str, fields: Sequence[str] | None, threads: int = 1) -> Lin
     return Line(name, "pgdecode", prepare, verify_batches, digest_batch)
 
 
-def in_one_call(name: str, fields: Sequence[str] | None) -> Line:
+def in_one_call(name: str, fields: Sequence[str] | None, threads: int = 1) -> Line:
     """Make a line of `OneCall`."""
-    return Line(name, "pgdecode", lambda data: OneCall(data.payloads, fields), verify_batches, digest_batch)
+    return Line(name, "pgdecode", lambda data: OneCall(data.payloads, fields, threads), verify_batches, digest_batch)
 
 
 # Rows of one table
@@ -296,6 +297,8 @@ LINES = (
     in_batches("envelope, tuples, two threads", TUPLES, 2),
     in_one_call("envelope, one call", None),
     in_one_call("envelope, tuples, one call", TUPLES),
+    in_one_call("envelope, one call, two threads", None, 2),
+    in_one_call("envelope, tuples, one call, two threads", TUPLES, 2),
     Line("changes", "pgdecode", all_changes, verify_changes, digest_changes, without_transactions),
     Line(
         "changes of one table, typed", "pgdecode", table_changes, verify_changes, digest_changes, without_transactions

@@ -25,6 +25,8 @@ PGDECODE = [
     "envelope, tuples, two threads",
     "envelope, one call",
     "envelope, tuples, one call",
+    "envelope, one call, two threads",
+    "envelope, tuples, one call, two threads",
     "decode, one message",
 ]
 CHANGES = ["changes", "changes of one table, typed"]  # not of a sample, which has no whole transactions

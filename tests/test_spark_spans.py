@@ -255,7 +255,7 @@ def sequences(draw: st.DrawFn) -> list[bytes]:
     return slot.payloads
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(sequences(), st.data())
 def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], data: st.DataObject
