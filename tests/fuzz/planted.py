@@ -14,8 +14,11 @@ from fuzz.running import fuzz
 PLANTED = BUILD / "planted"
 SECONDS = 60
 # As AddressSanitizer says it: until LLVM 15, and since. A value that is one byte too long is not read itself by a walk,
-# which then reads what it takes for the next cell: the byte after that one.
-OVER_READ = re.compile(r"heap-buffer-overflow.*is located [01] bytes (to the right of|after)", re.DOTALL)
+# which then reads what it takes for the next cell, the byte after that one; or finds that it stands behind the end.
+OVER_READ = re.compile(
+    r"heap-buffer-overflow.*is located [01] bytes (to the right of|after)|fuzz: a fault lies outside its payload",
+    re.DOTALL,
+)
 
 
 class Bug(NamedTuple):
