@@ -28,7 +28,7 @@ cdef enum:
     MOST_ROWS = 512
     CELL_HEAD = 5     # bytes: a cell's kind and length
     HEAD_READ = 8     # bytes that are read for these: a word
-    AHEAD = 2048      # bytes: how far in front of the cells that are noted payloads are called from memory
+    AHEAD = 4096      # bytes: how far in front of the cells that are noted payloads are called from memory
     LINE = 64         # bytes that come from memory together
     NO_HEAD = 1       # as no cell's first bytes read: their last bits, shifted in, are zeros
     HEAD_SAMPLES = 8  # rows of a block that tell how a column's cells begin in the next
