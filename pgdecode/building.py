@@ -12,7 +12,6 @@ from pgdecode._source import Source
 from pgdecode.deliveries import Stretch
 from pgdecode.errors import BatchTooLarge
 from pgdecode.ledger import Delivery
-from pgdecode.parallel import joined
 from pgdecode.transactions import Follower
 
 
@@ -58,13 +57,21 @@ def one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatc
     """Make one record batch of several, or of none; the several are let go of column by column."""
     if len(batches) == 1:
         return batches[0]
-    n_columns = len(schema)
-    columns: list[Sequence[pa.Array]] = [[batch.column(i) for batch in batches] for i in range(n_columns)]
+    columns: list[list[pa.Array]] = [[batch.column(i) for batch in batches] for i in range(len(schema))]
     if not batches:
         columns = [[pa.array([], item.type)] for item in schema]
     batches.clear()
     try:
-        return pa.RecordBatch.from_arrays(joined(columns, 1), schema=schema)
+        return pa.RecordBatch.from_arrays([_joined(parts) for parts in columns], schema=schema)
     except pa.ArrowInvalid:
         # "offset overflow while concatenating arrays": in batches they can be had.
         raise BatchTooLarge(BatchTooLarge.wording.format(field="a column")) from None
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    """Join the parts of a column, which are let go of."""
+    n_null = sum(part.null_count for part in parts)
+    n = sum(map(len, parts))
+    found = pa.nulls(n, parts[0].type) if n_null == n else pa.concat_arrays(parts)
+    parts.clear()
+    return found

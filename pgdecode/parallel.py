@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 T = TypeVar("T")
 
 # Below so many rows a thread costs more than it saves.
@@ -52,17 +50,6 @@ def ranges_of(n_rows: int, threads: int) -> list[tuple[int, int]]:
     n_ranges = max(1, min(threads, n_rows // LEAST_ROWS))
     bounds = [n_rows * i // n_ranges for i in range(n_ranges + 1)]
     return [(first, last - first) for first, last in pairwise(bounds)]
-
-
-def sliced(parts: Sequence[Any], first: int, n: int) -> list[Any]:
-    """Rows of payload parts, as parts; Arrow's are not copied."""
-    found: list[Any] = []
-    for part in parts:
-        start, end = max(first, 0), min(first + n, len(part))
-        if start < end:
-            found.append(part[start:end] if isinstance(part, list) else part.slice(start, end - start))
-        first -= len(part)
-    return found
 
 
 def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
@@ -112,32 +99,3 @@ def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
         if error is not None:
             raise error
     return results
-
-
-def joined(columns: list[Any], threads: int) -> list[pa.Array]:
-    """Join the parts of each column, by as many threads.
-
-    Parameters
-    ----------
-    columns : list of sequences of pa.Array
-        Emptied: the parts of a column are let go of as soon as they are joined.
-    """
-    found: list[pa.Array] = [None] * len(columns)
-    # The threads take what is left, since columns are of any size.
-    left = iter(range(len(columns)))
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                place = next(left, None)
-            if place is None:
-                return
-            parts, columns[place] = columns[place], ()
-            n_null = sum(part.null_count for part in parts)
-            n = sum(map(len, parts))
-            found[place] = pa.nulls(n, parts[0].type) if n_null == n else pa.concat_arrays(parts)
-            del parts
-
-    in_threads([work] * threads)
-    return found
