@@ -37,6 +37,8 @@ FORMAT_VERSION = 1
 EVERYWHERE = b"SEcAbPKrpRY"
 # ... and of those that do only as the first or last of their run.
 AT_THE_ENDS = b"BC"
+# Of those that are a run's rows.
+ROWS = b"IUDT"
 
 
 class Run(NamedTuple):

@@ -15,9 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pgdecode import DecodeError, RelationCatalog
-from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunIndex, index_runs
+from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, ROWS, Run, RunIndex, index_runs
 
-_ROWS = b"IUDT"
 # What makes a catalog.
 _OF_RELATIONS = b"SEcApRY"
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
@@ -188,7 +187,7 @@ def _grouped(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
         F.count("position").alias("n_positions"),
         F.min("position").alias("first"),
         F.max("position").alias("last"),
-        F.coalesce(F.max(tag.isin(_bytes(_ROWS))), F.lit(False)).alias("has_rows"),
+        F.coalesce(F.max(tag.isin(_bytes(ROWS))), F.lit(False)).alias("has_rows"),
         F.coalesce(F.max((tag == F.lit(b"U")) & starts_with_key), F.lit(False)).alias("may_move"),
         F.min(at_end).alias("first_end"),
         F.max(at_end).alias("last_end"),

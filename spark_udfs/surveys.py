@@ -13,10 +13,8 @@ from pgdecode.building import Builder
 from pgdecode.deliveries import Stretch
 from pgdecode.forecast import APART
 from pgdecode.ordered import OrderFault
-from pgdecode.runs import AT_THE_ENDS, EVERYWHERE
+from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, ROWS
 from spark_udfs.spans import numbers, packed, taken
-
-_ROWS = b"IUDT"
 
 
 class Survey(NamedTuple):
@@ -80,7 +78,7 @@ class SpanLook:
     def survey(self) -> Survey:
         """Say what there was."""
         ends = [] if self.last_end is None else [taken(*self.last_end, [0])]
-        has_rows = not self.tags.isdisjoint(_ROWS)
+        has_rows = not self.tags.isdisjoint(ROWS)
         return Survey(self.first, self.last, has_rows, packed([*self.found, *ends]))
 
 
