@@ -37,13 +37,18 @@ cdef FaultCode vector_from_text(const uint8_t *value, size_t length, Column *out
             return end_list(out) if cursor.at == cursor.end else FAULT_BAD_VALUE
 
 
-cdef const uint8_t *take_dimensions(Cursor *cursor, uint16_t *n) noexcept nogil:
-    """Int16 dimensions and Int16 zero."""
-    cdef const uint8_t *p = take(cursor, 4)
+cdef inline FaultCode open_vector(
+    const uint8_t *value, size_t length, size_t width, Cursor *cursor, uint16_t *n
+) noexcept nogil:
+    """Take Int16 dimensions and Int16 zero, behind which stand just as many numbers of so many bytes."""
+    cdef const uint8_t *p
+    cursor.at = value
+    cursor.end = value + length
+    p = take(cursor, 4)
     if p == NULL or be16(p + 2) != 0:
-        return NULL
+        return FAULT_WRONG_SIZE
     n[0] = be16(p)
-    return p
+    return OK if bytes_left(cursor[0]) == width * n[0] else FAULT_WRONG_SIZE
 
 
 cdef FaultCode vector_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
@@ -51,11 +56,9 @@ cdef FaultCode vector_from_binary(const uint8_t *value, size_t length, Column *o
     cdef Cursor cursor
     cdef const uint8_t *p
     cdef uint16_t n = 0, _i
-    cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
-    if take_dimensions(&cursor, &n) == NULL or bytes_left(cursor) != 4 * <size_t>n:
-        return FAULT_WRONG_SIZE
+    cdef FaultCode code = open_vector(value, length, 4, &cursor, &n)
+    if code != OK:
+        return code
     for _i in range(n):
         p = take(&cursor, 4)
         code = codec.element.from_binary(p, 4, &out.children[0], codec.element)
@@ -88,11 +91,9 @@ cdef FaultCode halfvec_from_binary(const uint8_t *value, size_t length, Column *
     cdef Cursor cursor
     cdef const uint8_t *p
     cdef uint16_t n = 0, _i
-    cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
-    if take_dimensions(&cursor, &n) == NULL or bytes_left(cursor) != 2 * <size_t>n:
-        return FAULT_WRONG_SIZE
+    cdef FaultCode code = open_vector(value, length, 2, &cursor, &n)
+    if code != OK:
+        return code
     for _i in range(n):
         p = take(&cursor, 2)
         code = put_float(&out.children[0], float_of_half(be16(p)))
@@ -103,57 +104,47 @@ cdef FaultCode halfvec_from_binary(const uint8_t *value, size_t length, Column *
 
 # -- as PostgreSQL's own text ----------------------------------------------------------------------------------------
 
-cdef inline FaultCode add_number(Column *out, float number, bint first) noexcept nogil:
-    """Add a float4 behind a comma, or the bracket that opens a vector."""
+cdef inline float number_at(const uint8_t *p, size_t width) noexcept nogil:
+    cdef uint32_t bits
+    cdef float number = 0
+    if width == 2:
+        return float_of_half(be16(p))
+    bits = be32(p)
+    memcpy(&number, &bits, sizeof(number))
+    return number
+
+
+cdef inline FaultCode put_vector_text(
+    const uint8_t *value, size_t length, size_t width, Column *out
+) noexcept nogil:
+    """Append `[1,2.5,3]`; the numbers of both types are printed as float4. Faults: WRONG_SIZE."""
     cdef uint8_t[1 + MAX_FLOAT_TEXT] text
-    text[0] = c"[" if first else c","
-    return add_bytes(out, text, 1 + write_float4(text + 1, number))
+    cdef Cursor cursor
+    cdef uint16_t n = 0, i
+    cdef FaultCode code = open_vector(value, length, width, &cursor, &n)
+    if code != OK:
+        return code
+    for i in range(n):
+        text[0] = c"," if i else c"["
+        code = add_bytes(out, text, 1 + write_float4(text + 1, number_at(take(&cursor, width), width)))
+        if code != OK:
+            return code
+    code = add_bytes(out, b"]", 1) if n else add_bytes(out, b"[]", 2)
+    return end_bytes(out) if code == OK else code
 
 
 cdef FaultCode vector_text_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append a vector, `[1,2.5,3]`. Faults: WRONG_SIZE. Source: vector_out, pgvector."""
-    cdef Cursor cursor
-    cdef const uint8_t *p
-    cdef uint16_t n = 0, i
-    cdef uint32_t bits
-    cdef float number = 0
-    cdef FaultCode code = OK
-    cursor.at = value
-    cursor.end = value + length
-    if take_dimensions(&cursor, &n) == NULL or bytes_left(cursor) != 4 * <size_t>n:
-        return FAULT_WRONG_SIZE
-    for i in range(n):
-        p = take(&cursor, 4)
-        bits = be32(p)
-        memcpy(&number, &bits, sizeof(number))
-        code = add_number(out, number, i == 0)
-        if code != OK:
-            return code
-    code = add_bytes(out, b"]", 1) if n else add_bytes(out, b"[]", 2)
-    return end_bytes(out) if code == OK else code
+    """Append a vector. Faults: WRONG_SIZE. Source: vector_out, pgvector."""
+    return put_vector_text(value, length, 4, out)
 
 
 cdef FaultCode halfvec_text_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append a halfvec, whose numbers are printed as float4. Faults: WRONG_SIZE. Source: halfvec_out, pgvector."""
-    cdef Cursor cursor
-    cdef const uint8_t *p
-    cdef uint16_t n = 0, i
-    cdef FaultCode code = OK
-    cursor.at = value
-    cursor.end = value + length
-    if take_dimensions(&cursor, &n) == NULL or bytes_left(cursor) != 2 * <size_t>n:
-        return FAULT_WRONG_SIZE
-    for i in range(n):
-        p = take(&cursor, 2)
-        code = add_number(out, float_of_half(be16(p)), i == 0)
-        if code != OK:
-            return code
-    code = add_bytes(out, b"]", 1) if n else add_bytes(out, b"[]", 2)
-    return end_bytes(out) if code == OK else code
+    """Append a halfvec. Faults: WRONG_SIZE. Source: halfvec_out, pgvector."""
+    return put_vector_text(value, length, 2, out)
 
 
 cdef bint vectors_codec(str name, Codec *codec):
