@@ -14,7 +14,7 @@ from pgdecode._source import Source
 from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
-from pgdecode.parallel import Exclusive, check_threads, ranges_of
+from pgdecode.parallel import Exclusive, check_threads, threads_for
 from pgdecode.schemas import COLUMN_TYPE, envelope_schema
 
 _CELLS = ("old", "new")
@@ -145,7 +145,7 @@ class MessageDecoder:
         """Decode the next payloads; see `decode_messages`."""
         with self._alone:
             source = Source(payload_parts(payloads))
-            n_threads = len(ranges_of(source.n_rows, self._threads))
+            n_threads = threads_for(source.n_rows, self._threads)
             if n_threads > 1:
                 # Should that not do, one thread decodes all anew: then its error is the one to tell, of the first row
                 # that has any.

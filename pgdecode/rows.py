@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -13,14 +12,11 @@ from pgdecode._source import Source
 from pgdecode.inputs import payload_parts
 from pgdecode.limits import Limits
 from pgdecode.messages import Type
-from pgdecode.parallel import check_threads, in_threads, ranges_of
+from pgdecode.parallel import check_threads, threads_for
 from pgdecode.relations import Described, described
 from pgdecode.settings import settings_of, under
 
 _LIMITS = Limits()
-
-# To join fewer rows by threads costs more than it saves.
-_LEAST_JOINED = 50_000
 
 
 def decode_rows(
@@ -90,8 +86,7 @@ def decode_rows(
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where the rows are many. The result is the same; it is made in parts, and
-        all but the first are copied to where they belong, so that they take their memory twice for a moment.
+        How many threads may work on it, where the rows are many. The result is the same.
 
     Returns
     -------
@@ -126,55 +121,20 @@ def decode_rows(
     decoded_as = [under(settings, item) for item in chosen]
     names = [column.name for column in relation.columns]
 
-    def rows_of(first: int, n: int, n_joined: int) -> Rows:
-        return Rows(
-            source,
-            relation.relation_id,
-            names,
-            decoded_as,
-            limits,
-            strict_flags,
-            mode == "PERMISSIVE",
-            unrepresentable == "null",
-            first=first,
-            n_rows=n,
-            n_joined=n_joined,
-        )
-
-    ranges = ranges_of(source.n_rows, check_threads(threads))
-    found = _by_ranges(rows_of, ranges) if len(ranges) > 1 else None
-    if found is None:
-        rows = rows_of(0, source.n_rows, source.n_rows)
-        rows.run()
-        found = (*rows.results(), rows.told)
-    meta, values, told = found
-    return pa.RecordBatch.from_arrays([*meta, texts(told, source.n_rows), *values], schema=schema)
-
-
-def _by_ranges(
-    rows_of: Callable[[int, int, int], Rows], ranges: list[tuple[int, int]]
-) -> tuple[list[pa.Array], list[pa.Array], dict[int, str]] | None:
-    """Decode ranges of rows side by side; None where one cannot be, or not all in one batch.
-
-    All is then decoded anew by one thread, so that its error is the one to tell, of the first row that has any.
-    """
-    n_rows = sum(n for _, n in ranges)
-    try:
-        # The first has room for what the others are to append to it.
-        rows = [rows_of(first, n, n if first else n_rows) for first, n in ranges]
-        in_threads([item.run for item in rows])
-        if sum(item.text for item in rows) > rows[0].most_text:
-            # Each was within what all of them together may make.
-            return None
-        n_joining = len(rows) if n_rows >= _LEAST_JOINED else 1
-        if not all(in_threads([partial(rows[0].join, rows[1:], place, n_joining) for place in range(n_joining)])):
-            return None
-        told: dict[int, str] = {}
-        for item, (first, _) in zip(rows, ranges, strict=True):
-            told.update((first + row, text) for row, text in item.told.items())
-        return (*rows[0].results(), told)
-    except (ValueError, MemoryError):
-        return None
+    rows = Rows(
+        source,
+        relation.relation_id,
+        names,
+        decoded_as,
+        limits,
+        strict_flags,
+        mode == "PERMISSIVE",
+        unrepresentable == "null",
+        n_threads=threads_for(source.n_rows, check_threads(threads)),
+    )
+    rows.run()
+    meta, values = rows.results()
+    return pa.RecordBatch.from_arrays([*meta, texts(rows.told, source.n_rows), *values], schema=schema)
 
 
 def texts(told: dict[int, str], n: int) -> pa.Array:

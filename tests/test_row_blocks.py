@@ -147,12 +147,10 @@ def test_a_last_row_cut_short_is_not_read_past_the_end_of_the_data(n_cut: int) -
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
-@pytest.mark.parametrize("least_joined", [0, 1 << 40], ids=["joined by threads", "joined by one"])
 def test_parts_of_which_each_has_what_the_others_lack_are_joined(
-    threads: int, least_joined: int, monkeypatch: pytest.MonkeyPatch, rng: random.Random
+    threads: int, monkeypatch: pytest.MonkeyPatch, rng: random.Random
 ) -> None:
     monkeypatch.setattr("pgdecode.parallel.LEAST_ROWS", 1)
-    monkeypatch.setattr("pgdecode.rows._LEAST_JOINED", least_joined)
     streamed = encode(Insert(relation_id=16385, new=(b"7", *[None] * 5), new_formats="tnnnnu", xid=7))
     kinds: list[list[bytes | None]] = [
         [row(1), row(2)],

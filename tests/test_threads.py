@@ -8,6 +8,7 @@ import random
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import captures
@@ -24,6 +25,12 @@ from pgdecode.errors import DecodeError
 N_THREADS = 8
 
 
+def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Make calls in a thread each."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [made.result() for made in [threads.submit(call) for call in calls]]
+
+
 def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
     """Make calls in a thread each, all of them begun together."""
     barrier = threading.Barrier(len(calls))
@@ -35,7 +42,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
 
         return run
 
-    return parallel.in_threads([waited(call) for call in calls])
+    return in_threads([waited(call) for call in calls])
 
 
 def whole_capture(name: str) -> list[pa.RecordBatch]:
@@ -94,7 +101,7 @@ def test_a_decoder_refuses_a_second_thread_and_goes_on_in_the_first(make: Callab
         finally:
             asked.set()
 
-    _, found = parallel.in_threads([other, lambda: decoder.decode(Slow(column.to_pylist()))])
+    _, found = in_threads([other, lambda: decoder.decode(Slow(column.to_pylist()))])
     assert [str(error) for error in refused] == [
         "another thread is using this decoder; each thread needs one of its own"
     ]
@@ -302,9 +309,8 @@ def test_where_no_thread_can_be_started_the_caller_s_does_the_work() -> None:
 
 
 def test_small_batches_are_not_divided() -> None:
-    assert parallel.ranges_of(2 * parallel.LEAST_ROWS - 1, 8) == [(0, 2 * parallel.LEAST_ROWS - 1)]
-    assert parallel.ranges_of(0, 8) == [(0, 0)]
-    assert [n for _, n in parallel.ranges_of(4 * parallel.LEAST_ROWS + 3, 4)] == [16384, 16385, 16385, 16385]
+    assert [parallel.threads_for(n, 8) for n in (0, 1, 2 * parallel.LEAST_ROWS - 1)] == [1, 1, 1]
+    assert [parallel.threads_for(4 * parallel.LEAST_ROWS + 3, threads) for threads in (1, 3, 4, 8)] == [1, 3, 4, 4]
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
@@ -315,18 +321,3 @@ def test_threads_are_a_positive_integer(threads: Any) -> None:
     ):
         with pytest.raises(ValueError, match="threads is an integer from 1 on, not"):
             decoding()
-
-
-def test_the_first_error_by_place_is_raised_and_all_calls_are_over() -> None:
-    finished = []
-
-    def late() -> None:
-        finished.append(True)
-        raise ValueError("late")
-
-    def early() -> None:
-        raise KeyError("early")
-
-    with pytest.raises(KeyError, match="early"):
-        parallel.in_threads([early, late])
-    assert finished

@@ -1,19 +1,15 @@
 """Decodes a column of a block of rows: the loops that block decoders are made of, and the driver that runs them."""
 
-from pgdecode._column cimport put_null, take_back
+from pgdecode._column cimport likely_text, put_null, take_back
 from pgdecode._memory cimport reserve
 
 
 cdef size_t make_room(Column *out, size_t size, size_t length) noexcept nogil:
     """Reserve room behind `size` bytes of data for a value of that length; how many bytes there may be then, or 0."""
     cdef size_t more = length + MOST_RENDERED
-    cdef size_t likely
     out.data.size = size
-    if out.n and more > out.data.capacity - size:
-        # For all that is expected, if it is as long as what has come; but that may have been the longest.
-        likely = size // out.n * (out.expected - out.n) + size // 8 if out.expected > out.n else 0
-        likely = min(likely, 7 * size, <size_t>MAX_DATA - size)
-        more = max(more, likely)
+    if more > out.data.capacity - size:
+        more = max(more, min(likely_text(out), <size_t>MAX_DATA - size))
     if more > <size_t>MAX_DATA - size or reserve(&out.data, more) != OK:
         return 0
     return out.data.capacity if out.data.capacity < <size_t>MAX_DATA else <size_t>MAX_DATA

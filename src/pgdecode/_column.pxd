@@ -40,8 +40,9 @@ cdef FaultCode open_items(Column *column, size_t n) noexcept nogil
 cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil
 cdef FaultCode mark_many(Column *column, size_t n) noexcept nogil
 cdef FaultCode put_empty_lists(Column *column, size_t n) noexcept nogil
-cdef void expect(Column *column, size_t n) noexcept
+cdef void expect(Column *column, size_t n) noexcept nogil
 cdef void limit_text(Column *column, size_t more) noexcept nogil
+cdef size_t likely_text(const Column *column) noexcept nogil
 cdef size_t text_in(const Column *column) noexcept nogil
 
 
@@ -142,7 +143,8 @@ cdef FaultCode settle(Column *column) noexcept nogil
 cdef FaultCode settle_own(Column *column) noexcept nogil
 cdef void take_back(Column *column, size_t n) noexcept nogil
 cdef int open_column(Column *column, object arrow_type) except -1
+cdef FaultCode open_as(Column *column, const Column *like) noexcept nogil
+cdef void empty_column(Column *column) noexcept nogil
 cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil
-cdef FaultCode seal_column(Column *column) noexcept nogil
 cdef object finish_column(Column *column, object arrow_type)
 cdef void free_column(Column *column) noexcept

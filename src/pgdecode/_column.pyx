@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from pgdecode._cursor cimport le64
-from pgdecode._memory cimport free_bytes, hand_over
+from pgdecode._memory cimport FEW_ROWS, free_bytes, hand_over
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil:
     return OK
 
 
-cdef void expect(Column *column, size_t n) noexcept:
+cdef void expect(Column *column, size_t n) noexcept nogil:
     """Say how many items there will be, nulls among them: a struct's children will have as many."""
     cdef int i
     column.expected = n
@@ -61,6 +61,16 @@ cdef size_t text_in(const Column *column) noexcept nogil:
     for i in range(column.n_children):
         total += text_in(&column.children[i])
     return total
+
+
+cdef size_t likely_text(const Column *column) noexcept nogil:
+    """How many more bytes there will be, if what is expected is as long as what has come."""
+    cdef size_t size = column.data.size
+    cdef size_t likely = 0
+    if column.n and column.expected > column.n:
+        likely = size // column.n * (column.expected - column.n) + size // 8
+    # A few may have been the longest.
+    return likely if column.n >= FEW_ROWS else min(likely, 7 * size)
 
 
 cdef FaultCode open_items(Column *column, size_t n) noexcept nogil:
@@ -234,6 +244,38 @@ cdef int open_column(Column *column, object arrow_type) except -1:
     return 0
 
 
+cdef FaultCode open_as(Column *column, const Column *like) noexcept nogil:
+    """Make a zeroed Column ready for the type of another, in memory that is had without the interpreter.
+
+    It is never handed over. `free_column` may be called whatever happens here.
+    """
+    cdef int i
+    column.shape = like.shape
+    column.width = like.width
+    column.is_bool = like.is_bool
+    column.most = <size_t>0x7FFFFFFF
+    column.valid.is_own = column.values.is_own = column.ends.is_own = column.data.is_own = True
+    if like.n_children == 0:
+        return OK
+    column.children = <Column *>calloc(<size_t>like.n_children, sizeof(Column))
+    if column.children == NULL:
+        return FAULT_NO_MEMORY
+    column.n_children = like.n_children
+    for i in range(column.n_children):
+        if open_as(&column.children[i], &like.children[i]) != OK:
+            return FAULT_NO_MEMORY
+    return OK
+
+
+cdef void empty_column(Column *column) noexcept nogil:
+    """Take all items out, and keep the memory."""
+    cdef int i
+    column.n = column.n_null = column.postponed = 0
+    column.valid.size = column.values.size = column.ends.size = column.data.size = 0
+    for i in range(column.n_children):
+        empty_column(&column.children[i])
+
+
 cdef FaultCode append_ends(Column *to, const Column *part, size_t shift) noexcept nogil:
     """Append the ends of another column's items, whose bytes or children come behind so many of this one's."""
     cdef const int32_t *ends
@@ -255,6 +297,7 @@ cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil:
     """Append all items of another column of the same type, which stays as it is. Faults: LIMIT_BATCH, NO_MEMORY."""
     cdef FaultCode code = OK
     cdef uint8_t *validity
+    cdef size_t more
     cdef int child
     if part.n:
         code = settle_own(to) if to.shape == SHAPE_STRUCT else settle(to)
@@ -271,8 +314,10 @@ cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil:
     if code == OK and to.shape == SHAPE_BYTES and part.n:
         code = append_ends(to, part, to.data.size)
         if code == OK and part.data.size:
-            if reserve(&to.data, part.data.size) != OK:
-                return FAULT_NO_MEMORY
+            if part.data.size > to.data.capacity - to.data.size:
+                more = min(max(part.data.size, likely_text(to)), <size_t>0x7FFFFFFF - to.data.size)
+                if reserve(&to.data, more) != OK:
+                    return FAULT_NO_MEMORY
             memcpy(to.data.data + to.data.size, part.data.data, part.data.size)
             to.data.size += part.data.size
     if code != OK:

@@ -5,12 +5,12 @@ they count from the part's own first item, and are shifted.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int32_t
 from libc.string cimport memcpy
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, rarely
 from pgdecode._memory cimport Bytes, grow
-from pgdecode._sink cimport SINK_LIST, append_int32, mark_cells, pad_offsets
+from pgdecode._sink cimport append_int32, columns_in, items_in, pad_offsets
 
 
 cdef FaultCode append(Bytes *whole, const Bytes *part, size_t skipped, double times) noexcept nogil:
@@ -46,11 +46,17 @@ cdef void shift(int32_t *offsets, size_t n, size_t by) noexcept nogil:
             offsets[i] += <int32_t>by
 
 
+cdef void close_offsets(Sink *part, size_t n_items) noexcept nogil:
+    """Write the starts of a part's rows after the last one that has items; there are so many."""
+    if part.offsets.data != NULL:
+        pad_offsets(part, part.n_rows - 1, <int32_t>n_items)
+        part.whole.next_row = part.n_rows
+
+
 cdef void join_offsets(Sink *part, size_t n_items, size_t n_before) noexcept nogil:
     """Make the offsets of a part's rows count from the whole's first item."""
-    pad_offsets(part, part.n_rows - 1, <int32_t>n_items)
+    close_offsets(part, n_items)
     shift(<int32_t *>part.offsets.data + part.first_row, <size_t>(part.n_rows - part.first_row), n_before)
-    part.whole.next_row = part.n_rows
 
 
 cdef FaultCode append_ends(Bytes *whole, const Bytes *part, size_t n_before, double times) noexcept nogil:
@@ -71,15 +77,14 @@ cdef bint is_too_much(size_t whole, size_t part) noexcept nogil:
 
 
 cdef FaultCode join_sink(Sink *part) noexcept nogil:
-    cdef Bytes *whole
-    cdef size_t width = sizeof(int64_t) if part.type == SINK_LIST else 1
+    cdef size_t n_before
     if part.offsets.data == NULL:
         return OK
-    whole = &part.whole.data
-    if is_too_much(whole.size // width, part.data.size // width):
+    n_before = items_in(part.whole)
+    if is_too_much(n_before, items_in(part)):
         return FAULT_LIMIT_BATCH
-    join_offsets(part, part.data.size // width, whole.size // width)
-    return append(whole, &part.data, 0, times_as_many(part))
+    join_offsets(part, items_in(part), n_before)
+    return append(&part.whole.data, &part.data, 0, times_as_many(part))
 
 
 cdef FaultCode join_tuple(TupleSink *whole, TupleSink *part) noexcept nogil:
@@ -98,19 +103,19 @@ cdef FaultCode join_tuple(TupleSink *whole, TupleSink *part) noexcept nogil:
         or append(&whole.values, &part.values, 0, times) != OK
     ):
         return FAULT_NO_MEMORY
-    return mark_cells(whole, n_before)
+    return OK
 
 
 cdef FaultCode join_columns(ColumnsSink *whole, ColumnsSink *part) noexcept nogil:
-    cdef size_t width = sizeof(int16_t)
+    cdef size_t n_before = columns_in(whole)
     cdef size_t size_before = whole.names.size
     cdef double times
     if part.rows.offsets.data == NULL:
         return OK
-    if is_too_much(whole.flags.size // width, part.flags.size // width) or is_too_much(size_before, part.names.size):
+    if is_too_much(n_before, columns_in(part)) or is_too_much(size_before, part.names.size):
         return FAULT_LIMIT_BATCH
     times = times_as_many(&part.rows)
-    join_offsets(&part.rows, part.flags.size // width, whole.flags.size // width)
+    join_offsets(&part.rows, columns_in(part), n_before)
     if (
         append(&whole.flags, &part.flags, 0, times) != OK
         or append_ends(&whole.name_ends, &part.name_ends, size_before, times) != OK
@@ -122,10 +127,12 @@ cdef FaultCode join_columns(ColumnsSink *whole, ColumnsSink *part) noexcept nogi
     return OK
 
 
-cdef FaultCode join_words(WordSink *whole, const WordSink *part) noexcept nogil:
-    cdef size_t n_before = whole.text.size
+cdef FaultCode join_words(const WordSink *part) noexcept nogil:
+    cdef WordSink *whole = part.whole
+    cdef size_t n_before
     if part.indexes.data == NULL:
         return OK
+    n_before = whole.text.size
     if is_too_much(n_before, part.text.size):
         return FAULT_LIMIT_BATCH
     shift(<int32_t *>part.ends.data + part.first_row, <size_t>(part.n_rows - part.first_row), n_before)

@@ -7,7 +7,8 @@ from libc.stdint cimport int64_t, uint8_t
 from pgdecode._fault cimport OK, FaultCode, rarely
 
 cdef enum:
-    SLACK = 32  # bytes past the capacity that a block copy may scribble on; never exported
+    SLACK = 32      # bytes past the capacity that a block copy may scribble on; never exported
+    FEW_ROWS = 512  # that do not tell how long the others are
 
 cdef struct Bytes:
     uint8_t *data
@@ -21,6 +22,12 @@ cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil
 cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil
 cdef object hand_over(Bytes *bytes)
 cdef void free_bytes(Bytes *bytes) noexcept
+
+
+cdef inline void exchange(Bytes *one, Bytes *other) noexcept nogil:
+    cdef Bytes kept = one[0]
+    one[0] = other[0]
+    other[0] = kept
 
 
 cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
@@ -37,7 +44,7 @@ cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
 cdef inline FaultCode reserve_likely(Bytes *bytes, size_t extra, int64_t n_done, int64_t n_rows) noexcept nogil:
     """As `reserve`; but where that takes more memory, take enough for all rows, if they are like those done.
 
-    They may have been the longest: never more than eight times of what is needed now, nor past 32-bit offsets.
+    A few may have been the longest: up to FEW_ROWS, never more than eight times of what is needed now.
     """
     cdef size_t needed, capacity
     cdef double likely
@@ -49,7 +56,9 @@ cdef inline FaultCode reserve_likely(Bytes *bytes, size_t extra, int64_t n_done,
         capacity = needed
     # An eighth more than the average: rows differ.
     likely = 1.125 * <double>bytes.size / <double>(n_done + 1) * <double>n_rows + <double>extra
-    likely = min(likely, 8.0 * <double>needed, <double>0x7FFFFFFF)
+    if n_done < FEW_ROWS:
+        likely = min(likely, 8.0 * <double>needed)
+    likely = min(likely, <double>0x7FFFFFFF)
     if likely > <double>capacity:
         capacity = <size_t>likely
     return grow(bytes, capacity)

@@ -31,15 +31,14 @@ cdef struct Head:
 cdef class Notes:
     """The payloads of one relation, noted block by block.
 
-    `selection` holds the numbers of the source's rows to note, as int64, in the order of the output; without it those
-    from `first` on are noted. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix;
+    `selection` holds the numbers of the source's rows to note, as int64, in the order of the output; without it all are
+    noted. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix;
     without it each payload's own structure tells. Faults name rows of the output.
     """
 
     cdef Source source
     cdef const uint8_t[::1] selection   # int64 each, unaligned perhaps
     cdef const uint8_t[::1] streamed
-    cdef int64_t first                  # of the source's rows, where there is no selection
     cdef readonly int64_t n_rows        # of the output
     cdef Py_ssize_t segment             # the one that the last row was in
     cdef int64_t segment_start          # its first row in the source
@@ -70,7 +69,7 @@ cdef class Notes:
     cdef Relations known
     cdef Faults *faults          # where those of rows are kept
 
-    cdef FaultCode note_block(self, int64_t first) noexcept nogil
+    cdef FaultCode note_block(self, int64_t first, int64_t stop) noexcept nogil
     cdef int check_selection(self) except -1
     cdef int64_t source_row(self, int64_t row) noexcept nogil
     cdef const Segment *segment_with(self, int64_t source_row) noexcept nogil

@@ -134,15 +134,10 @@ cdef class Notes:
         bint strict_flags,
         object selection,
         object streamed,
-        int64_t first,
-        int64_t n,
     ):
         cdef int c
         self.source = source
-        if not 0 <= first <= first + n <= source.n_rows:
-            raise IndexError(f"rows {first} to {first + n} of a source of {source.n_rows} rows")
-        self.first = first
-        self.n_rows = n
+        self.n_rows = source.n_rows
         self.relation_id = relation_id
         self.n_columns = n_columns
         # Unset, a memoryview is not None to C code.
@@ -208,7 +203,7 @@ cdef class Notes:
 
     cdef inline int64_t source_row(self, int64_t row) noexcept nogil:
         """The source's row that a row of the output is made of."""
-        cdef int64_t selected = self.first + row
+        cdef int64_t selected = row
         if self.selection is not None:
             memcpy(&selected, &self.selection[row * sizeof(selected)], sizeof(selected))
         return selected
@@ -223,13 +218,16 @@ cdef class Notes:
             self.segment += 1
         return &self.source.segments[self.segment]
 
-    cdef FaultCode note_block(self, int64_t first) noexcept nogil:
-        """Note up to `most_rows` rows of the output; faults of rows are kept, others end the block."""
+    cdef FaultCode note_block(self, int64_t first, int64_t stop) noexcept nogil:
+        """Note rows of the output from `first` on, up to `stop` or `most_rows` of them.
+
+        Faults of rows are kept, others end the block.
+        """
         cdef FaultCode code
         cdef Row *row
         cdef int c
         cdef int i = 0
-        self.n = <int>min(self.n_rows - first, <int64_t>self.most_rows)
+        self.n = <int>min(stop - first, <int64_t>self.most_rows)
         self.n_olds = 0
         self.has_streamed = self.has_unchanged = self.has_null = False
         if not self.locate(first):

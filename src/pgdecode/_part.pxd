@@ -24,8 +24,10 @@ cdef struct Part:
     bint permissive
     bint kind_codes         # the kinds are wanted as they are, not as text
     Py_ssize_t segment      # of the source, where the walk is
+    bint is_front           # what it appends it appends to the whole's memory
 
-cdef void divide(Part *part, const Part *whole, Opening *opening) noexcept nogil
+cdef void divide(Part *part, const Part *whole, Opening *opening, bint is_front) noexcept nogil
+cdef void lend(Part *whole, Part *front) noexcept nogil
 cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil
 cdef FaultCode scan_rows(
     Part *part, const Segment *segments, Py_ssize_t n_segments, int64_t first, int64_t stop

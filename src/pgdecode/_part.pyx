@@ -2,7 +2,8 @@
 
 One thread decodes a whole, from its first row to its last. Several have a part each, which takes some rows, is joined
 to the whole when those before are, and takes others. What a row's number gives a place the parts write into the
-whole's memory: so their rows start at multiples of 64, and no two write to the same byte of a bitmap.
+whole's memory: so their rows start at multiples of 64, and no two write to the same byte of a bitmap. To the part in
+front, whose rows are next, the whole lends the rest of its memory too, so that nothing of it is to be moved.
 """
 
 from cpython.pythread cimport WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
@@ -13,16 +14,19 @@ from libc.string cimport memset
 from pgdecode._batch cimport walk_rows
 from pgdecode._envelope cimport keep_zeroed
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, keep_fault
-from pgdecode._join cimport join_columns, join_sink, join_tuple, join_words
+from pgdecode._join cimport close_offsets, join_columns, join_sink, join_tuple, join_words
+from pgdecode._memory cimport exchange
 from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport (
     NO_WORD,
     SINK_LIST,
+    columns_in,
     free_columns,
     free_sink,
     free_tuple,
     free_words,
     is_open,
+    items_in,
     mark_cells,
     share,
     undo_columns,
@@ -32,9 +36,10 @@ from pgdecode._sink cimport (
 )
 
 
-cdef void divide(Part *part, const Part *whole, Opening *opening) noexcept nogil:
+cdef void divide(Part *part, const Part *whole, Opening *opening, bint is_front) noexcept nogil:
     """Make a part of a whole, which collects the same columns; `part` is all zero."""
     cdef int i
+    part.is_front = is_front
     part.permissive = whole.permissive
     part.kind_codes = whole.kind_codes
     part.walk = whole.walk
@@ -57,7 +62,8 @@ cdef void divide(Part *part, const Part *whole, Opening *opening) noexcept nogil
     part.out.columns = &part.columns if whole.out.columns != NULL else NULL
     divide_words(&part.kinds, &whole.kinds)
     divide_words(&part.bases, &whole.bases)
-    own_memory(part)
+    if not is_front:
+        own_memory(part)
     part.out.kinds = part.kinds.indexes.data
     part.out.bases = part.bases.indexes.data
 
@@ -69,6 +75,7 @@ cdef void divide_sink(Sink *part, const Sink *whole, Opening *opening) noexcept 
 
 
 cdef void divide_words(WordSink *part, const WordSink *whole) noexcept nogil:
+    part.whole = <WordSink *>whole
     part.indexes.data = whole.indexes.data
     part.bits.data = whole.bits.data
     part.ends.data = whole.ends.data
@@ -86,11 +93,35 @@ cdef void own_memory(Part *part) noexcept nogil:
     part.kinds.text.is_own = part.bases.text.is_own = True
 
 
+cdef void lend(Part *whole, Part *front) noexcept nogil:
+    """Let what the part in front appends be the whole's; or, once it is there, take that back."""
+    cdef int i
+    for i in range(N_ENVELOPE):
+        exchange(&whole.sinks[i].data, &front.sinks[i].data)
+    lend_tuple(&whole.old, &front.old)
+    lend_tuple(&whole.new, &front.new)
+    exchange(&whole.columns.flags, &front.columns.flags)
+    exchange(&whole.columns.name_ends, &front.columns.name_ends)
+    exchange(&whole.columns.names, &front.columns.names)
+    exchange(&whole.columns.type_ids, &front.columns.type_ids)
+    exchange(&whole.columns.type_modifiers, &front.columns.type_modifiers)
+    exchange(&whole.kinds.text, &front.kinds.text)
+    exchange(&whole.bases.text, &front.bases.text)
+
+
+cdef void lend_tuple(TupleSink *whole, TupleSink *front) noexcept nogil:
+    exchange(&whole.letters, &front.letters)
+    exchange(&whole.ends, &front.ends)
+    exchange(&whole.values, &front.values)
+
+
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil:
-    """Let the part's sinks be empty, for rows from `first` up to `stop`; no earlier ones than those before."""
+    """Let the part's sinks be empty, for rows from `first` up to `stop`."""
     cdef int i
+    if first < part.walk.first_row:
+        part.walk.first_row = part.segment = 0
     for i in range(N_ENVELOPE):
         begin_sink(&part.sinks[i], first, stop)
     begin_tuple(&part.old, first, stop)
@@ -111,12 +142,13 @@ cdef void begin_sink(Sink *sink, int64_t first, int64_t stop) noexcept nogil:
 
 cdef void begin_tuple(TupleSink *sink, int64_t first, int64_t stop) noexcept nogil:
     begin_sink(&sink.rows, first, stop)
-    sink.letters.size = sink.ends.size = sink.values.size = 0
+    sink.letters.size = sink.ends.size = sink.values.size = sink.n_marked = 0
 
 
 cdef void begin_words(WordSink *sink, int64_t first, int64_t stop) noexcept nogil:
     sink.first_row = first
     sink.n_rows = stop
+    sink.text.size = 0
     if sink.indexes.data != NULL:
         memset(sink.indexes.data + first, NO_WORD, <size_t>(stop - first))
 
@@ -169,10 +201,13 @@ cdef FaultCode finish_rows(Part *part) noexcept nogil:
         code = write_words(&part.bases, PLAN.table.bases, 8)
     # Those of a part are marked where they are joined.
     if part.new.rows.whole == NULL and code == OK:
-        code = mark_cells(&part.old, 0)
-        if code == OK:
-            code = mark_cells(&part.new, 0)
+        code = mark_tuples(part)
     return code
+
+
+cdef FaultCode mark_tuples(Part *part) noexcept nogil:
+    cdef FaultCode code = mark_cells(&part.old)
+    return code if code != OK else mark_cells(&part.new)
 
 
 # -- joining ---------------------------------------------------------------------------------------------------------
@@ -181,27 +216,48 @@ cdef FaultCode join_rows(Part *whole, Part *part) noexcept nogil:
     """Add a part's rows to the whole, to which all rows before them have been added."""
     cdef FaultCode code
     cdef size_t k
-    cdef int i
     share_all(part)
-    for i in range(N_ENVELOPE):
-        code = join_sink(&part.sinks[i])
-        if code != OK:
-            return code
-    code = join_tuple(&whole.old, &part.old)
+    code = close_front(whole, part) if part.is_front else append_all(whole, part)
     if code == OK:
-        code = join_tuple(&whole.new, &part.new)
-    if code == OK:
-        code = join_columns(&whole.columns, &part.columns)
-    if code == OK:
-        code = join_words(&whole.kinds, &part.kinds)
-    if code == OK:
-        code = join_words(&whole.bases, &part.bases)
+        code = mark_tuples(whole)
     for k in range(part.faults.n):
         if code == OK:
             code = keep_fault(&whole.faults, &part.faults.items[k])
     part.faults.n = 0
     whole.walk.has_delimiter |= part.walk.has_delimiter
     return code
+
+
+cdef FaultCode append_all(Part *whole, Part *part) noexcept nogil:
+    """Move what a part has appended behind what the whole has."""
+    cdef FaultCode code = OK
+    cdef int i
+    for i in range(N_ENVELOPE):
+        if code == OK:
+            code = join_sink(&part.sinks[i])
+    if code == OK:
+        code = join_tuple(&whole.old, &part.old)
+    if code == OK:
+        code = join_tuple(&whole.new, &part.new)
+    if code == OK:
+        code = join_columns(&whole.columns, &part.columns)
+    if code == OK:
+        code = join_words(&part.kinds)
+    if code == OK:
+        code = join_words(&part.bases)
+    return code
+
+
+cdef FaultCode close_front(Part *whole, Part *front) noexcept nogil:
+    """Take back what was lent; the offsets of the last rows are to be written yet."""
+    cdef int i
+    lend(whole, front)
+    for i in range(N_ENVELOPE):
+        close_offsets(&front.sinks[i], items_in(&whole.sinks[i]))
+    close_offsets(&front.old.rows, whole.old.letters.size)
+    close_offsets(&front.new.rows, whole.new.letters.size)
+    close_offsets(&front.columns.rows, columns_in(&whole.columns))
+    return OK
 
 
 cdef void share_all(Part *part) noexcept nogil:

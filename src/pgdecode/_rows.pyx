@@ -1,103 +1,63 @@
-"""Pass 2: the inserts, updates and deletes of one relation as typed columns, one column of a block at a time."""
+"""Pass 2: the inserts, updates and deletes of one relation as typed columns, by one thread or by several."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
-from pgdecode._block cimport MAX_DATA, put_cells
-from pgdecode._codec cimport Cells, Codec
-from pgdecode._codecs.registry cimport CodecTree
-from pgdecode._column cimport (
-    Column,
-    append_column,
-    end_list,
-    expect,
-    finish_column,
-    free_column,
-    limit_text,
-    mark,
-    mark_many,
-    open_column,
-    open_ends,
-    postpone_nulls,
-    put_bytes,
-    put_empty_lists,
-    put_int64,
-    put_null,
-    seal_column,
-    settle,
-    settle_own,
-    take_back,
-    text_in,
-)
-from pgdecode._cursor cimport be32
+from pgdecode._column cimport Column, finish_column
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_LIMIT_BATCH,
-    FAULT_LIMIT_EXPANSION,
     FAULT_NO_MEMORY,
-    FAULT_TOO_HIGH,
-    FAULT_UNREPRESENTABLE,
     OK,
     Fault,
     FaultCode,
-    Faults,
     error_of,
-    keep_fault,
-    rarely,
 )
-from pgdecode._memory cimport reserve
-from pgdecode._notes cimport Notes, Row
 from pgdecode._plan cimport PLAN
-from pgdecode._sink cimport WORD_BYTES, Cell, Word
+from pgdecode._rowdecoder cimport RowDecoder
+from pgdecode._rowset cimport (
+    N_META,
+    OLD,
+    OLD_TYPE,
+    OP,
+    UNCHANGED,
+    XID,
+    RowSet,
+    append_rowset,
+    empty_rowset,
+    free_rowset,
+    open_part,
+    open_rowset,
+)
 from pgdecode._source cimport Source
+from pgdecode._turns cimport PARTS, Work, in_turns, rows_of_turn
 
 import pyarrow as pa
 
 from pgdecode import errors
 from pgdecode import limits as sizes
 
-cdef enum:
-    LETTERS_OF_OP = 6  # bytes: insert, update, delete
+UNCHANGED_TYPE = pa.list_(pa.string())
 
-UNCHANGED = pa.list_(pa.string())
+cdef struct Thread:
+    # What decodes rows, and where to.
+    void *decoder
+    RowSet *whole
 
 
 cdef class Rows:
-    """One pass over the payloads of one relation; `selection` and `streamed` are those of `Notes`.
+    """One pass over the payloads of one relation; `selection` and `streamed` are those of `Notes`."""
 
-    Without a selection it is over `n_rows` rows of the source from `first` on. Where others are to be joined to it,
-    `n_joined` is the number of rows of all of them.
-    """
-
-    cdef Notes notes
+    cdef list decoders       # RowDecoder, one for each thread
     cdef readonly int64_t n_rows
-    cdef int n_columns
-    cdef int64_t relation_id
+    cdef size_t n_bytes
     cdef list names
-    cdef bytes joined        # all names, one after the other
-    cdef const char *all_names
-    cdef size_t *name_ends
-    cdef list decodings
-    cdef list trees          # CodecTree per column; codecs point into them
-    cdef const Codec **codecs
-    cdef Column *columns     # all of these, in one allocation
-    cdef Column *op
-    cdef Column *xid
-    cdef Column *old_type
-    cdef Column *unchanged
-    cdef Column *old         # one struct column
-    cdef Column *new
-    cdef object old_arrow
-    cdef Cell *spread        # one column of a block's old tuples, in the rows that have them
-    cdef int first_label     # of the table's columns, behind the plan's
-    cdef Faults faults
+    cdef list types
+    cdef object old_type
+    cdef RowSet rows
     cdef readonly dict told   # by row, the text of _error
-    cdef bint permissive
-    cdef bint null_unrepresentable
-    cdef readonly size_t text       # bytes that have been made of values
-    cdef readonly size_t most_text  # of these
 
     def __cinit__(
         self,
@@ -111,363 +71,139 @@ cdef class Rows:
         bint null_unrepresentable,
         object selection=None,
         object streamed=None,
-        int64_t first=0,
-        object n_rows=None,
-        object n_joined=None,
+        Py_ssize_t n_threads=1,
     ):
-        cdef int i
-        cdef size_t n = len(names)
-        cdef int64_t n_noted = source.n_rows - first if n_rows is None else n_rows
-        self.notes = Notes(source, relation_id, <int>n, limits, strict_flags, selection, streamed, first, n_noted)
-        self.notes.faults = &self.faults
-        self.n_rows = self.notes.n_rows
-        self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
-        self.n_columns = <int>n
-        self.relation_id = relation_id
+        about = (source, relation_id, names, decodings, limits, strict_flags, permissive, null_unrepresentable)
+        self.decoders = [RowDecoder(*about, selection, streamed) for _ in range(n_threads)]
+        self.n_rows = (<RowDecoder>self.decoders[0]).n_rows
+        self.n_bytes = source.n_bytes()
+        self.rows.most_text = self.n_bytes * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
         self.names = names
-        self.decodings = decodings
-        self.permissive = permissive
-        self.null_unrepresentable = null_unrepresentable
-        self.trees = [CodecTree(decoding) for decoding in decodings]
-        self.codecs = <const Codec **>calloc(n + 1, sizeof(void *))
-        self.name_ends = <size_t *>calloc(n + 1, sizeof(size_t))
-        self.columns = <Column *>calloc(n + 5, sizeof(Column))
-        self.spread = <Cell *>calloc(<size_t>self.notes.most_rows, sizeof(Cell))
-        if self.codecs == NULL or self.name_ends == NULL or self.columns == NULL or self.spread == NULL:
-            raise MemoryError()
-        encoded = [name.encode() for name in names]
-        self.joined = b"".join(encoded)
-        self.all_names = self.joined
-        self.first_label = len(PLAN.labels)
-        for i in range(self.n_columns):
-            self.codecs[i] = &(<CodecTree>self.trees[i]).codec
-            self.name_ends[i] = len(encoded[i]) + (self.name_ends[i - 1] if i else 0)
+        self.types = [decoding.arrow for decoding in decodings]
+        self.old_type = pa.struct([pa.field(name, type) for name, type in zip(names, self.types)])
         self.told = {}
-        self.open_columns(self.n_rows if n_joined is None else n_joined)
-
-    cdef int open_columns(self, int64_t expected) except -1:
-        cdef int i
-        self.old_arrow = pa.struct(
-            [pa.field(name, decoding.arrow) for name, decoding in zip(self.names, self.decodings)]
-        )
-        self.op = &self.columns[0]
-        self.xid = &self.columns[1]
-        self.old_type = &self.columns[2]
-        self.unchanged = &self.columns[3]
-        self.old = &self.columns[4]
-        self.new = &self.columns[5]
-        open_column(self.op, pa.string())
-        open_column(self.xid, pa.int64())
-        open_column(self.old_type, pa.string())
-        open_column(self.unchanged, UNCHANGED)
-        open_column(self.old, self.old_arrow)
-        for i in range(self.n_columns):
-            open_column(&self.new[i], self.decodings[i].arrow)
-        for i in range(self.n_columns + 5):
-            expect(&self.columns[i], <size_t>expected)
-        return 0
 
     def __dealloc__(self):
-        cdef int i
-        if self.columns != NULL:
-            for i in range(self.n_columns + 5):
-                free_column(&self.columns[i])
-        free(self.codecs)
-        free(self.name_ends)
-        free(self.columns)
-        free(self.spread)
-        free(self.faults.items)
+        free_rowset(&self.rows)
 
     def run(self):
         """Decode everything; `results` gives it."""
         cdef FaultCode code
-        cdef Fault fault
-        cdef size_t k
-        with nogil:
+        self.open_rows()
+        if len(self.decoders) == 1:
             code = self.decode()
-        if FAULT_LIMIT_BATCH <= code <= FAULT_BAD_ARRAY and not (self.is_alone(code) and self.faults.n):
-            memset(&fault, 0, sizeof(fault))
-            fault.code = code
-            fault.label = fault.column = fault.relation = -1
-            raise error_of(&fault, (), True)
-        if code == OK and self.faults.n == 0:
-            return
-        labels = PLAN.labels + tuple([f"column {errors.shown(name)}" for name in self.names])
+        else:
+            code = self.decode_in_turns()
+            if code != OK:
+                # One thread alone meets the first of all faults.
+                empty_rowset(&self.rows)
+                code = self.decode()
         if code != OK:
-            raise self.named(error_of(&self.faults.items[self.faults.n - 1], labels, True))
-        for k in range(self.faults.n):
-            # Of several faults in a row the first column's is told.
-            if self.faults.items[k].row not in self.told:
-                self.told[self.faults.items[k].row] = error_of(&self.faults.items[k], labels, False).cell
-
-    def join(self, list others, int place, int n_places):
-        """Append every n-th column of others, which have run as well; False where that is too much for a batch.
-
-        Each place may have a thread of its own.
-        """
-        cdef FaultCode code = OK
-        cdef Rows other
-        for other in others:
-            with nogil:
-                if code == OK:
-                    code = self.append_columns(other, place, n_places)
-        with nogil:
-            if code == OK:
-                code = self.seal_columns(place, n_places)
-        return code == OK
+            raise self.error(code)
+        self.tell()
 
     def results(self):
         """[_op, _xid, _old_type, _old, _unchanged] and the columns; they can be had once."""
-        cdef int i
+        cdef Column *columns = self.rows.columns
         meta = [
-            finish_column(self.op, pa.string()),
-            finish_column(self.xid, pa.int64()),
-            finish_column(self.old_type, pa.string()),
-            finish_column(self.old, self.old_arrow),
-            finish_column(self.unchanged, UNCHANGED),
+            finish_column(&columns[OP], pa.string()),
+            finish_column(&columns[XID], pa.int64()),
+            finish_column(&columns[OLD_TYPE], pa.string()),
+            finish_column(&columns[OLD], self.old_type),
+            finish_column(&columns[UNCHANGED], UNCHANGED_TYPE),
         ]
-        return meta, [finish_column(&self.new[i], self.decodings[i].arrow) for i in range(self.n_columns)]
+        return meta, [finish_column(&columns[N_META + i], type) for i, type in enumerate(self.types)]
 
-    def named(self, error):
-        """The error with the column's name in place of its number, where it lies in one."""
-        if isinstance(getattr(error, "column", None), int) and error.column < self.n_columns:
+    cdef int open_rows(self) except -1:
+        meta = [pa.string()] * N_META
+        meta[XID] = pa.int64()
+        meta[UNCHANGED] = UNCHANGED_TYPE
+        meta[OLD] = self.old_type
+        return open_rowset(&self.rows, meta + self.types, self.n_rows)
+
+    cdef FaultCode decode(self) except *:
+        cdef RowDecoder decoder = self.decoders[0]
+        cdef FaultCode code
+        with nogil:
+            code = decoder.decode(&self.rows, 0, self.n_rows)
+        return code
+
+    cdef FaultCode decode_in_turns(self) except *:
+        """As `decode`, but a fault may be of any row."""
+        cdef Work work
+        cdef Py_ssize_t n_threads = len(self.decoders)
+        cdef Py_ssize_t n_parts = n_threads * PARTS
+        cdef Thread *threads = <Thread *>calloc(<size_t>n_threads, sizeof(Thread))
+        cdef RowSet *parts = <RowSet *>calloc(<size_t>n_parts, sizeof(RowSet))
+        cdef Py_ssize_t i
+        work.owns = <void **>calloc(<size_t>n_threads, sizeof(void *))
+        work.parts = <void **>calloc(<size_t>n_parts, sizeof(void *))
+        work.decode = decode_part
+        work.join = join_part
+        work.n_rows = self.n_rows
+        work.step = rows_of_turn(self.n_rows, self.n_bytes, n_threads)
+        work.n_threads = n_threads
+        work.whole = work.front = &self.rows
+        try:
+            if threads == NULL or parts == NULL or work.owns == NULL or work.parts == NULL:
+                raise MemoryError()
+            for i in range(n_threads):
+                threads[i].decoder = <void *>self.decoders[i]
+                threads[i].whole = &self.rows
+                work.owns[i] = &threads[i]
+            for i in range(n_parts):
+                work.parts[i] = &parts[i]
+            return in_turns(&work)
+        finally:
+            if parts != NULL:
+                for i in range(n_parts):
+                    free_rowset(&parts[i])
+            free(threads)
+            free(parts)
+            free(work.owns)
+            free(work.parts)
+
+    cdef object error(self, FaultCode code):
+        """Word the fault that decoding has ended with."""
+        cdef Fault fault
+        cdef RowDecoder decoder = self.decoders[0]
+        if FAULT_LIMIT_BATCH <= code <= FAULT_BAD_ARRAY and not (decoder.is_alone(code) and self.rows.faults.n):
+            memset(&fault, 0, sizeof(fault))
+            fault.code = code
+            fault.label = fault.column = fault.relation = -1
+            return error_of(&fault, (), True)
+        error = error_of(&self.rows.faults.items[self.rows.faults.n - 1], self.labels(), True)
+        if isinstance(getattr(error, "column", None), int) and error.column < len(self.names):
+            # Its name, in place of its number.
             error.column = self.names[error.column]
         return error
 
-    cdef FaultCode decode(self) noexcept nogil:
-        cdef int64_t first = 0
-        cdef FaultCode code = OK
-        while first < self.n_rows and code == OK:
-            code = self.decode_block(first)
-            first += self.notes.n
-        return code
+    cdef tuple labels(self):
+        return PLAN.labels + tuple([f"column {errors.shown(name)}" for name in self.names])
 
-    cdef FaultCode append_columns(self, Rows other, int place, int n_places) noexcept nogil:
-        cdef FaultCode code = OK
-        while place < self.n_columns + 5 and code == OK:
-            code = append_column(&self.columns[place], &other.columns[place])
-            place += n_places
-        return code
+    cdef int tell(self) except -1:
+        """Word the faults that have been kept."""
+        cdef const Fault *fault
+        cdef size_t k
+        labels = self.labels() if self.rows.faults.n else ()
+        for k in range(self.rows.faults.n):
+            fault = &self.rows.faults.items[k]
+            # Of several faults in a row the first column's is told.
+            if fault.row not in self.told:
+                self.told[fault.row] = error_of(fault, labels, False).cell
+        return 0
 
-    cdef FaultCode seal_columns(self, int place, int n_places) noexcept nogil:
-        cdef FaultCode code = OK
-        while place < self.n_columns + 5 and code == OK:
-            code = seal_column(&self.columns[place])
-            place += n_places
-        return code
 
-    cdef FaultCode decode_block(self, int64_t first) noexcept nogil:
-        """Note the cells of some rows, then decode them column by column."""
-        cdef size_t n_before = self.faults.n
-        cdef FaultCode code = self.notes.note_block(first)
-        cdef Cells cells
-        cdef int c
-        if code == OK:
-            code = self.put_meta()
-        cells.stride = <size_t>self.n_columns
-        cells.n = <size_t>self.notes.n
-        for c in range(self.n_columns):
-            cells.first = self.notes.cells + c
-            if code == OK:
-                code = self.decode_column(&self.new[c], &cells, c, first)
-        if code == OK:
-            code = self.decode_olds(first)
-        if code != OK or self.faults.n == n_before or self.permissive:
-            return code
-        return self.first_of(n_before)
-
-    cdef FaultCode first_of(self, size_t n_before) noexcept nogil:
-        """Put the fault of the earliest row last, where `run` raises it."""
-        cdef size_t best = n_before, i
-        cdef Fault fault
-        for i in range(n_before, self.faults.n):
-            if self.faults.items[i].row < self.faults.items[best].row:
-                best = i
-        fault = self.faults.items[best]
-        self.faults.items[best] = self.faults.items[self.faults.n - 1]
-        self.faults.items[self.faults.n - 1] = fault
-        return fault.code
-
-    cdef bint is_alone(self, FaultCode code) noexcept nogil:
-        """Whether what is too large for the batch is the fault of a value, there being but one row."""
-        return self.n_rows == 1 and (code == FAULT_LIMIT_BATCH or code == FAULT_LIMIT_EXPANSION)
-
-    # -- values ------------------------------------------------------------------------------------------------------
-
-    cdef FaultCode decode_column(self, Column *column, const Cells *cells, int c, int64_t first) noexcept nogil:
-        """Append a block's values to a column; where one is at fault, that is kept, and the value is null."""
-        cdef size_t at = 0
-        cdef size_t before, more = 0
-        cdef FaultCode code
-        while at < cells.n and cells.first[at * cells.stride].value == NULL:
-            at += 1
-        if at == cells.n:
-            postpone_nulls(column, at)
-            return OK
-        at = 0
-        code = settle(column)
-        before = text_in(column)
-        limit_text(column, self.most_text - self.text)
-        while code == OK and at < cells.n:
-            code = put_cells(cells, &at, column, self.codecs[c])
-            more = text_in(column) - before
-            if rarely(more > self.most_text - self.text):
-                # Several children were each within the limit, or a value at once too long.
-                code = FAULT_LIMIT_EXPANSION
-                at = cells.n - 1
-                take_back(column, column.n - 1)
-                more = 0
-            elif code == FAULT_LIMIT_BATCH and self.most_text - self.text < <size_t>MAX_DATA - before:
-                code = FAULT_LIMIT_EXPANSION
-            if code != OK:
-                code = self.keep_value(code, column, &cells.first[at * cells.stride], c, at, first)
-                at += 1
-        self.text += more
-        return code
-
-    cdef FaultCode keep_value(
-        self, FaultCode code, Column *column, const Cell *cell, int c, size_t at, int64_t first
-    ) noexcept nogil:
-        """Keep the fault of a value, which is null then; other faults end the decoding."""
-        cdef Fault fault
-        if FAULT_LIMIT_BATCH <= code <= FAULT_NO_MEMORY and not self.is_alone(code):
-            return code
-        if put_null(column) != OK:
+cdef FaultCode decode_part(void *own, void *part, int64_t first, int64_t stop) noexcept nogil:
+    """Decode into the whole, which is the part in front, or into a part that is made, and emptied, for that."""
+    cdef Thread *thread = <Thread *>own
+    cdef RowSet *rows = <RowSet *>part
+    if rows != thread.whole:
+        if rows.columns == NULL and open_part(rows, thread.whole, stop - first) != OK:
             return FAULT_NO_MEMORY
-        if self.null_unrepresentable and FAULT_UNREPRESENTABLE <= code <= FAULT_TOO_HIGH:
-            return OK
-        memset(&fault, 0, sizeof(fault))
-        fault.code = code
-        fault.tag = self.notes.rows[at].tag
-        fault.label = <int16_t>(self.first_label + c)
-        fault.column = c
-        fault.row = first + <int64_t>at
-        fault.relation = self.relation_id
-        fault.offset = <size_t>(cell.value - self.notes.rows[at].payload)
-        fault.expected = -1
-        fault.seen = <int64_t>cell.length
-        return keep_fault(&self.faults, &fault)
+        empty_rowset(rows)
+    return (<RowDecoder>thread.decoder).decode(rows, first, stop)
 
-    cdef FaultCode decode_olds(self, int64_t first) noexcept nogil:
-        """The old tuples of a block, as a struct; of most columns none has a value."""
-        cdef FaultCode code
-        cdef Cells cells
-        cdef int i, c
-        if self.notes.n_olds == 0:
-            postpone_nulls(self.old, <size_t>self.notes.n)
-            return OK
-        code = settle_own(self.old)
-        cells.first = self.spread
-        cells.stride = 1
-        cells.n = <size_t>self.notes.n
-        for c in range(self.n_columns):
-            if not self.has_old(c):
-                postpone_nulls(&self.old.children[c], cells.n)
-            elif code == OK:
-                self.spread_olds(c)
-                code = self.decode_column(&self.old.children[c], &cells, c, first)
-        for i in range(self.notes.n):
-            if code == OK:
-                code = mark(self.old, self.notes.rows[i].old_type != 0)
-        return code
 
-    cdef bint has_old(self, int c) noexcept nogil:
-        """Whether a column has a value in any old tuple of the block: where keys alone are sent, few columns have."""
-        cdef const Cell *cell = self.notes.olds + c
-        cdef int _i
-        for _i in range(self.notes.n_olds):
-            if cell.value != NULL:
-                return True
-            cell += self.n_columns
-        return False
-
-    cdef void spread_olds(self, int c) noexcept nogil:
-        """Put a column's cells of the old tuples into the rows that have them."""
-        cdef int i
-        for i in range(self.notes.n):
-            if self.notes.rows[i].old_type:
-                self.spread[i] = self.notes.olds[<size_t>self.notes.rows[i].old_at * self.n_columns + c]
-            else:
-                self.spread[i].value = NULL
-                self.spread[i].kind = c"n"
-
-    # -- what a row has beside its values ----------------------------------------------------------------------------
-
-    cdef FaultCode put_meta(self) noexcept nogil:
-        cdef const Row *row
-        cdef FaultCode code = self.put_ops()
-        cdef int i
-        if not self.notes.has_streamed:
-            postpone_nulls(self.xid, <size_t>self.notes.n)
-        elif code == OK:
-            code = settle(self.xid)
-            for i in range(self.notes.n):
-                row = &self.notes.rows[i]
-                if code == OK:
-                    code = put_int64(self.xid, be32(row.payload + 1)) if row.streamed else put_null(self.xid)
-        if self.notes.n_olds == 0:
-            postpone_nulls(self.old_type, <size_t>self.notes.n)
-        elif code == OK:
-            code = settle(self.old_type)
-            for i in range(self.notes.n):
-                row = &self.notes.rows[i]
-                if code == OK:
-                    code = put_bytes(self.old_type, &row.old_type, 1) if row.old_type else put_null(self.old_type)
-        if code == OK and not self.notes.has_null and not self.notes.has_unchanged:
-            return put_empty_lists(self.unchanged, <size_t>self.notes.n)
-        for i in range(self.notes.n):
-            if code == OK:
-                code = self.put_unchanged(i)
-        return code
-
-    cdef FaultCode put_ops(self) noexcept nogil:
-        """Words for the rows' tags, copied in blocks of constant size: the next is written over the rest."""
-        cdef Column *op = self.op
-        cdef FaultCode code = OK
-        cdef const Word *word
-        cdef const Row *row = self.notes.rows
-        cdef size_t n = <size_t>self.notes.n
-        cdef size_t i
-        cdef uint8_t *to
-        cdef int32_t *ends
-        cdef size_t room = n * WORD_BYTES
-        if op.data.size + room > <size_t>MAX_DATA:
-            return FAULT_LIMIT_BATCH
-        if op.data.data == NULL and op.expected < <size_t>MAX_DATA // LETTERS_OF_OP:
-            room += op.expected * LETTERS_OF_OP
-        if reserve(&op.data, room) != OK or open_ends(op, n) != OK:
-            return FAULT_NO_MEMORY
-        to = op.data.data + op.data.size
-        ends = <int32_t *>(op.ends.data + op.ends.size)
-        for i in range(n):
-            if row[i].payload != NULL:
-                word = &PLAN.table.kinds[PLAN.table.by_tag[row[i].tag]]
-                memcpy(to, word.text, WORD_BYTES)
-                to += word.length
-            ends[i] = <int32_t>(to - op.data.data)
-        op.data.size = <size_t>(to - op.data.data)
-        op.ends.size += n * sizeof(int32_t)
-        if not self.notes.has_null:
-            return mark_many(op, n)
-        for i in range(n):
-            if code == OK:
-                code = mark(op, row[i].payload != NULL)
-        return code
-
-    cdef FaultCode put_unchanged(self, int i) noexcept nogil:
-        """Names of the columns whose value was not sent: u in the new tuple, and without a value in the old one."""
-        cdef const Cell *cells = self.notes.cells + <size_t>i * self.n_columns
-        cdef const uint8_t *names = <const uint8_t *>self.all_names
-        cdef size_t start
-        cdef FaultCode code
-        cdef int c
-        if self.notes.rows[i].payload == NULL:
-            return put_null(self.unchanged)
-        if self.notes.rows[i].has_unchanged:
-            for c in range(self.n_columns):
-                if cells[c].kind == c"u":
-                    start = self.name_ends[c - 1] if c else 0
-                    code = put_bytes(&self.unchanged.children[0], names + start, self.name_ends[c] - start)
-                    if code != OK:
-                        return code
-        return end_list(self.unchanged)
+cdef FaultCode join_part(void *whole, void *part) noexcept nogil:
+    return OK if part == whole else append_rowset(<RowSet *>whole, <const RowSet *>part)

@@ -7,6 +7,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from pgdecode._envelope cimport Envelope, Rules, Walk, open_nothing, rules_of
+from pgdecode._divided cimport scan_divided
 from pgdecode._fault cimport (
     FAULT_LIMIT_BATCH,
     FAULT_STATE_DESYNC,
@@ -43,7 +44,6 @@ from pgdecode._streams cimport (
     judge_by_order,
     judge_each,
 )
-from pgdecode._turns cimport scan_in_turns
 from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, STREAMED
 
 from pgdecode import errors, messages
@@ -203,7 +203,7 @@ cdef class Scan:
         cdef Part *whole = &self.whole
         cdef FaultCode code
         if n_threads > 1:
-            code = scan_in_turns(whole, self.source, n_threads)
+            code = scan_divided(whole, self.source, n_threads)
         else:
             with nogil:
                 code = self.scan()

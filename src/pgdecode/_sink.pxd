@@ -5,7 +5,7 @@ A sink that no row fills allocates nothing. Rows are filled in ascending order, 
 
 A sink of a part takes some rows of a batch, while other threads take others (see _part): what has its place by the
 row's number it writes into the whole's memory, and only what is appended into memory of its own, which `_join` moves
-behind that of the rows before.
+behind that of the rows before; that of the part in front is the whole's as well.
 """
 
 from cpython.pythread cimport PyThread_type_lock
@@ -57,7 +57,8 @@ cdef struct TupleSink:
     bint has_unchanged   # whether a noted cell is u
     bint wants_values
     Bytes letters        # one format a cell
-    Bytes bits           # one bit a cell: whether it has a value; from the letters, at the end
+    Bytes bits           # one bit a cell: whether it has a value; from the letters, when all or a part's are there
+    size_t n_marked      # cells that have it
     Bytes ends           # int32 a cell: where its value ends
     Bytes values
 
@@ -82,8 +83,9 @@ cdef struct Word:
 
 cdef struct WordSink:
     # A string column of few words: a byte a row while scanning, NO_WORD where null.
-    int64_t n_rows       # as in Sink
+    int64_t n_rows       # as in Sink, as are the next two
     int64_t first_row
+    WordSink *whole
     Bytes indexes        # of a part, this and the next two are the whole's
     Bytes bits
     Bytes ends
@@ -98,6 +100,15 @@ cdef inline size_t width_of(const Sink *sink) noexcept nogil:
 cdef FaultCode open_sink(Sink *sink) noexcept nogil
 cdef void share(Sink *part) noexcept nogil
 cdef bint is_open(const Sink *sink) noexcept nogil
+
+
+cdef inline size_t items_in(const Sink *sink) noexcept nogil:
+    """Bytes of text, or items of lists that are not in sinks of their own."""
+    return sink.data.size // sizeof(int64_t) if sink.type == SINK_LIST else sink.data.size
+
+
+cdef inline size_t columns_in(const ColumnsSink *sink) noexcept nogil:
+    return sink.flags.size // sizeof(int16_t)
 
 
 cdef inline void set_valid(Sink *sink, int64_t row) noexcept nogil:
@@ -183,6 +194,10 @@ cdef inline FaultCode expect_cells(TupleSink *sink, int64_t row, size_t n_bytes,
     """Make room for the tuples of some rows from `row` on, of so many bytes in all and of at most so many cells."""
     cdef int64_t n_done = row - sink.rows.first_row
     cdef int64_t n_rows = sink.rows.n_rows - sink.rows.first_row
+    if not sink.letters.is_own:
+        # The batch's, in which all rows before are.
+        n_done = row
+        n_rows = sink.rows.whole.n_rows if sink.rows.whole != NULL else sink.rows.n_rows
     if most > n_bytes:
         most = n_bytes
     if sink.letters.size + most > <size_t>0x7FFFFFFF or sink.values.size + n_bytes > <size_t>0x7FFFFFFF:
@@ -212,7 +227,7 @@ cdef void undo_columns(ColumnsSink *sink, int64_t row) noexcept nogil
 
 cdef int open_words(WordSink *sink, int64_t n_rows, bint as_text) except -1
 cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) noexcept nogil
-cdef FaultCode mark_cells(TupleSink *sink, size_t first) noexcept nogil
+cdef FaultCode mark_cells(TupleSink *sink) noexcept nogil
 
 cdef tuple finish_words(WordSink *sink)
 cdef tuple finish_sink(Sink *sink)

@@ -83,8 +83,7 @@ cdef tuple finish_sink(Sink *sink):
         return None
     validity = hand_over(&sink.validity)
     if sink.type == SINK_TEXT or sink.type == SINK_LIST:
-        end = sink.data.size if sink.type == SINK_TEXT else sink.data.size // sizeof(int64_t)
-        return validity, own_offsets(sink, <int32_t>end), own_items(&sink.data)
+        return validity, own_offsets(sink, <int32_t>items_in(sink)), own_items(&sink.data)
     return validity, hand_over(&sink.values)
 
 
@@ -102,7 +101,7 @@ cdef int open_words(WordSink *sink, int64_t n_rows, bint as_text) except -1:
 
 
 cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) noexcept nogil:
-    """Text from the bytes of all the sink's rows: its validity, where each row starts, and the letters."""
+    """Append text from the bytes of all the sink's rows: its validity, where each row starts, and the letters."""
     cdef Word[NO_WORD + 1] table
     cdef uint8_t[NO_WORD + 1] lengths
     cdef const uint8_t *indexes = sink.indexes.data
@@ -110,7 +109,8 @@ cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) no
     cdef const Word *word
     cdef int64_t row
     cdef size_t i, total = 0
-    cdef uint32_t size = 0
+    cdef size_t size = sink.text.size
+    cdef int64_t n_rows = sink.n_rows if sink.whole == NULL else sink.whole.n_rows
     cdef uint8_t *text
     # Where a row is null stands a word without letters, so that no row is to be looked at twice.
     memset(table, 0, sizeof(table))
@@ -120,10 +120,9 @@ cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) no
         lengths[i] = words[i].length
     for row in range(sink.first_row, sink.n_rows):
         total += lengths[indexes[row]]
-    if total > 0x7FFFFFFF:
+    if size + total > 0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
-    sink.text.size = 0
-    if reserve(&sink.text, total) != OK:
+    if reserve_likely(&sink.text, total, sink.first_row, n_rows) != OK:
         return FAULT_NO_MEMORY
     text = sink.text.data
     for row in range(sink.first_row, sink.n_rows):
@@ -132,7 +131,7 @@ cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) no
         word = &table[indexes[row]]
         memcpy(text + size, word.text, SLACK)
         size += word.length
-    sink.text.size = total
+    sink.text.size = size
     mark_words(sink)
     return OK
 
@@ -175,17 +174,17 @@ cdef tuple finish_tuple(TupleSink *sink):
     return (validity, offsets, own_items(&sink.letters), n_cells, *cells)
 
 
-cdef FaultCode mark_cells(TupleSink *sink, size_t first) noexcept nogil:
-    """One bit a cell from the first one on: 1 for t (0x74) and b (0x62), 0 for n (0x6e) and u (0x75).
+cdef FaultCode mark_cells(TupleSink *sink) noexcept nogil:
+    """One bit a cell, of those that have none yet: 1 for t (0x74) and b (0x62), 0 for n (0x6e) and u (0x75).
 
     Bit 3 is set in n alone and bit 0 in u alone, so a cell has a value where neither is.
     """
     cdef const uint8_t *letters = sink.letters.data
     cdef size_t n = sink.letters.size
-    cdef size_t i = first
+    cdef size_t i = sink.n_marked
     cdef uint64_t word = 0
     cdef uint8_t *bits
-    if not sink.wants_values or first == n:
+    if not sink.wants_values or i == n:
         return OK
     if reserve(&sink.bits, (n + 7) // 8 - sink.bits.size) != OK:
         return FAULT_NO_MEMORY
@@ -205,6 +204,7 @@ cdef FaultCode mark_cells(TupleSink *sink, size_t first) noexcept nogil:
         bits[i >> 3] |= <uint8_t>(is_value(letters[i]) << (i & 7))
         i += 1
     sink.bits.size = (n + 7) // 8
+    sink.n_marked = n
     return OK
 
 
@@ -214,7 +214,7 @@ cdef inline uint8_t is_value(uint8_t letter) noexcept nogil:
 
 cdef tuple finish_columns(ColumnsSink *sink):
     """(validity, offsets, n, flags, name offsets, names, type_ids, type_modifiers), or None where no row was filled."""
-    cdef size_t n = sink.flags.size // sizeof(int16_t)
+    cdef size_t n = columns_in(sink)
     if not is_open(&sink.rows):
         return None
     return (
@@ -231,7 +231,7 @@ cdef tuple finish_columns(ColumnsSink *sink):
 
 cdef FaultCode open_columns(ColumnsSink *sink, int64_t row, size_t n) noexcept nogil:
     """Start the row's list of `n` columns; nothing is reserved by the count."""
-    cdef size_t n_before = sink.flags.size // sizeof(int16_t)
+    cdef size_t n_before = columns_in(sink)
     if n_before + n > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
     if sink.name_ends.size == 0 and append_int32(&sink.name_ends, 0) != OK:

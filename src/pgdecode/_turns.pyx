@@ -1,10 +1,13 @@
 """Divides the rows of a batch among threads.
 
-Each thread takes the next rows, as many as its cache holds, and decodes them into a part. Parts are joined to the whole
-in the order of their rows, by the thread that has just ended the first one that is not: what it copies then has just
-been written. No thread waits for another, however late that comes, as long as there are parts left to decode into; so
-one that the system lets wait leaves more to the others. A fault that is not to be kept ends it for all; a row before
-may have another.
+Each thread takes the next rows, as many as its cache holds. The rows that come next in the whole, one thread at a time
+decodes right into it; others decode later ones into parts, which are joined to the whole in the order of their rows, by
+the thread whose rows were next. So that there are rows to be decoded in place, those who go ahead leave a gap of some
+turns behind them: whoever has joined all before it fills it, while the others go on; at the end they take of it as
+well, from behind. No thread waits for another as long as there are parts left to decode into: one that the system lets
+wait leaves more to the others.
+
+A fault that is not to be kept ends it for all; a row before may have another.
 
 The threads are C's: they need the interpreter only where memory is to be had, and are over when the call is.
 """
@@ -18,47 +21,42 @@ from cpython.pythread cimport (
     PyThread_release_lock,
     PyThread_type_lock,
 )
-from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from pgdecode._fault cimport OK
-from pgdecode._part cimport begin_rows, divide, finish_rows, free_part, join_rows, scan_rows
-from pgdecode._sink cimport Opening
-from pgdecode._source cimport Segment
 
 cdef extern from "Python.h":
     unsigned long PyThread_start_new_thread(void (*function)(void *) noexcept nogil, void *argument)
     unsigned long PYTHREAD_INVALID_THREAD_ID
 
 cdef enum:
-    TURN_BYTES = 1 << 19   # payloads; with what is made of them, they fit into a core's own cache
+    TURN_BYTES = 1 << 17   # payloads; with what is made of them, they fit into a core's own cache
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
-    PARTS = 8              # for each thread: how far the others may go on while one does not
+    GAP = 4                # turns
 
-cdef enum PartState:
+cdef enum StretchState:
     FREE
     TAKEN
     DECODED
 
 cdef struct Stretch:
     # Rows of a turn.
-    Part part
-    PartState state
+    void *part
+    StretchState state
     int64_t first
     int64_t stop
 
 cdef struct Turns:
-    Opening opening        # its lock is also that of what is below
-    Part *whole
-    const Segment *segments
-    Py_ssize_t n_segments
-    int64_t n_rows
-    int64_t step           # rows of a turn
-    int64_t n_taken
-    int64_t n_joined
-    FaultCode code         # why it has ended early
-    bint is_joined         # by a thread, now
+    Work *work
+    PyThread_type_lock lock   # of what is below
+    int64_t gap               # rows from here up to `gap_stop` are left out, none if they are equal
+    int64_t gap_stop
+    int64_t n_taken           # rows in front of this one have been taken, or are the gap's
+    int64_t n_joined          # rows that the whole has
+    bint is_led               # by a thread that decodes or joins the next rows, now
+    FaultCode code            # why it has ended early
+    Stretch front
     Stretch *stretches
     Py_ssize_t n_stretches
     Worker *workers
@@ -66,6 +64,7 @@ cdef struct Turns:
 
 cdef struct Worker:
     Turns *turns
+    void *own
     bint sleeps
     bint started
     # Both closed at first: who lets a sleeper go on opens its gate, and a thread at its end the exit.
@@ -73,54 +72,58 @@ cdef struct Worker:
     PyThread_type_lock exit
 
 
-cdef FaultCode scan_in_turns(Part *whole, Source source, Py_ssize_t n_threads) except *:
+cdef FaultCode in_turns(Work *work) except *:
     """Decode all rows."""
     cdef Turns turns
     cdef Worker *worker
     cdef Py_ssize_t i
-    turns.opening.n_joined = turns.n_taken = turns.n_joined = 0
-    turns.whole = whole
-    turns.segments = source.segments
-    turns.n_segments = source.n_segments
-    turns.n_rows = source.n_rows
-    turns.step = rows_of_turn(source, n_threads)
+    turns.work = work
+    turns.gap = turns.gap_stop = turns.n_taken = turns.n_joined = 0
+    turns.is_led = False
     turns.code = OK
-    turns.is_joined = False
-    turns.n_workers = turns.n_stretches = 0
-    turns.opening.lock = PyThread_allocate_lock()
-    turns.workers = <Worker *>calloc(<size_t>n_threads, sizeof(Worker))
-    turns.stretches = <Stretch *>calloc(<size_t>n_threads * PARTS, sizeof(Stretch))
+    turns.front.part = work.front
+    turns.front.state = FREE
+    turns.n_stretches = work.n_threads * PARTS
+    turns.n_workers = 0
+    turns.lock = PyThread_allocate_lock()
+    turns.workers = <Worker *>calloc(<size_t>work.n_threads, sizeof(Worker))
+    turns.stretches = <Stretch *>calloc(<size_t>turns.n_stretches, sizeof(Stretch))
     try:
-        if turns.opening.lock == NULL or turns.workers == NULL or turns.stretches == NULL:
+        if turns.lock == NULL or turns.workers == NULL or turns.stretches == NULL:
             raise MemoryError()
-        for i in range(n_threads * PARTS):
-            divide(&turns.stretches[i].part, whole, &turns.opening)
-            turns.n_stretches += 1
-        for i in range(n_threads):
+        for i in range(turns.n_stretches):
+            turns.stretches[i].part = work.parts[i]
+        for i in range(work.n_threads):
             worker = &turns.workers[i]
             worker.turns = &turns
+            worker.own = work.owns[i]
             turns.n_workers += 1
             worker.gate = closed_lock()
             worker.exit = closed_lock()
         # Where the system allows no more threads, those that there are do the work as well.
-        for i in range(1, n_threads):
+        for i in range(1, work.n_threads):
             worker = &turns.workers[i]
             worker.started = PyThread_start_new_thread(run, worker) != PYTHREAD_INVALID_THREAD_ID
         with nogil:
             run(&turns.workers[0])
-            for i in range(1, n_threads):
+            for i in range(1, work.n_threads):
                 if turns.workers[i].started:
                     PyThread_acquire_lock(turns.workers[i].exit, WAIT_LOCK)
     finally:
-        for i in range(turns.n_stretches):
-            free_part(&turns.stretches[i].part)
         for i in range(turns.n_workers):
             free_lock(turns.workers[i].gate)
             free_lock(turns.workers[i].exit)
         free(turns.stretches)
         free(turns.workers)
-        free_lock(turns.opening.lock)
+        free_lock(turns.lock)
     return turns.code
+
+
+cdef int64_t rows_of_turn(int64_t n_rows, size_t n_bytes, Py_ssize_t n_threads) noexcept nogil:
+    """How many of so many rows and bytes a thread takes at once: a multiple of 64, that none shares a byte of bits."""
+    cdef double share = <double>TURN_BYTES / <double>(n_bytes + <size_t>n_rows + 1)
+    cdef int64_t rows = min(n_rows // (n_threads * LEAST_TURNS), <int64_t>(<double>n_rows * share))
+    return (rows // ALIGNMENT + 1) * ALIGNMENT
 
 
 cdef PyThread_type_lock closed_lock() except NULL:
@@ -136,24 +139,13 @@ cdef void free_lock(PyThread_type_lock lock) noexcept:
         PyThread_free_lock(lock)
 
 
-cdef int64_t rows_of_turn(Source source, Py_ssize_t n_threads) noexcept nogil:
-    cdef int64_t n_bytes = <int64_t>source.n_bytes() + source.n_rows
-    cdef int64_t rows = min(source.n_rows // (n_threads * LEAST_TURNS), source.n_rows * TURN_BYTES // n_bytes)
-    return (rows // ALIGNMENT + 1) * ALIGNMENT
-
-
 cdef void run(void *argument) noexcept nogil:
     """What a thread does; nothing is there for it any more once it has opened its exit."""
     cdef Worker *worker = <Worker *>argument
     cdef Turns *turns = worker.turns
     cdef Stretch *stretch = take_turn(worker)
-    cdef FaultCode code
     while stretch != NULL:
-        begin_rows(&stretch.part, stretch.first, stretch.stop)
-        code = scan_rows(&stretch.part, turns.segments, turns.n_segments, stretch.first, stretch.stop)
-        if code == OK:
-            code = finish_rows(&stretch.part)
-        end_turn(turns, stretch, code)
+        end_turn(turns, stretch, turns.work.decode(worker.own, stretch.part, stretch.first, stretch.stop))
         stretch = take_turn(worker)
     PyThread_release_lock(worker.exit)
 
@@ -162,57 +154,90 @@ cdef Stretch *take_turn(Worker *worker) noexcept nogil:
     """The next rows, and a part for them; NULL where there are no more."""
     cdef Turns *turns = worker.turns
     cdef Stretch *stretch = NULL
-    PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
-    while turns.code == OK and turns.n_taken < turns.n_rows:
-        stretch = stretch_that_is(turns, FREE)
+    PyThread_acquire_lock(turns.lock, WAIT_LOCK)
+    while turns.code == OK and (turns.n_taken < turns.work.n_rows or turns.gap < turns.gap_stop):
+        stretch = take_rows(turns)
         if stretch != NULL:
             stretch.state = TAKEN
-            stretch.first = turns.n_taken
-            stretch.stop = turns.n_taken = min(turns.n_taken + turns.step, turns.n_rows)
             break
         worker.sleeps = True
-        PyThread_release_lock(turns.opening.lock)
+        PyThread_release_lock(turns.lock)
         PyThread_acquire_lock(worker.gate, WAIT_LOCK)
-        PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
-    PyThread_release_lock(turns.opening.lock)
+        PyThread_acquire_lock(turns.lock, WAIT_LOCK)
+    PyThread_release_lock(turns.lock)
     return stretch
 
 
-cdef Stretch *stretch_that_is(Turns *turns, PartState state) noexcept nogil:
-    """One that is free; or one that is decoded, and the next to be joined."""
+cdef Stretch *take_rows(Turns *turns) noexcept nogil:
+    """Of the gap if it is next, else behind all that have been taken, else of the gap's end; NULL without a part."""
+    cdef Stretch *stretch
+    cdef int64_t step = turns.work.step
+    cdef int64_t n_rows = turns.work.n_rows
+    if turns.gap == turns.gap_stop:
+        turns.gap = turns.n_taken
+        turns.gap_stop = turns.n_taken = min(turns.n_taken + GAP * step, n_rows)
+    if turns.gap == turns.n_joined and not turns.is_led and turns.gap < turns.gap_stop:
+        turns.is_led = True
+        stretch = &turns.front
+        stretch.first = turns.gap
+        stretch.stop = turns.gap = min(turns.gap + step, turns.gap_stop)
+        return stretch
+    stretch = free_stretch(turns)
+    if stretch != NULL and turns.n_taken < n_rows:
+        stretch.first = turns.n_taken
+        stretch.stop = turns.n_taken = min(turns.n_taken + step, n_rows)
+    elif stretch != NULL:
+        stretch.stop = turns.gap_stop
+        stretch.first = turns.gap_stop = (turns.gap_stop - 1) // step * step
+    return stretch
+
+
+cdef Stretch *free_stretch(Turns *turns) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(turns.n_stretches):
-        if turns.stretches[i].state == state and (state == FREE or turns.stretches[i].first == turns.n_joined):
+        if turns.stretches[i].state == FREE:
+            return &turns.stretches[i]
+    return NULL
+
+
+cdef Stretch *next_stretch(Turns *turns) noexcept nogil:
+    """One that is decoded, and whose rows are next."""
+    cdef Py_ssize_t i
+    if turns.front.state == DECODED:
+        return &turns.front
+    for i in range(turns.n_stretches):
+        if turns.stretches[i].state == DECODED and turns.stretches[i].first == turns.n_joined:
             return &turns.stretches[i]
     return NULL
 
 
 cdef void end_turn(Turns *turns, Stretch *stretch, FaultCode code) noexcept nogil:
-    """Join what can be joined, if no other thread is about it: that one does it as well."""
-    PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
+    """Join what can be joined, if no other thread leads: that one does it as well."""
+    cdef bint leads = stretch == &turns.front
+    PyThread_acquire_lock(turns.lock, WAIT_LOCK)
     stretch.state = DECODED
     end_early(turns, stretch, code)
-    if not turns.is_joined:
-        turns.is_joined = True
-        stretch = stretch_that_is(turns, DECODED)
+    if leads or not turns.is_led:
+        turns.is_led = True
+        stretch = next_stretch(turns)
         while stretch != NULL and turns.code == OK:
-            PyThread_release_lock(turns.opening.lock)
-            code = join_rows(turns.whole, &stretch.part)
-            PyThread_acquire_lock(turns.opening.lock, WAIT_LOCK)
+            PyThread_release_lock(turns.lock)
+            code = turns.work.join(turns.work.whole, stretch.part)
+            PyThread_acquire_lock(turns.lock, WAIT_LOCK)
             stretch.state = FREE
             turns.n_joined = stretch.stop
             end_early(turns, stretch, code)
             wake(turns)
-            stretch = stretch_that_is(turns, DECODED)
-        turns.is_joined = False
-    PyThread_release_lock(turns.opening.lock)
+            stretch = next_stretch(turns)
+        turns.is_led = False
+    PyThread_release_lock(turns.lock)
 
 
 cdef void end_early(Turns *turns, Stretch *stretch, FaultCode code) noexcept nogil:
     """Where a fault is not to be kept; the lock is held."""
     if code != OK and turns.code == OK:
         turns.code = code
-        turns.whole.fault = stretch.part.fault
+        turns.work.failed = stretch.part
         wake(turns)
 
 

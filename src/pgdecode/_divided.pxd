@@ -1,0 +1,7 @@
+"""Decodes the rows of a batch by several threads."""
+
+from pgdecode._fault cimport FaultCode
+from pgdecode._part cimport Part
+from pgdecode._source cimport Source
+
+cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) except *

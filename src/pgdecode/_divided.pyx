@@ -1,0 +1,82 @@
+"""Decodes the rows of a batch by several threads: in turns, into parts of one whole."""
+
+from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+
+from pgdecode._fault cimport OK
+from pgdecode._part cimport begin_rows, divide, finish_rows, free_part, join_rows, lend, scan_rows
+from pgdecode._sink cimport Opening
+from pgdecode._source cimport Segment
+from pgdecode._turns cimport PARTS, Work, in_turns, rows_of_turn
+
+cdef struct Division:
+    # What all threads share.
+    Opening opening
+    Part *whole
+    Part *parts              # the first one is the part in front
+    const Segment *segments
+    Py_ssize_t n_segments
+
+
+cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) except *:
+    """Decode all rows; where a fault ends it, the whole has it."""
+    cdef Division division
+    cdef Work work
+    cdef Py_ssize_t n_parts = n_threads * PARTS
+    cdef Py_ssize_t i
+    cdef FaultCode code
+    division.whole = whole
+    division.segments = source.segments
+    division.n_segments = source.n_segments
+    division.opening.n_joined = 0
+    division.opening.lock = PyThread_allocate_lock()
+    division.parts = <Part *>calloc(<size_t>n_parts + 1, sizeof(Part))
+    work.owns = <void **>calloc(<size_t>n_threads, sizeof(void *))
+    work.parts = <void **>calloc(<size_t>n_parts, sizeof(void *))
+    work.decode = decode
+    work.join = join
+    work.n_rows = source.n_rows
+    work.step = rows_of_turn(source.n_rows, source.n_bytes(), n_threads)
+    work.n_threads = n_threads
+    work.whole = whole
+    try:
+        if division.opening.lock == NULL or division.parts == NULL or work.owns == NULL or work.parts == NULL:
+            raise MemoryError()
+        for i in range(n_threads):
+            work.owns[i] = &division
+        work.front = &division.parts[0]
+        for i in range(n_parts):
+            work.parts[i] = &division.parts[i + 1]
+        code = in_turns(&work)
+        if code != OK:
+            whole.fault = (<Part *>work.failed).fault
+    finally:
+        if division.parts != NULL:
+            for i in range(n_parts + 1):
+                free_part(&division.parts[i])
+        free(division.parts)
+        free(work.owns)
+        free(work.parts)
+        if division.opening.lock != NULL:
+            PyThread_free_lock(division.opening.lock)
+    return code
+
+
+cdef FaultCode decode(void *own, void *part, int64_t first, int64_t stop) noexcept nogil:
+    cdef Division *division = <Division *>own
+    cdef Part *taken = <Part *>part
+    cdef FaultCode code
+    if taken.walk.plan == NULL:
+        # Only parts that are needed are made.
+        divide(taken, division.whole, &division.opening, taken == division.parts)
+    begin_rows(taken, first, stop)
+    if taken.is_front:
+        lend(division.whole, taken)
+    code = scan_rows(taken, division.segments, division.n_segments, first, stop)
+    return code if code != OK else finish_rows(taken)
+
+
+cdef FaultCode join(void *whole, void *part) noexcept nogil:
+    return join_rows(<Part *>whole, <Part *>part)
