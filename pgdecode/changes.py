@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -130,16 +130,22 @@ class ChangeDecoder:
         """Transactions so far that wait for their outcome."""
         return len(self._ledger.undecided)
 
-    def again(self) -> ChangeDecoder:
+    def again(self, settled: Collection[str] | None = None) -> ChangeDecoder:
         """Make a decoder for a second pass over the payloads that this one has taken up.
 
         It stands where this one began, with the same options, and knows every version of the relations that this one
         has met: a table has all its columns, in their final types, from the first batch on. This one is then done with.
+
+        Parameters
+        ----------
+        settled : collection of str, optional
+            Tables as "schema.table", where the pass goes on beyond those payloads, in the hope that these tables have
+            no other versions. One that has is `pgdecode.visibility.Unforeseen`.
         """
         other = copy(self)
         other._alone = Exclusive()
         other._start = self._start.copy()
-        other._start.catalog.foresee(self._ledger.catalog.versions)
+        other._start.catalog.foresee(self._ledger.catalog.versions, settled)
         other._ledger = other._start.copy()
         other._layouts, other._tables, other._spent = {}, {}, set()
         return other

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,8 +13,10 @@ import pyarrow.compute as pc
 
 from pgdecode.change_maps import CHANGES
 from pgdecode.file_changes import ChangeOptions, FileChanges
-from pgdecode.files import BATCH_ROWS
-from pgdecode.ordered import OrderedFiles
+from pgdecode.files import BATCH_ROWS, FileFault, PathError
+from pgdecode.ordered import OrderedBatch, OrderedFiles
+from pgdecode.staging import remove
+from pgdecode.visibility import Unforeseen
 from pgdecode.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, open_writer
 
 
@@ -48,8 +51,9 @@ def convert_changes(
     target : Path
         Must not exist.
     relations : sequence of str
-        Tables, as "schema.table". The files are then read twice: what versions a table has had, and so the columns of
-        its output, is known only in the end.
+        Tables, as "schema.table". The columns of their output are those of all versions that they have had: of the
+        versions in the first batch, which mostly are all. Where others come, or anything goes wrong, all is done anew,
+        once the files have been gone over for the versions.
     as_file : bool
         Make `target` a file; else a folder with `changes`, or a file for each table under its name.
     format : {"parquet", "jsonl", "csv"}
@@ -57,7 +61,8 @@ def convert_changes(
     batch_rows : int
         Rows at a time, at most.
     on_rows : callable
-        Told the number of rows after each batch, in each pass.
+        Told the number of rows after each batch; with tables twice as many as there are, and less than none where what
+        was done does not count.
 
     Raises
     ------
@@ -67,13 +72,40 @@ def convert_changes(
     PathError
         If no message describes a table.
     """
-    reader = FileChanges(files, options, relations)
-    schemas: dict[str | None, pa.Schema] = {None: CHANGES}
-    if relations:
+    told = 0
+
+    def batches(times: int = 1) -> Iterator[OrderedBatch]:
+        nonlocal told
         for batch in files.batches(batch_rows):
-            reader.follow(batch)
-            on_rows(len(batch.payloads))
-        schemas = reader.second_pass()
+            yield batch
+            told += times * len(batch.payloads)
+            on_rows(times * len(batch.payloads))
+
+    reader = FileChanges(files, options, relations)
+    if not relations:
+        return _written(reader, batches(), target, {None: CHANGES}, as_file, format)
+    for batch in islice(files.batches(batch_rows), 1):
+        reader.follow(batch)
+    # Types that come later may make room for a value that one now has no room for.
+    with suppress(FileFault, PathError, Unforeseen):
+        return _written(reader, batches(2), target, reader.second_pass(foreseen=True), as_file, format)
+    remove(target)
+    on_rows(-told)
+    reader = FileChanges(files, options, relations)
+    for batch in batches():
+        reader.follow(batch)
+    return _written(reader, batches(), target, reader.second_pass(), as_file, format)
+
+
+def _written(
+    reader: FileChanges,
+    batches: Iterable[OrderedBatch],
+    target: Path,
+    schemas: Mapping[str | None, pa.Schema],
+    as_file: bool,
+    format: str,
+) -> ChangeTotals:
+    """Decode batches to files of their own for each schema."""
     if not as_file:
         target.mkdir()
     totals = ChangeTotals()
@@ -83,11 +115,10 @@ def convert_changes(
             part = target if as_file else target / f"{part_name(name)}.{format}"
             layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
             writers[name] = stack.enter_context(open_writer(part, format, schema, layout, len(schemas)))
-        for batch in files.batches(batch_rows):
+        for batch in batches:
             for name, rows in reader.decode(batch):
                 writers[name](rows)
             totals.payload_bytes += pc.sum(pc.binary_length(batch.payloads)).as_py() or 0
-            on_rows(len(batch.payloads))
         for name, rows in reader.rest():
             writers[name](rows)
     totals.changes, totals.bad_rows, totals.undecided = reader.n_changes, reader.n_bad, reader.decoder.n_undecided

@@ -112,9 +112,10 @@ def decode(
 
     Changes and tables: IN is one sequence in slot order (see --position), and OUT has what its transactions commit,
     in the order in which to apply it. OUT is a file if it ends in .parquet, .jsonl or .csv; else, and always with
-    several tables, a folder with "changes", or with a file for each table under its name. For tables IN is read
-    twice: all versions of a table must be known before its first row is written. Large transactions are kept in files
-    beside OUT until they end. With --engine spark the rows come in no order, and OUT is always a folder.
+    several tables, a folder with "changes", or with a file for each table under its name. All versions of a table must
+    be known before its first row is written: where not all come in the beginning, IN is read twice more. Large
+    transactions are kept in files beside OUT until they end. With --engine spark the rows come in no order, and OUT is
+    always a folder.
     """
     context = click.get_current_context()
     if messages + changes + bool(tables) > 1:

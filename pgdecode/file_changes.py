@@ -17,6 +17,7 @@ from pgdecode.files import FileFault, PathError
 from pgdecode.ordered import OrderedBatch, OrderedFiles
 from pgdecode.readings import Reading
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE
+from pgdecode.visibility import Unforeseen
 
 # Payloads of open transactions that stay in memory; the others go to files.
 _HELD_BYTES = 32 * 2**20
@@ -90,14 +91,22 @@ class FileChanges:
         with _placed(batch, rows):
             self.decoder.follow(batch.payloads.take(rows), batch.positions.take(rows))
 
-    def second_pass(self) -> dict[str | None, pa.Schema]:
+    def second_pass(self, foreseen: bool = False) -> dict[str | None, pa.Schema]:
         """Begin again, and give the schema of each table.
+
+        With `foreseen` the first pass was over the beginning alone; should there be more versions of the tables in the
+        rest, `decode` raises `Unforeseen`.
 
         Raises
         ------
         PathError
             If no payload has described a table, or it cannot be laid out as columns.
+        Unforeseen
+            If the beginning leaves open which versions count.
         """
+        undecided = [item for item in self.decoder.catalog if item.visible_from is None]
+        if foreseen and any(item.qualified_name in self.relations for item in undecided):
+            raise Unforeseen("a table is described in a transaction that is not over")
         schemas: dict[str | None, pa.Schema] = {}
         for name in self.relations:
             try:
@@ -107,7 +116,7 @@ class FileChanges:
                 raise PathError(f"--table {name}: no message describes this table; there are {known}") from None
             except ValueError as error:
                 raise PathError(f"--table {name}: {error}") from error
-        self.decoder = self.decoder.again()
+        self.decoder = self.decoder.again(self.relations if foreseen else None)
         return schemas
 
     def decode(self, batch: OrderedBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:

@@ -59,8 +59,8 @@ def staged(target: Path) -> Iterator[Path]:
     finally:
         if os.path.lexists(former) and not os.path.lexists(target):
             former.rename(target)
-        _remove(hidden)
-        _remove(former)
+        remove(hidden)
+        remove(former)
 
 
 @contextmanager
@@ -79,7 +79,8 @@ def _foreign(target: Path) -> Path | None:
     return None
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all in it, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

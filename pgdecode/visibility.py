@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from pgdecode.errors import RepeatedColumn, TooManyRelations
@@ -15,6 +15,10 @@ _LIMITS = Limits()
 # bad, which is written as IN_DOUBT - p.
 BAD_PAYLOAD = -2
 IN_DOUBT = -3
+
+
+class Unforeseen(LookupError):
+    """A version of a relation came that was not known before."""
 
 
 @dataclass
@@ -44,6 +48,8 @@ class CatalogBuilder:
         self.scopes: dict[int, Scope] = {}  # by top-level xid
         # Where somebody has gone over the whole before: all versions there will be, which then keep their numbers.
         self.known: dict[int, list[int]] | None = None
+        # Where somebody has gone over the beginning alone: tables by name, of which there will be no other versions.
+        self.settled: Collection[str] | None = None
         for index, version in enumerate(self.versions):
             since = version.visible_from
             if since is not None and (position is None or since <= position):
@@ -56,13 +62,17 @@ class CatalogBuilder:
         other.versions = list(self.versions)
         other.visible = dict(self.visible)
         other.types = dict(self.types)
-        other.known = self.known
+        other.known, other.settled = self.known, self.settled
         other.scopes = {xid: Scope(dict(item.visible), dict(item.types)) for xid, item in self.scopes.items()}
         return other
 
-    def foresee(self, versions: Iterable[RelationVersion]) -> None:
-        """Take over all versions that there will be, those of now first; they keep their numbers."""
+    def foresee(self, versions: Iterable[RelationVersion], settled: Collection[str] | None = None) -> None:
+        """Take over all versions that there will be, those of now first; they keep their numbers.
+
+        With `settled`, names of tables, that is so of these tables alone.
+        """
         self.versions = list(versions)
+        self.settled = settled
         self.known = {}
         for number, version in enumerate(self.versions):
             self.known.setdefault(version.position, []).append(number)
@@ -106,17 +116,22 @@ class CatalogBuilder:
         return index
 
     def _number_of(self, version: RelationVersion) -> int:
-        """Give a version that comes now its number."""
+        """Give a version that comes now its number.
+
+        Raises
+        ------
+        Unforeseen, TooManyRelations
+        """
         if self.known is not None:
             for number in self.known.get(version.position, ()):
                 if self.versions[number].relation == version.relation:
                     return number
         if len(self.versions) >= self.limits.max_relations:
             raise self._too_many("version of a relation", len(self.versions), version.relation_id)
-        if self.known is None:
+        if self.known is None or (self.settled is not None and version.qualified_name not in self.settled):
             self.versions.append(version)
             return len(self.versions) - 1
-        raise LookupError(f"no relation is known to have been sent at position {version.position}")
+        raise Unforeseen(f"no relation is known to have been sent at position {version.position}")
 
     def _too_many(self, what: str, n: int, relation_id: int | None) -> TooManyRelations:
         limit = self.limits.max_relations
