@@ -201,7 +201,7 @@ def spark_cells(report: Report) -> list[list[str]]:
         return []
     rows = []
     for name, line in report.spark["lines"].items():
-        floor = times(line["floor_ratio"]) if line["floor_ratio"] is not None else ""
+        floor = "" if line["floor_ratio"] is None else f"{line['floor_ratio']:.2f}"
         rows.append([name, f"{line['median']:.2f}", scaled(line["rows"] / line["median"]), floor])
     return rows
 
