@@ -336,10 +336,41 @@ def test_bad_options_are_one_line_and_exit_code_2(arguments: list[str], message:
     assert "Traceback" not in done.stderr
 
 
+def test_lines_on_spark_without_a_floor_are_not_in_all_rounds() -> None:
+    pytest.importorskip("pyspark")
+    done = in_source_tree("""
+from benchmarks import spark
+
+ran = []
+names = ("rows: no decoding", "rows", "write")
+taken = spark.measured({name: lambda name=name: ran.append(name) for name in names}, 4, 1)
+print({name: len(seconds) for name, seconds in taken.items()})
+print(*ran, sep=", ")
+print(sorted(spark.summary(taken, 10)["rows"]))
+""")
+    assert done.returncode == 0, done.stderr
+    counts, ran, figures = done.stdout.splitlines()
+    assert counts == str({"rows: no decoding": 4, "rows": 4, "write": 1})
+    there, back = ["rows: no decoding", "rows"], ["rows", "rows: no decoding"]
+    assert ran == ", ".join([*there, "write", "write", *back, *there, *back, *there])
+    assert figures == str(["floor_ratio", "floor_spread", "median", "rounds", "rows"])
+
+
 def test_the_lines_on_spark_run_and_stand_beside_their_floor(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     out = tmp_path / "spark.json"
-    command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--rows", "40000", "--json", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.spark",
+        "--quick",
+        "--rows",
+        "40000",
+        "--rounds",
+        "2",
+        "--json",
+        str(out),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())
@@ -362,4 +393,5 @@ def test_the_lines_on_spark_run_and_stand_beside_their_floor(tmp_path: Path) -> 
     }
     beside = [name for name, line in figures["lines"].items() if line["floor_ratio"] is not None]
     assert {*names, *jobs} <= set(beside) <= {*names, *jobs, column}
+    assert {len(taken) for taken in figures["seconds"].values()} == {2}
     assert done.stdout.count("x without decoding") == len(beside)
