@@ -66,8 +66,7 @@ def chosen_lines(data_set: str, kind: str, only: re.Pattern[str] | None) -> list
 
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
-    """Measure what the options say."""
-    machine = report.machine()  # first: the load average is not to be our own
+    """Measure what the options say; what is measured is written whenever a data set ends."""
     effort = measure.QUICK if options.quick else measure.FULL
     plan = {known: chosen_lines(known.name, known.kind, options.only) for known in datasets.RECORDINGS}
     types = {kind: chosen_lines(kind.name, datasets.VALUES, options.only) for kind in values.KINDS}
@@ -75,50 +74,56 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
     n_steps += sum(map(len, types.values()))
     # Of a quick run only where it is asked for: it takes as long as all else.
     with_spark = bool(options.only.search(ON_SPARK)) if options.only else not options.quick
+    names = [known.name for known in plan if plan[known]] + [kind.name for kind in types if types[kind]]
+    found = report.Report(
+        command=" ".join([PROGRAM, shlex.join(arguments)]).strip(),
+        effort=effort.name,
+        machine=report.machine(),  # first: the load average is not to be our own
+        unfinished=names + [ON_SPARK] * with_spark,
+    )
+
+    def end(name: str) -> None:
+        found.unfinished.remove(name)
+        if options.json:
+            report.write_json(found, options.json)
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    results: list[measure.Result] = []
-    skipped: list[measure.Skipped] = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=n_steps)
+
+        def advance(line: str) -> None:
+            progress.advance(task)
+
         for recording, lines in plan.items():
             if not lines:
                 continue
             n_rows = options.rows or (recording.quick_rows if options.quick else recording.full_rows)
             progress.update(task, description=recording.name)
             data = datasets.load(recording.name, n_rows)
-            found, missing = measure.measure(data, lines, effort, lambda name: progress.advance(task))
+            results, skipped = measure.measure(data, lines, effort, advance)
             del data  # the memory figures come from processes that hold it too
             if effort.memory:
-                for result in found:
-                    progress.update(task, description=f"{recording.name}, memory")
-                    result.peak_bytes = measure.peak_bytes(result, n_rows, effort)
-                    progress.advance(task)
-                progress.advance(task, len(missing))
-            results += found
-            skipped += missing
+                progress.update(task, description=f"{recording.name}, memory")
+                measure.measure_memory(results, n_rows, effort, advance)
+                progress.advance(task, len(skipped))
+            found.lines += results
+            found.skipped += skipped
+            end(recording.name)
         for kind, lines in types.items():
             if lines:
                 progress.update(task, description=kind.name)
                 n_values = options.rows or (values.QUICK_VALUES if options.quick else values.FULL_VALUES)
-                values_of = values.load_values(kind, n_values)
-                found, _ = measure.measure(values_of, lines, effort, lambda name: progress.advance(task))
-                results += found
-        spark = None
+                found.lines += measure.measure(values.load_values(kind, n_values), lines, effort, advance)[0]
+                end(kind.name)
         if with_spark:
             progress.update(task, description=ON_SPARK)
             if importlib.util.find_spec("pyspark") is None:
-                skipped.append(measure.Skipped(ON_SPARK, "lines", "pyspark is not installed"))
+                found.skipped.append(measure.Skipped(ON_SPARK, "lines", "pyspark is not installed"))
             else:
-                spark = run_spark(options.rows)
-    return report.Report(
-        command=" ".join([PROGRAM, shlex.join(arguments)]).strip(),
-        effort=effort.name,
-        machine=machine,
-        lines=results,
-        skipped=skipped,
-        spark=spark,
-    )
+                found.spark = run_spark(options.rows)
+            end(ON_SPARK)
+    return found
 
 
 def run_spark(n_rows: int | None) -> dict[str, Any]:

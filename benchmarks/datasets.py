@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,7 +97,7 @@ class DataSet:
         return [self.payloads.slice(at, BATCH_ROWS) for at in range(0, self.n_rows, BATCH_ROWS)]
 
     def sample(self, n_rows: int) -> DataSet:
-        """Every k-th row, so that all kinds of message are there in their proportions; of streams the first rows."""
+        """Rows from all over, all kinds of message in their proportions; of streams the first rows."""
         if n_rows >= self.n_rows:
             return self
         payloads = self.payloads.slice(0, n_rows) if self.streamed else spread(self.payloads, n_rows)
@@ -132,8 +134,11 @@ def relation_ids(payloads: pa.Array) -> list[int]:
 
 
 def spread(payloads: pa.Array, n_rows: int) -> pa.Array:
-    """Pick `n_rows` rows at even distances."""
-    return payloads.take(pa.array([row * len(payloads) // n_rows for row in range(n_rows)], pa.int64()))
+    """Pick one row of each of `n_rows` stretches of the same length."""
+    # Not every k-th row: pgbench's transactions have six messages each, and an even k would meet but some of them.
+    rng = random.Random(0)
+    bounds = [number * len(payloads) // n_rows for number in range(n_rows + 1)]
+    return payloads.take(pa.array([rng.randrange(*stretch) for stretch in pairwise(bounds)], pa.int64()))
 
 
 def rows_of(payloads: pa.BinaryArray, table: str) -> tuple[pa.BinaryArray, pgdecode.Relation]:

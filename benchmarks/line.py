@@ -37,9 +37,9 @@ class Line:
 
     `prepare` is not timed and returns what is. `verify` calls that once or more and compares all of its result with
     another source of the truth; `digest` makes something small of a result, which has to be the same each time.
-    `missing` says why a line cannot run on a data set here, or None. `sample` is the number of messages a slow line is
-    tried on in a full run. `baselines` are the lines that run right before each repetition. `kinds` are those of the
-    data sets that it is for.
+    `missing` says why a line cannot run on a data set here, or None. `sample` is the number of messages that a slow
+    line is tried on in a full run; of large ones, and in a quick run, it is tried on fewer. `baselines` are the lines
+    that run right before each repetition. `kinds` are those of the data sets that it is for.
     """
 
     name: str

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
@@ -18,7 +20,10 @@ from benchmarks.lines import LINES, SLOW_BASELINES
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is run: messages of slow lines are divided by `sample_divisor`, repetitions end with the seconds."""
+    """How much is run: messages of slow lines are divided by `sample_divisor`, repetitions end with the seconds.
+
+    Those are the seconds of a line and of its baselines before it, so that a run takes as long as it has lines.
+    """
 
     name: str
     min_repetitions: int
@@ -29,7 +34,12 @@ class Effort:
 
 
 FULL = Effort("full", 7, 41, 1.5, 1, True)
-QUICK = Effort("quick", 3, 15, 0.4, 5, False)
+QUICK = Effort("quick", 3, 15, 0.6, 5, False)
+
+# Slow lines have samples of as many bytes as their number of messages of this size: a decoder in plain Python
+# takes milliseconds for one of 1600 columns. Fewer than so many messages are no sample.
+SAMPLE_MESSAGE_BYTES = 256
+MIN_SAMPLE = 200
 
 
 @dataclass
@@ -49,6 +59,7 @@ class Result:
     ratios: dict[str, float] = field(default_factory=dict)
     peak_bytes: int | None = None
     kind: str = MESSAGES
+    sampled: bool = False
 
     def summarise(self) -> None:
         """Fill the figures from the seconds; `spread` is the distance of the quartiles over the median."""
@@ -74,11 +85,13 @@ class Runner:
 
     def __init__(self, line: Line, data: DataSet, effort: Effort) -> None:
         self.line = line
-        self.data = data.sample(max(1, line.sample // effort.sample_divisor)) if line.sample else data
+        self.data = sample_of(data, line.sample // effort.sample_divisor) if line.sample else data
         self._work: Work = line.prepare(self.data)
         self._digest: Any = None
         self.result = Result(data.name, line.name, line.group, self.data.n_rows, self.data.n_bytes, [], kind=data.kind)
+        self.result.sampled = self.data.n_rows < data.n_rows
         self.pairs: dict[str, list[float]] = {}
+        self.spent = 0.0  # seconds, those of baselines too
 
     def warm_up(self) -> None:
         """Verify the whole result, and keep a digest of it for the repetitions."""
@@ -98,6 +111,12 @@ class Runner:
     def rate(self, seconds: float) -> float:
         """Messages per second of one repetition."""
         return self.data.n_rows / seconds
+
+
+def sample_of(data: DataSet, n_usual: int) -> DataSet:
+    """Take as many bytes of a data set as there are in so many messages of the usual size, and no more messages."""
+    n_rows = n_usual * SAMPLE_MESSAGE_BYTES * data.n_rows // data.n_bytes
+    return data.sample(max(min(n_rows, n_usual), MIN_SAMPLE))
 
 
 def measure(
@@ -122,7 +141,7 @@ def measure(
     while open_lines:
         for runner in open_lines:
             repeat(runner, runners)
-        done = [runner for runner in open_lines if is_done(runner.result.seconds, effort)]
+        done = [runner for runner in open_lines if is_done(runner, effort)]
         for runner in done:
             open_lines.remove(runner)
             advance(runner.line.name)
@@ -131,6 +150,7 @@ def measure(
 
 def repeat(runner: Runner, runners: dict[str, Runner]) -> None:
     """Time a line once, right after once each of its baselines."""
+    start = perf_counter()
     baselines = [runners[name] for name in runner.line.baselines if name in runners]
     # Once without a clock: whoever runs first would find the payloads in slower memory than those who come after.
     for baseline in baselines:
@@ -140,13 +160,15 @@ def repeat(runner: Runner, runners: dict[str, Runner]) -> None:
     runner.result.seconds.append(seconds)
     for name, rate in rates.items():
         runner.pairs.setdefault(name, []).append(runner.rate(seconds) / rate)
+    runner.spent += perf_counter() - start
 
 
-def is_done(seconds: list[float], effort: Effort) -> bool:
+def is_done(runner: Runner, effort: Effort) -> bool:
     """Whether a line has run often enough."""
-    if len(seconds) < effort.min_repetitions:
+    n_done = len(runner.result.seconds)
+    if n_done < effort.min_repetitions:
         return False
-    return len(seconds) >= effort.max_repetitions or sum(seconds) >= effort.seconds_per_line
+    return n_done >= effort.max_repetitions or runner.spent >= effort.seconds_per_line
 
 
 def finish(runners: dict[str, Runner]) -> list[Result]:
@@ -161,6 +183,17 @@ def finish(runners: dict[str, Runner]) -> list[Result]:
                 ratios[slow] = results[name].messages_per_second / results[slow].messages_per_second
         results[name].ratios = ratios
     return list(results.values())
+
+
+def measure_memory(results: Iterable[Result], n_rows: int, effort: Effort, advance: Callable[[str], None]) -> None:
+    """Fill the peak memory of the lines of one data set, by a process for each core at a time: bytes do not mind."""
+    results = list(results)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for result, found in zip(
+            results, pool.map(lambda line: peak_bytes(line, n_rows, effort), results), strict=True
+        ):
+            result.peak_bytes = found
+            advance(result.line)
 
 
 def peak_bytes(result: Result, n_rows: int, effort: Effort) -> int | None:

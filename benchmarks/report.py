@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,17 @@ DROPPED_FIRST = ("spread", "GB/s", "of read", "peak MB", "x Python")  # on a nar
 STYLES = {"baseline": "dim", "pgdecode": "green"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """One run: where, how, and every line."""
 
     command: str
     effort: str
     machine: dict[str, Any]
-    lines: list[Result]
-    skipped: list[Skipped]
+    lines: list[Result] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
     spark: dict[str, Any] | None = None  # what `benchmarks.spark` wrote
+    unfinished: list[str] = field(default_factory=list)  # data sets that are still to be measured
 
     def data_sets(self) -> list[str]:
         """Names in the order measured, those of types left out."""
@@ -98,8 +99,11 @@ def cpu_model() -> str:
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Write everything, each repetition's seconds too."""
-    path.write_text(json.dumps(asdict(report), indent=1) + "\n")
+    """Write everything, each repetition's seconds too, at once or not at all."""
+    target = path.resolve()  # of a link, what it leads to
+    part = target.with_name(f".{target.name}.part")
+    part.write_text(json.dumps(asdict(report), indent=1) + "\n")
+    part.replace(target)
 
 
 def read_json(path: Path) -> Report:
@@ -132,7 +136,7 @@ def cells(line: Result) -> list[str]:
     """Texts of a line under HEADINGS."""
     ratios = line.ratios
     return [
-        line.line,
+        f"{line.line}, of {line.n_rows:,} messages" if line.sampled else line.line,
         scaled(line.messages_per_second),
         f"{line.gigabytes_per_second:.3g}",
         percent(ratios.get(MEMORY_READ)),
@@ -171,6 +175,8 @@ def title(line: Result) -> str:
 def notes(report: Report) -> list[str]:
     """Size of each data set, and what did not run."""
     found = [title(report.of(name)[0]) for name in report.data_sets()]
+    if report.unfinished:
+        found.insert(0, f"PARTIAL: the run did not come to {', '.join(report.unfinished)}")
     reasons: dict[tuple[str, str], list[str]] = {}
     for skip in report.skipped:
         reasons.setdefault((skip.line, skip.reason), []).append(skip.data_set)
@@ -195,7 +201,7 @@ def spark_cells(report: Report) -> list[list[str]]:
         return []
     rows = []
     for name, line in report.spark["lines"].items():
-        floor = times(line["floor_ratio"]) if line["floor_ratio"] is not None else ""
+        floor = "" if line["floor_ratio"] is None else f"{line['floor_ratio']:.2f}"
         rows.append([name, f"{line['median']:.2f}", scaled(line["rows"] / line["median"]), floor])
     return rows
 

@@ -7,7 +7,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -51,6 +51,11 @@ FLOORS = ("constant rows", "constant fields", "no decoding")
 # One table from files to files is where jobs are largest: a quick run of it is no smaller, but has fewer rounds.
 GROUPS = ("columns", "files", "dataframes", "table")
 LARGE = "table"
+# Rounds of lines beside their floors, most where they take hardly longer than the start of a job: a ratio is to be
+# steady. Lines without one, such as the slow ways to files, are not in all of them.
+QUICK_ROUNDS = {"columns": 21, "files": 9, "dataframes": 9, "table": 7}
+QUICK_ROUNDS_ALONE = 3
+FULL_ROUNDS = 7
 Lines = dict[str, Callable[[], object]]
 
 
@@ -224,25 +229,49 @@ class Routes:
         return run
 
 
-def measured(lines: Lines, repetitions: int) -> dict[str, list[float]]:
-    """Time each line in turn, round by round; a first round does not count."""
+def floor_of(name: str, names: Iterable[str]) -> str | None:
+    """Find the line that a line is compared with."""
+    return next((found for word in FLOORS if (found := f"{name}: {word}") in names), None)
+
+
+def measured(lines: Lines, n_rounds: int, n_alone: int) -> dict[str, list[float]]:
+    """Time each line in turn, round by round, every other one backwards; a first round does not count.
+
+    Lines that have no floor, and are none, are in the first `n_alone` rounds only.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in lines}
-    for number in range(repetitions + 1):
-        for name, work in lines.items():
+    beside = {name: floor for name in lines if (floor := floor_of(name, lines))}
+    for number in range(n_rounds + 1):
+        for name in list(lines)[:: -1 if number % 2 else 1]:
+            if number > n_alone and name not in beside and name not in beside.values():
+                continue
             start = perf_counter()
-            work()
+            lines[name]()
             if number:
                 seconds[name].append(perf_counter() - start)
     return seconds
 
 
 def summary(seconds: dict[str, list[float]], n_rows: int) -> dict[str, dict[str, float | None]]:
-    """Give the median of each line, and how often it takes its floor: the median of the ratios, round by round."""
+    """Give the median of each line, and how often it takes its floor: the median of the ratios, round by round.
+
+    The spread is how far their quartiles are apart.
+    """
     found: dict[str, dict[str, float | None]] = {}
     for name, taken in seconds.items():
-        floor = next((seconds[f"{name}: {word}"] for word in FLOORS if f"{name}: {word}" in seconds), None)
-        ratio = statistics.median(a / b for a, b in zip(taken, floor, strict=True)) if floor else None
-        found[name] = {"median": statistics.median(taken), "floor_ratio": ratio, "rows": n_rows}
+        floor = floor_of(name, seconds)
+        ratio, spread = None, None
+        if floor:
+            ratios = [a / b for a, b in zip(taken, seconds[floor], strict=True)]
+            quartiles = statistics.quantiles(ratios, method="inclusive")
+            ratio, spread = quartiles[1], quartiles[2] - quartiles[0]
+        found[name] = {
+            "median": statistics.median(taken),
+            "floor_ratio": ratio,
+            "floor_spread": spread,
+            "rounds": len(taken),
+            "rows": n_rows,
+        }
     return found
 
 
@@ -251,7 +280,11 @@ def shown(lines: dict[str, dict[str, float | None]]) -> list[str]:
     texts = []
     for name, line in lines.items():
         median, ratio, n_rows = line["median"] or 0.0, line["floor_ratio"], line["rows"] or 0
-        beside = "" if ratio is None else f"{ratio:6.2f} x without decoding"
+        beside = ""
+        if ratio is not None:
+            beside = (
+                f"{ratio:6.2f} x without decoding, quartiles {line['floor_spread']:.2f} apart, {line['rounds']} rounds"
+            )
         texts.append(f"{name:52} {median:8.2f} s {n_rows / median / 1e6:8.2f} M payloads/s {beside}".rstrip())
     return texts
 
@@ -265,10 +298,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="fewer rounds, and of other lines than those of one table fewer payloads",
     )
     parser.add_argument("--rows", type=int, metavar="N", help="payloads")
+    parser.add_argument("--rounds", type=int, metavar="N", help="of every line, at least 2")
     parser.add_argument("--only", choices=GROUPS, help="a part of the lines")
     parser.add_argument("--master", default="local[2]", help="how many threads, in Spark's words")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
     asked = parser.parse_args(arguments)
+    if asked.rounds is not None and asked.rounds < 2:
+        parser.error("--rounds is at least 2")
     found: dict[str, dict[str, float | None]] = {}
     seconds: dict[str, list[float]] = {}
     n_bytes = 0
@@ -285,16 +321,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 raw = Path(folder, "raw")
                 raw.mkdir()
                 routes = Routes(spark.read.parquet(landed(raw, n_rows)), str(raw), Path(folder))
-                lines: Lines = {}
+                taken: dict[str, list[float]] = {}
                 for group in chosen:
-                    lines.update(lines_of(group, routes, n_rows))
-                taken = measured(lines, 3 if asked.quick else 7)
+                    rounds = (QUICK_ROUNDS[group], QUICK_ROUNDS_ALONE) if asked.quick else (FULL_ROUNDS, FULL_ROUNDS)
+                    if asked.rounds:
+                        rounds = (asked.rounds, asked.rounds)
+                    taken.update(measured(lines_of(group, routes, n_rows), *rounds))
                 seconds.update(taken)
                 found.update(summary(taken, n_rows))
                 indexes = indexed_rows(routes.df, "data", "seq", None, None).indexes
                 n_bytes = sum(len(PlainIndex.of(item.source, item.index, item.counts).index) for item in indexes)
             print(f"{n_rows:,} payloads of {DATA_SET} in {FILES} files, {asked.master}; the index is {n_bytes:,} bytes")
-            print(*shown({name: found[name] for name in lines}), sep="\n")
+            print(*shown({name: found[name] for name in taken}), sep="\n")
     if asked.json:
         about = {"rows": n_usual, "data_set": DATA_SET, "master": asked.master, "index_bytes": n_bytes}
         asked.json.write_text(json.dumps({**about, "lines": found, "seconds": seconds}, indent=1))

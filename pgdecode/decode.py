@@ -172,12 +172,12 @@ def _zeros(n_rows: int) -> pa.Buffer:
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
     """Put the batch together over the buffers that the scan filled."""
-    zeros = _zeros(n_rows)
+    zeros: pa.Buffer | None = None  # as large as the columns of all rows, and often not needed
     arrays = []
-    for field in schema:
-        name = field.name
+    for field, name in zip(schema, schema.names, strict=True):
         parts = found.get(name.removesuffix("_formats"))
         if parts is None:
+            zeros = zeros or _zeros(n_rows)
             arrays.append(_nulls(field.type, n_rows, zeros))
         elif name in _CELLS:
             arrays.append(_cells(field.type, n_rows, *parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,11 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, encoding="utf-8")
 
 
+def in_source_tree(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that imports the benchmarks."""
+    return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("benchmarks") / "figures.json"
@@ -69,8 +75,9 @@ def report(figures: Path) -> dict[str, Any]:
 
 
 def test_json_names_machine_and_command(report: dict[str, Any]) -> None:
-    assert set(report) == {"command", "effort", "machine", "lines", "skipped", "spark"}
+    assert set(report) == {"command", "effort", "machine", "lines", "skipped", "spark", "unfinished"}
     assert report["spark"] is None  # full runs, or by name
+    assert report["unfinished"] == []
     assert report["command"].startswith("python -m benchmarks --quick --rows 200")
     assert report["effort"] == "quick"
     assert {"cpu", "cores", "python", "pyarrow", "pgdecode", "compiler", "date"} <= set(report["machine"])
@@ -103,7 +110,8 @@ for line in lines.LINES:
         measure.Runner(line, data, measure.QUICK).warm_up()
         print(changes.committed_rows(data, None))
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = in_source_tree(script)
+    assert done.returncode == 0, done.stderr
     counts = done.stdout.split()
     assert len(counts) == 2
     assert int(counts[0]) > 100
@@ -166,6 +174,66 @@ def test_lines_have_a_ratio_to_every_baseline_of_the_run(report: dict[str, Any])
         assert all(ratio > 0 for ratio in line["ratios"].values())
 
 
+@pytest.mark.parametrize("name", [name for name in DATA_SETS if not name.startswith("columns")])
+def test_a_sample_has_all_kinds_of_message_in_their_proportions(name: str) -> None:
+    done = in_source_tree(f"""
+import collections, json
+from benchmarks import datasets
+
+whole = datasets.load({name!r}, 300_000)  # pgbench: six messages in each transaction, and 150 rows for each sampled
+parts = [collections.Counter(payload[:1].decode() for payload in data.payloads.to_pylist())
+         for data in (whole, whole.sample(2_000))]
+print(json.dumps(parts))
+""")
+    assert done.returncode == 0, done.stderr
+    whole, sample = json.loads(done.stdout)
+    assert sum(sample.values()) == 2_000
+    for kind, count in whole.items():
+        assert sample.get(kind, 0) / 2_000 == pytest.approx(count / 300_000, abs=0.03)
+
+
+def test_slow_lines_have_samples_of_fewer_messages_where_these_are_large() -> None:
+    done = in_source_tree("""
+from benchmarks import datasets, measure
+
+for name, n_rows in (("pgbench.text", 40_000), ("toast.text", 40_000), ("columns.text", 1_000), ("wide.bin", 50)):
+    data = datasets.load(name, n_rows)
+    found = measure.sample_of(data, 10_000)
+    print(found.n_rows, found.n_bytes)
+""")
+    assert done.returncode == 0, done.stderr
+    pgbench, toast, columns, few = [tuple(map(int, row.split())) for row in done.stdout.splitlines()]
+    assert pgbench[0] == 10_000
+    assert 1_000 < toast[0] < 3_000
+    assert 2_000_000 < toast[1] < 3_000_000
+    assert 200 <= columns[0] < 300
+    assert few[0] == 50
+
+
+def test_a_run_that_is_cut_off_leaves_what_it_measured(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    done = in_source_tree(f"""
+import os
+from benchmarks import __main__ as command, measure
+
+def cut_off(data, *others, measured=measure.measure):
+    if data.name == "wide.bin":
+        os._exit(9)  # as if killed: nothing is tidied up
+    return measured(data, *others)
+
+measure.measure = cut_off
+command.main(["--quick", "--rows", "50", "--only", "(wide|date).*: (envelope|text)$", "--json", {str(path)!r}])
+""")
+    assert done.returncode == 9, done.stderr
+    assert os.listdir(tmp_path) == ["figures.json"]
+    found = json.loads(path.read_text())
+    assert {line["data_set"] for line in found["lines"]} == {"wide.text"}
+    assert found["unfinished"] == ["wide.bin", "date"]
+    shown = run("--load", path)
+    assert shown.returncode == 0, shown.stderr
+    assert "PARTIAL: the run did not come to wide.bin, date" in shown.stdout
+
+
 def test_an_earlier_run_is_shown_drawn_and_put_into_a_readme(figures: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     readme, drawing = tmp_path / "README.md", tmp_path / "figures.png"
@@ -214,7 +282,8 @@ for tried in lines.LINES:
         else:
             print(tried.name, "was not stopped")
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = in_source_tree(script)
+    assert done.returncode == 0, done.stderr
     problems = done.stdout.splitlines()
     assert len(problems) >= len(PGDECODE)
     assert all("wide.text: sum of relation ids is" in problem for problem in problems)
@@ -243,7 +312,8 @@ for check in (
     else:
         print("was not stopped")
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = in_source_tree(script)
+    assert done.returncode == 0, done.stderr
     first, *others = done.stdout.splitlines()
     assert "wide.bin, rows: number of inserts is" in first
     assert len(others) == 3
@@ -266,10 +336,41 @@ def test_bad_options_are_one_line_and_exit_code_2(arguments: list[str], message:
     assert "Traceback" not in done.stderr
 
 
+def test_lines_on_spark_without_a_floor_are_not_in_all_rounds() -> None:
+    pytest.importorskip("pyspark")
+    done = in_source_tree("""
+from benchmarks import spark
+
+ran = []
+names = ("rows: no decoding", "rows", "write")
+taken = spark.measured({name: lambda name=name: ran.append(name) for name in names}, 4, 1)
+print({name: len(seconds) for name, seconds in taken.items()})
+print(*ran, sep=", ")
+print(sorted(spark.summary(taken, 10)["rows"]))
+""")
+    assert done.returncode == 0, done.stderr
+    counts, ran, figures = done.stdout.splitlines()
+    assert counts == str({"rows: no decoding": 4, "rows": 4, "write": 1})
+    there, back = ["rows: no decoding", "rows"], ["rows", "rows: no decoding"]
+    assert ran == ", ".join([*there, "write", "write", *back, *there, *back, *there])
+    assert figures == str(["floor_ratio", "floor_spread", "median", "rounds", "rows"])
+
+
 def test_the_lines_on_spark_run_and_stand_beside_their_floor(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     out = tmp_path / "spark.json"
-    command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--rows", "40000", "--json", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.spark",
+        "--quick",
+        "--rows",
+        "40000",
+        "--rounds",
+        "2",
+        "--json",
+        str(out),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())
@@ -292,4 +393,5 @@ def test_the_lines_on_spark_run_and_stand_beside_their_floor(tmp_path: Path) -> 
     }
     beside = [name for name, line in figures["lines"].items() if line["floor_ratio"] is not None]
     assert {*names, *jobs} <= set(beside) <= {*names, *jobs, column}
+    assert {len(taken) for taken in figures["seconds"].values()} == {2}
     assert done.stdout.count("x without decoding") == len(beside)
