@@ -19,6 +19,16 @@ PYPGOUTPUT = "pypgoutput"
 NODE = "pg-logical-replication"
 COPIES = ("Parquet read, write", "Parquet read, write, one table")
 
+# Lines of one thread that others stand beside.
+ONE_THREAD = (
+    "envelope",
+    "envelope, tuples",
+    "envelope, one call",
+    "envelope, tuples, one call",
+    "typed rows",
+    "typed rows, one call",
+)
+
 Work = Callable[[], Any]
 
 

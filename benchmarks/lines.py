@@ -30,6 +30,7 @@ from benchmarks.decoders import (
     without_reference,
 )
 from benchmarks.files import copy_messages, copy_table, decode_messages, decode_table, digest_file, verify_files
+from benchmarks.halves import Halves, digest_halves, halves_of_messages, halves_of_rows, verify_halves, without_start
 from benchmarks.line import (
     BINARY,
     C_ROWS,
@@ -48,6 +49,8 @@ from benchmarks.line import (
 from benchmarks.values import ValueSet
 from pgdecode._codecs.registry import decode_values
 
+TWO_THREADS = ", two threads"
+TWO_HALVES = ", two halves"
 TUPLES = ("kind", "relation_id", "old", "old_formats", "new", "new_formats")
 
 # Baselines
@@ -141,12 +144,27 @@ def in_batches(name: str, fields: Sequence[str] | None, threads: int = 1) -> Lin
     def prepare(data: DataSet) -> Work:
         return Batches(data.batches(), fields, threads)
 
-    return Line(name, "pgdecode", prepare, verify_batches, digest_batch)
+    return Line(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=beside(name, threads))
+
+
+def beside(name: str, threads: int, usual: tuple[str, ...] = (MEMORY_READ, C_WALK)) -> tuple[str, ...]:
+    """Name the baselines of a line, among them, where it has several threads, the line of one."""
+    return usual if threads == 1 else (*usual, name.removesuffix(TWO_THREADS))
 
 
 def in_one_call(name: str, fields: Sequence[str] | None, threads: int = 1) -> Line:
     """Make a line of `OneCall`."""
-    return Line(name, "pgdecode", lambda data: OneCall(data.payloads, fields, threads), verify_batches, digest_batch)
+
+    def prepare(data: DataSet) -> Work:
+        return OneCall(data.payloads, fields, threads)
+
+    return Line(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=beside(name, threads))
+
+
+def in_halves(name: str, prepare: Callable[[DataSet], Halves], kind: str) -> Line:
+    """Make a line of `Halves`, beside one of one thread."""
+    baselines = (name.removesuffix(TWO_HALVES),)
+    return Line(name, "baseline", prepare, verify_halves, digest_halves, without_start, None, baselines, (kind,))
 
 
 # Rows of one table
@@ -169,16 +187,16 @@ class TypedRows:
         return deque(self.decoded(), maxlen=1)
 
 
-def typed_rows(data: DataSet, threads: int = 1) -> TypedRows:
+def typed_rows(data: DataSet, threads: int = 1, in_one_call: bool = False) -> TypedRows:
     """Cut a table's rows into batches."""
     assert data.relation is not None
-    return TypedRows(data.batches(), data.relation, threads)
+    return TypedRows([data.payloads] if in_one_call else data.batches(), data.relation, threads)
 
 
-def in_rows(name: str, threads: int) -> Line:
+def in_rows(name: str, threads: int, in_one_call: bool = False) -> Line:
     """Make a line of `TypedRows`."""
-    prepare = partial(typed_rows, threads=threads)
-    baselines = (MEMORY_READ, C_WALK, C_ROWS)
+    prepare = partial(typed_rows, threads=threads, in_one_call=in_one_call)
+    baselines = beside(name, threads, (MEMORY_READ, C_WALK, C_ROWS))
     return Line(name, "pgdecode", prepare, verify_rows, digest_rows, baselines=baselines, kinds=(ROWS,))
 
 
@@ -299,6 +317,8 @@ LINES = (
     in_one_call("envelope, tuples, one call", TUPLES),
     in_one_call("envelope, one call, two threads", None, 2),
     in_one_call("envelope, tuples, one call, two threads", TUPLES, 2),
+    in_halves("envelope, one call, two halves", partial(halves_of_messages, fields=None), MESSAGES),
+    in_halves("envelope, tuples, one call, two halves", partial(halves_of_messages, fields=TUPLES), MESSAGES),
     Line("changes", "pgdecode", all_changes, verify_changes, digest_changes, without_transactions),
     Line(
         "changes of one table, typed", "pgdecode", table_changes, verify_changes, digest_changes, without_transactions
@@ -310,6 +330,9 @@ LINES = (
     Line(C_ROWS, "baseline", WideRows, verify_wide_rows, int, without_wide_rows, kinds=(ROWS,)),
     in_rows("typed rows", 1),
     in_rows("typed rows, two threads", 2),
+    in_rows("typed rows, one call", 1, True),
+    in_rows("typed rows, one call, two threads", 2, True),
+    in_halves("typed rows, one call, two halves", halves_of_rows, ROWS),
     Line(COPIES[0], "baseline", copy_messages, verify_files, digest_file, baselines=(), kinds=(FILES,)),
     Line("command line", "pgdecode", decode_messages, verify_files, digest_file, baselines=COPIES[:1], kinds=(FILES,)),
     Line(COPIES[1], "baseline", copy_table, verify_files, digest_file, without_transactions, None, (), (FILES,)),

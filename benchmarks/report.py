@@ -20,7 +20,19 @@ from rich.table import Table
 import pgdecode
 from benchmarks.baselines import FLAGS, compiler_version
 from benchmarks.datasets import VALUES
-from benchmarks.line import BINARY, C_ROWS, C_WALK, CAST, COPIES, MEMORY_READ, NODE, PLAIN_PYTHON, PYPGOUTPUT, TEXT
+from benchmarks.line import (
+    BINARY,
+    C_ROWS,
+    C_WALK,
+    CAST,
+    COPIES,
+    MEMORY_READ,
+    NODE,
+    ONE_THREAD,
+    PLAIN_PYTHON,
+    PYPGOUTPUT,
+    TEXT,
+)
 from benchmarks.measure import Result, Skipped
 
 BEGIN = "<!-- figures: begin, written by python -m benchmarks --readme -->"
@@ -33,6 +45,7 @@ HEADINGS = (
     "of C walk",
     "of C rows",
     "of copy",
+    "x one thread",
     "x Python",
     "x pypgoutput",
     "x node",
@@ -127,9 +140,9 @@ def percent(ratio: float | None) -> str:
     return "" if ratio is None else f"{100 * ratio:.3g} %"
 
 
-def times(ratio: float | None) -> str:
+def times(ratio: float | None, digits: int = 2) -> str:
     """Write a ratio to a baseline that is slower."""
-    return "" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+    return "" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.{digits}g}"
 
 
 def cells(line: Result) -> list[str]:
@@ -143,6 +156,7 @@ def cells(line: Result) -> list[str]:
         percent(ratios.get(C_WALK)),
         percent(ratios.get(C_ROWS)),
         percent(next((ratios[name] for name in COPIES if name in ratios), None)),
+        times(next((ratios[name] for name in ONE_THREAD if name in ratios), None), 3),
         times(ratios.get(PLAIN_PYTHON)),
         times(ratios.get(PYPGOUTPUT)),
         times(ratios.get(NODE)),
