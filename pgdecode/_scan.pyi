@@ -6,6 +6,7 @@ from pgdecode.limits import Limits
 
 SINK_TYPES: dict[str, int]
 NAMES: tuple[str, ...]
+COLLECTED: tuple[tuple[str, int], ...]
 
 class Scan:
     judged: bytes | None
