@@ -88,6 +88,7 @@ class Foreseen:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.error = builder.error
+        self.numbers = builder.numbers
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
         """Build a batch.

@@ -1,7 +1,7 @@
 """The changes of a batch as buffers: those to be held, and those that are delivered."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
 from pgdecode._fault cimport OK
@@ -45,9 +45,11 @@ cdef tuple held_of(const Change *changes, size_t n_changes, list ranges):
 
 
 cdef dict delivered_of(
-    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes
+    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes, bytes wanted
 ):
-    """What is delivered, in order, as buffers by name.
+    """What is delivered, in order, as buffers by name; of changes that have a version, those of the versions `wanted`.
+
+    `wanted` has a byte a version, not 0 for those; without it all are. Versions past its end are not.
 
     rows, relation_ids, xids, subxids, versions, outcomes, streamed and truncates have an item a change (xids and
     subxids 0 for none, streamed and truncates 1 or 0);
@@ -58,6 +60,9 @@ cdef dict delivered_of(
     cdef const Range *range_
     cdef int64_t i, xid
     cdef size_t r, k = 0, n = 0
+    cdef const uint8_t[::1] is_wanted = b"" if wanted is None else wanted
+    cdef bint is_chosen = wanted is not None
+    cdef int32_t n_versions = <int32_t>min(is_wanted.shape[0], 0x7FFFFFFF)
     cdef int j
     cdef size_t[12] widths = [8, 8, 8, 8, 4, 4, 1, 1, 8, 8, 8, 1]
     memset(out, 0, sizeof(out))
@@ -75,6 +80,9 @@ cdef dict delivered_of(
                     change = &changes[i]
                     if change.version == BAD_PAYLOAD and not range_.is_bad:
                         continue
+                    if is_chosen and change.version >= 0:
+                        if change.version >= n_versions or not is_wanted[change.version]:
+                            continue
                     (<int64_t *>out[0].data)[k] = change.row
                     (<int64_t *>out[1].data)[k] = change.relation_id
                     (<int64_t *>out[2].data)[k] = xid

@@ -324,6 +324,6 @@ cdef class Outline:
                 return self.changes[i].row, self.changes[i].relation_id, version
         return None
 
-    def delivered(self):
+    def delivered(self, bytes wanted=None):
         """What is delivered, in order, as buffers by name: see `delivered_of`."""
-        return delivered_of(self.changes, self.ranges, self.n_ranges, self.outcomes, self.n_outcomes)
+        return delivered_of(self.changes, self.ranges, self.n_ranges, self.outcomes, self.n_outcomes, wanted)
