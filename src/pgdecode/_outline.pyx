@@ -325,5 +325,5 @@ cdef class Outline:
         return None
 
     def delivered(self, bytes wanted=None):
-        """What is delivered, in order, as buffers by name: see `delivered_of`."""
+        """What is delivered, in order, as buffers by name, and whether all of it is certain: see `delivered_of`."""
         return delivered_of(self.changes, self.ranges, self.n_ranges, self.outcomes, self.n_outcomes, wanted)
