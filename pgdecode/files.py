@@ -85,8 +85,7 @@ class PayloadFile:
 
     def head(self, n_rows: int) -> PayloadFile:
         """Leave out the row groups past the first rows, so many at least."""
-        places = (place for place, group in enumerate(self.groups, 1) if group.start - self.start + group.n_rows >= n_rows)
-        return replace(self, groups=self.groups[: next(places, None)])
+        return replace(self, groups=tuple(group for group in self.groups if group.start < self.start + n_rows))
 
     def first_value(self, name: str) -> Any:
         """Read a column's value in the first row; None if the file has no rows.

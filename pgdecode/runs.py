@@ -345,9 +345,7 @@ class RunDecoder:
         payloads and changes without a version are, in any case.
     """
 
-    def __init__(
-        self, index: RunIndex, number: int, options: Options, versions: Collection[int] | None = None
-    ) -> None:
+    def __init__(self, index: RunIndex, number: int, options: Options, versions: Collection[int] | None = None) -> None:
         self.index = index
         self.wanted = None if versions is None else bytes(item in versions for item in range(len(index.catalog)))
         self.run = index.runs[number]

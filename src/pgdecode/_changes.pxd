@@ -26,5 +26,6 @@ cdef struct Outcome:
 
 cdef tuple held_of(const Change *changes, size_t n_changes, list ranges)
 cdef tuple delivered_of(
-    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes, bytes wanted
+    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
+    bytes wanted
 )

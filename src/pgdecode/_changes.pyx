@@ -45,7 +45,8 @@ cdef tuple held_of(const Change *changes, size_t n_changes, list ranges):
 
 
 cdef tuple delivered_of(
-    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes, bytes wanted
+    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
+    bytes wanted
 ):
     """What is delivered, in order, as buffers by name; and whether all of it has a transaction and its commit.
 
