@@ -17,6 +17,10 @@ BAD_PAYLOAD = -2
 IN_DOUBT = -3
 
 
+class Unforeseen(LookupError):
+    """More must be known than somebody has foreseen."""
+
+
 @dataclass
 class Scope:
     """What the stream of one transaction has sent."""
@@ -80,6 +84,8 @@ class CatalogBuilder:
         Raises
         ------
         RepeatedColumn, TooManyRelations
+        Unforeseen
+            If all versions were foreseen, but not this one.
         """
         relation = message if message.xid is None else replace(message, xid=None)
         repeated = repeated_column(relation)
@@ -116,7 +122,7 @@ class CatalogBuilder:
         if self.known is None:
             self.versions.append(version)
             return len(self.versions) - 1
-        raise LookupError(f"no relation is known to have been sent at position {version.position}")
+        raise Unforeseen(f"no relation is known to have been sent at position {version.position}")
 
     def _too_many(self, what: str, n: int, relation_id: int | None) -> TooManyRelations:
         limit = self.limits.max_relations
