@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,6 +19,10 @@ class Builder(Protocol):
     """Makes record batches of deliveries."""
 
     error: str  # name of the column that says what is wrong with a row
+
+    @property
+    def numbers(self) -> Collection[int] | None:
+        """Numbers of the versions of relations whose changes it builds; None: of all."""
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
         """Build the changes of a stretch."""

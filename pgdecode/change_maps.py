@@ -42,6 +42,7 @@ class ChangeBuilder:
     """Builds record batches of the changes of all tables, by the schema `CHANGES`."""
 
     error = "error"
+    numbers = None
 
     def __init__(
         self,

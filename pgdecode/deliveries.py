@@ -32,10 +32,11 @@ class Stretch:
     def _part(self, name: str, type: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(type, self.n, [None, self.delivery.found[name]], offset=self.start)
 
-    def _of_outcomes(self, name: str, type: pa.DataType) -> pa.Array:
-        buffer = self.delivery.found[name]
-        values = pa.Array.from_buffers(type, buffer.size * 8 // type.bit_width, [None, buffer])
-        return values.take(self._outcomes)
+    def _of_commit(self, name: str, type: pa.DataType) -> pa.Array:
+        values = self._part(name, type)
+        if self.delivery.is_certain:
+            return values
+        return _unless(_is_negative(self._part("commit_rows", pa.int64())), values)
 
     @cached_property
     def rows(self) -> pa.Array:
@@ -57,10 +58,6 @@ class Stretch:
         return self._part("outcomes", pa.int32())
 
     @cached_property
-    def _commit_rows(self) -> pa.Array:
-        return unless_negative(self._of_outcomes("outcome_rows", pa.int64()))
-
-    @cached_property
     def position(self) -> pa.Array:
         """Position of each payload."""
         return self.delivery.positions.take(self.rows)
@@ -68,12 +65,13 @@ class Stretch:
     @cached_property
     def commit_position(self) -> pa.Array:
         """Position of the message that committed it."""
-        return self.delivery.positions.take(self._commit_rows)
+        return self.delivery.positions.take(self._of_commit("commit_rows", pa.int64()))
 
     @cached_property
     def xid(self) -> pa.Array:
         """Top-level transaction."""
-        return _unless_zero(self._part("xids", pa.int64()))
+        values = self._part("xids", pa.int64())
+        return values if self.delivery.is_certain else _unless_zero(values)
 
     @cached_property
     def subxid(self) -> pa.Array:
@@ -83,17 +81,19 @@ class Stretch:
     @cached_property
     def commit_lsn(self) -> pa.Array:
         """LSN of the commit."""
-        return _unless(self._commit_rows.is_null(), self._of_outcomes("lsns", pa.int64()))
+        return self._of_commit("lsns", pa.int64())
 
     @cached_property
     def commit_timestamp(self) -> pa.Array:
         """Time of the commit."""
-        return _unless(self._commit_rows.is_null(), self._of_outcomes("timestamps", TIMESTAMP))
+        return self._of_commit("timestamps", TIMESTAMP)
 
     @cached_property
     def committed(self) -> pa.Array:
         """True, false for rolled back, null for undecided."""
-        return unless_negative(self._of_outcomes("committed", pa.int8())).cast(pa.bool_())
+        buffer = self.delivery.found["committed"]
+        values = pa.Array.from_buffers(pa.int8(), buffer.size, [None, buffer])
+        return unless_negative(values).cast(pa.bool_()).take(self._outcomes)
 
     @cached_property
     def gid(self) -> pa.Array:
@@ -101,7 +101,7 @@ class Stretch:
         gids = self.delivery.gids
         if not gids:
             return pa.nulls(self.n, pa.string())
-        n = self.delivery.found["outcome_rows"].size // 8
+        n = self.delivery.found["committed"].size
         return pa.array([gids.get(i) for i in range(n)], pa.string()).take(self._outcomes)
 
     @cached_property

@@ -6,7 +6,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,6 +82,10 @@ class PayloadFile:
     def n_bytes(self) -> int:
         """What the columns that are read take up unpacked."""
         return sum(group.n_bytes for group in self.groups)
+
+    def head(self, n_rows: int) -> PayloadFile:
+        """Leave out the row groups past the first rows, so many at least."""
+        return replace(self, groups=tuple(group for group in self.groups if group.start < self.start + n_rows))
 
     def first_value(self, name: str) -> Any:
         """Read a column's value in the first row; None if the file has no rows.

@@ -112,6 +112,7 @@ class Delivery:
     parts: list[pa.Array]  # payloads of the batch, then those held from earlier ones
     positions: pa.Array  # of all of them
     found: dict[str, pa.Buffer]  # of Outline.delivered
+    is_certain: bool  # whether each change has a transaction and its commit
     gids: dict[int, str]  # outcome -> gid
     told: dict[int, str]  # row of a bad payload -> its error
 

@@ -108,8 +108,10 @@ class Positions:
         if self._column is None:
             self._n_before += len(source)
             return pa.array(range(self._n_before - len(source), self._n_before), pa.int64())
+        positions = source.column(self._column)
         try:
-            positions = source.column(self._column).cast(pa.int64())
+            # Even a cast that changes nothing takes its time.
+            positions = positions if positions.type == pa.int64() else positions.cast(pa.int64())
         except pa.ArrowInvalid as error:
             raise OrderFault(f"{file.path}: rows from {start}: {self._column} goes past 2**63 - 1") from error
         if positions.null_count:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -332,10 +332,22 @@ class RunFollower(Follower):
 
 
 class RunDecoder:
-    """Decodes one run, batch by batch, in ascending order of position."""
+    """Decodes one run, batch by batch, in ascending order of position.
 
-    def __init__(self, index: RunIndex, number: int, options: Options) -> None:
+    Parameters
+    ----------
+    index : RunIndex
+    number : int
+        Of the run.
+    options : Options
+    versions : collection of int, optional
+        Versions of relations, by their numbers in the catalog, whose changes are delivered; by default all. Bad
+        payloads and changes without a version are, in any case.
+    """
+
+    def __init__(self, index: RunIndex, number: int, options: Options, versions: Collection[int] | None = None) -> None:
         self.index = index
+        self.wanted = None if versions is None else bytes(item in versions for item in range(len(index.catalog)))
         self.run = index.runs[number]
         self.options = options
         self.ledger = index.starts[number].copy()
@@ -350,8 +362,7 @@ class RunDecoder:
         DecodeError
             With `position`.
         """
-        follower = RunFollower(self.ledger, payloads, positions, self.options)
-        follower.fates = self.index.fates
+        follower = self._follower(self.ledger, payloads, positions)
         try:
             return follower, follower.run()
         except DecodeError as error:
@@ -362,13 +373,18 @@ class RunDecoder:
     def finish(self) -> tuple[Follower, Delivery]:
         """End the run: give the changes of the transaction that goes on in the next."""
         nothing = pa.array([], pa.large_binary())
-        follower = RunFollower(Ledger(), nothing, pa.array([], pa.int64()), self.options)
-        follower.fates = self.index.fates
+        follower = self._follower(Ledger(), nothing, pa.array([], pa.int64()))
         follower.run()
         if self.ledger.open is not None:
             follower.deliver_fated(self.ledger.open)
             self.ledger.open = None
         return follower, follower.delivery()
+
+    def _follower(self, ledger: Ledger, payloads: pa.Array, positions: pa.Array) -> RunFollower:
+        follower = RunFollower(ledger, payloads, positions, self.options)
+        follower.fates = self.index.fates
+        follower.wanted = self.wanted
+        return follower
 
 
 def stretches(index: RunIndex, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:

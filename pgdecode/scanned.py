@@ -48,6 +48,7 @@ class ScannedBatch:
         self.gids: dict[int, str] = {}
         self.told: dict[int, str] = {}
         self.judged: bytes | None = None  # verdicts of the scan, whose lowest bit is "in a stream"; None: none is
+        self.wanted: bytes | None = None  # versions whose changes are delivered, a byte each; None: all changes are
         self.since = 0  # the first change since a transaction was entered
         self.of_stream: list[int] = []  # relations for which the outline knows the versions of a stream
 

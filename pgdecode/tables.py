@@ -143,6 +143,7 @@ class TableBuilder:
         self.table = table
         self.numbers = dict(numbers)
         self.options = options
+        self._decodings: dict[int, list[Decoding]] = {}
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
         """Build the table's changes in a stretch; bad payloads, which may be of any table, are among them."""
@@ -159,7 +160,7 @@ class TableBuilder:
             for chosen, is_row in self._by_kind(stretch, of_version):
                 places.append(chosen)
                 if is_row:
-                    pieces.append(self._decoded(stretch, self.numbers[number], chosen))
+                    pieces.append(self._decoded(stretch, number, chosen))
                 else:
                     pieces.append(self._empty(len(chosen), pa.nulls(len(chosen), pa.string()), "truncate"))
         return self._joined(stretch, places, pieces)
@@ -186,14 +187,17 @@ class TableBuilder:
             *(pa.nulls(n, item.arrow) for item in self.table.columns),
         ]
 
-    def _decoded(self, stretch: Stretch, version: RelationVersion, places: pa.Array) -> list[pa.Array]:
+    def _decoded(self, stretch: Stretch, number: int, places: pa.Array) -> list[pa.Array]:
         n = len(places)
+        version = self.numbers[number]
+        if number not in self._decodings:
+            self._decodings[number] = self.table.decodings(version)
         whole = n == stretch.n
         rows = Rows(
             stretch.source,
             version.relation_id,
             [item.name for item in version.columns],
-            self.table.decodings(version),
+            self._decodings[number],
             self.options.limits,
             self.options.strict_flags,
             self.options.mode != "FAILFAST",

@@ -18,7 +18,7 @@ IN_DOUBT = -3
 
 
 class Unforeseen(LookupError):
-    """A version of a relation came that was not known before."""
+    """More must be known than somebody has foreseen."""
 
 
 @dataclass
@@ -90,6 +90,8 @@ class CatalogBuilder:
         Raises
         ------
         RepeatedColumn, TooManyRelations
+        Unforeseen
+            If all versions were foreseen, but not this one.
         """
         relation = message if message.xid is None else replace(message, xid=None)
         repeated = repeated_column(relation)

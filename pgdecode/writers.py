@@ -127,10 +127,21 @@ def writer_to(
 
 def _leaves(schema: pa.Schema) -> list[str]:
     """Paths of the columns that Parquet makes of a schema."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), sink)
-    found = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
-    return [found.column(number).path for number in range(len(found))]
+    return [path for field in schema for path in _leaves_of(field.name, field.type)]
+
+
+def _leaves_of(path: str, type: pa.DataType) -> Iterator[str]:
+    if pa.types.is_struct(type):
+        for field in type:
+            yield from _leaves_of(f"{path}.{field.name}", field.type)
+    elif pa.types.is_map(type):
+        yield from _leaves_of(f"{path}.key_value.key", type.key_type)
+        yield from _leaves_of(f"{path}.key_value.value", type.item_type)
+    elif pa.types.is_nested(type):
+        # Lists, whatever their items are called in Arrow.
+        yield from _leaves_of(f"{path}.list.element", type.value_type)
+    else:
+        yield path
 
 
 class _RowGroups:

@@ -88,7 +88,7 @@ def write_changes(
     KeyError
         If nothing describes a table that was asked for.
     """
-    pieces = [piece for file in files for piece in _pieces(spark, file, files) if piece.n_rows]
+    pieces = [piece for piece in _pieces(spark, files) if piece.n_rows]
     looks = looks_at(pieces, position)
     if looks is None:
         return False
@@ -170,7 +170,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], tasks: Sequen
 
 def cut(spark: SparkSession, files: Sequence[PayloadFile]) -> list[Task]:
     """Cut files into tasks, between row groups."""
-    return _tasks(spark, [piece for file in files for piece in _pieces(spark, file, files)])
+    return _tasks(spark, _pieces(spark, files))
 
 
 def _task_bytes(spark: SparkSession, n_bytes: int) -> int:
@@ -179,17 +179,19 @@ def _task_bytes(spark: SparkSession, n_bytes: int) -> int:
     return min(most, max(share, _LEAST_TASK_BYTES))
 
 
-def _pieces(spark: SparkSession, file: PayloadFile, files: Sequence[PayloadFile]) -> list[PayloadFile]:
-    """Cut a file into pieces that are each worth a task, between row groups."""
-    wanted = _task_bytes(spark, sum(item.n_bytes for item in files))
+def _pieces(spark: SparkSession, files: Sequence[PayloadFile]) -> list[PayloadFile]:
+    """Cut files into pieces that are each worth a task, between row groups."""
+    wanted = _task_bytes(spark, sum(file.n_bytes for file in files))
     pieces = []
-    first = n_bytes = 0
-    for place, group in enumerate(file.groups):
-        if place > first and n_bytes + group.n_bytes > wanted:
-            pieces.append(replace(file, groups=file.groups[first:place]))
-            first, n_bytes = place, 0
-        n_bytes += group.n_bytes
-    return [*pieces, replace(file, groups=file.groups[first:])]
+    for file in files:
+        first = n_bytes = 0
+        for place, group in enumerate(file.groups):
+            if place > first and n_bytes + group.n_bytes > wanted:
+                pieces.append(replace(file, groups=file.groups[first:place]))
+                first, n_bytes = place, 0
+            n_bytes += group.n_bytes
+        pieces.append(replace(file, groups=file.groups[first:]))
+    return pieces
 
 
 def _tasks(spark: SparkSession, pieces: Sequence[PayloadFile]) -> list[Task]:

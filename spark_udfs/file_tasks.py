@@ -23,12 +23,13 @@ from pgdecode.ledger import Options
 from pgdecode.ordered import OrderFault
 from pgdecode.render import fields_to_decode
 from pgdecode.schemas import envelope_schema
+from pgdecode.visibility import Unforeseen
 from pgdecode.writers import message_layout
 from spark_udfs.executor import require_version
 from spark_udfs.parts import Part, attempted
 from spark_udfs.runs import DecodedRun, PlainIndex, Product, RowsMoved
 from spark_udfs.spans import Batches, Span
-from spark_udfs.surveys import Foreseen, SpanLook, Survey, Unforeseen
+from spark_udfs.surveys import Foreseen, SpanLook, Survey
 
 
 class Task(NamedTuple):
@@ -240,7 +241,7 @@ class SurveyTask:
             if self.work is not None:
                 looks = [SpanLook() for _ in task.spans]
                 # Whatever is wrong with the payloads is said where they are decoded by the index of the whole.
-                with suppress(DecodeError, LookupError, RowsMoved, Unforeseen):
+                with suppress(DecodeError, RowsMoved, Unforeseen):
                     parts = self.work.written(task, looks)
                     return Surveyed([look.survey() for look in looks], parts)
             looks = [SpanLook() for _ in task.spans]

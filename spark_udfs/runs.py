@@ -36,6 +36,8 @@ from spark_udfs.years import Cell, with_years, year_fault
 # What is decoded at a time, and at most put into one batch: Spark's own batches are short, and a change may come out
 # some times as large as it was sent.
 RUN_ROWS = 65_536
+# What is worth it, too: rather than waiting for some more rows and then copying all of them together.
+_ENOUGH_ROWS = RUN_ROWS - RUN_ROWS // 8
 _BYTES = 16 << 20
 
 
@@ -339,7 +341,7 @@ class DecodedRun:
     def __init__(self, number: int, plain: PlainIndex, builders: Sequence[Builder], options: Options) -> None:
         self.source = plain.source
         self.number = number
-        self.decoder = RunDecoder(plain.unpacked, number, options)
+        self.decoder = RunDecoder(plain.unpacked, number, options, _numbers(builders))
         self.builders = builders
         self.drop_bad = options.mode == "DROPMALFORMED"
         self.n_expected = plain.counts[number]
@@ -359,7 +361,7 @@ class DecodedRun:
         self.pieces.append((positions, payloads))
         self.n_waiting += len(positions)
         self.n_bytes += payloads.nbytes
-        if self.n_waiting >= RUN_ROWS or self.n_bytes >= _BYTES:
+        if self.n_waiting >= _ENOUGH_ROWS or self.n_bytes >= _BYTES:
             yield from self._decoded()
 
     def finish(self) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -390,6 +392,16 @@ class DecodedRun:
                     errors = batch.column(builder.error)
                     has_bad = errors.null_count < len(errors)
                     yield number, batch.filter(errors.is_null()) if self.drop_bad and has_bad else batch
+
+
+def _numbers(builders: Sequence[Builder]) -> frozenset[int] | None:
+    """Versions of relations whose changes one of the builders builds, None for all."""
+    found: set[int] = set()
+    for builder in builders:
+        if builder.numbers is None:
+            return None
+        found.update(builder.numbers)
+    return frozenset(found)
 
 
 def _cuts(delivery: Delivery) -> Iterator[tuple[int, int]]:

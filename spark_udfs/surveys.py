@@ -14,6 +14,7 @@ from pgdecode.deliveries import Stretch
 from pgdecode.forecast import APART
 from pgdecode.ordered import OrderFault
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, ROWS
+from pgdecode.visibility import Unforeseen
 from spark_udfs.spans import numbers, packed, taken
 
 
@@ -34,10 +35,6 @@ class Survey(NamedTuple):
     last: int
     has_rows: bool
     messages: bytes
-
-
-class Unforeseen(Exception):
-    """A run needs to know more than a forecast can tell."""
 
 
 class SpanLook:
@@ -88,6 +85,7 @@ class Foreseen:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.error = builder.error
+        self.numbers = builder.numbers
 
     def batch(self, stretch: Stretch) -> pa.RecordBatch:
         """Build a batch.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,16 @@ def test_batches_hold_at_most_the_rows_asked_for_and_all_in_order(tmp_path: Path
     batches = list(file.batches(400))
     assert max(batch.num_rows for batch in batches) == 400
     assert pa.Table.from_batches(batches)["data"].to_pylist() == payloads
+
+
+@pytest.mark.parametrize(("n_rows", "n_groups"), [(1, 1), (1000, 1), (1001, 2), (2500, 3), (9999, 3)])
+def test_the_head_of_a_file_has_the_first_rows_without_the_row_groups_behind(
+    tmp_path: Path, n_rows: int, n_groups: int
+) -> None:
+    (file,) = payload_files(written(tmp_path / "0.parquet", [BEGIN] * 2500), "data")
+    assert len(file.head(n_rows).groups) == n_groups
+    later = replace(file, groups=file.groups[1:])
+    assert [group.number for group in later.head(1000).groups] == [1]
 
 
 def test_wide_rows_come_in_fewer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

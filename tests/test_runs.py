@@ -80,16 +80,25 @@ def rows_of_delivery(builder: ChangeBuilder, found: tuple[Follower, Delivery]) -
 
 
 def apart(
-    payloads: Sequence[bytes], bounds: Sequence[int], size: int, options: Options, gap: int = 1, **how: bool
+    payloads: Sequence[bytes],
+    bounds: Sequence[int],
+    size: int,
+    options: Options,
+    gap: int = 1,
+    relation_id: int | None = None,
+    **how: bool,
 ) -> list[Change]:
-    """The changes of each run, decoded so many payloads at a time, the last run first."""
+    """The changes of each run, decoded so many payloads at a time, the last run first; perhaps of one relation."""
     positions = [gap * at for at in range(len(payloads))]
     runs = runs_of(payloads, positions, bounds)
     index = indexed(payloads, positions, runs, limits=options.limits, **how)
     builder = ChangeBuilder(list(index.catalog), {}, Reading(), options)
+    versions = None
+    if relation_id is not None:
+        versions = {number for number, item in enumerate(index.catalog) if item.relation_id == relation_id}
     rows = []
     for number, start, end in reversed(list(stretches(index, positions))):
-        decoder = RunDecoder(index, number, options)
+        decoder = RunDecoder(index, number, options, versions)
         for at in range(start, end, size):
             to = min(at + size, end)
             rows += rows_of_delivery(
@@ -138,6 +147,32 @@ def test_the_runs_of_a_capture_of_streams_have_the_changes_of_the_whole(
     expected = together(payloads, include_uncommitted=True)
     options = Options(include_uncommitted=True)
     assert apart(payloads, bounds_of(rng, len(payloads), n_runs), 500, options) == expected
+
+
+@pytest.mark.parametrize("name", ["18.txns.v2", "18.streams.v4"])
+def test_of_a_run_the_changes_of_one_relation_can_be_had_without_the_others(name: str, rng: random.Random) -> None:
+    payloads = captures.capture(name).payloads
+    whole = together(payloads, include_uncommitted=True)
+    options = Options(include_uncommitted=True)
+    relation_ids = {row["relation_id"] for row in whole}
+    assert len(relation_ids) > 1
+    for relation_id in relation_ids:
+        found = apart(payloads, bounds_of(rng, len(payloads), 3), 500, options, relation_id=relation_id)
+        assert found == [row for row in whole if row["relation_id"] == relation_id]
+
+
+def test_bad_payloads_and_rows_without_a_relation_come_with_those_of_any_relation() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.payloads.append(b"Z")
+    slot.insert(T + 1, "1")
+    slot.commit()
+    whole = together(slot.payloads, mode="PERMISSIVE")
+    assert [row["error"] is None for row in whole] == [True, False, False]
+    assert apart(slot.payloads, [3], 100, Options("PERMISSIVE"), relation_id=T) == whole
+    assert apart(slot.payloads, [3], 100, Options("PERMISSIVE"), relation_id=T + 2) == whole[1:]
 
 
 @given(

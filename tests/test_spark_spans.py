@@ -24,6 +24,7 @@ from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from spark_udfs import file_route, parts, spans
 from spark_udfs.asked import AskedChanges
+from spark_udfs.runs import DecodedRun
 
 A, B = 20001, 20002
 
@@ -292,6 +293,18 @@ def test_a_column_that_is_asked_for_may_be_described_late(
     found = decoded(written(tmp_path / "raw", slot.payloads, []), wanted, tmp_path / "out")[name]
     assert found == [{"c": row["c"], "_op": row["_op"]} for row in expected(slot.payloads, asked(name))[name]]
     assert found[-1] == {"c": "3", "_op": "insert"}
+
+
+def test_an_error_that_no_forecast_accounts_for_is_raised(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def mistake(*arguments: Any) -> None:
+        raise IndexError("a mistake of ours")
+
+    monkeypatch.setattr(DecodedRun, "take", mistake)
+    with pytest.raises(IndexError, match="a mistake of ours"):
+        decoded(written(tmp_path / "raw", transactions(3).payloads, []), asked(None), tmp_path / "out")
+    assert tasks.n_again == 0
 
 
 def described_badly() -> Slot:

@@ -25,6 +25,7 @@ cdef struct Outcome:
     int8_t committed     # 1, 0 aborted, -1 undecided
 
 cdef tuple held_of(const Change *changes, size_t n_changes, list ranges)
-cdef dict delivered_of(
-    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes
+cdef tuple delivered_of(
+    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
+    bytes wanted
 )

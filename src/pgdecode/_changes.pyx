@@ -1,7 +1,7 @@
 """The changes of a batch as buffers: those to be held, and those that are delivered."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
 from pgdecode._fault cimport OK
@@ -44,58 +44,72 @@ cdef tuple held_of(const Change *changes, size_t n_changes, list ranges):
             free_bytes(&out[j])
 
 
-cdef dict delivered_of(
-    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes
+cdef tuple delivered_of(
+    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
+    bytes wanted
 ):
-    """What is delivered, in order, as buffers by name.
+    """What is delivered, in order, as buffers by name; and whether all of it has a transaction and its commit.
 
-    rows, relation_ids, xids, subxids, versions, outcomes, streamed and truncates have an item a change (xids and
-    subxids 0 for none, streamed and truncates 1 or 0);
-    outcome_rows, lsns, timestamps and committed an item an outcome (-1 for none).
+    Of changes that have a version, only those of the versions `wanted` are: it has a byte a version, not 0 for those.
+    Versions past its end are not; without it all are.
+
+    rows, relation_ids, xids, subxids, commit_rows, lsns, timestamps, versions, outcomes, streamed and truncates have an
+    item a change (xids and subxids 0 for none; commit_rows, lsns and timestamps of its commit, -1 for none; streamed
+    and truncates 1 or 0); committed an item an outcome (-1 for none).
     """
     cdef Bytes[12] out
     cdef const Change *change
     cdef const Range *range_
+    cdef const Outcome *outcome
+    cdef bint is_certain = True
     cdef int64_t i, xid
     cdef size_t r, k = 0, n = 0
+    cdef const uint8_t[::1] is_wanted = b"" if wanted is None else wanted
+    cdef bint is_chosen = wanted is not None
+    cdef int32_t n_versions = <int32_t>min(is_wanted.shape[0], 0x7FFFFFFF)
     cdef int j
-    cdef size_t[12] widths = [8, 8, 8, 8, 4, 4, 1, 1, 8, 8, 8, 1]
+    cdef size_t[12] widths = [8, 8, 8, 8, 8, 8, 8, 4, 4, 1, 1, 1]
     memset(out, 0, sizeof(out))
     for r in range(n_ranges):
         n += <size_t>(ranges[r].end - ranges[r].start)
     try:
         for j in range(12):
-            if grow(&out[j], (n if j < 8 else n_outcomes) * widths[j]) != OK:
+            if grow(&out[j], (n if j < 11 else n_outcomes) * widths[j]) != OK:
                 raise MemoryError("no memory for the changes of the batch")
         with nogil:
             for r in range(n_ranges):
                 range_ = &ranges[r]
-                xid = outcomes[range_.outcome].xid
+                outcome = &outcomes[range_.outcome]
+                xid = outcome.xid
                 for i in range(range_.start, range_.end):
                     change = &changes[i]
                     if change.version == BAD_PAYLOAD and not range_.is_bad:
                         continue
+                    if is_chosen and change.version >= 0:
+                        if change.version >= n_versions or not is_wanted[change.version]:
+                            continue
                     (<int64_t *>out[0].data)[k] = change.row
                     (<int64_t *>out[1].data)[k] = change.relation_id
                     (<int64_t *>out[2].data)[k] = xid
                     (<int64_t *>out[3].data)[k] = change.xid if change.xid != xid else 0
-                    (<int32_t *>out[4].data)[k] = change.version
-                    (<int32_t *>out[5].data)[k] = range_.outcome
-                    out[6].data[k] = change.xid != 0
-                    out[7].data[k] = change.is_truncate
+                    (<int64_t *>out[4].data)[k] = outcome.row
+                    (<int64_t *>out[5].data)[k] = outcome.lsn
+                    (<int64_t *>out[6].data)[k] = outcome.timestamp
+                    (<int32_t *>out[7].data)[k] = change.version
+                    (<int32_t *>out[8].data)[k] = range_.outcome
+                    out[9].data[k] = change.xid != 0
+                    out[10].data[k] = change.is_truncate
                     k += 1
+                    is_certain &= xid != 0 and outcome.row >= 0
             for r in range(n_outcomes):
-                (<int64_t *>out[8].data)[r] = outcomes[r].row
-                (<int64_t *>out[9].data)[r] = outcomes[r].lsn
-                (<int64_t *>out[10].data)[r] = outcomes[r].timestamp
                 (<int8_t *>out[11].data)[r] = outcomes[r].committed
         for j in range(12):
-            out[j].size = (k if j < 8 else n_outcomes) * widths[j]
+            out[j].size = (k if j < 11 else n_outcomes) * widths[j]
         names = (
-            "rows", "relation_ids", "xids", "subxids", "versions", "outcomes", "streamed", "truncates",
-            "outcome_rows", "lsns", "timestamps", "committed",
+            "rows", "relation_ids", "xids", "subxids", "commit_rows", "lsns", "timestamps", "versions", "outcomes",
+            "streamed", "truncates", "committed",
         )
-        return {name: hand_over(&out[j]) for j, name in enumerate(names)}
+        return {name: hand_over(&out[j]) for j, name in enumerate(names)}, is_certain
     finally:
         for j in range(12):
             free_bytes(&out[j])

@@ -28,13 +28,19 @@ cdef enum State:
     LISTED    # in another one: rows are listed, and what ends it is for the caller
 
 
-cdef FaultCode make_room(void **items, size_t n, size_t *capacity, size_t width) noexcept nogil:
-    """Room for one more item."""
+cdef enum:
+    LEAST_ROOM = 256
+    MOST_AT_FIRST = 1 << 17
+    FEW = 4  # messages of a transaction, with its Begin and Commit
+
+
+cdef FaultCode make_room(void **items, size_t n, size_t *capacity, size_t width, size_t expected) noexcept nogil:
+    """Room for one more item of about so many: moving them from room to room would take longer than listing them."""
     cdef size_t wanted
     cdef void *moved
     if not rarely(n == capacity[0]):
         return OK
-    wanted = 256 if capacity[0] == 0 else 2 * capacity[0]
+    wanted = 2 * capacity[0] if capacity[0] else max(LEAST_ROOM, min(expected, MOST_AT_FIRST))
     moved = realloc(items[0], wanted * width)
     if moved == NULL:
         return FAULT_NO_MEMORY
@@ -172,10 +178,15 @@ cdef class Outline:
         at[0] = self.n_rows
         return OK
 
+    cdef inline FaultCode room_for_change(self) noexcept nogil:
+        return make_room(
+            <void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change), <size_t>self.n_rows
+        )
+
     cdef inline FaultCode list_change(self, int64_t row) noexcept nogil:
         cdef Change *change
         cdef int64_t relation_id = value_at(self.relation_ids, row)
-        if make_room(<void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change)) != OK:
+        if self.room_for_change() != OK:
             return FAULT_NO_MEMORY
         change = &self.changes[self.n_changes]
         change.row = row
@@ -201,7 +212,8 @@ cdef class Outline:
         self, int64_t row, int64_t xid, int64_t lsn, int64_t timestamp, int8_t committed
     ) noexcept nogil:
         cdef Outcome *outcome
-        if make_room(<void **>&self.outcomes, self.n_outcomes, &self.room_outcomes, sizeof(Outcome)) != OK:
+        cdef size_t expected = <size_t>self.n_rows // FEW
+        if make_room(<void **>&self.outcomes, self.n_outcomes, &self.room_outcomes, sizeof(Outcome), expected) != OK:
             return FAULT_NO_MEMORY
         outcome = &self.outcomes[self.n_outcomes]
         outcome.row = row
@@ -215,7 +227,8 @@ cdef class Outline:
     cdef FaultCode put_range(self, int64_t start, int64_t end) noexcept nogil:
         """Deliver changes with the newest outcome."""
         cdef Range *range_
-        if make_room(<void **>&self.ranges, self.n_ranges, &self.room_ranges, sizeof(Range)) != OK:
+        cdef size_t expected = <size_t>self.n_rows // FEW
+        if make_room(<void **>&self.ranges, self.n_ranges, &self.room_ranges, sizeof(Range), expected) != OK:
             return FAULT_NO_MEMORY
         range_ = &self.ranges[self.n_ranges]
         range_.start = start
@@ -228,7 +241,7 @@ cdef class Outline:
     def list_row(self, int64_t row, int64_t relation_id, int64_t xid, bint is_truncate=False):
         """List a change for the caller, perhaps a table that a Truncate names."""
         cdef Change *change
-        if make_room(<void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change)) != OK:
+        if self.room_for_change() != OK:
             raise MemoryError("no memory for the changes of the batch")
         change = &self.changes[self.n_changes]
         change.row = row
@@ -251,7 +264,7 @@ cdef class Outline:
         """List changes of earlier batches, whose payloads stand behind this batch's, from a row on."""
         cdef Py_ssize_t i
         for i in range(relation_ids.shape[0]):
-            if make_room(<void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change)) != OK:
+            if self.room_for_change() != OK:
                 raise MemoryError("no memory for the changes of the batch")
             self.changes[self.n_changes].row = first_row + i
             self.changes[self.n_changes].relation_id = relation_ids[i]
@@ -324,6 +337,6 @@ cdef class Outline:
                 return self.changes[i].row, self.changes[i].relation_id, version
         return None
 
-    def delivered(self):
-        """What is delivered, in order, as buffers by name: see `delivered_of`."""
-        return delivered_of(self.changes, self.ranges, self.n_ranges, self.outcomes, self.n_outcomes)
+    def delivered(self, bytes wanted=None):
+        """What is delivered, in order, as buffers by name, and whether all of it is certain: see `delivered_of`."""
+        return delivered_of(self.changes, self.ranges, self.n_ranges, self.outcomes, self.n_outcomes, wanted)
