@@ -120,10 +120,10 @@ def envelope(payloads: Any, **options: Any) -> Case:
     return lambda: lambda: pgdecode.decode_messages(payloads, **options)
 
 
-def divided(name: str, **options: Any) -> Case:
+def divided(make: Callable[..., Case], of: Any, **options: Any) -> Case:
     """The work of two threads, or of one where the second one found no memory."""
     parallel.LEAST_ROWS = 5
-    return envelope(captures.capture(name).column, threads=2, **options)
+    return make(of, threads=2, **options)
 
 
 def typed(name: str, **options: Any) -> Case:
@@ -183,11 +183,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "envelope with bad payloads": lambda: envelope(
         broken(captures.capture("18.streams.v4").payloads), mode="PERMISSIVE", in_stream="auto"
     ),
-    "envelope by two threads": lambda: divided("18.shop.v1"),
+    "envelope by two threads": lambda: divided(envelope, captures.capture("18.shop.v1").column),
     "few payloads": lambda: envelope([b"E", b"", None, b"z", b"E"], mode="PERMISSIVE"),
     "rows in text": lambda: typed("18.types.v1", mode="PERMISSIVE"),
     "rows in binary": lambda: typed("18.types.v1bin", mode="PERMISSIVE"),
     "rows as text": lambda: typed("18.types.v1bin", mode="PERMISSIVE", unrepresentable="text"),
+    "rows by two threads": lambda: divided(typed, "18.shop.v1", mode="PERMISSIVE"),
     "rows of a stream": lambda: typed("18.streams.v2", mode="PERMISSIVE", unrepresentable="clamp"),
     "changes": lambda: changes("18.streams.v2"),
     "changes in binary, by pieces": lambda: changes("18.streams.v2bin", n_pieces=4, include_uncommitted=True),

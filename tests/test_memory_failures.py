@@ -23,6 +23,7 @@ CASES = (
     "rows in text",
     "rows in binary",
     "rows as text",
+    "rows by two threads",
     "rows of a stream",
     "changes",
     "changes in binary, by pieces",

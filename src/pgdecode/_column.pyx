@@ -293,46 +293,63 @@ cdef FaultCode append_ends(Column *to, const Column *part, size_t shift) noexcep
     return OK
 
 
-cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil:
-    """Append all items of another column of the same type, which stays as it is. Faults: LIMIT_BATCH, NO_MEMORY."""
-    cdef FaultCode code = OK
-    cdef uint8_t *validity
+cdef FaultCode append_values(Column *to, const Column *part) noexcept nogil:
+    """Append what another column's items are made of but for their children; it has some."""
+    cdef FaultCode code
     cdef size_t more
-    cdef int child
-    if part.n:
-        code = settle_own(to) if to.shape == SHAPE_STRUCT else settle(to)
-    if code == OK and to.shape == SHAPE_LIST and part.n:
-        code = append_ends(to, part, to.children[0].n)
-    for child in range(to.n_children):
-        if code == OK and part.n:
-            code = append_column(&to.children[child], &part.children[child])
-    if code == OK and to.shape == SHAPE_FIXED and part.n:
+    if to.shape == SHAPE_STRUCT:
+        return OK
+    if to.shape == SHAPE_LIST:
+        return append_ends(to, part, to.children[0].n)
+    if to.shape == SHAPE_FIXED:
         if open_items(to, part.n) != OK:
             return FAULT_NO_MEMORY
         memcpy(to.values.data + to.values.size, part.values.data, part.values.size)
         to.values.size += part.values.size
-    if code == OK and to.shape == SHAPE_BYTES and part.n:
-        code = append_ends(to, part, to.data.size)
-        if code == OK and part.data.size:
-            if part.data.size > to.data.capacity - to.data.size:
-                more = min(max(part.data.size, likely_text(to)), <size_t>0x7FFFFFFF - to.data.size)
-                if reserve(&to.data, more) != OK:
-                    return FAULT_NO_MEMORY
-            memcpy(to.data.data + to.data.size, part.data.data, part.data.size)
-            to.data.size += part.data.size
-    if code != OK:
+        return OK
+    code = append_ends(to, part, to.data.size)
+    if code != OK or part.data.size == 0:
         return code
-    if part.n and (part.valid.size or to.valid.size):
-        validity = validity_for(to, part.n)
-        if validity == NULL:
+    if part.data.size > to.data.capacity - to.data.size:
+        more = min(max(part.data.size, likely_text(to)), <size_t>0x7FFFFFFF - to.data.size)
+        if reserve(&to.data, more) != OK:
             return FAULT_NO_MEMORY
-        if part.valid.size:
-            memcpy(validity, part.valid.data, part.n)
-        to.valid.size = to.n + part.n
-    to.n += part.n
-    to.n_null += part.n_null
-    postpone_nulls(to, part.postponed)
+    memcpy(to.data.data + to.data.size, part.data.data, part.data.size)
+    to.data.size += part.data.size
     return OK
+
+
+cdef FaultCode append_validity(Column *to, const Column *part) noexcept nogil:
+    cdef uint8_t *validity
+    if part.valid.size == 0 and to.valid.size == 0:
+        return OK
+    validity = validity_for(to, part.n)
+    if validity == NULL:
+        return FAULT_NO_MEMORY
+    if part.valid.size:
+        memcpy(validity, part.valid.data, part.n)
+    to.valid.size = to.n + part.n
+    return OK
+
+
+cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil:
+    """Append all items of another column of the same type, which stays as it is. Faults: LIMIT_BATCH, NO_MEMORY."""
+    cdef FaultCode code = OK
+    cdef int child
+    if part.n:
+        code = settle_own(to) if to.shape == SHAPE_STRUCT else settle(to)
+        if code == OK:
+            code = append_values(to, part)
+        for child in range(to.n_children):
+            if code == OK:
+                code = append_column(&to.children[child], &part.children[child])
+        if code == OK:
+            code = append_validity(to, part)
+        if code == OK:
+            to.n += part.n
+            to.n_null += part.n_null
+    postpone_nulls(to, part.postponed)
+    return code
 
 
 cdef void pack(Bytes *bytes) noexcept nogil:

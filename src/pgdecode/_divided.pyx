@@ -33,8 +33,9 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     division.opening.n_joined = 0
     division.opening.lock = PyThread_allocate_lock()
     division.parts = <Part *>calloc(<size_t>n_parts + 1, sizeof(Part))
-    work.owns = <void **>calloc(<size_t>n_threads, sizeof(void *))
-    work.parts = <void **>calloc(<size_t>n_parts, sizeof(void *))
+    work.owns = &division
+    work.own_size = 0
+    work.part_size = sizeof(Part)
     work.decode = decode
     work.join = join
     work.n_rows = source.n_rows
@@ -42,13 +43,10 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     work.n_threads = n_threads
     work.whole = whole
     try:
-        if division.opening.lock == NULL or division.parts == NULL or work.owns == NULL or work.parts == NULL:
+        if division.opening.lock == NULL or division.parts == NULL:
             raise MemoryError()
-        for i in range(n_threads):
-            work.owns[i] = &division
-        work.front = &division.parts[0]
-        for i in range(n_parts):
-            work.parts[i] = &division.parts[i + 1]
+        work.front = division.parts
+        work.parts = division.parts + 1
         code = in_turns(&work)
         if code != OK:
             whole.fault = (<Part *>work.failed).fault
@@ -57,8 +55,6 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
             for i in range(n_parts + 1):
                 free_part(&division.parts[i])
         free(division.parts)
-        free(work.owns)
-        free(work.parts)
         if division.opening.lock != NULL:
             PyThread_free_lock(division.opening.lock)
     return code

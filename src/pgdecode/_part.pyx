@@ -42,7 +42,12 @@ cdef void divide(Part *part, const Part *whole, Opening *opening, bint is_front)
     part.is_front = is_front
     part.permissive = whole.permissive
     part.kind_codes = whole.kind_codes
-    part.walk = whole.walk
+    # Not all of the whole's walk: what it has met is written meanwhile, where another part is joined.
+    part.walk.plan = whole.walk.plan
+    part.walk.rules = whole.walk.rules
+    part.walk.verdicts = whole.walk.verdicts
+    part.walk.verdict = whole.walk.verdict
+    part.walk.hopeful = whole.walk.hopeful
     part.walk.out = &part.out
     part.walk.fault = &part.fault
     part.out.usual = part.usual

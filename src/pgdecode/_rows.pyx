@@ -42,7 +42,7 @@ from pgdecode import limits as sizes
 UNCHANGED_TYPE = pa.list_(pa.string())
 
 cdef struct Thread:
-    # What decodes rows, and where to.
+    # What decodes rows, and what they are joined to.
     void *decoder
     RowSet *whole
 
@@ -136,8 +136,10 @@ cdef class Rows:
         cdef Thread *threads = <Thread *>calloc(<size_t>n_threads, sizeof(Thread))
         cdef RowSet *parts = <RowSet *>calloc(<size_t>n_parts, sizeof(RowSet))
         cdef Py_ssize_t i
-        work.owns = <void **>calloc(<size_t>n_threads, sizeof(void *))
-        work.parts = <void **>calloc(<size_t>n_parts, sizeof(void *))
+        work.owns = threads
+        work.own_size = sizeof(Thread)
+        work.parts = parts
+        work.part_size = sizeof(RowSet)
         work.decode = decode_part
         work.join = join_part
         work.n_rows = self.n_rows
@@ -145,14 +147,11 @@ cdef class Rows:
         work.n_threads = n_threads
         work.whole = work.front = &self.rows
         try:
-            if threads == NULL or parts == NULL or work.owns == NULL or work.parts == NULL:
+            if threads == NULL or parts == NULL:
                 raise MemoryError()
             for i in range(n_threads):
                 threads[i].decoder = <void *>self.decoders[i]
                 threads[i].whole = &self.rows
-                work.owns[i] = &threads[i]
-            for i in range(n_parts):
-                work.parts[i] = &parts[i]
             return in_turns(&work)
         finally:
             if parts != NULL:
@@ -160,8 +159,6 @@ cdef class Rows:
                     free_rowset(&parts[i])
             free(threads)
             free(parts)
-            free(work.owns)
-            free(work.parts)
 
     cdef object error(self, FaultCode code):
         """Word the fault that decoding has ended with."""

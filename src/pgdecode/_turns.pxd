@@ -21,10 +21,12 @@ cdef struct Work:
     int64_t n_rows
     int64_t step         # rows of a turn
     Py_ssize_t n_threads
-    void **owns          # one for each thread
+    void *owns           # one for each thread, one behind the other
+    size_t own_size      # bytes; 0 where all threads have the same
     void *whole
     void *front          # the part whose rows are decoded into the whole's memory, being next
-    void **parts         # those that have memory of their own, PARTS for each thread
+    void *parts          # those that have memory of their own, PARTS for each thread, one behind the other
+    size_t part_size
     void *failed         # afterwards: the part in which a fault ended it
 
 cdef FaultCode in_turns(Work *work) except *

@@ -92,11 +92,11 @@ cdef FaultCode in_turns(Work *work) except *:
         if turns.lock == NULL or turns.workers == NULL or turns.stretches == NULL:
             raise MemoryError()
         for i in range(turns.n_stretches):
-            turns.stretches[i].part = work.parts[i]
+            turns.stretches[i].part = <char *>work.parts + <size_t>i * work.part_size
         for i in range(work.n_threads):
             worker = &turns.workers[i]
             worker.turns = &turns
-            worker.own = work.owns[i]
+            worker.own = <char *>work.owns + <size_t>i * work.own_size
             turns.n_workers += 1
             worker.gate = closed_lock()
             worker.exit = closed_lock()
