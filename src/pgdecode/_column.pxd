@@ -8,7 +8,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, rarely
-from pgdecode._memory cimport SLACK, Bytes, reserve
+from pgdecode._memory cimport SLACK, Arena, Bytes, reserve
 
 cdef enum Shape:
     SHAPE_FIXED    # `width` bytes an item; a bool is one byte until it is sealed
@@ -143,7 +143,7 @@ cdef FaultCode settle(Column *column) noexcept nogil
 cdef FaultCode settle_own(Column *column) noexcept nogil
 cdef void take_back(Column *column, size_t n) noexcept nogil
 cdef int open_column(Column *column, object arrow_type) except -1
-cdef FaultCode open_as(Column *column, const Column *like) noexcept nogil
+cdef FaultCode open_as(Column *column, const Column *like, Arena *arena) noexcept nogil
 cdef void empty_column(Column *column) noexcept nogil
 cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil
 cdef object finish_column(Column *column, object arrow_type)

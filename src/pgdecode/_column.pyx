@@ -244,8 +244,8 @@ cdef int open_column(Column *column, object arrow_type) except -1:
     return 0
 
 
-cdef FaultCode open_as(Column *column, const Column *like) noexcept nogil:
-    """Make a zeroed Column ready for the type of another, in memory that is had without the interpreter.
+cdef FaultCode open_as(Column *column, const Column *like, Arena *arena) noexcept nogil:
+    """Make a zeroed Column ready for the type of another, in memory of an arena.
 
     It is never handed over. `free_column` may be called whatever happens here.
     """
@@ -254,7 +254,7 @@ cdef FaultCode open_as(Column *column, const Column *like) noexcept nogil:
     column.width = like.width
     column.is_bool = like.is_bool
     column.most = <size_t>0x7FFFFFFF
-    column.valid.is_own = column.values.is_own = column.ends.is_own = column.data.is_own = True
+    column.valid.arena = column.values.arena = column.ends.arena = column.data.arena = arena
     if like.n_children == 0:
         return OK
     column.children = <Column *>calloc(<size_t>like.n_children, sizeof(Column))
@@ -262,7 +262,7 @@ cdef FaultCode open_as(Column *column, const Column *like) noexcept nogil:
         return FAULT_NO_MEMORY
     column.n_children = like.n_children
     for i in range(column.n_children):
-        if open_as(&column.children[i], &like.children[i]) != OK:
+        if open_as(&column.children[i], &like.children[i], arena) != OK:
             return FAULT_NO_MEMORY
     return OK
 

@@ -4,18 +4,21 @@ from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from pgdecode._fault cimport OK
+from pgdecode._memory cimport Arena, Arenas, free_arenas, open_arenas
 from pgdecode._part cimport begin_rows, divide, finish_rows, free_part, join_rows, lend, scan_rows
 from pgdecode._sink cimport Opening
 from pgdecode._source cimport Segment
-from pgdecode._turns cimport PARTS, Work, in_turns, rows_of_turn
+from pgdecode._turns cimport PARTS, Work, arena_size, in_turns, rows_of_turn
 
 cdef struct Division:
     # What all threads share.
     Opening opening
     Part *whole
     Part *parts              # the first one is the part in front
+    Arenas arenas            # of the others
     const Segment *segments
     Py_ssize_t n_segments
 
@@ -27,6 +30,7 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     cdef Py_ssize_t n_parts = n_threads * PARTS
     cdef Py_ssize_t i
     cdef FaultCode code
+    memset(&division.arenas, 0, sizeof(Arenas))
     division.whole = whole
     division.segments = source.segments
     division.n_segments = source.n_segments
@@ -45,6 +49,7 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     try:
         if division.opening.lock == NULL or division.parts == NULL:
             raise MemoryError()
+        open_arenas(&division.arenas, n_parts, arena_size(&work, source.n_bytes()))
         work.front = division.parts
         work.parts = division.parts + 1
         code = in_turns(&work)
@@ -55,6 +60,7 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
             for i in range(n_parts + 1):
                 free_part(&division.parts[i])
         free(division.parts)
+        free_arenas(&division.arenas)
         if division.opening.lock != NULL:
             PyThread_free_lock(division.opening.lock)
     return code
@@ -64,9 +70,12 @@ cdef FaultCode decode(void *own, void *part, int64_t first, int64_t stop) noexce
     cdef Division *division = <Division *>own
     cdef Part *taken = <Part *>part
     cdef FaultCode code
+    cdef Arena *arena = NULL
     if taken.walk.plan == NULL:
         # Only parts that are needed are made.
-        divide(taken, division.whole, &division.opening, taken == division.parts)
+        if taken != division.parts:
+            arena = &division.arenas.items[taken - division.parts - 1]
+        divide(taken, division.whole, &division.opening, arena)
     begin_rows(taken, first, stop)
     if taken.is_front:
         lend(division.whole, taken)

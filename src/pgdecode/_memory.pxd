@@ -15,13 +15,27 @@ cdef struct Bytes:
     size_t size
     size_t capacity
     PyObject *owner  # the pyarrow buffer that `data` lies in, one reference
-    bint is_own      # a thread's own memory instead, which nobody else gets: it is had without the interpreter
+    Arena *arena     # a thread's own memory instead, which nobody else gets: it is had without the interpreter
+
+cdef struct Arena:
+    # A piece of a block, of which parts are handed out one after the other; past its end the system's memory is.
+    uint8_t *first
+    uint8_t *at
+    uint8_t *end
+
+cdef struct Arenas:
+    # They lie in one block of the pool's, which reuses its pages from call to call, where the system would clear them.
+    Arena *items
+    Py_ssize_t n
+    Bytes block
 
 
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil
 cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil
 cdef object hand_over(Bytes *bytes)
 cdef void free_bytes(Bytes *bytes) noexcept
+cdef int open_arenas(Arenas *arenas, Py_ssize_t n, size_t size) except -1
+cdef void free_arenas(Arenas *arenas) noexcept
 
 
 cdef inline void exchange(Bytes *one, Bytes *other) noexcept nogil:

@@ -6,8 +6,8 @@ Called a few times per batch and column, so taking the GIL here costs nothing th
 from cpython.exc cimport PyErr_Clear
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uintptr_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memset
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport FAULT_NO_MEMORY
 
@@ -24,26 +24,46 @@ cdef extern from "Python.h":
     void *PyLong_AsVoidPtr(PyObject *number)
     void Py_DECREF_C "Py_DECREF"(PyObject *object)
 
+cdef enum:
+    ALIGNMENT = 64  # of what is handed out of an arena
+
 cdef object allocate = partial(pa.allocate_buffer, resizable=True)
 
 
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil:
     """Move to room for `capacity` bytes and the slack; what was written stays."""
     cdef FaultCode code
-    cdef void *moved
-    if bytes.is_own:
-        moved = realloc(bytes.data, capacity + SLACK)
-        if moved == NULL:
-            return FAULT_NO_MEMORY
-        bytes.data = <uint8_t *>moved
-        bytes.capacity = capacity
-        return OK
+    if bytes.arena != NULL:
+        return grow_own(bytes, capacity)
     with gil:
         code = grow_owner(bytes, capacity)
         if code != OK:
             # The pool raises MemoryError; whatever else comes up, there is no memory to write to.
             PyErr_Clear()
     return code
+
+
+cdef bint is_in_arena(const Bytes *bytes) noexcept nogil:
+    return bytes.arena.first <= bytes.data < bytes.arena.end
+
+
+cdef FaultCode grow_own(Bytes *bytes, size_t capacity) noexcept nogil:
+    """As `grow`; what the arena had for them is not used again."""
+    cdef Arena *arena = bytes.arena
+    cdef size_t needed = (capacity + SLACK + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    cdef void *moved
+    if needed <= <size_t>(arena.end - arena.at):
+        moved = arena.at
+        arena.at += needed
+    else:
+        moved = realloc(NULL if is_in_arena(bytes) else bytes.data, needed)
+        if moved == NULL:
+            return FAULT_NO_MEMORY
+    if bytes.size and (moved == arena.at - needed or is_in_arena(bytes)):
+        memcpy(moved, bytes.data, bytes.size)
+    bytes.data = <uint8_t *>moved
+    bytes.capacity = capacity
+    return OK
 
 
 cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
@@ -96,10 +116,30 @@ cdef object hand_over(Bytes *bytes):
 
 
 cdef void free_bytes(Bytes *bytes) noexcept:
-    if bytes.is_own:
-        free(bytes.data)
+    if bytes.arena != NULL:
+        if not is_in_arena(bytes):
+            free(bytes.data)
         bytes.data = NULL
     if bytes.owner != NULL:
         owner = <object>bytes.owner
         Py_DECREF(owner)
         bytes.owner = NULL
+
+
+cdef int open_arenas(Arenas *arenas, Py_ssize_t n, size_t size) except -1:
+    """Make arenas of so many bytes each; `free_arenas` may be called whatever happens here, if they were all zero."""
+    cdef Py_ssize_t i
+    size = (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    arenas.items = <Arena *>calloc(<size_t>n, sizeof(Arena))
+    if arenas.items == NULL or grow(&arenas.block, <size_t>n * size) != OK:
+        raise MemoryError()
+    arenas.n = n
+    for i in range(n):
+        arenas.items[i].first = arenas.items[i].at = arenas.block.data + <size_t>i * size
+        arenas.items[i].end = arenas.items[i].at + size
+    return 0
+
+
+cdef void free_arenas(Arenas *arenas) noexcept:
+    free(arenas.items)
+    free_bytes(&arenas.block)

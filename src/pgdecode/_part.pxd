@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t
 
 from pgdecode._envelope cimport Envelope, Usual, Walk
 from pgdecode._fault cimport Fault, FaultCode, Faults
+from pgdecode._memory cimport Arena
 from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES
 from pgdecode._sink cimport ColumnsSink, Opening, Sink, TupleSink, WordSink
 from pgdecode._source cimport Segment
@@ -26,7 +27,7 @@ cdef struct Part:
     Py_ssize_t segment      # of the source, where the walk is
     bint is_front           # what it appends it appends to the whole's memory
 
-cdef void divide(Part *part, const Part *whole, Opening *opening, bint is_front) noexcept nogil
+cdef void divide(Part *part, const Part *whole, Opening *opening, Arena *arena) noexcept nogil
 cdef void lend(Part *whole, Part *front) noexcept nogil
 cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil
 cdef FaultCode scan_rows(

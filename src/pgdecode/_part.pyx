@@ -36,10 +36,10 @@ from pgdecode._sink cimport (
 )
 
 
-cdef void divide(Part *part, const Part *whole, Opening *opening, bint is_front) noexcept nogil:
+cdef void divide(Part *part, const Part *whole, Opening *opening, Arena *arena) noexcept nogil:
     """Make a part of a whole, which collects the same columns; `part` is all zero."""
     cdef int i
-    part.is_front = is_front
+    part.is_front = arena == NULL
     part.permissive = whole.permissive
     part.kind_codes = whole.kind_codes
     # Not all of the whole's walk: what it has met is written meanwhile, where another part is joined.
@@ -67,8 +67,7 @@ cdef void divide(Part *part, const Part *whole, Opening *opening, bint is_front)
     part.out.columns = &part.columns if whole.out.columns != NULL else NULL
     divide_words(&part.kinds, &whole.kinds)
     divide_words(&part.bases, &whole.bases)
-    if not is_front:
-        own_memory(part)
+    own_memory(part, arena)
     part.out.kinds = part.kinds.indexes.data
     part.out.bases = part.bases.indexes.data
 
@@ -86,16 +85,16 @@ cdef void divide_words(WordSink *part, const WordSink *whole) noexcept nogil:
     part.ends.data = whole.ends.data
 
 
-cdef void own_memory(Part *part) noexcept nogil:
+cdef void own_memory(Part *part, Arena *arena) noexcept nogil:
     """What a part appends is copied to the whole, and never handed over."""
     cdef int i
     for i in range(N_ENVELOPE):
-        part.sinks[i].data.is_own = True
-    part.old.letters.is_own = part.old.ends.is_own = part.old.values.is_own = True
-    part.new.letters.is_own = part.new.ends.is_own = part.new.values.is_own = True
-    part.columns.flags.is_own = part.columns.name_ends.is_own = part.columns.names.is_own = True
-    part.columns.type_ids.is_own = part.columns.type_modifiers.is_own = True
-    part.kinds.text.is_own = part.bases.text.is_own = True
+        part.sinks[i].data.arena = arena
+    part.old.letters.arena = part.old.ends.arena = part.old.values.arena = arena
+    part.new.letters.arena = part.new.ends.arena = part.new.values.arena = arena
+    part.columns.flags.arena = part.columns.name_ends.arena = part.columns.names.arena = arena
+    part.columns.type_ids.arena = part.columns.type_modifiers.arena = arena
+    part.kinds.text.arena = part.bases.text.arena = arena
 
 
 cdef void lend(Part *whole, Part *front) noexcept nogil:

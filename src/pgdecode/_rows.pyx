@@ -15,6 +15,7 @@ from pgdecode._fault cimport (
     FaultCode,
     error_of,
 )
+from pgdecode._memory cimport Arena, Arenas, free_arenas, open_arenas
 from pgdecode._plan cimport PLAN
 from pgdecode._rowdecoder cimport RowDecoder
 from pgdecode._rowset cimport (
@@ -32,7 +33,7 @@ from pgdecode._rowset cimport (
     open_rowset,
 )
 from pgdecode._source cimport Source
-from pgdecode._turns cimport PARTS, Work, in_turns, rows_of_turn
+from pgdecode._turns cimport PARTS, Work, arena_size, in_turns, rows_of_turn
 
 import pyarrow as pa
 
@@ -45,6 +46,8 @@ cdef struct Thread:
     # What decodes rows, and what they are joined to.
     void *decoder
     RowSet *whole
+    RowSet *parts
+    Arena *arenas        # one for each part
 
 
 cdef class Rows:
@@ -135,7 +138,9 @@ cdef class Rows:
         cdef Py_ssize_t n_parts = n_threads * PARTS
         cdef Thread *threads = <Thread *>calloc(<size_t>n_threads, sizeof(Thread))
         cdef RowSet *parts = <RowSet *>calloc(<size_t>n_parts, sizeof(RowSet))
+        cdef Arenas arenas
         cdef Py_ssize_t i
+        memset(&arenas, 0, sizeof(Arenas))
         work.owns = threads
         work.own_size = sizeof(Thread)
         work.parts = parts
@@ -149,9 +154,12 @@ cdef class Rows:
         try:
             if threads == NULL or parts == NULL:
                 raise MemoryError()
+            open_arenas(&arenas, n_parts, arena_size(&work, self.n_bytes))
             for i in range(n_threads):
                 threads[i].decoder = <void *>self.decoders[i]
                 threads[i].whole = &self.rows
+                threads[i].parts = parts
+                threads[i].arenas = arenas.items
             return in_turns(&work)
         finally:
             if parts != NULL:
@@ -159,6 +167,7 @@ cdef class Rows:
                     free_rowset(&parts[i])
             free(threads)
             free(parts)
+            free_arenas(&arenas)
 
     cdef object error(self, FaultCode code):
         """Word the fault that decoding has ended with."""
@@ -195,8 +204,10 @@ cdef FaultCode decode_part(void *own, void *part, int64_t first, int64_t stop) n
     """Decode into the whole, which is the part in front, or into a part that is made, and emptied, for that."""
     cdef Thread *thread = <Thread *>own
     cdef RowSet *rows = <RowSet *>part
+    cdef Arena *arena
     if rows != thread.whole:
-        if rows.columns == NULL and open_part(rows, thread.whole, stop - first) != OK:
+        arena = &thread.arenas[rows - thread.parts]
+        if rows.columns == NULL and open_part(rows, thread.whole, stop - first, arena) != OK:
             return FAULT_NO_MEMORY
         empty_rowset(rows)
     return (<RowDecoder>thread.decoder).decode(rows, first, stop)

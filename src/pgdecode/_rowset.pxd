@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t
 
 from pgdecode._column cimport Column
 from pgdecode._fault cimport FaultCode, Faults
+from pgdecode._memory cimport Arena
 
 cdef enum:
     # Columns beside the table's.
@@ -23,7 +24,7 @@ cdef struct RowSet:
     size_t most_text      # of these
 
 cdef int open_rowset(RowSet *rows, list types, int64_t expected) except -1
-cdef FaultCode open_part(RowSet *part, const RowSet *whole, int64_t expected) noexcept nogil
+cdef FaultCode open_part(RowSet *part, const RowSet *whole, int64_t expected, Arena *arena) noexcept nogil
 cdef void empty_rowset(RowSet *rows) noexcept nogil
 cdef FaultCode append_rowset(RowSet *rows, const RowSet *part) noexcept nogil
 cdef void free_rowset(RowSet *rows) noexcept

@@ -26,8 +26,8 @@ cdef int open_rowset(RowSet *rows, list types, int64_t expected) except -1:
     return 0
 
 
-cdef FaultCode open_part(RowSet *part, const RowSet *whole, int64_t expected) noexcept nogil:
-    """Open columns as another has them, in memory that a thread gets without the interpreter."""
+cdef FaultCode open_part(RowSet *part, const RowSet *whole, int64_t expected, Arena *arena) noexcept nogil:
+    """Open columns as another has them, in memory of an arena."""
     cdef int i
     part.columns = <Column *>calloc(<size_t>whole.n_columns, sizeof(Column))
     if part.columns == NULL:
@@ -35,7 +35,7 @@ cdef FaultCode open_part(RowSet *part, const RowSet *whole, int64_t expected) no
     part.n_columns = whole.n_columns
     part.most_text = whole.most_text
     for i in range(part.n_columns):
-        if open_as(&part.columns[i], &whole.columns[i]) != OK:
+        if open_as(&part.columns[i], &whole.columns[i], arena) != OK:
             return FAULT_NO_MEMORY
         expect(&part.columns[i], <size_t>expected)
     return OK

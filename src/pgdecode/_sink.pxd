@@ -194,7 +194,7 @@ cdef inline FaultCode expect_cells(TupleSink *sink, int64_t row, size_t n_bytes,
     """Make room for the tuples of some rows from `row` on, of so many bytes in all and of at most so many cells."""
     cdef int64_t n_done = row - sink.rows.first_row
     cdef int64_t n_rows = sink.rows.n_rows - sink.rows.first_row
-    if not sink.letters.is_own:
+    if sink.letters.arena == NULL:
         # The batch's, in which all rows before are.
         n_done = row
         n_rows = sink.rows.whole.n_rows if sink.rows.whole != NULL else sink.rows.n_rows

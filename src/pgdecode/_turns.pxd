@@ -31,3 +31,4 @@ cdef struct Work:
 
 cdef FaultCode in_turns(Work *work) except *
 cdef int64_t rows_of_turn(int64_t n_rows, size_t n_bytes, Py_ssize_t n_threads) noexcept nogil
+cdef size_t arena_size(const Work *work, size_t n_bytes) noexcept nogil

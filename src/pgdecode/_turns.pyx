@@ -1,11 +1,12 @@
 """Divides the rows of a batch among threads.
 
 Each thread takes the next rows, as many as its cache holds. The rows that come next in the whole, one thread at a time
-decodes right into it; others decode later ones into parts, which are joined to the whole in the order of their rows, by
-the thread whose rows were next. So that there are rows to be decoded in place, those who go ahead leave a gap of some
-turns behind them: whoever has joined all before it fills it, while the others go on; at the end they take of it as
-well, from behind. No thread waits for another as long as there are parts left to decode into: one that the system lets
-wait leaves more to the others.
+decodes right into it; others decode later ones into parts of their own, which are joined to the whole in the order of
+their rows. So that there are rows to be decoded in place, those who go ahead leave a gap of some turns behind them:
+whoever has joined all before it fills it, while the others go on; at the end they take of it as well, from behind. A
+thread joins its own parts, which its core's cache still has; those of others only where these, or it, have nothing to
+do. No thread waits for another as long as it has parts left to decode into: one that the system lets wait leaves more
+to the others.
 
 A fault that is not to be kept ends it for all; a row before may have another.
 
@@ -34,6 +35,8 @@ cdef enum:
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
     GAP = 4                # turns
+    ARENA_TIMES = 4        # since what grows is moved, and its former place is not used again
+    MOST_ARENA = 1 << 21   # bytes
 
 cdef enum StretchState:
     FREE
@@ -57,14 +60,14 @@ cdef struct Turns:
     bint is_led               # by a thread that decodes or joins the next rows, now
     FaultCode code            # why it has ended early
     Stretch front
-    Stretch *stretches
-    Py_ssize_t n_stretches
     Worker *workers
     Py_ssize_t n_workers
 
 cdef struct Worker:
     Turns *turns
     void *own
+    Stretch[PARTS] stretches
+    bint is_away           # for want of rows, or of a part
     bint sleeps
     bint started
     # Both closed at first: who lets a sleeper go on opens its gate, and a thread at its end the exit.
@@ -77,26 +80,25 @@ cdef FaultCode in_turns(Work *work) except *:
     cdef Turns turns
     cdef Worker *worker
     cdef Py_ssize_t i
+    cdef int k
     turns.work = work
     turns.gap = turns.gap_stop = turns.n_taken = turns.n_joined = 0
     turns.is_led = False
     turns.code = OK
     turns.front.part = work.front
     turns.front.state = FREE
-    turns.n_stretches = work.n_threads * PARTS
     turns.n_workers = 0
     turns.lock = PyThread_allocate_lock()
     turns.workers = <Worker *>calloc(<size_t>work.n_threads, sizeof(Worker))
-    turns.stretches = <Stretch *>calloc(<size_t>turns.n_stretches, sizeof(Stretch))
     try:
-        if turns.lock == NULL or turns.workers == NULL or turns.stretches == NULL:
+        if turns.lock == NULL or turns.workers == NULL:
             raise MemoryError()
-        for i in range(turns.n_stretches):
-            turns.stretches[i].part = <char *>work.parts + <size_t>i * work.part_size
         for i in range(work.n_threads):
             worker = &turns.workers[i]
             worker.turns = &turns
             worker.own = <char *>work.owns + <size_t>i * work.own_size
+            for k in range(PARTS):
+                worker.stretches[k].part = <char *>work.parts + <size_t>(i * PARTS + k) * work.part_size
             turns.n_workers += 1
             worker.gate = closed_lock()
             worker.exit = closed_lock()
@@ -113,7 +115,6 @@ cdef FaultCode in_turns(Work *work) except *:
         for i in range(turns.n_workers):
             free_lock(turns.workers[i].gate)
             free_lock(turns.workers[i].exit)
-        free(turns.stretches)
         free(turns.workers)
         free_lock(turns.lock)
     return turns.code
@@ -124,6 +125,12 @@ cdef int64_t rows_of_turn(int64_t n_rows, size_t n_bytes, Py_ssize_t n_threads) 
     cdef double share = <double>TURN_BYTES / <double>(n_bytes + <size_t>n_rows + 1)
     cdef int64_t rows = min(n_rows // (n_threads * LEAST_TURNS), <int64_t>(<double>n_rows * share))
     return (rows // ALIGNMENT + 1) * ALIGNMENT
+
+
+cdef size_t arena_size(const Work *work, size_t n_bytes) noexcept nogil:
+    """Bytes that mostly are enough for what is made of the payloads of a turn, of so many in all."""
+    cdef double share = <double>work.step / <double>(work.n_rows + 1)
+    return <size_t>min(ARENA_TIMES * (<double>n_bytes * share + ALIGNMENT * work.step), <double>MOST_ARENA)
 
 
 cdef PyThread_type_lock closed_lock() except NULL:
@@ -145,7 +152,7 @@ cdef void run(void *argument) noexcept nogil:
     cdef Turns *turns = worker.turns
     cdef Stretch *stretch = take_turn(worker)
     while stretch != NULL:
-        end_turn(turns, stretch, turns.work.decode(worker.own, stretch.part, stretch.first, stretch.stop))
+        end_turn(worker, stretch, turns.work.decode(worker.own, stretch.part, stretch.first, stretch.stop))
         stretch = take_turn(worker)
     PyThread_release_lock(worker.exit)
 
@@ -155,10 +162,15 @@ cdef Stretch *take_turn(Worker *worker) noexcept nogil:
     cdef Turns *turns = worker.turns
     cdef Stretch *stretch = NULL
     PyThread_acquire_lock(turns.lock, WAIT_LOCK)
-    while turns.code == OK and (turns.n_taken < turns.work.n_rows or turns.gap < turns.gap_stop):
-        stretch = take_rows(turns)
+    while turns.code == OK:
+        stretch = take_rows(worker)
+        worker.is_away = stretch == NULL
         if stretch != NULL:
             stretch.state = TAKEN
+            break
+        if join_next(worker, True):
+            continue
+        if turns.n_taken == turns.work.n_rows and turns.gap == turns.gap_stop:
             break
         worker.sleeps = True
         PyThread_release_lock(turns.lock)
@@ -168,8 +180,9 @@ cdef Stretch *take_turn(Worker *worker) noexcept nogil:
     return stretch
 
 
-cdef Stretch *take_rows(Turns *turns) noexcept nogil:
+cdef Stretch *take_rows(Worker *worker) noexcept nogil:
     """Of the gap if it is next, else behind all that have been taken, else of the gap's end; NULL without a part."""
+    cdef Turns *turns = worker.turns
     cdef Stretch *stretch
     cdef int64_t step = turns.work.step
     cdef int64_t n_rows = turns.work.n_rows
@@ -182,55 +195,75 @@ cdef Stretch *take_rows(Turns *turns) noexcept nogil:
         stretch.first = turns.gap
         stretch.stop = turns.gap = min(turns.gap + step, turns.gap_stop)
         return stretch
-    stretch = free_stretch(turns)
-    if stretch != NULL and turns.n_taken < n_rows:
+    stretch = free_stretch(worker)
+    if stretch == NULL:
+        return NULL
+    if turns.n_taken < n_rows:
         stretch.first = turns.n_taken
         stretch.stop = turns.n_taken = min(turns.n_taken + step, n_rows)
-    elif stretch != NULL:
+    elif turns.gap < turns.gap_stop:
         stretch.stop = turns.gap_stop
         stretch.first = turns.gap_stop = (turns.gap_stop - 1) // step * step
+    else:
+        return NULL
     return stretch
 
 
-cdef Stretch *free_stretch(Turns *turns) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(turns.n_stretches):
-        if turns.stretches[i].state == FREE:
-            return &turns.stretches[i]
+cdef Stretch *free_stretch(Worker *worker) noexcept nogil:
+    cdef int k
+    for k in range(PARTS):
+        if worker.stretches[k].state == FREE:
+            return &worker.stretches[k]
     return NULL
 
 
-cdef Stretch *next_stretch(Turns *turns) noexcept nogil:
-    """One that is decoded, and whose rows are next."""
+cdef Stretch *next_stretch(Worker *worker, bint of_any) noexcept nogil:
+    """One that is decoded, and whose rows are next: of this thread, or of one that is away, or of any."""
+    cdef Turns *turns = worker.turns
+    cdef Worker *other
     cdef Py_ssize_t i
+    cdef int k
     if turns.front.state == DECODED:
         return &turns.front
-    for i in range(turns.n_stretches):
-        if turns.stretches[i].state == DECODED and turns.stretches[i].first == turns.n_joined:
-            return &turns.stretches[i]
+    for i in range(turns.n_workers):
+        other = &turns.workers[i]
+        if of_any or other == worker or other.is_away:
+            for k in range(PARTS):
+                if other.stretches[k].state == DECODED and other.stretches[k].first == turns.n_joined:
+                    return &other.stretches[k]
     return NULL
 
 
-cdef void end_turn(Turns *turns, Stretch *stretch, FaultCode code) noexcept nogil:
-    """Join what can be joined, if no other thread leads: that one does it as well."""
-    cdef bint leads = stretch == &turns.front
+cdef void end_turn(Worker *worker, Stretch *stretch, FaultCode code) noexcept nogil:
+    cdef Turns *turns = worker.turns
     PyThread_acquire_lock(turns.lock, WAIT_LOCK)
+    if stretch == &turns.front:
+        turns.is_led = False
     stretch.state = DECODED
     end_early(turns, stretch, code)
-    if leads or not turns.is_led:
-        turns.is_led = True
-        stretch = next_stretch(turns)
-        while stretch != NULL and turns.code == OK:
-            PyThread_release_lock(turns.lock)
-            code = turns.work.join(turns.work.whole, stretch.part)
-            PyThread_acquire_lock(turns.lock, WAIT_LOCK)
-            stretch.state = FREE
-            turns.n_joined = stretch.stop
-            end_early(turns, stretch, code)
-            wake(turns)
-            stretch = next_stretch(turns)
-        turns.is_led = False
+    join_next(worker, False)
     PyThread_release_lock(turns.lock)
+
+
+cdef bint join_next(Worker *worker, bint of_any) noexcept nogil:
+    """Join what can be joined, if no other thread leads; whether anything was. The lock is held, but while it joins."""
+    cdef Turns *turns = worker.turns
+    cdef Stretch *stretch = next_stretch(worker, of_any)
+    cdef FaultCode code
+    if turns.is_led or stretch == NULL:
+        return False
+    turns.is_led = True
+    while stretch != NULL and turns.code == OK:
+        PyThread_release_lock(turns.lock)
+        code = turns.work.join(turns.work.whole, stretch.part)
+        PyThread_acquire_lock(turns.lock, WAIT_LOCK)
+        stretch.state = FREE
+        turns.n_joined = stretch.stop
+        end_early(turns, stretch, code)
+        wake(turns)
+        stretch = next_stretch(worker, of_any)
+    turns.is_led = False
+    return True
 
 
 cdef void end_early(Turns *turns, Stretch *stretch, FaultCode code) noexcept nogil:
