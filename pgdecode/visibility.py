@@ -66,16 +66,20 @@ class CatalogBuilder:
         other.scopes = {xid: Scope(dict(item.visible), dict(item.types)) for xid, item in self.scopes.items()}
         return other
 
-    def foresee(self, versions: Iterable[RelationVersion], settled: Collection[str] | None = None) -> None:
+    def foresee(
+        self, versions: Iterable[RelationVersion], settled: Collection[str] | None = None, end: int | None = None
+    ) -> None:
         """Take over all versions that there will be, those of now first; they keep their numbers.
 
-        With `settled`, names of tables, that is so of these tables alone.
+        With `settled`, names of tables, that is so of these tables alone; and from position `end` on no message makes
+        a version, not even one that a given catalog has from there.
         """
         self.versions = list(versions)
         self.settled = settled
         self.known = {}
         for number, version in enumerate(self.versions):
-            self.known.setdefault(version.position, []).append(number)
+            if end is None or version.position < end:
+                self.known.setdefault(version.position, []).append(number)
 
     def seen_by(self, stream: int | None) -> dict[int, int]:
         """Version of each relation that a stream has sent, for the rows in it; without a stream, of all for others."""

@@ -24,7 +24,12 @@ INT2, INT4, TEXT, DATE = 21, 23, 25, 1082
 
 
 def converted(
-    path: Path, *tables: str, batch_rows: int, mode: str = "FAILFAST", told: list[int] | None = None
+    path: Path,
+    *tables: str,
+    batch_rows: int,
+    mode: str = "FAILFAST",
+    told: list[int] | None = None,
+    catalog: RelationCatalog | None = None,
 ) -> ChangeTotals:
     """Decode tables to out.parquet, or to the folder out."""
     files = ordered_files(path, "data", "seq")
@@ -35,7 +40,7 @@ def converted(
         relations=tables,
         as_file=len(tables) == 1,
         format="parquet",
-        options=ChangeOptions(mode),
+        options=ChangeOptions(mode, catalog=catalog),
         batch_rows=batch_rows,
         on_rows=([] if told is None else told).append,
     )
@@ -107,6 +112,15 @@ def test_a_fault_is_told_as_if_there_were_no_hope() -> None:
     slot.payloads[5] = slot.payloads[5][:-1]
     with pytest.raises(FileFault, match=r"in\.parquet: row 5: "):
         converted(saved(slot), "public.t16385", batch_rows=4)
+
+
+@pytest.mark.usefixtures("run")
+def test_a_late_version_that_a_given_catalog_has_counts_as_the_newest() -> None:
+    slot = described_late(T)
+    catalog = RelationCatalog.from_messages(slot.payloads)
+    assert [version.position for version in catalog] == [1, 8]
+    converted(saved(slot), "public.t16385", batch_rows=4, catalog=catalog)
+    assert pq.read_table("out.parquet").schema.field("n").metadata[b"pg:type"] == b"int4"
 
 
 def assert_as_in_one_call(path: Path, *tables: str, batch_rows: int, mode: str = "FAILFAST") -> None:
