@@ -123,6 +123,22 @@ def test_a_late_version_that_a_given_catalog_has_counts_as_the_newest() -> None:
     assert pq.read_table("out.parquet").schema.field("n").metadata[b"pg:type"] == b"int4"
 
 
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("batch_rows", [4, 100])
+def test_relation_messages_are_judged_by_the_rows_around_them_too(batch_rows: int) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["n"])
+    # Of a stream whose start is missing: by this row, the Relation message before it is of that stream.
+    slot.insert(T, "1", xid=9)
+    slot.commit()
+    slot.begin(8)
+    slot.relation(T, ["n"])
+    slot.insert(T, "2")
+    slot.commit()
+    assert_as_in_one_call(saved(slot), "public.t16385", batch_rows=batch_rows, mode="PERMISSIVE")
+
+
 def assert_as_in_one_call(path: Path, *tables: str, batch_rows: int, mode: str = "FAILFAST") -> None:
     expected = {table: library_table(path, table, mode=mode) for table in tables}
     totals = converted(path, *tables, batch_rows=batch_rows, mode=mode)
