@@ -129,9 +129,11 @@ class CatalogBuilder:
         Unforeseen, TooManyRelations
         """
         if self.known is not None:
-            for number in self.known.get(version.position, ()):
-                if self.versions[number].relation == version.relation:
-                    return number
+            at = self.known.get(version.position, ())
+            found = [number for number in at if self.versions[number].relation == version.relation]
+            if found:
+                # A given catalog may have one of the same message whose maker knew other types.
+                return min(found, key=lambda number: self.versions[number].types != version.types)
         if len(self.versions) >= self.limits.max_relations:
             raise self._too_many("version of a relation", len(self.versions), version.relation_id)
         if self.known is None or (self.settled is not None and version.qualified_name not in self.settled):

@@ -13,6 +13,7 @@ from change_files import library_table
 from shell import written
 from slot import RandomSlot, Slot
 
+from pgdecode import messages as m
 from pgdecode.catalog import RelationCatalog
 from pgdecode.convert_changes import ChangeTotals, convert_changes
 from pgdecode.file_changes import ChangeOptions
@@ -21,6 +22,7 @@ from pgdecode.ordered import ordered_files
 
 T, U = 16385, 16386  # OIDs of tables
 INT2, INT4, TEXT, DATE = 21, 23, 25, 1082
+MOOD = 16400  # OID of a type of the user's own
 
 
 def converted(
@@ -121,6 +123,23 @@ def test_a_late_version_that_a_given_catalog_has_counts_as_the_newest() -> None:
     assert [version.position for version in catalog] == [1, 8]
     converted(saved(slot), "public.t16385", batch_rows=4, catalog=catalog)
     assert pq.read_table("out.parquet").schema.field("n").metadata[b"pg:type"] == b"int4"
+
+
+@pytest.mark.usefixtures("run")
+def test_a_given_version_of_the_same_position_that_knew_fewer_types_is_another() -> None:
+    slot = Slot()
+    slot.send(m.Type(xid=None, type_id=MOOD, namespace="public", name="mood"))
+    for xid in (7, 8):
+        slot.begin(xid)
+        slot.relation(T, ["v"], types=[MOOD])
+        slot.insert(T, "glad")
+        slot.commit()
+    # Its maker has not seen the Type message.
+    catalog = RelationCatalog.from_messages([None, *slot.payloads[1:]])
+    path = saved(slot)
+    expected = library_table(path, "public.t16385", catalog=catalog)
+    converted(path, "public.t16385", batch_rows=100, catalog=catalog)
+    assert pq.read_table("out.parquet").to_pylist() == expected.to_pylist()
 
 
 @pytest.mark.usefixtures("run")
