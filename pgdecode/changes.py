@@ -145,7 +145,8 @@ class ChangeDecoder:
         other = copy(self)
         other._alone = Exclusive()
         other._start = self._start.copy()
-        other._start.catalog.foresee(self._ledger.catalog.versions, settled)
+        end = None if settled is None else self._ledger.position
+        other._start.catalog.foresee(self._ledger.catalog.versions, settled, end)
         other._ledger = other._start.copy()
         other._layouts, other._tables, other._spent = {}, {}, set()
         return other

@@ -81,6 +81,16 @@ def convert_changes(
             told += times * len(batch.payloads)
             on_rows(times * len(batch.payloads))
 
+    def anew(with_rows: bool) -> ChangeTotals:
+        nonlocal told
+        remove(target)
+        on_rows(-told)
+        told = 0
+        reader = FileChanges(files, options, relations)
+        for batch in batches():
+            reader.follow(batch, with_rows)
+        return _written(reader, batches(), target, reader.second_pass(), as_file, format)
+
     reader = FileChanges(files, options, relations)
     if not relations:
         return _written(reader, batches(), target, {None: CHANGES}, as_file, format)
@@ -89,12 +99,10 @@ def convert_changes(
     # Types that come later may make room for a value that one now has no room for.
     with suppress(FileFault, PathError, Unforeseen):
         return _written(reader, batches(2), target, reader.second_pass(foreseen=True), as_file, format)
-    remove(target)
-    on_rows(-told)
-    reader = FileChanges(files, options, relations)
-    for batch in batches():
-        reader.follow(batch)
-    return _written(reader, batches(), target, reader.second_pass(), as_file, format)
+    # Where payloads are bad, rows may tell that a Relation message is not what it seems without them.
+    with suppress(Unforeseen):
+        return anew(with_rows=False)
+    return anew(with_rows=True)
 
 
 def _written(

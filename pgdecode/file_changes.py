@@ -77,7 +77,7 @@ class FileChanges:
             max_held_bytes=_HELD_BYTES,
         )
 
-    def follow(self, batch: OrderedBatch) -> None:
+    def follow(self, batch: OrderedBatch, with_rows: bool = False) -> None:
         """Take up payloads in a first pass, for the relations alone.
 
         Raises
@@ -85,7 +85,11 @@ class FileChanges:
         FileFault
             In FAILFAST mode at a bad payload, which the text names.
         """
-        # Rows say nothing of relations, and those of open transactions would be kept.
+        if with_rows:
+            with _placed(batch):
+                self.decoder.follow(batch.payloads, batch.positions)
+            return
+        # Rows say nothing of relations where all is well, and those of open transactions would be kept.
         first_bytes = pc.binary_slice(batch.payloads, 0, 1)
         rows = pc.indices_nonzero(pc.is_in(first_bytes, pa.array(_CONTROL, first_bytes.type)))
         with _placed(batch, rows):

@@ -229,6 +229,9 @@ def as_text(decoding: Decoding) -> Decoding:
     """
     if decoding.arrow == pa.string():
         return decoding
+    if decoding.codec == "clamped" and decoding.element is not None:
+        # A string has room for all values.
+        return as_text(decoding.element)
     element = None if decoding.element is None else as_text(decoding.element)
     fields = tuple(as_text(field) for field in decoding.fields)
     return replace(decoding, codec=decoding.codec + "_text", arrow=pa.string(), element=element, fields=fields)

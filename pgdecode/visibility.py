@@ -66,16 +66,20 @@ class CatalogBuilder:
         other.scopes = {xid: Scope(dict(item.visible), dict(item.types)) for xid, item in self.scopes.items()}
         return other
 
-    def foresee(self, versions: Iterable[RelationVersion], settled: Collection[str] | None = None) -> None:
+    def foresee(
+        self, versions: Iterable[RelationVersion], settled: Collection[str] | None = None, end: int | None = None
+    ) -> None:
         """Take over all versions that there will be, those of now first; they keep their numbers.
 
-        With `settled`, names of tables, that is so of these tables alone.
+        With `settled`, names of tables, that is so of these tables alone; and from position `end` on no message makes
+        a version, not even one that a given catalog has from there.
         """
         self.versions = list(versions)
         self.settled = settled
         self.known = {}
         for number, version in enumerate(self.versions):
-            self.known.setdefault(version.position, []).append(number)
+            if end is None or version.position < end:
+                self.known.setdefault(version.position, []).append(number)
 
     def seen_by(self, stream: int | None) -> dict[int, int]:
         """Version of each relation that a stream has sent, for the rows in it; without a stream, of all for others."""
@@ -125,9 +129,11 @@ class CatalogBuilder:
         Unforeseen, TooManyRelations
         """
         if self.known is not None:
-            for number in self.known.get(version.position, ()):
-                if self.versions[number].relation == version.relation:
-                    return number
+            at = self.known.get(version.position, ())
+            found = [number for number in at if self.versions[number].relation == version.relation]
+            if found:
+                # A given catalog may have one of the same message whose maker knew other types.
+                return min(found, key=lambda number: self.versions[number].types != version.types)
         if len(self.versions) >= self.limits.max_relations:
             raise self._too_many("version of a relation", len(self.versions), version.relation_id)
         if self.known is None or (self.settled is not None and version.qualified_name not in self.settled):

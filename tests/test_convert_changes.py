@@ -13,6 +13,7 @@ from change_files import library_table
 from shell import written
 from slot import RandomSlot, Slot
 
+from pgdecode import messages as m
 from pgdecode.catalog import RelationCatalog
 from pgdecode.convert_changes import ChangeTotals, convert_changes
 from pgdecode.file_changes import ChangeOptions
@@ -21,10 +22,16 @@ from pgdecode.ordered import ordered_files
 
 T, U = 16385, 16386  # OIDs of tables
 INT2, INT4, TEXT, DATE = 21, 23, 25, 1082
+MOOD = 16400  # OID of a type of the user's own
 
 
 def converted(
-    path: Path, *tables: str, batch_rows: int, mode: str = "FAILFAST", told: list[int] | None = None
+    path: Path,
+    *tables: str,
+    batch_rows: int,
+    mode: str = "FAILFAST",
+    told: list[int] | None = None,
+    catalog: RelationCatalog | None = None,
 ) -> ChangeTotals:
     """Decode tables to out.parquet, or to the folder out."""
     files = ordered_files(path, "data", "seq")
@@ -35,7 +42,7 @@ def converted(
         relations=tables,
         as_file=len(tables) == 1,
         format="parquet",
-        options=ChangeOptions(mode),
+        options=ChangeOptions(mode, catalog=catalog),
         batch_rows=batch_rows,
         on_rows=([] if told is None else told).append,
     )
@@ -107,6 +114,48 @@ def test_a_fault_is_told_as_if_there_were_no_hope() -> None:
     slot.payloads[5] = slot.payloads[5][:-1]
     with pytest.raises(FileFault, match=r"in\.parquet: row 5: "):
         converted(saved(slot), "public.t16385", batch_rows=4)
+
+
+@pytest.mark.usefixtures("run")
+def test_a_late_version_that_a_given_catalog_has_counts_as_the_newest() -> None:
+    slot = described_late(T)
+    catalog = RelationCatalog.from_messages(slot.payloads)
+    assert [version.position for version in catalog] == [1, 8]
+    converted(saved(slot), "public.t16385", batch_rows=4, catalog=catalog)
+    assert pq.read_table("out.parquet").schema.field("n").metadata[b"pg:type"] == b"int4"
+
+
+@pytest.mark.usefixtures("run")
+def test_a_given_version_of_the_same_position_that_knew_fewer_types_is_another() -> None:
+    slot = Slot()
+    slot.send(m.Type(xid=None, type_id=MOOD, namespace="public", name="mood"))
+    for xid in (7, 8):
+        slot.begin(xid)
+        slot.relation(T, ["v"], types=[MOOD])
+        slot.insert(T, "glad")
+        slot.commit()
+    # Its maker has not seen the Type message.
+    catalog = RelationCatalog.from_messages([None, *slot.payloads[1:]])
+    path = saved(slot)
+    expected = library_table(path, "public.t16385", catalog=catalog)
+    converted(path, "public.t16385", batch_rows=100, catalog=catalog)
+    assert pq.read_table("out.parquet").to_pylist() == expected.to_pylist()
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("batch_rows", [4, 100])
+def test_relation_messages_are_judged_by_the_rows_around_them_too(batch_rows: int) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["n"])
+    # Of a stream whose start is missing: by this row, the Relation message before it is of that stream.
+    slot.insert(T, "1", xid=9)
+    slot.commit()
+    slot.begin(8)
+    slot.relation(T, ["n"])
+    slot.insert(T, "2")
+    slot.commit()
+    assert_as_in_one_call(saved(slot), "public.t16385", batch_rows=batch_rows, mode="PERMISSIVE")
 
 
 def assert_as_in_one_call(path: Path, *tables: str, batch_rows: int, mode: str = "FAILFAST") -> None:

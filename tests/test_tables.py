@@ -315,3 +315,9 @@ def test_a_catalog_given_holds_after_an_exception() -> None:
     for _ in range(2):
         with pytest.raises(pgdecode.ArityMismatch):
             decoder.table(slot.payloads, NAME)
+
+
+@pytest.mark.parametrize("unrepresentable", ["error", "null", "clamp", "text"])
+def test_a_column_in_text_form_has_room_for_all_values(unrepresentable: str) -> None:
+    payloads = altered(DATE, BOOL, values=["infinity", "t"])
+    assert [row["v"] for row in rows(payloads, unrepresentable=unrepresentable)] == ["infinity", "t"]
