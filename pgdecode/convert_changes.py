@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -71,7 +72,10 @@ def convert_changes(
         is left to the caller.
     PathError
         If no message describes a table.
+    FileExistsError
     """
+    if os.path.lexists(target):
+        raise FileExistsError(target)
     told = 0
 
     def batches(times: int = 1) -> Iterator[OrderedBatch]:

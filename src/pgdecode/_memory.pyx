@@ -6,7 +6,7 @@ Called a few times per batch and column, so taking the GIL here costs nothing th
 from cpython.exc cimport PyErr_Clear
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uintptr_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport FAULT_NO_MEMORY
@@ -47,6 +47,11 @@ cdef bint is_in_arena(const Bytes *bytes) noexcept nogil:
     return bytes.arena.first <= bytes.data < bytes.arena.end
 
 
+cdef void copy_to(void *to, const Bytes *bytes) noexcept nogil:
+    if bytes.size:
+        memcpy(to, bytes.data, bytes.size)
+
+
 cdef FaultCode grow_own(Bytes *bytes, size_t capacity) noexcept nogil:
     """As `grow`; what the arena had for them is not used again."""
     cdef Arena *arena = bytes.arena
@@ -55,12 +60,15 @@ cdef FaultCode grow_own(Bytes *bytes, size_t capacity) noexcept nogil:
     if needed <= <size_t>(arena.end - arena.at):
         moved = arena.at
         arena.at += needed
+        copy_to(moved, bytes)
+    elif is_in_arena(bytes):
+        moved = malloc(needed)
+        if moved != NULL:
+            copy_to(moved, bytes)
     else:
-        moved = realloc(NULL if is_in_arena(bytes) else bytes.data, needed)
-        if moved == NULL:
-            return FAULT_NO_MEMORY
-    if bytes.size and (moved == arena.at - needed or is_in_arena(bytes)):
-        memcpy(moved, bytes.data, bytes.size)
+        moved = realloc(bytes.data, needed)
+    if moved == NULL:
+        return FAULT_NO_MEMORY
     bytes.data = <uint8_t *>moved
     bytes.capacity = capacity
     return OK
