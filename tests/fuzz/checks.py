@@ -163,12 +163,8 @@ def _check_value(data: bytes, *, binary: bool) -> None:
                 found[-1].validate(full=True)
                 assert len(found[-1]) == 1
     assert len(found) in (0, 4), "a block decoder and that of single values have two verdicts"
-    assert all(array.equals(found[0]) or _has_nan(array) for array in found), "two decoders made two values"
+    assert all(compare.same_values(array, found[0]) for array in found), "two decoders made two values"
     assert len({place(error) for error in refused}) <= 1, "two decoders refuse for two reasons"
-
-
-def _has_nan(array: pa.Array) -> bool:
-    return "nan" in str(array.to_pylist())
 
 
 # -- rows and changes ------------------------------------------------------------------------------------------------
@@ -224,7 +220,8 @@ def check_rows(data: bytes) -> None:
     refused: list[DecodeError] = []
     with refusals(refused):
         again = decode_rows(blocks.column(payloads, layout), known.relation, mode="FAILFAST", **given)
-        assert again.equals(batch) or "nan" in str(batch.to_pylist()), "the modes decode differently"
+        assert again.schema == batch.schema, "the modes decode differently"
+        assert all(map(compare.same_values, again.columns, batch.columns)), "the modes decode differently"
     assert [error.row for error in refused] == ([] if first is None else [first]), "the modes refuse different rows"
 
 
