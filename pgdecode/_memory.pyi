@@ -1,1 +1,3 @@
-# Native only: nothing here is for Python.
+import pyarrow as pa
+
+def zeroed(size: int) -> pa.Buffer: ...

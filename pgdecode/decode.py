@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgdecode._memory import zeroed
 from pgdecode._message import decode_one
 from pgdecode._scan import Scan
 from pgdecode._source import Source
@@ -15,7 +16,7 @@ from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
 from pgdecode.parallel import Exclusive, check_threads, threads_for
-from pgdecode.schemas import COLUMN_TYPE, envelope_schema
+from pgdecode.schemas import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
 
 _CELLS = ("old", "new")
 
@@ -165,32 +166,38 @@ class MessageDecoder:
         return batch
 
 
-def _zeros(n_rows: int) -> pa.Buffer:
-    """Make the buffer that serves every column that no row fills, as validity, offsets and values."""
-    return pa.py_buffer(bytes(8 * n_rows + 8))
+def _zeros(n_rows: int, types: list[pa.DataType]) -> pa.Buffer:
+    """Make the buffer that serves every column that no row fills, as validity, offsets and values.
+
+    It is the pool's, whose pages are there already: whoever reads zeros that are new from the system waits for each.
+    """
+    n_bits = max(type.bit_width if pa.types.is_primitive(type) else 32 for type in types)
+    return zeroed(((n_rows + 1) * n_bits + 7) // 8)
 
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
     """Put the batch together over the buffers that the scan filled."""
-    zeros: pa.Buffer | None = None  # as large as the columns of all rows, and often not needed
+    names = schema.names
+    filled = [found.get(name.removesuffix("_formats")) for name in names]
+    unfilled = [ENVELOPE_TYPES[name] for name, parts in zip(names, filled, strict=True) if parts is None]
+    zeros = _zeros(n_rows, unfilled) if unfilled else None
     arrays = []
-    for field, name in zip(schema, schema.names, strict=True):
-        parts = found.get(name.removesuffix("_formats"))
+    for name, parts in zip(names, filled, strict=True):
+        type = ENVELOPE_TYPES[name]
         if parts is None:
-            zeros = zeros or _zeros(n_rows)
-            arrays.append(_nulls(field.type, n_rows, zeros))
+            arrays.append(_nulls(type, n_rows, zeros))
         elif name in _CELLS:
-            arrays.append(_cells(field.type, n_rows, *parts))
+            arrays.append(_cells(type, n_rows, *parts))
         elif name.endswith("_formats"):
-            arrays.append(_array(field.type, n_rows, parts[:3]))
+            arrays.append(_array(type, n_rows, parts[:3]))
         elif name == "columns":
-            arrays.append(_columns(field.type, n_rows, *parts))
-        elif pa.types.is_list(field.type):
+            arrays.append(_columns(type, n_rows, *parts))
+        elif pa.types.is_list(type):
             validity, offsets, items = parts
-            child = _array(field.type.value_type, items.size // 8, (None, items))
-            arrays.append(_array(field.type, n_rows, (validity, offsets), [child]))
+            child = _array(type.value_type, items.size // 8, (None, items))
+            arrays.append(_array(type, n_rows, (validity, offsets), [child]))
         else:
-            arrays.append(_array(field.type, n_rows, parts))
+            arrays.append(_array(type, n_rows, parts))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

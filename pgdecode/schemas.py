@@ -25,7 +25,9 @@ _TYPES = {
     "list<column>": pa.list_(COLUMN_TYPE),
 }
 
-_FIELDS = {column.name: pa.field(column.name, _TYPES[column.type]) for column in ENVELOPE}
+ENVELOPE_TYPES = {column.name: _TYPES[column.type] for column in ENVELOPE}
+
+_FIELDS = {name: pa.field(name, type) for name, type in ENVELOPE_TYPES.items()}
 _DEFAULT = tuple(column.name for column in ENVELOPE if column.default)
 
 
