@@ -15,7 +15,7 @@ from pgdecode._fault cimport (
     FaultCode,
     error_of,
 )
-from pgdecode._memory cimport Arena, Arenas, free_arenas, open_arenas
+from pgdecode._memory cimport Arena
 from pgdecode._plan cimport PLAN
 from pgdecode._rowdecoder cimport RowDecoder
 from pgdecode._rowset cimport (
@@ -33,7 +33,7 @@ from pgdecode._rowset cimport (
     open_rowset,
 )
 from pgdecode._source cimport Source
-from pgdecode._turns cimport PARTS, Work, arena_size, in_turns, rows_of_turn
+from pgdecode._turns cimport Work, in_turns
 
 import pyarrow as pa
 
@@ -46,8 +46,6 @@ cdef struct Thread:
     # What decodes rows, and what they are joined to.
     void *decoder
     RowSet *whole
-    RowSet *parts
-    Arena *arenas        # one for each part
 
 
 cdef class Rows:
@@ -135,39 +133,28 @@ cdef class Rows:
         """As `decode`, but a fault may be of any row."""
         cdef Work work
         cdef Py_ssize_t n_threads = len(self.decoders)
-        cdef Py_ssize_t n_parts = n_threads * PARTS
         cdef Thread *threads = <Thread *>calloc(<size_t>n_threads, sizeof(Thread))
-        cdef RowSet *parts = <RowSet *>calloc(<size_t>n_parts, sizeof(RowSet))
-        cdef Arenas arenas
         cdef Py_ssize_t i
-        memset(&arenas, 0, sizeof(Arenas))
-        work.owns = threads
-        work.own_size = sizeof(Thread)
-        work.parts = parts
-        work.part_size = sizeof(RowSet)
         work.decode = decode_part
         work.join = join_part
+        work.end = end_part
         work.n_rows = self.n_rows
-        work.step = rows_of_turn(self.n_rows, self.n_bytes, n_threads)
+        work.n_bytes = self.n_bytes
         work.n_threads = n_threads
-        work.whole = work.front = &self.rows
+        work.owns = threads
+        work.own_size = sizeof(Thread)
+        work.whole = &self.rows
+        work.part_size = sizeof(RowSet)
+        work.whole_is_front = True
+        if threads == NULL:
+            raise MemoryError()
         try:
-            if threads == NULL or parts == NULL:
-                raise MemoryError()
-            open_arenas(&arenas, n_parts, arena_size(&work, self.n_bytes))
             for i in range(n_threads):
                 threads[i].decoder = <void *>self.decoders[i]
                 threads[i].whole = &self.rows
-                threads[i].parts = parts
-                threads[i].arenas = arenas.items
             return in_turns(&work)
         finally:
-            if parts != NULL:
-                for i in range(n_parts):
-                    free_rowset(&parts[i])
             free(threads)
-            free(parts)
-            free_arenas(&arenas)
 
     cdef object error(self, FaultCode code):
         """Word the fault that decoding has ended with."""
@@ -200,13 +187,11 @@ cdef class Rows:
         return 0
 
 
-cdef FaultCode decode_part(void *own, void *part, int64_t first, int64_t stop) noexcept nogil:
+cdef FaultCode decode_part(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
     """Decode into the whole, which is the part in front, or into a part that is made, and emptied, for that."""
     cdef Thread *thread = <Thread *>own
     cdef RowSet *rows = <RowSet *>part
-    cdef Arena *arena
     if rows != thread.whole:
-        arena = &thread.arenas[rows - thread.parts]
         if rows.columns == NULL and open_part(rows, thread.whole, stop - first, arena) != OK:
             return FAULT_NO_MEMORY
         empty_rowset(rows)
@@ -215,3 +200,8 @@ cdef FaultCode decode_part(void *own, void *part, int64_t first, int64_t stop) n
 
 cdef FaultCode join_part(void *whole, void *part) noexcept nogil:
     return OK if part == whole else append_rowset(<RowSet *>whole, <const RowSet *>part)
+
+
+cdef void end_part(void *whole, void *part, bint failed) noexcept:
+    # A fault is the whole's only if one thread meets it.
+    free_rowset(<RowSet *>part)

@@ -23,14 +23,17 @@ from cpython.pythread cimport (
     PyThread_type_lock,
 )
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from pgdecode._fault cimport OK
+from pgdecode._memory cimport Arenas, free_arenas, open_arenas
 
 cdef extern from "Python.h":
     unsigned long PyThread_start_new_thread(void (*function)(void *) noexcept nogil, void *argument)
     unsigned long PYTHREAD_INVALID_THREAD_ID
 
 cdef enum:
+    PARTS = 8              # of each thread: so far it may go on while another does not
     TURN_BYTES = 1 << 17   # payloads; with what is made of them, they fit into a core's own cache
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
@@ -46,12 +49,14 @@ cdef enum StretchState:
 cdef struct Stretch:
     # Rows of a turn.
     void *part
+    Arena *arena
     StretchState state
     int64_t first
     int64_t stop
 
 cdef struct Turns:
-    Work *work
+    const Work *work
+    int64_t step              # rows of a turn
     PyThread_type_lock lock   # of what is below
     int64_t gap               # rows from here up to `gap_stop` are left out, none if they are equal
     int64_t gap_stop
@@ -59,6 +64,7 @@ cdef struct Turns:
     int64_t n_joined          # rows that the whole has
     bint is_led               # by a thread that decodes or joins the next rows, now
     FaultCode code            # why it has ended early
+    const void *failed        # the part in which
     Stretch front
     Worker *workers
     Py_ssize_t n_workers
@@ -75,30 +81,35 @@ cdef struct Worker:
     PyThread_type_lock exit
 
 
-cdef FaultCode in_turns(Work *work) except *:
-    """Decode all rows."""
+cdef FaultCode in_turns(const Work *work) except *:
+    """Decode all rows; a fault that ends it may be any that one of them has."""
     cdef Turns turns
     cdef Worker *worker
+    cdef Arenas arenas
+    cdef Py_ssize_t n_parts = work.n_threads * PARTS
     cdef Py_ssize_t i
-    cdef int k
+    cdef char *parts = <char *>calloc(<size_t>n_parts + 1, work.part_size)
+    memset(&arenas, 0, sizeof(arenas))
     turns.work = work
+    turns.step = rows_of_turn(work)
     turns.gap = turns.gap_stop = turns.n_taken = turns.n_joined = 0
     turns.is_led = False
     turns.code = OK
-    turns.front.part = work.front
-    turns.front.state = FREE
+    turns.failed = NULL
+    memset(&turns.front, 0, sizeof(turns.front))
     turns.n_workers = 0
     turns.lock = PyThread_allocate_lock()
     turns.workers = <Worker *>calloc(<size_t>work.n_threads, sizeof(Worker))
     try:
-        if turns.lock == NULL or turns.workers == NULL:
+        if parts == NULL or turns.lock == NULL or turns.workers == NULL:
             raise MemoryError()
+        turns.front.part = work.whole if work.whole_is_front else parts + <size_t>n_parts * work.part_size
+        open_arenas(&arenas, n_parts, arena_size(work, turns.step))
         for i in range(work.n_threads):
             worker = &turns.workers[i]
             worker.turns = &turns
             worker.own = <char *>work.owns + <size_t>i * work.own_size
-            for k in range(PARTS):
-                worker.stretches[k].part = <char *>work.parts + <size_t>(i * PARTS + k) * work.part_size
+            give_parts(worker, parts + <size_t>(i * PARTS) * work.part_size, &arenas.items[i * PARTS])
             turns.n_workers += 1
             worker.gate = closed_lock()
             worker.exit = closed_lock()
@@ -117,20 +128,36 @@ cdef FaultCode in_turns(Work *work) except *:
             free_lock(turns.workers[i].exit)
         free(turns.workers)
         free_lock(turns.lock)
+        if parts != NULL:
+            for i in range(n_parts + 1):
+                end_part(&turns, parts + <size_t>i * work.part_size)
+        free(parts)
+        free_arenas(&arenas)
     return turns.code
 
 
-cdef int64_t rows_of_turn(int64_t n_rows, size_t n_bytes, Py_ssize_t n_threads) noexcept nogil:
-    """How many of so many rows and bytes a thread takes at once: a multiple of 64, that none shares a byte of bits."""
-    cdef double share = <double>TURN_BYTES / <double>(n_bytes + <size_t>n_rows + 1)
-    cdef int64_t rows = min(n_rows // (n_threads * LEAST_TURNS), <int64_t>(<double>n_rows * share))
+cdef int64_t rows_of_turn(const Work *work) noexcept nogil:
+    """How many rows a thread takes at once: a multiple of 64, that none shares a byte of bits."""
+    cdef double share = <double>TURN_BYTES / <double>(work.n_bytes + <size_t>work.n_rows + 1)
+    cdef int64_t rows = min(work.n_rows // (work.n_threads * LEAST_TURNS), <int64_t>(<double>work.n_rows * share))
     return (rows // ALIGNMENT + 1) * ALIGNMENT
 
 
-cdef size_t arena_size(const Work *work, size_t n_bytes) noexcept nogil:
-    """Bytes that mostly are enough for what is made of the payloads of a turn, of so many in all."""
-    cdef double share = <double>work.step / <double>(work.n_rows + 1)
-    return <size_t>min(ARENA_TIMES * (<double>n_bytes * share + ALIGNMENT * work.step), <double>MOST_ARENA)
+cdef size_t arena_size(const Work *work, int64_t step) noexcept nogil:
+    """Bytes that mostly are enough for what is made of the payloads of a turn."""
+    cdef double share = <double>step / <double>(work.n_rows + 1)
+    return <size_t>min(ARENA_TIMES * (<double>work.n_bytes * share + ALIGNMENT * step), <double>MOST_ARENA)
+
+
+cdef void give_parts(Worker *worker, char *parts, Arena *arenas) noexcept nogil:
+    cdef int k
+    for k in range(PARTS):
+        worker.stretches[k].part = parts + <size_t>k * worker.turns.work.part_size
+        worker.stretches[k].arena = &arenas[k]
+
+
+cdef void end_part(const Turns *turns, void *part) noexcept:
+    turns.work.end(turns.work.whole, part, part == turns.failed)
 
 
 cdef PyThread_type_lock closed_lock() except NULL:
@@ -151,8 +178,10 @@ cdef void run(void *argument) noexcept nogil:
     cdef Worker *worker = <Worker *>argument
     cdef Turns *turns = worker.turns
     cdef Stretch *stretch = take_turn(worker)
+    cdef FaultCode code
     while stretch != NULL:
-        end_turn(worker, stretch, turns.work.decode(worker.own, stretch.part, stretch.first, stretch.stop))
+        code = turns.work.decode(worker.own, stretch.part, stretch.arena, stretch.first, stretch.stop)
+        end_turn(worker, stretch, code)
         stretch = take_turn(worker)
     PyThread_release_lock(worker.exit)
 
@@ -184,7 +213,7 @@ cdef Stretch *take_rows(Worker *worker) noexcept nogil:
     """Of the gap if it is next, else behind all that have been taken, else of the gap's end; NULL without a part."""
     cdef Turns *turns = worker.turns
     cdef Stretch *stretch
-    cdef int64_t step = turns.work.step
+    cdef int64_t step = turns.step
     cdef int64_t n_rows = turns.work.n_rows
     if turns.gap == turns.gap_stop:
         turns.gap = turns.n_taken
@@ -270,7 +299,7 @@ cdef void end_early(Turns *turns, Stretch *stretch, FaultCode code) noexcept nog
     """Where a fault is not to be kept; the lock is held."""
     if code != OK and turns.code == OK:
         turns.code = code
-        turns.work.failed = stretch.part
+        turns.failed = stretch.part
         wake(turns)
 
 
