@@ -115,8 +115,9 @@ class MessageDecoder:
     """`decode_messages` over consecutive batches of one sequence of payloads.
 
     With `in_stream=None` the stream state at the end of a batch is where the next one starts, so that a long sequence
-    in slot order can be decoded in pieces. Options are those of `decode_messages`. One thread at a time may use it: for
-    another meanwhile it is a RuntimeError.
+    in slot order can be decoded in pieces; as long as no batch has had a Stream Start or Stop or a message that stands
+    outside of streams, the rows of each are judged by that batch alone. Options are those of `decode_messages`. One
+    thread at a time may use it: for another meanwhile it is a RuntimeError.
     """
 
     def __init__(

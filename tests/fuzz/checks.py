@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import compare
 import pyarrow as pa
 import pyarrow.parquet as pq
+from reference_changes import DELIMITERS
 
 import pgdecode
 from fuzz import blocks, inputs
@@ -257,6 +258,8 @@ def check_changes(data: bytes) -> None:
         if refused_later:
             assert other.state == before, "after an exception the decoder stands elsewhere"
             break
+    if not _delimits(payloads[:step], given["strict_flags"]):
+        return
     # Not which payload: all of a batch are checked before the values of any, and one of an earlier batch has no row.
     assert len(refused_later) == len(refused), "cut, the payloads are refused or taken otherwise"
     if whole is None:
@@ -266,6 +269,17 @@ def check_changes(data: bytes) -> None:
     assert standing(other) == standing(decoder), "cut, the decoder stands elsewhere"
     if data[0] & TIGHT:
         _check_tables(decoder, payloads)
+
+
+def _delimits(payloads: list[bytes | None], strict_flags: bool) -> bool:
+    """Whether a payload among these says where streams are: before the first that does, each is judged by its own bytes
+    and those of its batch, and so not the same where that is cut."""
+    told = decode_messages(payloads, fields=["error"], mode="PERMISSIVE", strict_flags=strict_flags)[
+        "error"
+    ].to_pylist()
+    return any(
+        payload and payload[0] in DELIMITERS and error is None for payload, error in zip(payloads, told, strict=True)
+    )
 
 
 def standing(decoder: ChangeDecoder) -> dict[str, Any]:
