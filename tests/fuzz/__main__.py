@@ -2,7 +2,8 @@
 
 In the folder tests:
 
-    python -m fuzz run [--seconds N] [TARGET ...]   so many seconds in all, after the check with planted bugs
+    python -m fuzz run [--seconds N] [--seed N] [TARGET ...]
+                                                    so many seconds in all, after the check with planted bugs
     python -m fuzz planted                          only that check
     python -m fuzz repeat TARGET FILE               what a finding is
     python -m fuzz merge [TARGET ...]               the least inputs that reach as much become the repository's corpus
@@ -22,12 +23,12 @@ from fuzz.targets import LONGEST
 LACKING = 3
 
 
-def fuzz_all(targets: list[str], seconds: int) -> int:
+def fuzz_all(targets: list[str], seconds: int, seed: int) -> int:
     """Fuzz targets one after the other; how many went wrong."""
     n_wrong = 0
     n_executions = 0
     for target in targets:
-        found = running.fuzz(target, max(1, seconds // len(targets)))
+        found = running.fuzz(target, max(1, seconds // len(targets)), seed)
         n_executions += found.executions
         print(found, flush=True)
         if found.input is not None:
@@ -43,6 +44,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")
     run.add_argument("--seconds", type=int, default=60)
+    run.add_argument("--seed", type=int, default=0, help="of the inputs' random changes, to have the same again")
     merge = commands.add_parser("merge")
     for command in (run, merge):
         command.add_argument("targets", nargs="*", metavar="TARGET")
@@ -69,7 +71,7 @@ def main() -> int:
         return 0
     for bug in planted.BUGS:
         print(planted.check_bug(bug), flush=True)
-    return 1 if options.command == "run" and fuzz_all(targets, options.seconds) else 0
+    return 1 if options.command == "run" and fuzz_all(targets, options.seconds, options.seed) else 0
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from fuzz.inputs import JOINED, LAYOUT_SHIFT, LAYOUTS, STATES, STREAMED, STRICT,
 from fuzz.variants import VARIANTS
 from pgdecode import ChangeDecoder, DecodeError, Limits, decode_messages, decode_rows, messages
 from pgdecode._codecs.registry import decode_values
+from pgdecode.decode import MessageDecoder
 
 Check = Callable[[bytes], None]
 
@@ -258,7 +259,7 @@ def check_changes(data: bytes) -> None:
         if refused_later:
             assert other.state == before, "after an exception the decoder stands elsewhere"
             break
-    if not _delimits(payloads[:step], given["strict_flags"]):
+    if not _told_alike(payloads, given["strict_flags"]):
         return
     # Not which payload: all of a batch are checked before the values of any, and one of an earlier batch has no row.
     assert len(refused_later) == len(refused), "cut, the payloads are refused or taken otherwise"
@@ -271,15 +272,22 @@ def check_changes(data: bytes) -> None:
         _check_tables(decoder, payloads)
 
 
-def _delimits(payloads: list[bytes | None], strict_flags: bool) -> bool:
-    """Whether a payload among these says where streams are: before the first that does, each is judged by its own bytes
-    and those of its batch, and so not the same where that is cut."""
-    told = decode_messages(payloads, fields=["error"], mode="PERMISSIVE", strict_flags=strict_flags)[
-        "error"
-    ].to_pylist()
-    return any(
-        payload and payload[0] in DELIMITERS and error is None for payload, error in zip(payloads, told, strict=True)
-    )
+def _told_alike(payloads: list[bytes | None], strict_flags: bool) -> bool:
+    """Whether the streams of payloads are the same if each is a batch.
+
+    They may not be before the first delimiter, nor where one contradicts those before: what comes later in a batch
+    tells, too, what lies in a stream.
+    """
+    given: dict[str, Any] = {"fields": ["kind", "xid", "error"], "mode": "PERMISSIVE", "strict_flags": strict_flags}
+    whole = pa.Table.from_batches([decode_messages(payloads, **given)])
+    decoder = MessageDecoder(**given)
+    alone = pa.Table.from_batches([decoder.decode([payload]) for payload in payloads], whole.schema)
+    for payload, error in zip(payloads, whole["error"].to_pylist(), strict=True):
+        if error is not None:
+            return False
+        if payload and payload[0] in DELIMITERS:
+            break
+    return bool(alone.equals(whole))
 
 
 def standing(decoder: ChangeDecoder) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def plant(bug: Bug) -> Path:
 
 def check_bug(bug: Bug) -> str:
     """Let the fuzzer loose on a planted bug; raises where it does not find it."""
-    found = fuzz(bug.target, SECONDS, library=plant(bug), corpora=PLANTED / "corpus")
+    found = fuzz(bug.target, SECONDS, 0, library=plant(bug), corpora=PLANTED / "corpus")
     if found.input is None or not OVER_READ.search(found.log):
         raise SystemExit(f"{bug.target}: a bug planted in {bug.source} was not found in {SECONDS} s\n{found.log}")
     return f"{bug.target}: a byte read too many, planted in {bug.source}, was found in {found.seconds:.1f} s"

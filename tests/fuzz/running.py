@@ -60,8 +60,11 @@ def call(target: str, *arguments: str | Path, library: Path = LIBRARY) -> subpro
     )
 
 
-def fuzz(target: str, seconds: int, *, library: Path = LIBRARY, corpora: Path = CORPUS) -> Found:
-    """Fuzz a target for some seconds, or until something goes wrong; new inputs go into its corpus."""
+def fuzz(target: str, seconds: int, seed: int, *, library: Path = LIBRARY, corpora: Path = CORPUS) -> Found:
+    """Fuzz a target for some seconds, or until something goes wrong; new inputs go into its corpus.
+
+    `seed` is libFuzzer's: 0 is another one each time.
+    """
     folder = prepared(target, corpora)
     FINDINGS.mkdir(parents=True, exist_ok=True)
     prefix = FINDINGS / f"{target}-{time.time_ns()}-"
@@ -69,7 +72,7 @@ def fuzz(target: str, seconds: int, *, library: Path = LIBRARY, corpora: Path = 
     done = call(
         target,
         folder,
-        *(f"-max_total_time={seconds}", f"-max_len={LONGEST[target]}", f"-artifact_prefix={prefix}"),
+        *(f"-seed={seed}", f"-max_total_time={seconds}", f"-max_len={LONGEST[target]}", f"-artifact_prefix={prefix}"),
         # Entropic scheduling takes a third of the time of targets as quick as these.
         *("-entropic=0", "-detect_leaks=0", "-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1", "-reload=0"),
         library=library,
