@@ -3,15 +3,14 @@
 A run is a piece of the sequence without gaps: between its first and its last position no other run has payloads. Few
 messages matter beyond their run: those of streams, of two-phase commits and of relations, and of Begin and Commit the
 first and the last in each run. From these `index_runs` works out where every run starts and what becomes of the
-transactions that it does not end itself; a `RunDecoder` then decodes a run alone. All runs together give what one
-`ChangeDecoder` gives for the whole sequence, though not in its order.
+transactions that it does not end itself; `pgdecode.run_decoder` then decodes a run alone.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,9 +19,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pgdecode.catalog import RelationCatalog
-from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_array
-from pgdecode.ledger import Delivery, Ledger, Options, Transaction
+from pgdecode.ledger import Ledger, Options, Transaction
 from pgdecode.limits import Limits
 from pgdecode.plain import version_from_plain, version_to_plain
 from pgdecode.state import state_from_plain, state_to_plain
@@ -167,9 +165,6 @@ class _PlainStarts(Sequence[Ledger]):
         return state_from_plain({**plain, "catalog": self.visible[plain["catalog"]]}, versions=self.versions)
 
 
-# -- before ----------------------------------------------------------------------------------------------------------
-
-
 class IndexFollower(Follower):
     """Follows the messages that matter beyond their run, and notes what becomes of transactions."""
 
@@ -261,130 +256,6 @@ def index_runs(
             UNDECIDED, gid=item.gid, aborted=tuple(aborts.get(item.begin_position, ()))
         )
     return RunIndex(RelationCatalog(ledger.catalog.versions), tuple(ordered), tuple(starts), fates)
-
-
-# -- after -----------------------------------------------------------------------------------------------------------
-
-
-class RunFollower(Follower):
-    """Follows one batch of a run: what becomes of streamed and prepared transactions is known."""
-
-    fates: Mapping[int, Fate]
-
-    def _hold(self) -> None:
-        ledger = self.ledger
-        for item in (*ledger.streamed.values(), *ledger.prepared.values()):
-            self.deliver_fated(item)
-        if ledger.open is not None:
-            self._keep([ledger.open])
-
-    def _meet_stream_stop(self, row: int) -> None:
-        # Each block is delivered when it ends: what Stream Aborts after it undo goes by their positions.
-        stream = self.ledger.stream
-        super()._meet_stream_stop(row)
-        if stream is not None:
-            self.deliver_fated(self.ledger.streamed[stream])
-
-    def deliver_fated(self, item: Transaction) -> None:
-        """Deliver what is listed of a transaction by its fate."""
-        fate = self.fates.get(item.begin_position, UNDECIDED)
-        if not item.ranges and not item.held:
-            return
-        pieces = self._pieces(item)
-        item.ranges, item.held = [], []
-        gid = fate.gid if fate.gid is not None else item.gid
-        # No abort comes between the changes of a piece: the position of its first stands for all.
-        places = [(start, end, self._position_of(start)) for start, end, _ in pieces]
-        aborts = fate.aborts if fate.committed else {}  # in an abort all are alike
-        wanted = self.options.include_uncommitted
-        if fate.committed == 1 or wanted:
-            self._decide_fated(item, fate, gid)
-            for start, end, position in places:
-                self.outline.deliver_alive(start, end, position, aborts, True, 0)
-        if aborts and wanted:
-            self._decide_fated(item, Fate(0), gid)
-            for start, end, position in places:
-                self.outline.deliver_alive(start, end, position, aborts, False, 0)
-
-    def _decide_fated(self, item: Transaction, fate: Fate, gid: str | None) -> None:
-        row = -1
-        if fate.committed == 1:
-            # Its commit may be far away: only the position is wanted of it.
-            row = self.end
-            self.add_part(pa.nulls(1, self.payloads.type), pa.array([fate.commit_position], pa.int64()))
-        outcome = self.outline.decide(row, item.xid, fate.commit_lsn, fate.commit_timestamp, fate.committed)
-        if gid is not None:
-            self.gids[outcome] = gid
-
-    def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Give the error of a delivered change the position of its payload."""
-        return error if error.row is None else error.at_position(self._position_at(rows[error.row].as_py()))
-
-    def _position_of(self, change: int) -> int:
-        return self._position_at(self.outline.row_of(change))
-
-    def _position_at(self, row: int) -> int:
-        for positions in self.all_positions:
-            if row < len(positions):
-                return int(positions[row].as_py())
-            row -= len(positions)
-        raise IndexError(row)
-
-
-class RunDecoder:
-    """Decodes one run, batch by batch, in ascending order of position.
-
-    Parameters
-    ----------
-    index : RunIndex
-    number : int
-        Of the run.
-    options : Options
-    versions : collection of int, optional
-        Versions of relations, by their numbers in the catalog, whose changes are delivered; by default all. Bad
-        payloads and changes without a version are, in any case.
-    """
-
-    def __init__(self, index: RunIndex, number: int, options: Options, versions: Collection[int] | None = None) -> None:
-        self.index = index
-        self.wanted = None if versions is None else bytes(item in versions for item in range(len(index.catalog)))
-        self.run = index.runs[number]
-        self.options = options
-        self.ledger = index.starts[number].copy()
-        self.ledger.own_all()
-        self.ledger.catalog.foresee(index.catalog)
-
-    def follow(self, payloads: pa.Array, positions: pa.Array) -> tuple[Follower, Delivery]:
-        """Take up the next payloads; what they deliver.
-
-        Raises
-        ------
-        DecodeError
-            With `position`.
-        """
-        follower = self._follower(self.ledger, payloads, positions)
-        try:
-            return follower, follower.run()
-        except DecodeError as error:
-            if error.row is None:
-                raise
-            raise error.at_position(positions[error.row].as_py()) from None
-
-    def finish(self) -> tuple[Follower, Delivery]:
-        """End the run: give the changes of the transaction that goes on in the next."""
-        nothing = pa.array([], pa.large_binary())
-        follower = self._follower(Ledger(), nothing, pa.array([], pa.int64()))
-        follower.run()
-        if self.ledger.open is not None:
-            follower.deliver_fated(self.ledger.open)
-            self.ledger.open = None
-        return follower, follower.delivery()
-
-    def _follower(self, ledger: Ledger, payloads: pa.Array, positions: pa.Array) -> RunFollower:
-        follower = RunFollower(ledger, payloads, positions, self.options)
-        follower.fates = self.index.fates
-        follower.wanted = self.wanted
-        return follower
 
 
 def stretches(index: RunIndex, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:

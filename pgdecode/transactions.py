@@ -188,12 +188,15 @@ class Follower(DecidedBatch):
         stream = self._stream_of(xid)
         message = self._message(row, xid)
         try:
-            self.ledger.catalog.add(message, self._position(row), stream)
+            self._describe(message, self._position(row), stream)
         except DecodeError as error:
             self._tell(row, error)
             self.ledger.catalog.doubt(message.relation_id, self._position(row), stream)
         if stream == self.ledger.stream:
             self._learn(message.relation_id)
+
+    def _describe(self, message: Relation, position: int, stream: int | None) -> None:
+        self.ledger.catalog.add(message, position, stream)
 
     def _meet_type(self, row: int) -> None:
         xid = self._value("xid", row)

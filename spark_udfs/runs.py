@@ -24,7 +24,8 @@ from pgdecode.deliveries import Stretch, values_of
 from pgdecode.ledger import Delivery, Options
 from pgdecode.ordered import OrderFault
 from pgdecode.readings import Reading
-from pgdecode.runs import RunDecoder, RunIndex, stretches
+from pgdecode.run_decoder import RunDecoder
+from pgdecode.runs import RunIndex, stretches
 from pgdecode.tables import Table, TableBuilder
 from pgdecode.transactions import Follower
 from pgdecode.versions import RelationVersion

@@ -53,7 +53,7 @@ ORDER = [
     {"state", "building"},
     {"tables", "change_maps"},
     {"changes", "runs"},
-    {"snapshots", "forecast"},
+    {"snapshots", "forecast", "run_decoder"},
     {"__init__"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +25,8 @@ from pgdecode.changes import ChangeDecoder
 from pgdecode.deliveries import Stretch
 from pgdecode.ledger import Delivery, Options
 from pgdecode.readings import Reading
-from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunDecoder, RunIndex, index_runs, stretches
+from pgdecode.run_decoder import RunDecoder
+from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunIndex, index_runs, stretches
 from pgdecode.transactions import Follower
 
 T = 16385
@@ -225,6 +227,37 @@ def test_a_bad_payload_is_an_error_of_its_run() -> None:
         assert apart(slot.payloads, bounds, 100, Options("PERMISSIVE")) == expected
         with pytest.raises(pgdecode.DecodeError):
             apart(slot.payloads, bounds, 100, Options())
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 25), st.sampled_from([1, 2, 7]), st.sampled_from([1, 2, 500]))
+def test_lost_payloads_are_errors_of_rows_or_the_error_of_a_run(rng: Any, n_steps: int, n_runs: int, size: int) -> None:
+    payloads = RandomSlot(rng, n_steps).payloads
+    left = [payload for payload in payloads if rng.random() > 0.1]
+    bounds = bounds_of(rng, len(left), n_runs)
+    apart(left, bounds, size, Options("PERMISSIVE", include_uncommitted=True))
+    with suppress(pgdecode.DecodeError):
+        apart(left, bounds, size, Options(include_uncommitted=True))
+
+
+def test_a_relation_whose_run_takes_it_for_sent_plainly_and_the_index_for_streamed_is_an_error() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.commit()
+    # Of the commits the index has the last alone: to it, the relation ends at a Stream Stop.
+    slot.stop()
+    slot.begin(701)
+    slot.commit()
+    rows = apart(slot.payloads, [], 100, Options("PERMISSIVE"))
+    assert [row["error"].split(":")[0] for row in rows] == [
+        "STATE_DESYNC at offset 1",
+        "REL_IN_DOUBT at offset 1",
+        "STATE_DESYNC at offset 0",
+    ]
+    with pytest.raises(pgdecode.StreamDesync) as caught:
+        apart(slot.payloads, [], 100, Options())
+    assert (caught.value.position, caught.value.tag, caught.value.relation) == (1, "R", T)
 
 
 def test_runs_that_overlap_are_refused() -> None:
