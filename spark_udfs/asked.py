@@ -16,7 +16,7 @@ from pgdecode.schemas import envelope_schema
 from pgdecode.writers import FORMATS
 from spark_udfs.dataframes import named, product_of
 from spark_udfs.index import SourceIndex
-from spark_udfs.runs import AllChanges, Product
+from spark_udfs.products import AllChanges, Product
 
 MESSAGES = "messages"
 CHANGES = "changes"

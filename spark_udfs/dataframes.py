@@ -15,7 +15,8 @@ from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from pgdecode.tables import versions_of
 from spark_udfs.index import Indexed, SourceIndex, indexed, payload_rows, relation_catalogs
-from spark_udfs.runs import AllChanges, PlainIndex, Product, RunFunction, TableChanges
+from spark_udfs.products import AllChanges, Product, TableChanges
+from spark_udfs.runs import PlainIndex, RunFunction
 from spark_udfs.schemas import session_has_time, spark_schema
 from spark_udfs.session import pandas_not_minded
 from spark_udfs.years import any_year

@@ -27,7 +27,8 @@ from pgdecode.visibility import Unforeseen
 from pgdecode.writers import message_layout
 from spark_udfs.executor import require_version
 from spark_udfs.parts import Part, attempted
-from spark_udfs.runs import DecodedRun, PlainIndex, Product, RowsMoved
+from spark_udfs.products import Product
+from spark_udfs.runs import DecodedRun, PlainIndex, RowsMoved
 from spark_udfs.spans import Batches, Span
 from spark_udfs.surveys import Foreseen, SpanLook, Survey
 

@@ -21,7 +21,7 @@ from pgdecode.versions import RelationVersion
 from spark_udfs.dataframes import Catalogs, decoded, indexed_rows
 from spark_udfs.executor import require_version
 from spark_udfs.index import Indexed
-from spark_udfs.runs import TableChanges
+from spark_udfs.products import TableChanges
 from spark_udfs.schemas import session_has_time, spark_schema
 from spark_udfs.session import pandas_not_minded
 from spark_udfs.years import any_year

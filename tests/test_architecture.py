@@ -32,7 +32,7 @@ ORDER = [
     {"_envelope"},
     {"_fields", "_lane"},
     {"_cells"},
-    {"_walk"},
+    {"_walk", "_heads"},
     {"_streams", "_batch"},
     {"_notes", "_part", "_turns"},
     {"_divided"},

@@ -17,7 +17,8 @@ from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunIndex, index_runs
 from spark_udfs import runs as tasks
-from spark_udfs.runs import AllChanges, PlainIndex, RunFunction
+from spark_udfs.products import AllChanges
+from spark_udfs.runs import PlainIndex, RunFunction
 
 Rows = list[dict[str, Any]]
 

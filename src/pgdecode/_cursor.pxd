@@ -101,3 +101,15 @@ cdef inline const uint8_t *take_string(Cursor *cursor, size_t *length) noexcept 
     length[0] = <size_t>(nul - p)
     cursor.at = nul + 1
     return p
+
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define pgdecode_call_for(p) __builtin_prefetch(p)
+    #else
+    #define pgdecode_call_for(p) ((void)(p))
+    #endif
+    """
+    # No read: any address will do.
+    void call_for "pgdecode_call_for"(const void *p) noexcept nogil

@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._envelope cimport Envelope, Rules, Walk
 from pgdecode._fault cimport Fault, FaultCode, Faults
+from pgdecode._heads cimport Head
 from pgdecode._sink cimport Cell, TupleSink
 from pgdecode._source cimport Segment, Source, Span
 from pgdecode._streams cimport Relations, Window
@@ -18,13 +19,6 @@ cdef struct Row:
     uint8_t old_type         # K, O or 0
     uint8_t streamed
     uint8_t has_unchanged    # whether a new cell is u still: the old tuple had no value for it
-
-
-cdef struct Head:
-    # How a column's cells begin, as the last block had them.
-    uint64_t word            # kind and length as sent, in the high bytes; NO_HEAD where they differ
-    uint32_t length
-    uint8_t kind
 
 
 @final

@@ -4,8 +4,7 @@ from libc.stdint cimport int32_t, uint16_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pgdecode._cells cimport note_cell
-from pgdecode._cursor cimport Cursor, be32, be64, le64
+from pgdecode._cursor cimport be32, be64, call_for
 from pgdecode._envelope cimport rules_of
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
@@ -16,6 +15,7 @@ from pgdecode._fault cimport (
     keep_fault,
     rarely,
 )
+from pgdecode._heads cimport HEAD_READ, NO_HEAD, note_all, note_each, word_of_head
 from pgdecode._plan cimport N_MESSAGES, PLAN, TAG_MARKED
 from pgdecode._source cimport CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, PRESENT, Presence, payload_at
 from pgdecode._streams cimport READING_PLAIN, READING_STREAMED, judge_payload, marks, may_carry_xid
@@ -26,94 +26,9 @@ cdef enum:
     BLOCK_CELLS = 1536
     LEAST_ROWS = 32
     MOST_ROWS = 512
-    CELL_HEAD = 5     # bytes: a cell's kind and length
-    HEAD_READ = 8     # bytes that are read for these: a word
     AHEAD = 4096      # bytes: how far in front of the cells that are noted payloads are called from memory
     LINE = 64         # bytes that come from memory together
-    NO_HEAD = 1       # as no cell's first bytes read: their last bits, shifted in, are zeros
     HEAD_SAMPLES = 8  # rows of a block that tell how a column's cells begin in the next
-
-
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define pgdecode_call_for(p) __builtin_prefetch(p)
-    #else
-    #define pgdecode_call_for(p) ((void)(p))
-    #endif
-    """
-    # No read: any address will do.
-    void call_for "pgdecode_call_for"(const void *p) noexcept nogil
-
-
-cdef inline const uint8_t *note_all(
-    const uint8_t *p, const uint8_t *end, Cell *cell, const Head *head, int n
-) noexcept nogil:
-    """Note `n` cells and return where they end; NULL where one is u, or where they do not all lie before `end`.
-
-    HEAD_READ bytes behind `end` may be read. What is noted counts only where the end is returned.
-    """
-    cdef const Cell *last = cell + n
-    # As numbers of 64 bits: no length makes these wrap, so that one comparison a cell is enough, behind it.
-    cdef uint64_t at = <size_t>p
-    cdef uint64_t stop = <size_t>end
-    cdef uint64_t word
-    cdef uint32_t length
-    cdef uint8_t kind
-    while cell != last:
-        word = le64(<const uint8_t *><size_t>at)
-        if word << 24 == head.word:
-            # The length is known before it is read, so that the next cell need not wait for it.
-            at += CELL_HEAD
-            cell.value = <const uint8_t *><size_t>at
-            cell.length = head.length
-            cell.kind = head.kind
-            at += head.length
-        else:
-            kind = <uint8_t>word
-            cell.kind = kind
-            if rarely(kind != c"b" and kind != c"t"):
-                if rarely(kind != c"n"):
-                    return NULL
-                cell.value = NULL
-                at += 1
-            else:
-                length = be32(<const uint8_t *><size_t>(at + 1))
-                at += CELL_HEAD
-                cell.value = <const uint8_t *><size_t>at
-                cell.length = length
-                at += length
-        if rarely(at > stop):
-            return NULL
-        cell += 1
-        head += 1
-    return <const uint8_t *><size_t>at
-
-
-cdef inline uint64_t word_of_head(uint8_t kind, uint32_t length) noexcept nogil:
-    """The five bytes a cell begins with, as `le64` reads them, shifted to where they are all that there is."""
-    cdef uint8_t[8] bytes
-    cdef int i
-    memset(bytes, 0, sizeof(bytes))
-    bytes[0] = kind
-    for i in range(4):
-        bytes[1 + i] = <uint8_t>(length >> 24 - 8 * i)
-    return le64(bytes) << 24
-
-
-cdef const uint8_t *note_each(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
-    """As `note_all`, where nothing behind `end` may be read."""
-    cdef Cursor cursor
-    cdef uint8_t kind
-    cdef int _c
-    cursor.at = p
-    cursor.end = end
-    for _c in range(n):
-        kind = note_cell(&cursor, <size_t>-1, cell)
-        if kind == 0 or kind == c"u":
-            return NULL
-        cell += 1
-    return cursor.at
 
 
 cdef object bytes_of(object buffer, int width, str name):
