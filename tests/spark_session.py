@@ -39,3 +39,9 @@ def configure(spark: SparkSession) -> Iterator[Callable[[str, object], None]]:
     yield change
     for name, value in former.items():
         spark.conf.set(name, value)
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bring even few rows into several ranges, where they lie in no order."""
+    monkeypatch.setattr("spark_udfs.index._ROWS_PER_RANGE", 5000)

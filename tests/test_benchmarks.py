@@ -367,18 +367,8 @@ print(sorted(spark.summary(taken, 10)["rows"]))
 def test_the_lines_on_spark_run_and_stand_beside_their_floor(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     out = tmp_path / "spark.json"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.spark",
-        "--quick",
-        "--rows",
-        "40000",
-        "--rounds",
-        "2",
-        "--json",
-        str(out),
-    ]
+    arguments = "--quick --rows 40000 --rounds 2 --json"
+    command = [sys.executable, "-m", "benchmarks.spark", *arguments.split(), str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())

@@ -10,82 +10,29 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
-import captures
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from encoder import encode
 from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from spark_people import BEGIN, GOOD, NAMES, PEOPLE, assert_same, dicts, for_spark, insert, typed
 from test_rows import tables_of
-from test_spark_functions import BAD, arrow_table, both_adapters, evaluations, frame
+from test_spark_functions import BAD, both_adapters, evaluations, frame
 
 import pgdecode
-from pgdecode import Begin, Column, Delete, Insert, Relation, Type, Update
-from spark_udfs import from_pgoutput, parse_pgoutput, register_relation
-from spark_udfs.leaves import with_leaves
+from pgdecode import Column, Delete, Relation, Type, Update
+from spark_udfs import from_pgoutput, register_relation
 from spark_udfs.rows import ArrowRows, Keywords, PandasRows, RowOptions
-from spark_udfs.schemas import HAS_TIME, taken, taken_schema
+from spark_udfs.schemas import HAS_TIME
 from spark_udfs.typed import _plain_relation
 
 pytest_plugins = ["spark_session"]
 
 Configure = Callable[[str, object], None]
 TIME_SETTING = "spark.sql.timeType.enabled"
-
-PEOPLE = Relation(
-    relation_id=16385,
-    namespace="public",
-    name="people",
-    replica_identity="f",
-    columns=(Column(1, "id", 23, -1), Column(0, "born", 1082, -1), Column(0, "seen", 1184, -1)),
-)
-NAMES = ["_op", "_xid", "_old_type", "_old", "_unchanged", "_error", "id", "born", "seen"]
-
-
-def insert(*new: bytes | None, relation_id: int = 16385, xid: int | None = None) -> bytes:
-    formats = "".join("n" if value is None else "t" for value in new)
-    return encode(Insert(relation_id=relation_id, new=new, new_formats=formats, xid=xid))
-
-
-GOOD = insert(b"7", b"2020-02-29", b"2020-01-01 00:00:00.5+02")
-OTHER_TABLE = insert(b"1", relation_id=5)
-BEGIN = encode(Begin(1, dt.datetime(2020, 1, 1, tzinfo=dt.UTC), 7))
-
-
-def typed(rows: DataFrame, column: SparkColumn) -> pa.Table:
-    """Collect what became of the payloads, by `seq`."""
-    return arrow_table(rows.select("seq", column.alias("r")).select("seq", "r.*")).sort_by("seq").drop_columns("seq")
-
-
-def dicts(rows: DataFrame, column: SparkColumn) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = typed(rows, column).to_pylist()
-    return found
-
-
-def for_spark(rows: pa.RecordBatch, has_time: bool = False) -> pa.RecordBatch:
-    """Bring decoded rows to the types they have on Spark, which test_spark_schemas looks at."""
-    columns = [taken(column, has_time=has_time) for column in rows.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=taken_schema(rows.schema, has_time=has_time))
-
-
-def assert_same(found: pa.Table, expected: pa.RecordBatch) -> None:
-    """Compare bit by bit: NaN is not equal to itself."""
-    assert found.schema.names == expected.schema.names
-    assert found.num_rows == expected.num_rows
-    for name in expected.schema.names:
-        column = found[name].combine_chunks()
-        column = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-        # Spark has names and nullability of its own for what is in lists, and no metadata.
-        assert with_leaves(column.cast(expected[name].type), bits).equals(with_leaves(expected[name], bits)), name
-
-
-def bits(leaf: pa.Array) -> pa.Array:
-    return leaf.view({pa.float64(): pa.int64(), pa.float32(): pa.int32()}.get(leaf.type, leaf.type))
-
 
 CAPTURED = ["14.types.v1", "18.types.v1", "18.types.v1bin", "16.shop.v1", "16.shop.v1bin"]
 
@@ -274,124 +221,6 @@ def test_fields_are_given_in_the_order_asked(spark: SparkSession, adapter: str) 
     assert tuple(rows.collect()[0][0]) == (dt.date(2020, 2, 29), "insert")
 
 
-FAULTS = [
-    pytest.param(BAD, "UnknownTag", "offset 0: unknown message tag 0x7a 'z'", id="no message"),
-    pytest.param(GOOD[:-1], "TruncatedMessage", "offset 34: insert new column 2 needs 24 bytes, 23 left", id="cut"),
-    pytest.param(OTHER_TABLE, "OtherRelation", "offset 1: insert relation_id is 5, expected 16385", id="table"),
-    pytest.param(BEGIN, "NotARow", "offset 0: begin is no insert, update or delete", id="no row"),
-    pytest.param(insert(b"1", None), "ArityMismatch", "offset 6: insert new tuple has 2 columns", id="other columns"),
-    pytest.param(insert(b"1", b"2020-02-30", None), "BadValue", "offset 19: column 'born' has 10 bytes", id="value"),
-    pytest.param(insert(b"1", b"infinity", None), "Unrepresentable", "offset 19: column 'born' does", id="infinity"),
-    pytest.param(insert(b"1", b"12020-01-01", None), "Unrepresentable", "offset 19: column 'born' is out", id="year"),
-]
-
-
-@both_adapters
-@pytest.mark.parametrize(("payload", "error", "text"), FAULTS)
-def test_failfast_names_row_offset_and_column_and_shows_no_payload(
-    spark: SparkSession, adapter: str, payload: bytes, error: str, text: str
-) -> None:
-    rows = frame(spark, [GOOD, payload]).select(from_pgoutput("data", PEOPLE, adapter=adapter))
-    with pytest.raises(PythonException) as raised:
-        rows.collect()
-    said = str(raised.value)
-    assert f"pgdecode.errors.{error}: row 1, {text}" in said
-    assert not [shown for shown in ("SECRET", "544f50", "12020", "2020-02-30") if shown in said]
-
-
-@both_adapters
-def test_permissive_keeps_every_row_and_says_what_is_wrong(spark: SparkSession, adapter: str) -> None:
-    bad = [param.values for param in FAULTS]
-    rows = frame(spark, [GOOD, *(payload for payload, _, _ in bad), GOOD])
-    first, *found, last = dicts(rows, from_pgoutput("data", PEOPLE, mode="PERMISSIVE", adapter=adapter))
-    assert first == last
-    assert (first["id"], first["_error"]) == (7, None)
-    for row, (_, error, text) in zip(found, bad, strict=True):
-        assert row["born"] is None
-        assert row["_error"].startswith(f"{getattr(pgdecode, error).code} at {text}")
-    # A bad message costs the row, a bad value that value.
-    assert [row["id"] for row in found] == [None] * 5 + [1] * 3
-
-
-@both_adapters
-def test_others_are_null_on_request_but_malformed_rows_are_bad_rows(spark: SparkSession, adapter: str) -> None:
-    streamed = insert(b"8", None, None, xid=0x304)
-    payloads = [BEGIN, GOOD, OTHER_TABLE, streamed, None]
-    found = dicts(frame(spark, payloads), from_pgoutput("data", PEOPLE, others="null", adapter=adapter))
-    assert [(row["_op"], row["_xid"], row["id"]) for row in found] == [
-        (None, None, None),
-        ("insert", None, 7),
-        (None, None, None),
-        ("insert", 0x304, 8),
-        (None, None, None),
-    ]
-    assert set(found[0].values()) == set(found[2].values()) == {None}
-    malformed = [OTHER_TABLE[:-1], GOOD[:-1], BAD, insert(b"x", None, None)]
-    rows = frame(spark, [BEGIN, *malformed]).select(from_pgoutput("data", PEOPLE, others="null", adapter=adapter))
-    with pytest.raises(PythonException, match=r"pgdecode\.errors\.TruncatedMessage: row 1, offset"):
-        rows.collect()
-    column = from_pgoutput("data", PEOPLE, others="null", mode="PERMISSIVE", adapter=adapter)
-    found = dicts(frame(spark, [*malformed, *payloads]), column)
-    codes = [row["_error"] and row["_error"].split()[0] for row in found]
-    assert codes == ["TRUNCATED", "TRUNCATED", "UNKNOWN_TAG", "BAD_VALUE", *[None] * 5]
-
-
-def test_without_others_a_table_of_a_mixed_capture_is_the_rows_it_had(spark: SparkSession) -> None:
-    capture = captures.capture("16.shop.v1")
-    tables, types = tables_of(capture.name)
-    relation, payloads = next(item for item in tables.values() if item[0].name == "products")
-    expected = pgdecode.decode_rows(payloads, relation, type_messages=types)
-    column = from_pgoutput("data", relation, type_messages=types, others="null")
-    found = typed(frame(spark, capture.payloads, 3), column)
-    assert_same(found.filter(pc.field("_op").is_valid()), expected)
-    # The way that the documentation shows, by a function that gives little.
-    sent = parse_pgoutput("data", fields=["kind", "relation_id"])
-    of_table = (sent["relation_id"] == relation.relation_id) & sent["kind"].isin("insert", "update", "delete")
-    filtered = frame(spark, capture.payloads).where(of_table)
-    assert evaluations(filtered.select(from_pgoutput("data", relation).alias("r")).select("r.*")) == 2
-    assert_same(typed(filtered, from_pgoutput("data", relation)), expected)
-
-
-YEARS = [b"0044-03-15 BC", b"0001-01-01", b"9999-12-31", b"10000-01-01"]
-
-
-@both_adapters
-def test_by_default_all_dates_can_be_collected(spark: SparkSession, adapter: str) -> None:
-    rows = frame(spark, [insert(b"1", year, None) for year in YEARS]).orderBy("seq")
-    guarded = rows.select(from_pgoutput("data", PEOPLE, mode="PERMISSIVE", adapter=adapter).alias("r")).select("r.*")
-    found = [(row["born"], row["_error"] and row["_error"].split()[0]) for row in guarded.collect()]
-    bad = (None, "NOT_REPRESENTABLE")
-    assert found == [bad, (dt.date.min, None), (dt.date.max, None), bad]
-    nulled = rows.select(from_pgoutput("data", PEOPLE, unrepresentable="null", adapter=adapter).alias("r"))
-    assert [row[0] for row in nulled.select("r.born").collect()] == [None, dt.date.min, dt.date.max, None]
-    with pytest.raises(PythonException, match="Unrepresentable: row 0, offset 19: column 'born' is outside the years"):
-        rows.select(from_pgoutput("data", PEOPLE, adapter=adapter)).collect()
-
-
-@both_adapters
-def test_with_any_year_spark_computes_and_writes_but_does_not_collect(
-    spark: SparkSession, adapter: str, tmp_path: Any
-) -> None:
-    rows = frame(spark, [insert(b"1", year, None) for year in YEARS]).orderBy("seq")
-    dates = rows.select("seq", from_pgoutput("data", PEOPLE, years="any", adapter=adapter)["born"].alias("born"))
-    assert [row[0] for row in dates.selectExpr("cast(year(born) as int)").collect()] == [-43, 1, 9999, 10000]
-    dates.write.parquet(str(tmp_path / "dates"))
-    assert spark.read.parquet(str(tmp_path / "dates")).where("born > date'9999-12-31'").count() == 1
-    for seq in (0, 3):
-        with pytest.raises((ValueError, OverflowError), match=r"ordinal|year"):
-            dates.where(f"seq = {seq}").collect()
-
-
-@both_adapters
-def test_timestamps_next_to_either_end_pass_but_do_not_collect_as_documented(spark: SparkSession, adapter: str) -> None:
-    column = from_pgoutput("data", PEOPLE, adapter=adapter)["seen"].alias("seen")
-    rows = frame(spark, [insert(b"1", None, b"0001-01-01 00:00:00+00")]).select(column)
-    # 62135596800 s = 1970-01-01 - 0001-01-01
-    assert rows.select(F.unix_micros("seen")).collect()[0][0] == -62_135_596_800_000_000
-    with pytest.raises(ValueError, match="year 0 is out of range"):
-        rows.collect()
-
-
 @both_adapters
 def test_types_say_what_the_stream_does_not(spark: SparkSession, adapter: str) -> None:
     relation = Relation(16385, "", "m", "d", (Column(0, "mood", 20000, -1),))
@@ -525,18 +354,6 @@ def test_without_arrow_udf_the_pandas_adapter_serves(spark: SparkSession, monkey
     assert dicts(frame(spark, [GOOD]), from_pgoutput("data", PEOPLE))[0]["id"] == 7
     with pytest.raises(ValueError, match=r'^adapter "arrow" needs pyspark 4\.1 or later, this is '):
         from_pgoutput("data", PEOPLE, adapter="arrow")
-
-
-@both_adapters
-def test_years_are_clamped_or_texts_as_other_values_that_cannot_be_represented(
-    spark: SparkSession, adapter: str
-) -> None:
-    rows = frame(spark, [insert(b"1", year, None) for year in [*YEARS, b"infinity", b"-infinity"]]).orderBy("seq")
-    clamped = rows.select(from_pgoutput("data", PEOPLE, unrepresentable="clamp", adapter=adapter)["born"])
-    first, last = dt.date.min, dt.date.max
-    assert [row[0] for row in clamped.collect()] == [first, first, last, last, last, first]
-    texts = rows.select(from_pgoutput("data", PEOPLE, unrepresentable="text", adapter=adapter)["born"])
-    assert [row[0].encode() for row in texts.collect()] == [*YEARS, b"infinity", b"-infinity"]
 
 
 @both_adapters
