@@ -21,11 +21,13 @@ from typing import Any
 
 import captures
 import pyarrow as pa
+from encoder import encode
 from pieces import broken, tables
 from slot import Slot
 
 import pgdecode
-from pgdecode import parallel
+from pgdecode import Insert, parallel
+from pgdecode._memory import zeroed
 
 FOREVER = 1 << 60
 ALLOCATOR = ctypes.CDLL(None)
@@ -90,6 +92,25 @@ def check(case: Case, seed: int, most: int) -> int:
     return n_points
 
 
+def check_zeros() -> int:
+    """Take zeros with allocations of the interpreter failing one after the other; how many were tried."""
+    import _testcapi
+
+    n_points = 20  # more than there are
+    zeroed(1)
+    before = pa.total_allocated_bytes()
+    for n in range(n_points):
+        _testcapi.set_nomemory(n, n + 1)
+        try:
+            zeroed(1000)
+        except MemoryError:
+            pass
+        finally:
+            _testcapi.remove_mem_hooks()
+        assert pa.total_allocated_bytes() == before, n
+    return n_points
+
+
 def check_objects(case: Case) -> int:
     """Run a case with allocations of the interpreter failing; how many were tried."""
     import _testcapi
@@ -134,6 +155,22 @@ def typed(name: str, **options: Any) -> Case:
             for version, payloads in found
         ]
     )
+
+
+def lists_of_text(lengths: list[int], **options: Any) -> Case:
+    """Rows of a text, a list of two, and a null, by the lengths of the texts."""
+    columns = tuple(pgdecode.Column(0, name, oid, -1) for name, oid in (("a", 25), ("b", 1009), ("c", 1009)))
+    relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=columns)
+    texts = [b"x" * length for length in lengths]
+    payloads = [
+        encode(Insert(relation_id=1, new=(text, b"{%s,%s}" % (text, text), None), new_formats="ttn")) for text in texts
+    ]
+    return lambda: lambda: pgdecode.decode_rows(payloads, relation, **options)
+
+
+def growing() -> list[int]:
+    """Lengths of which each 64 take more than a thread's own memory has, and more than those before."""
+    return [length for i in range(10) for length in [2] * 63 + [100_000 * (6 + i)]]
 
 
 def changes(name: str, table: str | None = None, n_pieces: int = 1, **options: Any) -> Case:
@@ -189,6 +226,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "rows in binary": lambda: typed("18.types.v1bin", mode="PERMISSIVE"),
     "rows as text": lambda: typed("18.types.v1bin", mode="PERMISSIVE", unrepresentable="text"),
     "rows by two threads": lambda: divided(typed, "18.shop.v1", mode="PERMISSIVE"),
+    "rows that grow by two threads": lambda: divided(lists_of_text, growing()),
     "rows of a stream": lambda: typed("18.streams.v2", mode="PERMISSIVE", unrepresentable="clamp"),
     "changes": lambda: changes("18.streams.v2"),
     "changes in binary, by pieces": lambda: changes("18.streams.v2bin", n_pieces=4, include_uncommitted=True),
@@ -202,6 +240,9 @@ CASES: dict[str, Callable[[], Case]] = {
 def main() -> None:
     assert ALLOCATOR.find_modules(), "pgdecode's native modules are not where they were looked for"
     seed, most, *names = sys.argv[1:]
+    if names == ["zeros"]:
+        print(f"zeros: {check_zeros()} allocations")
+        return
     for name in names or CASES:
         case = CASES[name]()
         count = check_objects(case) if most == "objects" else check(case, int(seed), int(most))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -306,6 +309,31 @@ def test_where_no_thread_can_be_started_the_caller_s_does_the_work() -> None:
         assert pgdecode.decode_rows(payloads, version, threads=3).equals(rows)
     finally:
         threading.stack_size(before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
+@pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer's allocator takes all addresses")
+def test_where_many_threads_find_no_memory_one_does_the_work() -> None:
+    # 64 threads take 1 GiB, of which they use little; there are 256 MiB of addresses.
+    script = """
+import resource
+import pgdecode
+from encoder import encode
+from pgdecode import Insert, parallel
+parallel.LEAST_ROWS = 5
+column = pgdecode.Column(0, "a", 25, -1)
+relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=(column,))
+payloads = [encode(Insert(relation_id=1, new=(b"a" * 10_000,), new_formats="t"))] * 1280
+messages, rows = pgdecode.decode_messages(payloads), pgdecode.decode_rows(payloads, relation)
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + 256 * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+print(pgdecode.decode_messages(payloads, threads=64).equals(messages))
+print(pgdecode.decode_rows(payloads, relation, threads=64).equals(rows))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
+    assert (run.stdout, run.stderr) == ("True\nTrue\n", "")
 
 
 def test_small_batches_are_not_divided() -> None:

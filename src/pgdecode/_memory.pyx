@@ -115,6 +115,7 @@ def zeroed(size_t size):
     cdef Bytes bytes
     memset(&bytes, 0, sizeof(bytes))
     if open_zeroed(&bytes, size) != OK:
+        free_bytes(&bytes)
         raise MemoryError()
     return hand_over(&bytes)
 

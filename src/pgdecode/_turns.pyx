@@ -25,7 +25,7 @@ from cpython.pythread cimport (
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from pgdecode._fault cimport OK
+from pgdecode._fault cimport FAULT_NO_MEMORY, OK
 from pgdecode._memory cimport Arenas, free_arenas, open_arenas
 
 cdef extern from "Python.h":
@@ -122,6 +122,8 @@ cdef FaultCode in_turns(const Work *work) except *:
             for i in range(1, work.n_threads):
                 if turns.workers[i].started:
                     PyThread_acquire_lock(turns.workers[i].exit, WAIT_LOCK)
+    except MemoryError:
+        turns.code = FAULT_NO_MEMORY
     finally:
         for i in range(turns.n_workers):
             free_lock(turns.workers[i].gate)
