@@ -44,6 +44,7 @@ cdef void expect(Column *column, size_t n) noexcept nogil
 cdef void limit_text(Column *column, size_t more) noexcept nogil
 cdef size_t likely_text(const Column *column) noexcept nogil
 cdef size_t text_in(const Column *column) noexcept nogil
+cdef size_t end_of(const Column *column, size_t n) noexcept nogil
 
 
 cdef inline FaultCode mark(Column *column, uint8_t valid) noexcept nogil:
@@ -145,6 +146,5 @@ cdef void take_back(Column *column, size_t n) noexcept nogil
 cdef int open_column(Column *column, object arrow_type) except -1
 cdef FaultCode open_as(Column *column, const Column *like, Arena *arena) noexcept nogil
 cdef void empty_column(Column *column) noexcept nogil
-cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil
 cdef object finish_column(Column *column, object arrow_type)
 cdef void free_column(Column *column) noexcept
