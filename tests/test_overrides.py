@@ -161,6 +161,12 @@ def test_a_domain_in_a_composite_sends_its_own_oid() -> None:
     assert one(20000, value, binary=True, types={20000: "(a text, b int4)"}).to_pylist() == [{"a": "a", "b": 7}]
 
 
+def test_a_domain_over_an_array_in_a_composite_does_too() -> None:
+    array = struct.pack(">iiIiiii", 1, 0, 23, 1, 1, 4, 7)
+    value = struct.pack(">i", 1) + field(20001, array)
+    assert one(20000, value, binary=True, types={20000: "(a int4[])"}).to_pylist() == [{"a": [7]}]
+
+
 @pytest.mark.parametrize(
     "text", ["", "(", "a,1)", "(a,1", "(a,1)x", '("a,1)', "(a)", "(a,1,2)", "(a\\,1)", '(a"b",1)', '("a"b,1)', "((a,1)"]
 )
