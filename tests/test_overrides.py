@@ -183,6 +183,21 @@ def test_an_array_of_a_type_is_known_by_its_element() -> None:
     assert one(20001, b"{a,NULL}", types=said, type_messages=[message]).to_pylist() == [["a", None]]
 
 
+@pytest.mark.parametrize("name", ["d", 'A "d"', "d.e"])
+def test_an_array_of_a_domain_over_arrays_is_an_array_of_arrays(name: str) -> None:
+    # As PostgreSQL prints array['{1,2}', '{3,null}']::d[], and sends it: elements of the domain's own OID.
+    said = {f"public.{name}": "int4[]"}
+    message = Type(type_id=20001, namespace="public", name=f"_{name}")
+    wanted = [[[1, 2], [3, None]]]
+    assert one(20001, b'{"{1,2}","{3,NULL}"}', types=said, type_messages=[message]).to_pylist() == wanted
+    head = struct.pack(">iiI", 1, 1, 23)
+    first = head + struct.pack(">iiiiii", 2, 1, 4, 1, 4, 2)
+    second = head + struct.pack(">iiiii", 2, 1, 4, 3, -1)
+    sized = b"".join(struct.pack(">i", len(item)) + item for item in (first, second))
+    value = struct.pack(">iiIii", 1, 0, 20000, 2, 1) + sized
+    assert one(20001, value, binary=True, types=said, type_messages=[message]).to_pylist() == wanted
+
+
 def test_a_type_of_the_databases_own_that_is_named_like_a_built_in_one_is_not_taken_for_it() -> None:
     message = Type(type_id=20001, namespace="public", name="date")
     assert one(20001, b"tomorrow", type_messages=[message]).to_pylist() == ["tomorrow"]
