@@ -72,8 +72,13 @@ class Overrides:
         if message.name.startswith("_") and element + "[]" in self._by_name:
             return self._by_name[element + "[]"]
         if message.name.startswith("_") and element in self._by_name:
-            return f"{self._by_name[element]}[]"
+            # By its name, since a domain over an array is an element as well: int[][] were one array.
+            return "{}.{}[]".format(*(_quoted(name) for name in (message.namespace, message.name[1:])))
         return self._by_name.get(message.name)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _name(column: Column, message: Type | None) -> str:

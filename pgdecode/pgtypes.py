@@ -131,6 +131,7 @@ TYPES: tuple[PgType, ...] = (
     PgType(2205, 2210, "regclass", "reg", _string),
     PgType(2206, 2211, "regtype", "reg", _string),
     PgType(2950, 2951, "uuid", "uuid", _string),
+    PgType(2970, 2949, "txid_snapshot", "pg_snapshot", _string),
     PgType(3220, 3221, "pg_lsn", "pg_lsn", _string),
     PgType(3614, 3643, "tsvector", "tsvector", _string),
     PgType(3615, 3645, "tsquery", "tsquery", _string),
@@ -141,6 +142,7 @@ TYPES: tuple[PgType, ...] = (
     PgType(4089, 4090, "regnamespace", "reg", _string),
     PgType(4096, 4097, "regrole", "reg", _string),
     PgType(4191, 4192, "regcollation", "reg", _string),
+    PgType(5038, 5039, "pg_snapshot", "pg_snapshot", _string),
     PgType(5069, 271, "xid8", "xid8", _as(pa.decimal128(20, 0))),
 )
 

@@ -137,7 +137,8 @@ class _Reader:
             found = self.composite()
         else:
             found = self.range() if self.peek().lower() in ("range", "multirange") else self.scalar()
-        return array_of(found) if self.dimensions() else found
+        # Declared like any other: a domain over an array passes for it.
+        return replace(array_of(found), declared=True) if self.dimensions() else found
 
     def dimensions(self) -> bool:
         seen = False

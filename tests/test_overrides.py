@@ -161,6 +161,12 @@ def test_a_domain_in_a_composite_sends_its_own_oid() -> None:
     assert one(20000, value, binary=True, types={20000: "(a text, b int4)"}).to_pylist() == [{"a": "a", "b": 7}]
 
 
+def test_a_domain_over_an_array_in_a_composite_does_too() -> None:
+    array = struct.pack(">iiIiiii", 1, 0, 23, 1, 1, 4, 7)
+    value = struct.pack(">i", 1) + field(20001, array)
+    assert one(20000, value, binary=True, types={20000: "(a int4[])"}).to_pylist() == [{"a": [7]}]
+
+
 @pytest.mark.parametrize(
     "text", ["", "(", "a,1)", "(a,1", "(a,1)x", '("a,1)', "(a)", "(a,1,2)", "(a\\,1)", '(a"b",1)', '("a"b,1)', "((a,1)"]
 )
@@ -175,6 +181,21 @@ def test_an_array_of_a_type_is_known_by_its_element() -> None:
     assert one(20001, b"{a,NULL}", types=said, type_messages=[message]).to_pylist() == [["a", None]]
     said = {"public.mood[]": "enum[]"}
     assert one(20001, b"{a,NULL}", types=said, type_messages=[message]).to_pylist() == [["a", None]]
+
+
+@pytest.mark.parametrize("name", ["d", 'A "d"', "d.e"])
+def test_an_array_of_a_domain_over_arrays_is_an_array_of_arrays(name: str) -> None:
+    # As PostgreSQL prints array['{1,2}', '{3,null}']::d[], and sends it: elements of the domain's own OID.
+    said = {f"public.{name}": "int4[]"}
+    message = Type(type_id=20001, namespace="public", name=f"_{name}")
+    wanted = [[[1, 2], [3, None]]]
+    assert one(20001, b'{"{1,2}","{3,NULL}"}', types=said, type_messages=[message]).to_pylist() == wanted
+    head = struct.pack(">iiI", 1, 1, 23)
+    first = head + struct.pack(">iiiiii", 2, 1, 4, 1, 4, 2)
+    second = head + struct.pack(">iiiii", 2, 1, 4, 3, -1)
+    sized = b"".join(struct.pack(">i", len(item)) + item for item in (first, second))
+    value = struct.pack(">iiIii", 1, 0, 20000, 2, 1) + sized
+    assert one(20001, value, binary=True, types=said, type_messages=[message]).to_pylist() == wanted
 
 
 def test_a_type_of_the_databases_own_that_is_named_like_a_built_in_one_is_not_taken_for_it() -> None:

@@ -90,6 +90,28 @@ def test_a_streamed_row_has_the_xid_it_was_sent_with() -> None:
     assert rows(encode(message))[0]["_xid"] == 0x80000001
 
 
+def of_integers(relation_id: int, *names: str) -> Relation:
+    columns = tuple(Column(flags=1, name=name, type_id=23, type_modifier=-1) for name in names)
+    return Relation(relation_id=relation_id, namespace="public", name="t", replica_identity="f", columns=columns)
+
+
+# An update of a null in a table of one column, as servers send it: plain of the relation 20505, or streamed of another.
+BOTH_WAYS = bytes.fromhex("55 00005019 4f 0001 6e 4e 0001 74 00000001 31")
+
+
+@pytest.mark.parametrize(("relation_id", "xid", "old"), [(20505, None, {"x": None}), (0x4F00016E, 20505, None)])
+def test_an_update_that_reads_well_both_ways_is_one_of_the_relation(
+    relation_id: int, xid: int | None, old: dict[str, Any] | None
+) -> None:
+    (row,) = pgdecode.decode_rows([BOTH_WAYS], of_integers(relation_id, "x")).to_pylist()
+    assert (row["_xid"], row["_old"], row["x"]) == (xid, old, 1)
+
+
+def test_such_an_update_of_another_width_does_not_contradict_the_stream_state() -> None:
+    with pytest.raises(pgdecode.ArityMismatch, match="old tuple has 1 columns, the relation has 2"):
+        pgdecode.decode_rows([BOTH_WAYS], of_integers(20505, "x", "y"))
+
+
 def test_a_bad_value_costs_that_value_alone_in_permissive_mode() -> None:
     good, bad = insert(b"1", b"2020-01-01", None), insert(b"2", b"2020-02-30", None)
     found = rows(good, bad, good, mode="PERMISSIVE")

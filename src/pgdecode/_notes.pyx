@@ -19,7 +19,7 @@ from pgdecode._heads cimport HEAD_READ, NO_HEAD, note_all, note_each, word_of_he
 from pgdecode._plan cimport N_MESSAGES, PLAN, TAG_MARKED
 from pgdecode._source cimport CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, PRESENT, Presence, payload_at
 from pgdecode._streams cimport READING_PLAIN, READING_STREAMED, judge_payload, marks, may_carry_xid
-from pgdecode._walk cimport STREAMED, judge_fault, walk_message
+from pgdecode._walk cimport STREAMED, walk_message
 
 cdef enum:
     # A block's cells stay in the first cache: 16 bytes each.
@@ -71,14 +71,20 @@ cdef class Notes:
         self.olds = <Cell *>calloc(<size_t>self.most_rows * (n_columns + 1), sizeof(Cell))
         self.spans = <Span *>calloc(<size_t>self.most_rows, sizeof(Span))
         self.heads = <Head *>calloc(<size_t>n_columns + 1, sizeof(Head))
+        # Of two readings it is the one that names the relation.
+        self.known.ids = <uint32_t *>calloc(1, sizeof(uint32_t))
         if (
-            self.rows == NULL
+            self.known.ids == NULL
+            or self.rows == NULL
             or self.cells == NULL
             or self.olds == NULL
             or self.spans == NULL
             or self.heads == NULL
         ):
             raise MemoryError()
+        self.known.ids[0] = <uint32_t>relation_id
+        self.known.n = 1
+        self.known.collected = True
         for c in range(n_columns):
             self.heads[c].word = NO_HEAD
         self.rules = rules_of(limits, strict_flags)
@@ -362,12 +368,7 @@ cdef class Notes:
     cdef FaultCode walk_row(self, const Span *payload, bint streamed) noexcept nogil:
         """Walk a payload that may be anything."""
         cdef FaultCode code = self.check_kind(payload, streamed)
-        if code != OK:
-            return code
-        code = walk_message(&self.walk, payload.data, payload.length, streamed)
-        if code != OK:
-            code = judge_fault(&self.walk, &self.nothing, payload.data, payload.length, streamed, code)
-        return code
+        return code if code != OK else walk_message(&self.walk, payload.data, payload.length, streamed)
 
     cdef FaultCode check_kind(self, const Span *payload, bint streamed) noexcept nogil:
         """Only inserts, updates and deletes of the relation; what is malformed is left for the walk to say."""

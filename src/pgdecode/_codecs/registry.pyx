@@ -30,6 +30,7 @@ from pgdecode._codecs.recoded cimport recoded_codec
 from pgdecode._codecs.search cimport search_codec
 from pgdecode._codecs.texts cimport texts_codec
 from pgdecode._codecs.vectors cimport vectors_codec
+from pgdecode._codecs.xid_snapshots cimport xid_snapshots_codec
 from pgdecode._column cimport Column, expect, finish_column, free_column, open_column, put_null
 from pgdecode._fault cimport FAULT_BAD_ARRAY, FAULT_TOO_HIGH, FAULT_UNREPRESENTABLE, OK, Fault, FaultCode, error_of
 from pgdecode._sink cimport CELL_LEAD, Cell
@@ -81,6 +82,7 @@ cdef class CodecTree:
             or datestyles_codec(name, &self.codec)
             or numeric_floats_codec(name, &self.codec)
             or recoded_codec(name, &self.codec)
+            or xid_snapshots_codec(name, &self.codec)
         ):
             raise LookupError(f"there is no codec {name!r}")
         self.codec.precision = decoding.precision

@@ -1,0 +1,1 @@
+# Native only: nothing here is for Python.
