@@ -102,8 +102,6 @@ cdef class Notes:
         self.walk.fault = &self.fault
         self.judging.out = &self.nothing
         self.judging.fault = &self.judged
-        self.window.segments = source.segments
-        self.window.n_segments = source.n_segments
         self.window.plan = &PLAN.table
         self.window.walk = &self.judging
 
