@@ -1,3 +1,1 @@
-import pyarrow as pa
-
-def zeroed(size: int) -> pa.Buffer: ...
+# Native only: nothing here is for Python.

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode._memory import zeroed
 from pgdecode._message import decode_one
 from pgdecode._scan import Scan
 from pgdecode._source import Source
@@ -168,12 +167,10 @@ class MessageDecoder:
 
 
 def _zeros(n_rows: int, types: list[pa.DataType]) -> pa.Buffer:
-    """Make the buffer that serves every column that no row fills, as validity, offsets and values.
-
-    It is the pool's, whose pages are there already: whoever reads zeros that are new from the system waits for each.
-    """
+    """Make the buffer that serves every column that no row fills, as validity, offsets and values."""
     n_bits = max(type.bit_width if pa.types.is_primitive(type) else 32 for type in types)
-    return zeroed(((n_rows + 1) * n_bits + 7) // 8)
+    # Not the pool's: as long as nobody reads them, large ones that the system gives take no memory.
+    return pa.py_buffer(bytes(((n_rows + 1) * n_bits + 7) // 8))
 
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:

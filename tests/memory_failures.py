@@ -27,7 +27,6 @@ from slot import Slot
 
 import pgdecode
 from pgdecode import Insert, parallel
-from pgdecode._memory import zeroed
 
 FOREVER = 1 << 60
 ALLOCATOR = ctypes.CDLL(None)
@@ -89,25 +88,6 @@ def check(case: Case, seed: int, most: int) -> int:
             # What the decoder itself held before, and let go of since, is no leak.
             assert after[0] <= before[0], (n, last, before, after)
             assert after[1] <= before[1], (n, last, before, after)
-    return n_points
-
-
-def check_zeros() -> int:
-    """Take zeros with allocations of the interpreter failing one after the other; how many were tried."""
-    import _testcapi
-
-    n_points = 20  # more than there are
-    zeroed(1)
-    before = pa.total_allocated_bytes()
-    for n in range(n_points):
-        _testcapi.set_nomemory(n, n + 1)
-        try:
-            zeroed(1000)
-        except MemoryError:
-            pass
-        finally:
-            _testcapi.remove_mem_hooks()
-        assert pa.total_allocated_bytes() == before, n
     return n_points
 
 
@@ -240,9 +220,6 @@ CASES: dict[str, Callable[[], Case]] = {
 def main() -> None:
     assert ALLOCATOR.find_modules(), "pgdecode's native modules are not where they were looked for"
     seed, most, *names = sys.argv[1:]
-    if names == ["zeros"]:
-        print(f"zeros: {check_zeros()} allocations")
-        return
     for name in names or CASES:
         case = CASES[name]()
         count = check_objects(case) if most == "objects" else check(case, int(seed), int(most))

@@ -76,8 +76,3 @@ def test_an_allocation_that_fails_is_a_memory_error_and_leaves_nothing_behind(al
 def test_a_python_object_that_cannot_be_made_is_a_memory_error_too(allocator: Path, case: str) -> None:
     pytest.importorskip("_testcapi", reason="this interpreter came without its test helpers")
     run(allocator, "objects", case)
-
-
-def test_zeros_that_come_to_nothing_are_given_back(allocator: Path) -> None:
-    pytest.importorskip("_testcapi", reason="this interpreter came without its test helpers")
-    run(allocator, "objects", "zeros")

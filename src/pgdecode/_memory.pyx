@@ -9,7 +9,7 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from pgdecode._fault cimport FAULT_NO_MEMORY, OK
+from pgdecode._fault cimport FAULT_NO_MEMORY
 
 from functools import partial
 
@@ -108,16 +108,6 @@ cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil:
     memset(bytes.data, 0, size)
     bytes.size = size
     return OK
-
-
-def zeroed(size_t size):
-    """A buffer of so many zeros."""
-    cdef Bytes bytes
-    memset(&bytes, 0, sizeof(bytes))
-    if open_zeroed(&bytes, size) != OK:
-        free_bytes(&bytes)
-        raise MemoryError()
-    return hand_over(&bytes)
 
 
 cdef object hand_over(Bytes *bytes):
