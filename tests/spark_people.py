@@ -12,16 +12,9 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from test_spark_functions import arrow_table
 
-from pgdecode import Begin, Column, Insert, Relation
+from pgdecode import Begin, Insert
 from spark_udfs.schemas import taken, taken_schema
 
-PEOPLE = Relation(
-    relation_id=16385,
-    namespace="public",
-    name="people",
-    replica_identity="f",
-    columns=(Column(1, "id", 23, -1), Column(0, "born", 1082, -1), Column(0, "seen", 1184, -1)),
-)
 NAMES = ["_op", "_xid", "_old_type", "_old", "_unchanged", "_error", "id", "born", "seen"]
 
 

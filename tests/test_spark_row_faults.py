@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from spark_people import BEGIN, GOOD, OTHER_TABLE, PEOPLE, assert_same, dicts, insert, typed
-from test_rows import tables_of
+from spark_people import BEGIN, GOOD, OTHER_TABLE, assert_same, dicts, insert, typed
+from test_rows import PEOPLE, tables_of
 from test_spark_functions import BAD, both_adapters, evaluations, frame
 
 import pgdecode

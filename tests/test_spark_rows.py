@@ -18,8 +18,8 @@ from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from spark_people import BEGIN, GOOD, NAMES, PEOPLE, assert_same, dicts, for_spark, insert, typed
-from test_rows import tables_of
+from spark_people import BEGIN, GOOD, NAMES, assert_same, dicts, for_spark, insert, typed
+from test_rows import PEOPLE, tables_of
 from test_spark_functions import BAD, both_adapters, evaluations, frame
 
 import pgdecode
