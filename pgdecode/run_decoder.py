@@ -84,11 +84,8 @@ class RunFollower(Follower):
         return self._position_at(self.outline.row_of(change))
 
     def _position_at(self, row: int) -> int:
-        for positions in self.all_positions:
-            if row < len(positions):
-                return int(positions[row].as_py())
-            row -= len(positions)
-        raise IndexError(row)
+        number, row = self._place(row)
+        return int(self.all_positions[number][row].as_py())
 
 
 class RunDecoder:

@@ -116,9 +116,14 @@ class ScannedBatch:
 
     def payload_of(self, row: int) -> bytes:
         """Payload of a row, also of one that is held."""
-        for part in self.parts:
+        number, row = self._place(row)
+        return bytes(self.parts[number][row].as_py())
+
+    def _place(self, row: int) -> tuple[int, int]:
+        """Which part a row lies in, and where: of payloads and of positions alike."""
+        for number, part in enumerate(self.parts):
             if row < len(part):
-                return bytes(part[row].as_py())
+                return number, row
             row -= len(part)
         raise IndexError(row)
 
