@@ -27,6 +27,8 @@ from spark_udfs.runs import RUN_ROWS
 
 # Messages with their positions.
 MESSAGES = pa.schema([("position", pa.int64()), ("payload", pa.large_binary())])
+# What is read at a time: a batch costs Python some calls, however many rows it has.
+_READ_ROWS = 2 * RUN_ROWS
 # Rows among which a piece is searched for its first Begin, and their bytes that may be sent along.
 _LOOK_ROWS = 1024
 _LOOK_BYTES = 1 << 20
@@ -91,7 +93,7 @@ class Span:
         positions = Positions(position)
         row = 0
         last, type = -1, pa.large_binary()
-        for source in self.piece.batches(RUN_ROWS):
+        for source in self.piece.batches(_READ_ROWS):
             placed = positions.of(self.piece, self.piece.start + row, source)
             skipped = min(max(self.n_skipped - row, 0), len(source))
             row += len(source)

@@ -153,6 +153,7 @@ def test_a_table_that_changes_midway_is_decoded_again_with_all_its_columns(tasks
 def test_only_tasks_that_need_a_relation_described_late_decode_again(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(spans, "_READ_ROWS", 10)
     monkeypatch.setattr(spans, "RUN_ROWS", 10)
     monkeypatch.setattr(spans, "_LOOK_ROWS", 10)
     slot = transactions(20)
@@ -272,6 +273,7 @@ def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_route, "run_tasks", Tasks())
         patch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
+        patch.setattr(spans, "_READ_ROWS", data.draw(st.sampled_from([3, 65_536])))
         patch.setattr(spans, "RUN_ROWS", data.draw(st.sampled_from([3, 65_536])))
         patch.setattr(spans, "_LOOK_ROWS", data.draw(st.sampled_from([2, 1024])))
         found = decoded(files, wanted, folder / "out")
@@ -282,6 +284,7 @@ def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
 def test_a_column_that_is_asked_for_may_be_described_late(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(spans, "_READ_ROWS", 10)
     monkeypatch.setattr(spans, "RUN_ROWS", 10)
     slot = transactions(20)
     slot.begin(800)
@@ -321,6 +324,7 @@ def described_badly() -> Slot:
 def test_a_bad_description_where_pieces_are_looked_at_leaves_later_ones_alone(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(spans, "_READ_ROWS", 3)
     monkeypatch.setattr(spans, "RUN_ROWS", 3)
     monkeypatch.setattr(spans, "_LOOK_ROWS", 3)
     payloads = described_badly().payloads
