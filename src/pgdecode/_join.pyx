@@ -13,25 +13,31 @@ from pgdecode._memory cimport Bytes, grow
 from pgdecode._sink cimport append_int32, columns_in, items_in, pad_offsets
 
 
-cdef FaultCode append(Bytes *whole, const Bytes *part, size_t skipped, double times) noexcept nogil:
-    """Append a part's bytes but for the first few; where that takes memory, take enough for all rows.
+cdef FaultCode make_room(Bytes *whole, size_t added, double times) noexcept nogil:
+    """Let the whole have room for more bytes; where that takes memory, for those of all rows.
 
-    `times`: how many times as many rows there are in all as up to the part's last.
+    `times`: how many times as many rows there are in all as up to those that are added.
     """
-    cdef size_t needed, capacity
+    cdef size_t needed = whole.size + added
+    cdef size_t capacity
     cdef double likely
-    if part.size <= skipped:
-        return OK
-    needed = whole.size + part.size - skipped
     if rarely(needed > whole.capacity or whole.data == NULL):
         # An eighth more than the average: rows differ.
         likely = min(1.125 * times, 256.0) * <double>needed
         likely = min(likely, <double>0x7FFFFFFF)
         capacity = whole.capacity + (whole.capacity >> 1)
-        if grow(whole, max(needed, capacity, <size_t>likely)) != OK:
-            return FAULT_NO_MEMORY
-    memcpy(whole.data + whole.size, part.data + skipped, part.size - skipped)
-    whole.size = needed
+        return grow(whole, max(needed, capacity, <size_t>likely))
+    return OK
+
+
+cdef FaultCode append(Bytes *whole, const Bytes *part, double times) noexcept nogil:
+    """Append a part's bytes."""
+    if part.size == 0:
+        return OK
+    if make_room(whole, part.size, times) != OK:
+        return FAULT_NO_MEMORY
+    memcpy(whole.data + whole.size, part.data, part.size)
+    whole.size += part.size
     return OK
 
 
@@ -61,13 +67,21 @@ cdef void join_offsets(Sink *part, size_t n_items, size_t n_before) noexcept nog
 
 cdef FaultCode append_ends(Bytes *whole, const Bytes *part, size_t n_before, double times) noexcept nogil:
     """Append ends of items, of which `n_before` bytes come before; a 0 is in front of a part's, as of the whole's."""
-    cdef size_t size
-    if whole.size == 0 and part.size and append_int32(whole, 0) != OK:
+    cdef const int32_t *ends
+    cdef int32_t *moved
+    cdef size_t i, n
+    if part.size <= sizeof(int32_t):
+        return OK
+    if whole.size == 0 and append_int32(whole, 0) != OK:
         return FAULT_NO_MEMORY
-    size = whole.size
-    if append(whole, part, sizeof(int32_t), times) != OK:
+    if make_room(whole, part.size - sizeof(int32_t), times) != OK:
         return FAULT_NO_MEMORY
-    shift(<int32_t *>(whole.data + size), (whole.size - size) // sizeof(int32_t), n_before)
+    ends = <const int32_t *>part.data + 1
+    moved = <int32_t *>(whole.data + whole.size)
+    n = part.size // sizeof(int32_t) - 1
+    for i in range(n):
+        moved[i] = ends[i] + <int32_t>n_before
+    whole.size += n * sizeof(int32_t)
     return OK
 
 
@@ -84,7 +98,7 @@ cdef FaultCode join_sink(Sink *part) noexcept nogil:
     if is_too_much(n_before, items_in(part)):
         return FAULT_LIMIT_BATCH
     join_offsets(part, items_in(part), n_before)
-    return append(&part.whole.data, &part.data, 0, times_as_many(part))
+    return append(&part.whole.data, &part.data, times_as_many(part))
 
 
 cdef FaultCode join_tuple(TupleSink *whole, TupleSink *part) noexcept nogil:
@@ -98,9 +112,9 @@ cdef FaultCode join_tuple(TupleSink *whole, TupleSink *part) noexcept nogil:
     times = times_as_many(&part.rows)
     join_offsets(&part.rows, part.letters.size, n_before)
     if (
-        append(&whole.letters, &part.letters, 0, times) != OK
+        append(&whole.letters, &part.letters, times) != OK
         or append_ends(&whole.ends, &part.ends, size_before, times) != OK
-        or append(&whole.values, &part.values, 0, times) != OK
+        or append(&whole.values, &part.values, times) != OK
     ):
         return FAULT_NO_MEMORY
     return OK
@@ -117,11 +131,11 @@ cdef FaultCode join_columns(ColumnsSink *whole, ColumnsSink *part) noexcept nogi
     times = times_as_many(&part.rows)
     join_offsets(&part.rows, columns_in(part), n_before)
     if (
-        append(&whole.flags, &part.flags, 0, times) != OK
+        append(&whole.flags, &part.flags, times) != OK
         or append_ends(&whole.name_ends, &part.name_ends, size_before, times) != OK
-        or append(&whole.names, &part.names, 0, times) != OK
-        or append(&whole.type_ids, &part.type_ids, 0, times) != OK
-        or append(&whole.type_modifiers, &part.type_modifiers, 0, times) != OK
+        or append(&whole.names, &part.names, times) != OK
+        or append(&whole.type_ids, &part.type_ids, times) != OK
+        or append(&whole.type_modifiers, &part.type_modifiers, times) != OK
     ):
         return FAULT_NO_MEMORY
     return OK
@@ -136,4 +150,4 @@ cdef FaultCode join_words(const WordSink *part) noexcept nogil:
     if is_too_much(n_before, part.text.size):
         return FAULT_LIMIT_BATCH
     shift(<int32_t *>part.ends.data + part.first_row, <size_t>(part.n_rows - part.first_row), n_before)
-    return append(&whole.text, &part.text, 0, <double>whole.n_rows / <double>part.n_rows)
+    return append(&whole.text, &part.text, <double>whole.n_rows / <double>part.n_rows)

@@ -34,7 +34,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     PARTS = 8              # of each thread: so far it may go on while another does not
-    TURN_BYTES = 1 << 17   # payloads; with what is made of them, they fit into a core's own cache
+    TURN_BYTES = 3 << 17   # payloads; with what is made of them, they fit into a core's own cache
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
     GAP = 4                # turns
