@@ -88,7 +88,7 @@ or __arrow_c_stream__ of such; or a sequence of bytes
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where the rows are many. The result is the same.
+        How many threads may work on it, where rows are many and values short. The result is the same.
 
     Returns
     -------
@@ -146,7 +146,7 @@ class MessageDecoder:
         """Decode the next payloads; see `decode_messages`."""
         with self._alone:
             source = Source(payload_parts(payloads))
-            n_threads = threads_for(source.n_rows, self._threads)
+            n_threads = threads_for(source, self._threads)
             if n_threads > 1:
                 # Should that not do, one thread decodes all anew: then its error is the one to tell, of the first row
                 # that has any.

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import threading
 
+from pgdecode._source import Source
+from pgdecode._tags import bytes_a_cell
+
 # Below so many rows a thread costs more than it saves.
 LEAST_ROWS = 16_384
+# Values longer than this are copied as fast by one thread as memory lets several.
+MOST_CELL_BYTES = 200.0
 
 
 class Exclusive:
@@ -39,6 +44,7 @@ def check_threads(threads: int) -> int:
     return threads
 
 
-def threads_for(n_rows: int, threads: int) -> int:
-    """Say how many threads are worth their cost: of those that may work, one for so many rows."""
-    return max(1, min(threads, n_rows // LEAST_ROWS))
+def threads_for(source: Source, threads: int) -> int:
+    """Say how many threads are worth their cost: of those that may work, one for so many rows of short values."""
+    found = max(1, min(threads, source.n_rows // LEAST_ROWS))
+    return 1 if found > 1 and bytes_a_cell(source) > MOST_CELL_BYTES else found

@@ -86,7 +86,7 @@ def decode_rows(
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where the rows are many. The result is the same.
+        How many threads may work on it, where rows are many and values short. The result is the same.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def decode_rows(
         strict_flags,
         mode == "PERMISSIVE",
         unrepresentable == "null",
-        n_threads=threads_for(source.n_rows, check_threads(threads)),
+        n_threads=threads_for(source, check_threads(threads)),
     )
     rows.run()
     meta, values = rows.results()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import random
 import struct
@@ -23,6 +24,7 @@ from samples import SAMPLES
 
 import pgdecode
 from pgdecode import Insert, parallel
+from pgdecode._source import Source
 from pgdecode.errors import DecodeError
 
 N_THREADS = 8
@@ -116,8 +118,9 @@ def test_a_decoder_refuses_a_second_thread_and_goes_on_in_the_first(make: Callab
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Divide also what is small."""
+    """Divide also what is small, and what is long."""
     monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
+    monkeypatch.setattr(parallel, "MOST_CELL_BYTES", math.inf)
 
 
 def outcome(decode: Callable[..., pa.RecordBatch], *arguments: Any, **options: Any) -> Any:
@@ -321,6 +324,7 @@ import pgdecode
 from encoder import encode
 from pgdecode import Insert, parallel
 parallel.LEAST_ROWS = 5
+parallel.MOST_CELL_BYTES = 1e9
 column = pgdecode.Column(0, "a", 25, -1)
 relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=(column,))
 payloads = [encode(Insert(relation_id=1, new=(b"a" * 10_000,), new_formats="t"))] * 1280
@@ -337,8 +341,34 @@ print(pgdecode.decode_rows(payloads, relation, threads=64).equals(rows))
 
 
 def test_small_batches_are_not_divided() -> None:
-    assert [parallel.threads_for(n, 8) for n in (0, 1, 2 * parallel.LEAST_ROWS - 1)] == [1, 1, 1]
-    assert [parallel.threads_for(4 * parallel.LEAST_ROWS + 3, threads) for threads in (1, 3, 4, 8)] == [1, 3, 4, 4]
+    def threads_for(n_rows: int, threads: int) -> int:
+        return parallel.threads_for(Source([pa.array([b"B"] * n_rows, pa.binary())]), threads)
+
+    assert [threads_for(n, 8) for n in (0, 1, 2 * parallel.LEAST_ROWS - 1)] == [1, 1, 1]
+    assert [threads_for(4 * parallel.LEAST_ROWS + 3, threads) for threads in (1, 3, 4, 8)] == [1, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("values", "threads"),
+    [
+        ((b"a" * 150,) * 3, 2),
+        ((b"a" * 250,) * 3, 1),
+        ((b"a" * 2000, *[b""] * 15), 2),
+        ((b"a" * 3400, *[b""] * 15), 1),
+    ],
+)
+def test_long_values_are_not_divided(values: tuple[bytes, ...], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
+    payload = encode(Insert(relation_id=1, new=values, new_formats="t" * len(values)))
+    halves = [pa.array([payload] * 3 + [None]), pa.array([], pa.binary()), pa.array([payload] * 40)]
+    assert parallel.threads_for(Source(halves), 2) == threads
+
+
+def test_a_long_message_without_a_tuple_is_a_long_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
+    found = {parallel.threads_for(Source([pa.array([b"M" * n] * 70)]), 2) for n in (250, 2500)}
+    assert found == {1}
+    assert parallel.threads_for(Source([pa.array([b"", b"I", b"U" * 7, b"D" * 100] * 20)]), 2) == 2
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])

@@ -1,8 +1,9 @@
-"""First bytes of payloads: which rows are of which messages, without reading any further."""
+"""First bytes of payloads: which rows are of which messages, and how long their values are, without reading further."""
 
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 
+from pgdecode._cursor cimport be16
 from pgdecode._fault cimport OK, rarely
 from pgdecode._memory cimport Bytes, free_bytes, hand_over, reserve
 from pgdecode._source cimport PRESENT, Segment, Source, Span, payload_at
@@ -10,6 +11,8 @@ from pgdecode._source cimport PRESENT, Segment, Source, Span, payload_at
 cdef enum:
     WANTED = 1     # each of its rows
     AT_ENDS = 2    # the first and the last
+    SAMPLE = 64    # rows
+    COUNT_AT = 6   # of a change's first tuple, behind the tag, the relation's OID and the tuple's kind
 
 
 def tagged(Source source, bytes wanted, bytes at_ends):
@@ -60,3 +63,29 @@ def tagged(Source source, bytes wanted, bytes at_ends):
         return hand_over(&rows), first, last, bytes([tag for tag in range(256) if is_there[tag]])
     finally:
         free_bytes(&rows)
+
+
+def bytes_a_cell(Source source):
+    """Say how many bytes a cell of the tuples takes, as a few rows from all over show it.
+
+    An estimate: of a payload without a tuple, all is one cell's; and a streamed change's count is not where it is read.
+    """
+    cdef Span span
+    cdef int64_t row
+    cdef size_t n_bytes = 0, n_cells = 0
+    cdef Py_ssize_t i = 0
+    cdef int k
+    for k in range(SAMPLE):
+        row = source.n_rows * k // SAMPLE
+        while i < source.n_segments and row >= source.segments[i].n_before + source.segments[i].n_rows:
+            i += 1
+        if i == source.n_segments:
+            break
+        if payload_at(&source.segments[i], row - source.segments[i].n_before, &span) != PRESENT:
+            continue
+        n_bytes += span.length
+        if span.length >= COUNT_AT + 2 and span.data[0] in b"IUD":
+            n_cells += be16(span.data + COUNT_AT)
+        else:
+            n_cells += 1
+    return n_bytes / (n_cells + 1)
