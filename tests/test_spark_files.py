@@ -333,7 +333,7 @@ def test_memory_of_a_task_does_not_grow_with_its_file(tmp_path: Path) -> None:
     column = recorded.combine_chunks()
     column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     peaks = []
-    for times in (4, 16):
+    for times in (16, 64):
         source = tmp_path / f"{times}.parquet"
         with pq.ParquetWriter(source, pa.schema([("seq", pa.int64()), ("data", pa.binary())])) as file:
             for number in range(times):
@@ -342,5 +342,5 @@ def test_memory_of_a_task_does_not_grow_with_its_file(tmp_path: Path) -> None:
         command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / f"{times}")]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout))
-    # The larger file has some ten times as many bytes of payloads as this, and twenty of changes.
+    # The larger file has some forty times as many bytes of payloads as this, and eighty of changes.
     assert peaks[1] - peaks[0] < 40_000, peaks
