@@ -52,7 +52,7 @@ class Limits:
         for item in fields(self):
             highest = 65535 if item.name in ("max_columns", "max_expansion") else MAX_PAYLOAD
             value = getattr(self, item.name)
-            if not isinstance(value, int) or not 1 <= value <= highest:
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= highest:
                 raise ValueError(f"Limits.{item.name} is from 1 to {highest}, not {value!r}")
 
 

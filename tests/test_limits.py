@@ -156,7 +156,7 @@ def test_a_limit_holds_for_each_row_of_a_batch_alone() -> None:
 
 
 @pytest.mark.parametrize("option", [item.name for item in fields(Limits)])
-@pytest.mark.parametrize("value", [0, -1, 2**31, "8", None, 1.5], ids=repr)
+@pytest.mark.parametrize("value", [0, -1, 2**31, "8", None, 1.5, True], ids=repr)
 def test_limits_refuse_what_is_no_limit(option: str, value: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=option):
         Limits(**{option: value})
