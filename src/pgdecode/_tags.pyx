@@ -66,13 +66,13 @@ def tagged(Source source, bytes wanted, bytes at_ends):
 
 
 def bytes_a_cell(Source source):
-    """Say how many bytes a cell of the tuples takes, as a few rows from all over show it.
+    """Say how many bytes a cell of the tuples takes, where all rows have as many cells as a few from all over.
 
-    An estimate: of a payload without a tuple, all is one cell's; and a streamed change's count is not where it is read.
+    An estimate: a payload without a tuple counts as one cell, and a streamed change's count is not where it is read.
     """
     cdef Span span
     cdef int64_t row
-    cdef size_t n_bytes = 0, n_cells = 0
+    cdef size_t n_sampled = 0, n_cells = 0
     cdef Py_ssize_t i = 0
     cdef int k
     for k in range(SAMPLE):
@@ -83,9 +83,9 @@ def bytes_a_cell(Source source):
             break
         if payload_at(&source.segments[i], row - source.segments[i].n_before, &span) != PRESENT:
             continue
-        n_bytes += span.length
+        n_sampled += 1
         if span.length >= COUNT_AT + 2 and span.data[0] in b"IUD":
             n_cells += be16(span.data + COUNT_AT)
         else:
             n_cells += 1
-    return n_bytes / (n_cells + 1)
+    return <double>source.n_bytes() / <double>(source.n_rows + 1) * <double>n_sampled / <double>(n_cells + 1)
