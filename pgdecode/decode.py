@@ -11,6 +11,7 @@ import pyarrow as pa
 from pgdecode._message import decode_one
 from pgdecode._scan import Scan
 from pgdecode._source import Source
+from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
@@ -150,7 +151,7 @@ class MessageDecoder:
             if n_threads > 1:
                 # Should that not do, one thread decodes all anew: then its error is the one to tell, of the first row
                 # that has any.
-                with suppress(ValueError, MemoryError):
+                with suppress(DecodeError, MemoryError):
                     return self._decode(source, n_threads)
             return self._decode(source, 1)
 

@@ -28,8 +28,8 @@ from pgdecode.transactions import Follower
 from spark_udfs.executor import require_version
 from spark_udfs.products import Product
 
-# What is decoded at a time, and at most put into one batch: Spark's own batches are short, and a change may come out
-# some times as large as it was sent.
+# What is decoded at a time, if not more comes at once, and at most put into one batch: Spark's own batches are short,
+# and a change may come out some times as large as it was sent.
 RUN_ROWS = 65_536
 # What is worth it, too: rather than waiting for some more rows and then copying all of them together.
 _ENOUGH_ROWS = RUN_ROWS - RUN_ROWS // 8

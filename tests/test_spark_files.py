@@ -342,5 +342,5 @@ def test_memory_of_a_task_does_not_grow_with_its_file(tmp_path: Path) -> None:
         command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / f"{times}")]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout))
-    # The larger file has some forty times as many bytes of payloads as this, and eighty of changes.
+    # The larger file has a hundred megabytes more of payloads, and more yet of changes.
     assert peaks[1] - peaks[0] < 40_000, peaks

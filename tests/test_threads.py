@@ -340,6 +340,18 @@ print(pgdecode.decode_rows(payloads, relation, threads=64).equals(rows))
     assert (run.stdout, run.stderr) == ("True\nTrue\n", "")
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_many_rows_that_all_threads_have_a_share_of(threads: int) -> None:
+    payloads = pa.array(
+        encode(Insert(relation_id=16385 + n % 3, new=(b"%d" % n, b"v" * (n % 50), None), new_formats="ttn"))
+        for n in range(20_000)
+    )
+    column = pa.concat_arrays([payloads] * 10)
+    found = pgdecode.decode_messages(column, threads=threads)
+    found.validate(full=True)
+    assert found.equals(pgdecode.decode_messages(column))
+
+
 def test_small_batches_are_not_divided() -> None:
     def threads_for(n_rows: int, threads: int) -> int:
         return parallel.threads_for(Source([pa.array([b"B"] * n_rows, pa.binary())]), threads)
@@ -360,8 +372,19 @@ def test_small_batches_are_not_divided() -> None:
 def test_long_values_are_not_divided(values: tuple[bytes, ...], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
     payload = encode(Insert(relation_id=1, new=values, new_formats="t" * len(values)))
-    halves = [pa.array([payload] * 3 + [None]), pa.array([], pa.binary()), pa.array([payload] * 40)]
+    halves = [pa.array([payload] * 3 + [None]), pa.array([], pa.binary()), pa.array([payload] * 400)]
     assert parallel.threads_for(Source(halves), 2) == threads
+
+
+def test_long_values_are_not_divided_whatever_comes_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
+    short, long = (encode(Insert(relation_id=1, new=(b"a" * n,) * 16, new_formats="t" * 16)) for n in (120, 2000))
+    for rows, threads in (
+        ([b"B" + bytes(20), *[short] * 3], 2),
+        ([*[None] * 19, long], 1),
+        ([long, *[None] * 19], 1),
+    ):
+        assert parallel.threads_for(Source([pa.array(rows * 1024)]), 2) == threads
 
 
 def test_a_long_message_without_a_tuple_is_a_long_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ cdef enum:
     WANTED = 1     # each of its rows
     AT_ENDS = 2    # the first and the last
     SAMPLE = 64    # rows
+    SCATTER = 40503
     COUNT_AT = 6   # of a change's first tuple, behind the tag, the relation's OID and the tuple's kind
 
 
@@ -68,24 +69,26 @@ def tagged(Source source, bytes wanted, bytes at_ends):
 def bytes_a_cell(Source source):
     """Say how many bytes a cell of the tuples takes, where all rows have as many cells as a few from all over.
 
-    An estimate: a payload without a tuple counts as one cell, and a streamed change's count is not where it is read.
+    An estimate: a payload without a tuple counts as one cell, a second tuple is not counted, and a streamed change's
+    count is not where it is read.
     """
     cdef Span span
     cdef int64_t row
-    cdef size_t n_sampled = 0, n_cells = 0
+    cdef int64_t stretch = source.n_rows // SAMPLE
+    cdef size_t n_cells = 0
     cdef Py_ssize_t i = 0
     cdef int k
     for k in range(SAMPLE):
-        row = source.n_rows * k // SAMPLE
+        # Not at constant distances, in case that what comes again and again has such.
+        row = k * stretch + (k * SCATTER) % (stretch + 1)
         while i < source.n_segments and row >= source.segments[i].n_before + source.segments[i].n_rows:
             i += 1
         if i == source.n_segments:
             break
         if payload_at(&source.segments[i], row - source.segments[i].n_before, &span) != PRESENT:
             continue
-        n_sampled += 1
         if span.length >= COUNT_AT + 2 and span.data[0] in b"IUD":
             n_cells += be16(span.data + COUNT_AT)
         else:
             n_cells += 1
-    return <double>source.n_bytes() / <double>(source.n_rows + 1) * <double>n_sampled / <double>(n_cells + 1)
+    return <double>source.n_bytes() / <double>(source.n_rows + 1) * SAMPLE / <double>(n_cells + 1)

@@ -34,11 +34,12 @@ cdef extern from "Python.h":
 
 cdef enum:
     PARTS = 8              # of each thread: so far it may go on while another does not
-    TURN_BYTES = 3 << 17   # payloads; with what is made of them, they fit into a core's own cache
+    TURN_BYTES = 1 << 18   # payloads; with what is made of them, they fit into a core's own cache
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
     GAP = 4                # turns
-    ARENA_TIMES = 4        # since what grows is moved, and its former place is not used again
+    ARENA_TIMES = 3        # since what grows is moved, and its former place is not used again
+    ARENA_ROW = 16         # bytes, beside what is made of its payload
     MOST_ARENA = 1 << 21   # bytes
 
 cdef enum StretchState:
@@ -148,7 +149,7 @@ cdef int64_t rows_of_turn(const Work *work) noexcept nogil:
 cdef size_t arena_size(const Work *work, int64_t step) noexcept nogil:
     """Bytes that mostly are enough for what is made of the payloads of a turn."""
     cdef double share = <double>step / <double>(work.n_rows + 1)
-    return <size_t>min(ARENA_TIMES * (<double>work.n_bytes * share + ALIGNMENT * step), <double>MOST_ARENA)
+    return <size_t>min(ARENA_TIMES * <double>work.n_bytes * share + ARENA_ROW * step, <double>MOST_ARENA)
 
 
 cdef void give_parts(Worker *worker, char *parts, Arena *arenas) noexcept nogil:
