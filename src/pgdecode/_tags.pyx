@@ -76,16 +76,14 @@ def bytes_a_cell(Source source):
     cdef int64_t row
     cdef int64_t stretch = source.n_rows // SAMPLE
     cdef size_t n_cells = 0
-    cdef Py_ssize_t i = 0
+    cdef Py_ssize_t near = 0
     cdef int k
+    if source.n_rows == 0:
+        return 0.0
     for k in range(SAMPLE):
         # Not at constant distances, in case that what comes again and again has such.
-        row = k * stretch + (k * SCATTER) % (stretch + 1)
-        while i < source.n_segments and row >= source.segments[i].n_before + source.segments[i].n_rows:
-            i += 1
-        if i == source.n_segments:
-            break
-        if payload_at(&source.segments[i], row - source.segments[i].n_before, &span) != PRESENT:
+        row = k * stretch + (k * SCATTER) % max(stretch, 1)
+        if source.find(row, &near, &span) != PRESENT:
             continue
         if span.length >= COUNT_AT + 2 and span.data[0] in b"IUD":
             n_cells += be16(span.data + COUNT_AT)
