@@ -139,11 +139,22 @@ cdef inline int64_t usual_rows(Walk *walk, const Segment *segment, int64_t i, in
     """Decode rows up to the first that is not usual, and return that, or `stop`."""
     if walk.verdicts == NULL and walk.verdict & (STREAMED | DOUBTFUL):
         return i
+    cdef const Envelope *out = walk.out
+    cdef bint bare = out.new == NULL and out.old == NULL and not is_special(walk, segment)
     if segment.layout == LAYOUT_OFFSETS32:
-        return usual_by_offsets(walk, segment, i, stop, False)
+        if bare:
+            return usual_by_offsets(walk, segment, i, stop, False, True)
+        return usual_by_offsets(walk, segment, i, stop, False, False)
     if segment.layout == LAYOUT_OFFSETS64:
-        return usual_by_offsets(walk, segment, i, stop, True)
+        if bare:
+            return usual_by_offsets(walk, segment, i, stop, True, True)
+        return usual_by_offsets(walk, segment, i, stop, True, False)
     return i
+
+
+cdef inline bint is_special(Walk *walk, const Segment *segment) noexcept nogil:
+    """Whether rows may be null or in doubt, or it is to be said how their xid prefix was decided."""
+    return segment.validity != NULL or walk.verdicts != NULL or walk.out.bases != NULL
 
 
 cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noexcept nogil:
@@ -151,8 +162,9 @@ cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noex
 
 
 cdef inline int64_t usual_by_offsets(
-    Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide
+    Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, bint bare
 ) noexcept nogil:
+    """With constants for `wide` and `bare`, nothing of tuples wanted, of which the compiler makes loops of their own."""
     cdef Envelope *out = walk.out
     cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
     cdef const uint8_t *data = segment.data
@@ -167,7 +179,7 @@ cdef inline int64_t usual_by_offsets(
     cdef int64_t first_row = walk.first_row
     cdef int64_t end
     cdef uint64_t most, bit
-    cdef bint special = segment.validity != NULL or walk.verdicts != NULL or out.bases != NULL
+    cdef bint special = not bare and is_special(walk, segment)
     cdef uint8_t index
     if limit > <int64_t>segment.data_size - AHEAD:
         limit = <int64_t>segment.data_size - AHEAD
@@ -178,13 +190,13 @@ cdef inline int64_t usual_by_offsets(
     most -= LEAST_USUAL
     open_lane(&new, out.new, walk, first_row + i, stop - i, <size_t>(limit - start))
     open_lane(&old, out.old, walk, first_row + i, stop - i, <size_t>(limit - start))
-    if new.letters != NULL:
+    if not bare and new.letters != NULL:
         starts = <int32_t *>out.new.rows.offsets.data + first_row
     if out.kinds != NULL:
         kinds = out.kinds + first_row
     bit = <uint64_t>1 << ((first_row + i) & (BLOCK_ROWS - 1))
     while i < stop:
-        if starts != NULL:
+        if not bare and starts != NULL:
             starts[i] = <int32_t>new.n_cells
         end = offset_at(offsets, i + 1, wide)
         # As a number without sign, what is too short is too long.
@@ -196,12 +208,12 @@ cdef inline int64_t usual_by_offsets(
         index = by_tag[payload[0]]
         usual = &out.usual[index]
         if usual.kind == USUAL_NEW:
-            if rarely(not put_change(&new, payload, data + end)):
+            if rarely(not put_change(&new, payload, data + end, bare)):
                 break
         elif usual.kind == USUAL_FIXED:
             if rarely(end - start != usual.length or not is_usual(usual, payload)):
                 break
-        elif usual.kind != USUAL_OLD or not put_delete(&old, payload, data + end, out, first_row + i):
+        elif usual.kind != USUAL_OLD or not put_delete(&old, payload, data + end, out, first_row + i, bare):
             break
         if usual.n_puts:
             put_numbers(usual, payload, first_row + i)
@@ -264,19 +276,21 @@ cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t
             (<int16_t *>put.values)[row] = p[0]
 
 
-cdef inline bint put_change(Lane *new, const uint8_t *payload, const uint8_t *end) noexcept nogil:
+cdef inline bint put_change(Lane *new, const uint8_t *payload, const uint8_t *end, bint bare) noexcept nogil:
     """Put the new tuple of an Insert or Update; an old one makes it unusual."""
     if rarely(payload[5] != c"N" or not new.ready):
         return False
-    if rarely(put_tuple(new, payload + 6, end) != end):
+    if rarely(put_tuple(new, payload + 6, end, bare) != end):
         return False
     new.n_cells += new.n
     return True
 
 
-cdef bint put_delete(Lane *old, const uint8_t *payload, const uint8_t *end, Envelope *out, int64_t row) noexcept nogil:
+cdef inline bint put_delete(
+    Lane *old, const uint8_t *payload, const uint8_t *end, Envelope *out, int64_t row, bint bare
+) noexcept nogil:
     """Put the old tuple of a Delete."""
-    if payload[5] != c"K" and payload[5] != c"O" or not old.ready or put_tuple(old, payload + 6, end) != end:
+    if payload[5] != c"K" and payload[5] != c"O" or not old.ready or put_tuple(old, payload + 6, end, bare) != end:
         return False
     # Should the letter find no memory, the walk starts the list anew, which changes nothing.
     if old.letters != NULL and put_list(&old.sink.rows, row, <size_t>old.n_cells) != OK:

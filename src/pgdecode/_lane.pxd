@@ -1,9 +1,9 @@
 """Puts tuples in which all is well into their sink, a block of rows at a time."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from pgdecode._cursor cimport be16
+from pgdecode._cursor cimport be16, be32
 from pgdecode._envelope cimport Walk
 from pgdecode._fault cimport rarely
 from pgdecode._sink cimport TupleSink
@@ -39,14 +39,36 @@ cdef const uint8_t *copy_cells(const Lane *lane, const uint8_t *p, const uint8_t
 cdef const uint8_t *copy_letters(const Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil
 
 
-cdef inline const uint8_t *put_tuple(Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """Put a tuple's cells, and return where they end, or NULL.
+cdef inline const uint8_t *skip_cells(uint32_t n, const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """As `copy_cells`, but nothing is copied."""
+    cdef uint64_t length
+    cdef uint8_t kind
+    while n > 0:
+        kind = p[0]
+        if kind == c"t" or kind == c"b":
+            length = be32(p + 1)
+            p += 5
+            if rarely(<int64_t>length > end - p):
+                return NULL
+            p += length
+        else:
+            if rarely(p == end or (kind != c"n" and kind != c"u")):
+                return NULL
+            p += 1
+        n -= 1
+    return p
+
+
+cdef inline const uint8_t *put_tuple(Lane *lane, const uint8_t *p, const uint8_t *end, bint bare) noexcept nogil:
+    """Put a tuple's cells, and return where they end, or NULL; `bare`: nothing of tuples is wanted.
 
     AHEAD bytes behind `end` may be read, but nothing of them is looked at before it is known to be the tuple's.
     """
     lane.n = be16(p)
     if rarely(lane.n > lane.max_columns):
         return NULL
+    if bare:
+        return skip_cells(lane.n, p + 2, end)
     if lane.wanted == WANTED_VALUES:
         return copy_cells(lane, p + 2, end)
     return copy_letters(lane, p + 2, end)
