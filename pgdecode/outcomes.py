@@ -18,7 +18,7 @@ class DecidedBatch(ScannedBatch):
         """Deliver what has been decided so far."""
         positions = self.all_positions
         joined = positions[0] if len(positions) == 1 else pa.concat_arrays(positions)
-        return Delivery(self.parts, joined, *self.outline.delivered(self.wanted), self.gids, self.told)
+        return Delivery(self.parts, joined, *self.outline.delivered(), self.gids, self.told)
 
     def _commit(self, row: int, transaction: Transaction) -> None:
         lsn = self._value("lsn", row)

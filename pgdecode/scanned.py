@@ -15,6 +15,8 @@ from pgdecode.messages import MESSAGES
 from pgdecode.schemas import envelope_schema
 
 _FIELDS = ("kind", "xid", "subxid", "lsn", "timestamp", "gid", "relation_id", "first_segment", "error")
+# What the outline reads.
+_NUMBERS = ("xid", "relation_id", "lsn", "timestamp")
 _TYPES = {name: item.type for name, item in zip(_FIELDS, envelope_schema(_FIELDS), strict=True)}
 NO_KIND = 0xFF
 _KIND_BY_TAG = {item.tag.encode(): item.kind for item in MESSAGES}
@@ -50,15 +52,19 @@ class ScannedBatch:
         self.judged: bytes | None = None  # verdicts of the scan, whose lowest bit is "in a stream"; None: none is
         self.wanted: bytes | None = None  # versions whose changes are delivered, a byte each; None: all changes are
         self.since = 0  # the first change since a transaction was entered
+        self.met: list[int] = []  # rows that the outline has left to the rules
         self.of_stream: list[int] = []  # relations for which the outline knows the versions of a stream
 
     def _read(self) -> None:
         """Read the fields, and make the outline, which has no changes yet."""
         found = self._scan()
-        self.columns = {name: self._column(name, found.get(name)) for name in _FIELDS if name != "kind"}
-        numbers = {name: parts[1] for name, parts in found.items() if _TYPES[name] in (pa.int64(), _TYPES["timestamp"])}
+        self.fields = found
+        self.columns: dict[str, pa.Array] = {}
+        numbers = {name: found[name][1] for name in _NUMBERS if name in found}
         self.kinds = memoryview(found["kind"][1]).cast("B")
-        self.outline = Outline(self.kinds, numbers, self.n_rows, self.ledger.last_lsn, self.options.drop_duplicates)
+        self.outline = Outline(
+            self.kinds, numbers, self.n_rows, self.ledger.last_lsn, self.options.drop_duplicates, self.wanted
+        )
 
     def _scan(self) -> dict[str, tuple[Any, ...]]:
         """Check all payloads, and read the fields that transactions are made of."""
@@ -83,14 +89,9 @@ class ScannedBatch:
         self.judged = scan.judged if permissive else None
         return found
 
-    def _column(self, name: str, parts: tuple[Any, ...] | None) -> pa.Array:
-        if parts is None:
-            return pa.nulls(self.n_rows, _TYPES[name])
-        return pa.Array.from_buffers(_TYPES[name], self.n_rows, list(parts))
-
     def release(self) -> None:
         """Let go of what only following needs, when all is delivered: it is larger than what is delivered."""
-        del self.outline, self.columns, self.kinds, self.judged
+        del self.outline, self.fields, self.columns, self.kinds, self.judged
 
     def add_part(self, payloads: pa.Array, positions: pa.Array) -> None:
         """Put payloads of earlier batches behind those of this one."""
@@ -100,12 +101,24 @@ class ScannedBatch:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
+    def _scalar(self, name: str, row: int) -> pa.Scalar | None:
+        """Field of a row, None where no row of the batch has it."""
+        # Only columns that are asked for are made: most batches are followed by the outline alone.
+        if name not in self.columns:
+            if name not in self.fields:
+                return None
+            self.columns[name] = pa.Array.from_buffers(_TYPES[name], self.n_rows, list(self.fields[name]))
+        return self.columns[name][row]
+
     def _value(self, name: str, row: int) -> Any:
-        return self.columns[name][row].as_py()
+        found = self._scalar(name, row)
+        return None if found is None else found.as_py()
 
     def _time(self, row: int) -> int:
         """Timestamp of a row in microseconds; a datetime could not hold every one."""
-        return int(self.columns["timestamp"][row].value)
+        found = self._scalar("timestamp", row)
+        assert found is not None
+        return int(found.value)
 
     def _position(self, row: int) -> int:
         return int(self.positions[row].as_py())

@@ -56,6 +56,7 @@ class Follower(DecidedBatch):
     def _meet(self, row: int) -> None:
         """Deal with a row that the outline leaves to these rules."""
         code = self.kinds[row]
+        self.met.append(row)
         if code == NO_KIND:
             error = self._value("error", row)
             if error is not None:
@@ -112,6 +113,7 @@ class Follower(DecidedBatch):
         return self._kind(row) in ("begin", "begin_prepare") and self._value("lsn", row) <= lost.final_lsn
 
     def _meet_begin(self, row: int) -> None:
+        self.outline.meet_end(row)
         self._between(row)
         lsn = self._value("lsn", row)
         self._open(Transaction(self._value("xid", row), self._position(row), final_lsn=lsn))
@@ -128,6 +130,7 @@ class Follower(DecidedBatch):
 
     def _meet_commit(self, row: int) -> None:
         ledger = self.ledger
+        self.outline.meet_end(row)
         if ledger.stream is not None or ledger.open is None:
             stray = ledger.stream is None and self.begun
             self._between(row)
@@ -186,9 +189,14 @@ class Follower(DecidedBatch):
     def _meet_relation(self, row: int) -> None:
         xid = self._value("xid", row)
         stream = self._stream_of(xid)
+        payload = self.payload_of(row)
+        if stream is None and self.ledger.catalog.is_said_again(payload):
+            return
         message = self._message(row, xid)
         try:
             self._describe(message, self._position(row), stream)
+            if stream is None:
+                self.ledger.catalog.keep_said(message.relation_id, payload)
         except DecodeError as error:
             self._tell(row, error)
             self.ledger.catalog.doubt(message.relation_id, self._position(row), stream)

@@ -46,6 +46,8 @@ class CatalogBuilder:
         self.visible: dict[int, int] = {}
         self.types: dict[int, Type] = {}
         self.scopes: dict[int, Scope] = {}  # by top-level xid
+        # Relation OID -> the payload that described it last outside streams, and the version that it made.
+        self.said: dict[int, tuple[bytes, int]] = {}
         # Where somebody has gone over the whole before: all versions there will be, which then keep their numbers.
         self.known: dict[int, list[int]] | None = None
         # Where somebody has gone over the beginning alone: tables by name, of which there will be no other versions.
@@ -62,6 +64,7 @@ class CatalogBuilder:
         other.versions = list(self.versions)
         other.visible = dict(self.visible)
         other.types = dict(self.types)
+        other.said = dict(self.said)
         other.known, other.settled = self.known, self.settled
         other.scopes = {xid: Scope(dict(item.visible), dict(item.types)) for xid, item in self.scopes.items()}
         return other
@@ -75,6 +78,7 @@ class CatalogBuilder:
         a version, not even one that a given catalog has from there.
         """
         self.versions = list(versions)
+        self.said.clear()
         self.settled = settled
         self.known = {}
         for number, version in enumerate(self.versions):
@@ -87,6 +91,16 @@ class CatalogBuilder:
             return self.visible
         scope = self.scopes.get(stream)
         return {} if scope is None else scope.visible
+
+    def is_said_again(self, payload: bytes) -> bool:
+        """Whether a Relation message outside streams says of its relation what counts already, to the byte."""
+        relation_id = int.from_bytes(payload[1:5], "big")
+        said, index = self.said.get(relation_id, (b"", -1))
+        return said == payload and self.visible.get(relation_id) == index
+
+    def keep_said(self, relation_id: int, payload: bytes) -> None:
+        """Keep the payload that has just described a relation: servers repeat them."""
+        self.said[relation_id] = payload, self.visible[relation_id]
 
     def add(self, message: Relation, position: int, stream: int | None) -> int:
         """Take up a Relation message, and give its version's index; one that says nothing new costs nothing.
@@ -177,6 +191,8 @@ class CatalogBuilder:
         if len(types) >= self.limits.max_relations and message.type_id not in types:
             raise self._too_many("type", len(types), None)
         types[message.type_id] = replace(message, xid=None)
+        # Versions tell the types of their columns.
+        self.said.clear()
 
     def publish(self, stream: int, position: int) -> dict[int, int]:
         """Make visible to all what a stream sent: its transaction has committed or been prepared.
@@ -187,6 +203,7 @@ class CatalogBuilder:
         if scope is None:
             return {}
         self.types |= scope.types
+        self.said.clear()
         for relation_id, index in scope.visible.items():
             known = self.visible.get(relation_id)
             if known is None or self._position(known) <= self._position(index):

@@ -46,12 +46,11 @@ cdef tuple held_of(const Change *changes, size_t n_changes, list ranges):
 
 cdef tuple delivered_of(
     const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
-    bytes wanted
+    const Wanted *wanted
 ):
     """What is delivered, in order, as buffers by name; and whether all of it has a transaction and its commit.
 
-    Of changes that have a version, only those of the versions `wanted` are: it has a byte a version, not 0 for those.
-    Versions past its end are not; without it all are.
+    Of changes that have a version, only those of the versions `wanted` are.
 
     rows, relation_ids, xids, subxids, commit_rows, lsns, timestamps, versions, outcomes, streamed and truncates have an
     item a change (xids and subxids 0 for none; commit_rows, lsns and timestamps of its commit, -1 for none; streamed
@@ -64,9 +63,6 @@ cdef tuple delivered_of(
     cdef bint is_certain = True
     cdef int64_t i, xid
     cdef size_t r, k = 0, n = 0
-    cdef const uint8_t[::1] is_wanted = b"" if wanted is None else wanted
-    cdef bint is_chosen = wanted is not None
-    cdef int32_t n_versions = <int32_t>min(is_wanted.shape[0], 0x7FFFFFFF)
     cdef int j
     cdef size_t[12] widths = [8, 8, 8, 8, 8, 8, 8, 4, 4, 1, 1, 1]
     memset(out, 0, sizeof(out))
@@ -85,9 +81,8 @@ cdef tuple delivered_of(
                     change = &changes[i]
                     if change.version == BAD_PAYLOAD and not range_.is_bad:
                         continue
-                    if is_chosen and change.version >= 0:
-                        if change.version >= n_versions or not is_wanted[change.version]:
-                            continue
+                    if not is_wanted(wanted, change.version):
+                        continue
                     (<int64_t *>out[0].data)[k] = change.row
                     (<int64_t *>out[1].data)[k] = change.relation_id
                     (<int64_t *>out[2].data)[k] = xid

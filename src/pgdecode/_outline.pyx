@@ -8,7 +8,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
-from pgdecode._changes cimport Change, Outcome, Range, delivered_of, held_of
+from pgdecode._changes cimport Change, Outcome, Range, Wanted, delivered_of, held_of, is_wanted
 from pgdecode._fault cimport FAULT_NO_MEMORY, OK, FaultCode, rarely
 from pgdecode._plan cimport PLAN
 from pgdecode._versions cimport (
@@ -71,17 +71,41 @@ cdef class Outline:
     cdef size_t room_changes, room_ranges, room_outcomes
     cdef Versions versions   # of the relations, for the rows that come next
     cdef State state
+    cdef bytes wanted        # of each version, a byte whether its changes are; None where all are
+    cdef Wanted versions_wanted
     cdef bint drop_duplicates
+    cdef bint has_unknown            # a change without a version has come by
     cdef readonly int64_t xid        # of the plain transaction, while the state is PLAIN
     cdef readonly int64_t lsn        # its final LSN
     cdef readonly int64_t start      # its first change
     cdef readonly int64_t begin_row  # of its Begin
     cdef public int64_t last_lsn     # of the newest commit
     cdef readonly bint begun         # a Begin or Commit has come by
+    cdef readonly bint has_rows      # an Insert, Update or Delete has
+    cdef readonly int64_t first_end  # row of the first Begin or Commit, -1 before one has come by
+    cdef readonly int64_t last_end   # row of the last one
 
-    def __cinit__(self, kinds, dict columns, int64_t n_rows, int64_t last_lsn, bint drop_duplicates):
-        """`kinds`: a byte a row, the index of its message; `columns`: buffers of int64 by envelope column."""
+    def __cinit__(
+        self, kinds, dict columns, int64_t n_rows, int64_t last_lsn, bint drop_duplicates, bytes wanted=None
+    ):
+        """Begin before the first row.
+
+        Parameters
+        ----------
+        kinds : bytes-like
+            A byte a row, the index of its message.
+        columns : dict
+            Buffers of int64 by envelope column.
+        wanted : bytes, optional
+            Of each version, whether its changes are delivered; changes without a version always are.
+        """
         self.kinds = kinds
+        self.wanted = wanted
+        if wanted is not None:
+            self.versions_wanted.is_chosen = True
+            self.versions_wanted.items = wanted
+            self.versions_wanted.n = len(wanted)
+        self.first_end = self.last_end = -1
         self.held = []
         self.n_rows = n_rows
         self.last_lsn = last_lsn
@@ -158,6 +182,7 @@ cdef class Outline:
             kind = self.kinds[row]
             at[0] = row
             if kind == self.insert or kind == self.update or kind == self.delete:
+                self.has_rows = True
                 if self.state == OUTSIDE:
                     return OK
                 if self.list_change(row) != OK:
@@ -165,12 +190,14 @@ cdef class Outline:
             elif kind == self.begin and self.state == OUTSIDE:
                 self.state = PLAIN
                 self.begun = True
+                self.end_at(row)
                 self.xid = value_at(self.xids, row)
                 self.lsn = value_at(self.lsns, row)
                 self.start = <int64_t>self.n_changes
                 self.begin_row = row
             elif kind == self.commit and self.state == PLAIN:
                 self.state = OUTSIDE
+                self.end_at(row)
                 if self.put_commit(row) != OK:
                     return FAULT_NO_MEMORY
             elif kind != self.message and kind != self.origin:
@@ -178,24 +205,36 @@ cdef class Outline:
         at[0] = self.n_rows
         return OK
 
-    cdef inline FaultCode room_for_change(self) noexcept nogil:
-        return make_room(
-            <void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change), <size_t>self.n_rows
-        )
-
     cdef inline FaultCode list_change(self, int64_t row) noexcept nogil:
-        cdef Change *change
         cdef int64_t relation_id = value_at(self.relation_ids, row)
-        if self.room_for_change() != OK:
+        cdef int32_t version = version_of(&self.versions, relation_id)
+        # Those of streams are counted, for the sub-transactions that are undone.
+        if self.state == PLAIN and not is_wanted(&self.versions_wanted, version):
+            return OK
+        return self.put_change(row, relation_id, value_at(self.xids, row), version, False)
+
+    cdef inline FaultCode put_change(
+        self, int64_t row, int64_t relation_id, int64_t xid, int32_t version, bint is_truncate
+    ) noexcept nogil:
+        cdef Change *change
+        if make_room(
+            <void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change), <size_t>self.n_rows
+        ) != OK:
             return FAULT_NO_MEMORY
         change = &self.changes[self.n_changes]
         change.row = row
         change.relation_id = relation_id
-        change.xid = value_at(self.xids, row)
-        change.version = version_of(&self.versions, relation_id)
-        change.is_truncate = False
+        change.xid = xid
+        change.version = version
+        change.is_truncate = is_truncate
+        self.has_unknown |= version < 0
         self.n_changes += 1
         return OK
+
+    cdef inline void end_at(self, int64_t row) noexcept nogil:
+        if self.first_end < 0:
+            self.first_end = row
+        self.last_end = row
 
     cdef FaultCode put_commit(self, int64_t row) noexcept nogil:
         cdef int64_t lsn = value_at(self.lsns, row)
@@ -240,21 +279,14 @@ cdef class Outline:
 
     def list_row(self, int64_t row, int64_t relation_id, int64_t xid, bint is_truncate=False):
         """List a change for the caller, perhaps a table that a Truncate names."""
-        cdef Change *change
-        if self.room_for_change() != OK:
+        cdef int32_t version = version_of(&self.versions, relation_id)
+        if self.put_change(row, relation_id, xid, version, is_truncate) != OK:
             raise MemoryError("no memory for the changes of the batch")
-        change = &self.changes[self.n_changes]
-        change.row = row
-        change.relation_id = relation_id
-        change.xid = xid
-        change.is_truncate = is_truncate
-        change.version = version_of(&self.versions, relation_id)
-        self.n_changes += 1
 
     def list_bad(self, int64_t row):
         """List a bad payload, and deliver it at once: it belongs to no transaction."""
-        self.list_row(row, -1, 0)
-        self.changes[self.n_changes - 1].version = BAD_PAYLOAD
+        if self.put_change(row, -1, 0, BAD_PAYLOAD, False) != OK:
+            raise MemoryError("no memory for the changes of the batch")
         self.decide(-1, 0, -1, -1, -1)
         self.deliver(self.n_changes - 1, self.n_changes)
         self.ranges[self.n_ranges - 1].is_bad = True
@@ -264,14 +296,8 @@ cdef class Outline:
         """List changes of earlier batches, whose payloads stand behind this batch's, from a row on."""
         cdef Py_ssize_t i
         for i in range(relation_ids.shape[0]):
-            if self.room_for_change() != OK:
+            if self.put_change(first_row + i, relation_ids[i], xids[i], versions[i], truncates[i] != 0) != OK:
                 raise MemoryError("no memory for the changes of the batch")
-            self.changes[self.n_changes].row = first_row + i
-            self.changes[self.n_changes].relation_id = relation_ids[i]
-            self.changes[self.n_changes].xid = xids[i]
-            self.changes[self.n_changes].version = versions[i]
-            self.changes[self.n_changes].is_truncate = truncates[i] != 0
-            self.n_changes += 1
 
     def decide(self, int64_t row, int64_t xid, int64_t lsn, int64_t timestamp, int8_t committed):
         """Make an outcome, for the changes that are delivered next; its number."""
@@ -328,6 +354,8 @@ cdef class Outline:
         """(row, relation OID, version) of the first row whose relation is not known or in doubt, or None."""
         cdef size_t i
         cdef int32_t version
+        if not self.has_unknown:
+            return None
         for i in range(self.n_changes):
             version = self.changes[i].version
             if version != UNKNOWN_RELATION and version != IN_DOUBT or self.changes[i].row >= self.n_rows:
@@ -337,6 +365,12 @@ cdef class Outline:
                 return self.changes[i].row, self.changes[i].relation_id, version
         return None
 
-    def delivered(self, bytes wanted=None):
+    def meet_end(self, int64_t row):
+        """Take notice of a Begin or Commit that is the caller's to deal with."""
+        self.end_at(row)
+
+    def delivered(self):
         """What is delivered, in order, as buffers by name, and whether all of it is certain: see `delivered_of`."""
-        return delivered_of(self.changes, self.ranges, self.n_ranges, self.outcomes, self.n_outcomes, wanted)
+        return delivered_of(
+            self.changes, self.ranges, self.n_ranges, self.outcomes, self.n_outcomes, &self.versions_wanted
+        )
