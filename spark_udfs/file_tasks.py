@@ -157,34 +157,29 @@ class ChangeTask:
                 part = attempted(folder, task.number, self.format, schema, product.layout, len(outputs), parts)
                 writers.append(stack.enter_context(part))
             for number, span in enumerate(task.spans):
+                look = looks[number] if looks else None
                 with nullcontext() if looks else self._placed(span):
-                    batches = self._looked(span, looks[number]) if looks else span.batches(self.position)
-                    for output, batch in self._decoded(batches, builders):
+                    for output, batch in self._decoded(span.batches(self.position), builders, look):
                         writers[output](batch.select(list(self.columns[output])))
         return [part for parts in outputs for part in parts]
 
-    def _looked(self, span: Span, look: SpanLook) -> Batches:
-        for positions, payloads in span.batches(self.position):
-            look.take(positions, payloads)
-            if not look.is_plain:
-                raise Unforeseen
-            yield positions, payloads
-
-    def _decoded(self, batches: Batches, builders: Sequence[Builder]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _decoded(
+        self, batches: Batches, builders: Sequence[Builder], look: SpanLook | None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         run = None
         for positions, payloads in batches:
             if run is None:
-                run = self._run_at(positions[0].as_py(), builders)
+                run = self._run_at(positions[0].as_py(), builders, look)
             yield from run.take(positions, payloads)
         if run is not None:
             yield from run.finish()
 
-    def _run_at(self, position: int, builders: Sequence[Builder]) -> DecodedRun:
+    def _run_at(self, position: int, builders: Sequence[Builder], look: SpanLook | None) -> DecodedRun:
         try:
             number = self.index.unpacked.number_of(position)
         except LookupError as error:
             raise RowsMoved(str(error)) from None
-        return DecodedRun(number, self.index, builders, self.options)
+        return DecodedRun(number, self.index, builders, self.options, None if look is None else look.follow)
 
     @contextmanager
     def _placed(self, span: Span) -> Iterator[None]:

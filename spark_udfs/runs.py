@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,14 +190,23 @@ def _not_ascending(before: int, after: int) -> Exception:
 class DecodedRun:
     """A run that is being decoded, as many rows at a time as are worth it, to batches of each of several builders.
 
-    Batches come with the number of their builder.
+    Batches come with the number of their builder. `followed` is told positions, payloads and follower of what is about
+    to be built.
     """
 
-    def __init__(self, number: int, plain: PlainIndex, builders: Sequence[Builder], options: Options) -> None:
+    def __init__(
+        self,
+        number: int,
+        plain: PlainIndex,
+        builders: Sequence[Builder],
+        options: Options,
+        followed: Callable[[pa.Array, pa.Array, Follower], None] | None = None,
+    ) -> None:
         self.source = plain.source
         self.number = number
         self.decoder = RunDecoder(plain.unpacked, number, options, _numbers(builders))
         self.builders = builders
+        self.followed = followed
         self.drop_bad = options.mode == "DROPMALFORMED"
         self.n_expected = plain.counts[number]
         self.n_rows = 0
@@ -236,7 +245,10 @@ class DecodedRun:
             if len(self.pieces) > 1:
                 positions, payloads = (pa.concat_arrays(column) for column in zip(*self.pieces, strict=True))
             self.pieces, self.n_waiting, self.n_bytes = [], 0, 0
-            yield from self._built(*self.decoder.follow(payloads, positions))
+            follower, delivery = self.decoder.follow(payloads, positions)
+            if self.followed is not None:
+                self.followed(positions, payloads, follower)
+            yield from self._built(follower, delivery)
 
     def _built(self, follower: Follower, delivery: Delivery) -> Iterator[tuple[int, pa.RecordBatch]]:
         source = Source(delivery.parts)

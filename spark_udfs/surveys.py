@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -12,8 +13,11 @@ from pgdecode._tags import tagged
 from pgdecode.building import Builder
 from pgdecode.deliveries import Stretch
 from pgdecode.forecast import APART
+from pgdecode.messages import MESSAGES
 from pgdecode.ordered import OrderFault
 from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, ROWS
+from pgdecode.scanned import NO_KIND
+from pgdecode.transactions import Follower
 from pgdecode.visibility import Unforeseen
 from spark_udfs.spans import numbers, packed, taken
 
@@ -54,18 +58,50 @@ class SpanLook:
         OrderFault
             If positions are negative.
         """
+        rows, first_end, last_end, tags = tagged(Source([payloads]), EVERYWHERE, AT_THE_ENDS)
+        self._note(positions, payloads, tags, numbers(rows), first_end, last_end)
+
+    def follow(self, positions: pa.Array, payloads: pa.Array, follower: Follower) -> None:
+        """Take up the next rows once their transactions have been followed, which has shown all that `take` looks for.
+
+        Raises
+        ------
+        OrderFault
+            If positions are negative.
+        Unforeseen
+            If there are messages of streams and of two-phase commits, or bad payloads, which may be anything.
+        """
+        outline = follower.outline
+        met = [(row, follower.kinds[row]) for row in follower.met if payloads[row].is_valid]
+        if any(kind == NO_KIND for _, kind in met):
+            raise Unforeseen
+        tags = [(row, ord(MESSAGES[kind].tag)) for row, kind in met]
+        rows = pa.array([row for row, tag in tags if tag in EVERYWHERE], pa.int64())
+        found = {tag for _, tag in tags} | set(ROWS[:1] if outline.has_rows else b"")
+        self._note(positions, payloads, found, rows, outline.first_end, outline.last_end)
+        if not self.is_plain:
+            raise Unforeseen
+
+    def _note(
+        self,
+        positions: pa.Array,
+        payloads: pa.Array,
+        tags: Iterable[int],
+        rows: pa.Array,
+        first_end: int,
+        last_end: int,
+    ) -> None:
         self.first = positions[0].as_py() if self.first < 0 else self.first
         if self.first < 0:
             raise OrderFault("a position is negative")
         self.last = positions[-1].as_py()
-        rows, first_end, last_end, tags = tagged(Source([payloads]), EVERYWHERE, AT_THE_ENDS)
         self.tags.update(tags)
         if first_end >= 0:
             if self.last_end is None:
                 self.found.append(taken(positions, payloads, [first_end]))
             self.last_end = positions.slice(last_end, 1), payloads.slice(last_end, 1)
-        if rows is not None:
-            self.found.append(taken(positions, payloads, numbers(rows)))
+        if len(rows):
+            self.found.append(taken(positions, payloads, rows))
 
     @property
     def is_plain(self) -> bool:

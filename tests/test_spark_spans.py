@@ -24,13 +24,18 @@ from pgdecode.ledger import Options
 from pgdecode.readings import Reading
 from spark_udfs import file_route, parts, spans
 from spark_udfs.asked import AskedChanges
+from spark_udfs.file_tasks import SurveyTask
 from spark_udfs.runs import DecodedRun
+from spark_udfs.surveys import Survey
 
 A, B = 20001, 20002
 
 
 class Tasks:
-    """Runs tasks one after the other in this process, with work that has travelled; notes how many of each kind."""
+    """Runs tasks one after the other in this process, with work that has travelled; notes how many of each kind.
+
+    What a task finds out while it decodes must be what it finds out when it does not.
+    """
 
     def __init__(self, attempts: int = 1) -> None:
         self.attempts = attempts
@@ -45,12 +50,20 @@ class Tasks:
                 pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task))) for _ in range(self.attempts)
             ]
             found.append(attempts[-1])
+            if isinstance(work, SurveyTask) and attempts[-1].surveys is not None:
+                alone = replace(work, work=None)(task)
+                assert [plain(item) for item in attempts[-1].surveys] == [plain(item) for item in alone.surveys]
         return found
 
     @property
     def n_again(self) -> int:
         """Tasks that decoded by the index of the whole."""
         return self.n_by_kind.get("ChangeTask", 0)
+
+
+def plain(survey: Survey) -> Survey:
+    """A survey with its messages as a table, however they were cut into batches."""
+    return survey._replace(messages=spans.unpacked(survey.messages).combine_chunks())
 
 
 @pytest.fixture
@@ -266,10 +279,11 @@ def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
     cuts = sorted(item for item in data.draw(st.sets(places, max_size=4)) if item < len(payloads))
     folder = tmp_path_factory.mktemp("spans")
     files = written(folder / "raw", payloads, cuts, data.draw(st.integers(1, 30)))
-    wanted = asked(None, mode="PERMISSIVE", include_uncommitted=data.draw(st.booleans()))
+    names: tuple[str | None, ...] = (None,)
     if any(payload[:1] == b"R" for payload in payloads):
         name = pgdecode.RelationCatalog.from_messages(payloads).names[0]
-        wanted = asked(None, name, mode="PERMISSIVE", include_uncommitted=wanted.options.include_uncommitted)
+        names = data.draw(st.sampled_from([(name,), (None, name)]))
+    wanted = asked(*names, mode="PERMISSIVE", include_uncommitted=data.draw(st.booleans()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_route, "run_tasks", Tasks())
         patch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
