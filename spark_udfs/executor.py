@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import inspect
 import sys
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 import pgdecode
 from pgdecode.render import flat_columns, json_lines
@@ -18,8 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def require_version(version: str) -> None:
-    """Hold this process to the driver's version of pgdecode.
+def enter_task(version: str) -> None:
+    """Hold this process to the driver's version of pgdecode, and make it ready for many tasks.
 
     Raises
     ------
@@ -31,6 +34,14 @@ def require_version(version: str) -> None:
             f"pgdecode {version} on the driver, but {pgdecode.__version__} on a worker ({sys.executable}): "
             "install the same on all"
         )
+    if TaskContext.get() is not None:
+        _settle()
+
+
+@functools.cache
+def _settle() -> None:
+    """Keep what is loaded out of garbage collection, once in a process: workers collect after each task, for 25 ms."""
+    gc.freeze()
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ class Options:
 
     def decoder(self, in_stream: pa.Array | None = None) -> pgdecode.MessageDecoder:
         """Make a decoder; a column of stream states comes before what the options say of them."""
-        require_version(self.version)
+        enter_task(self.version)
         states = self.in_stream if in_stream is None else in_stream
         return pgdecode.MessageDecoder(in_stream=states, fields=self.fields, mode=self.mode)
 

@@ -25,7 +25,7 @@ from pgdecode.render import fields_to_decode
 from pgdecode.schemas import envelope_schema
 from pgdecode.visibility import Unforeseen
 from pgdecode.writers import message_layout
-from spark_udfs.executor import require_version
+from spark_udfs.executor import enter_task
 from spark_udfs.parts import Part, attempted
 from spark_udfs.products import Product
 from spark_udfs.runs import DecodedRun, PlainIndex, RowsMoved
@@ -67,7 +67,7 @@ class MessageTask:
 
     def __call__(self, task: Task) -> list[Part]:
         """Write the part of a task."""
-        require_version(self.version)
+        enter_task(self.version)
         fields = self.fields
         wanted = fields_to_decode(fields) if self.format != "parquet" else envelope_schema(fields).names
         schema = pa.schema([*self.kept, *envelope_schema(dict.fromkeys((*wanted, "error")))])
@@ -133,7 +133,7 @@ class ChangeTask:
 
     def __call__(self, task: SpanTask) -> list[Part]:
         """Write the task's part of each output."""
-        require_version(self.version)
+        enter_task(self.version)
         return self.written(task)
 
     def written(self, task: SpanTask, looks: Sequence[SpanLook] = ()) -> list[Part]:
@@ -232,7 +232,7 @@ class SurveyTask:
 
     def __call__(self, task: SpanTask) -> Surveyed:
         """Look through a task's spans."""
-        require_version(self.version)
+        enter_task(self.version)
         try:
             if self.work is not None:
                 looks = [SpanLook() for _ in task.spans]

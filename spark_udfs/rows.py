@@ -14,7 +14,7 @@ import pgdecode
 from pgdecode import Column, Delete, Insert, Relation, Type, Update
 from pgdecode.inputs import payload_parts
 from pgdecode.messages import MESSAGES
-from spark_udfs.executor import require_version
+from spark_udfs.executor import enter_task
 from spark_udfs.schemas import taken
 from spark_udfs.years import checked_years
 
@@ -81,7 +81,7 @@ class RowOptions:
 
     def decode(self, payloads: pa.Array) -> pa.RecordBatch:
         """Decode a batch into columns of the types that Spark takes."""
-        require_version(self.version)
+        enter_task(self.version)
         relation = relation_of(self.relation)
         errors = None
         if self.null_others:

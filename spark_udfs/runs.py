@@ -25,7 +25,7 @@ from pgdecode.ordered import OrderFault
 from pgdecode.run_decoder import RunDecoder
 from pgdecode.runs import RunIndex, stretches
 from pgdecode.transactions import Follower
-from spark_udfs.executor import require_version
+from spark_udfs.executor import enter_task
 from spark_udfs.products import Product
 
 # What is decoded at a time, if not more comes at once, and at most put into one batch: Spark's own batches are short,
@@ -110,7 +110,7 @@ class RunFunction:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode run after run."""
-        require_version(self.version)
+        enter_task(self.version)
         known = {item.source: item for item in self.indexes}
         builders: dict[Any, Builder] = {}
         run: DecodedRun | None = None

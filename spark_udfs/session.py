@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import warnings
@@ -27,6 +28,9 @@ rootLogger.appenderRef.stderr.ref = stderr
 logger.entry.name = org.apache.spark.api.python.PythonGatewayServer
 logger.entry.level = off
 """
+
+# What the system takes for the path of a socket, less what Spark puts behind a folder.
+_MOST_OF_A_PATH = 100 - 43
 
 
 @contextmanager
@@ -70,6 +74,7 @@ def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSessi
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        **_sockets(folder, master),
         **settings,
     }
     builder = SparkSession.builder.master(master).appName("pgdecode")
@@ -78,6 +83,17 @@ def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSessi
     # Without an address given, Spark looks up the host's name, which not every machine can resolve.
     with pandas_not_minded(), _environment(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"):
         return builder.getOrCreate()
+
+
+def _sockets(folder: Path, master: str) -> dict[str, str]:
+    """Have Spark speak to its workers by sockets that are files: over TCP, a task waits some 30 ms for its input."""
+    is_here = master.startswith("local") and hasattr(socket, "AF_UNIX")
+    if not is_here or len(os.fsencode(folder)) > _MOST_OF_A_PATH:
+        return {}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(folder),
+    }
 
 
 @contextmanager

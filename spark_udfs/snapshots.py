@@ -19,7 +19,7 @@ from pgdecode.snapshots import Rows, last_named, snapshot_schema
 from pgdecode.tables import versions_of
 from pgdecode.versions import RelationVersion
 from spark_udfs.dataframes import Catalogs, decoded, indexed_rows
-from spark_udfs.executor import require_version
+from spark_udfs.executor import enter_task
 from spark_udfs.index import Indexed
 from spark_udfs.products import TableChanges
 from spark_udfs.schemas import session_has_time, spark_schema
@@ -243,7 +243,7 @@ class SnapshotFunction:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Apply the changes in their order."""
-        require_version(self.version)
+        enter_task(self.version)
         table = table.sort_by([("_commit_position", "ascending"), ("_position", "ascending")])
         source = None if self.source is None else table[self.source][0]
         rows = Rows(self.changes, self.versions[None if source is None else source.as_py()])

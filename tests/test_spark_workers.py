@@ -1,0 +1,60 @@
+"""Spark's Python workers: how they are spoken to, and what they are spared."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pgdecode
+from spark_udfs.executor import enter_task
+from spark_udfs.session import _sockets
+
+pytest_plugins = ["spark_session"]
+
+
+def test_what_a_worker_has_loaded_is_collected_no_more_and_what_comes_later_is(spark: SparkSession) -> None:
+    # As a function in a function it travels whole.
+    def counts(_: int) -> list[int]:
+        found = []
+        for _ in range(3):
+            found.append(gc.get_freeze_count())
+            enter_task(pgdecode.__version__)
+        return found
+
+    [(first, second, third)] = spark.sparkContext.parallelize([0], 1).map(counts).collect()
+    assert first in (0, second)
+    assert second == third > 10_000
+
+
+def test_the_process_of_the_caller_is_left_as_it_is() -> None:
+    before = gc.get_freeze_count()
+    enter_task(pgdecode.__version__)
+    assert gc.get_freeze_count() == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sockets that are files")
+def test_a_session_of_this_machine_speaks_to_its_workers_by_files_of_its_own(spark: SparkSession) -> None:
+    folder = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")
+    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("folder", "master"),
+    [("/tmp/" + "x" * 53, "local[2]"), ("/tmp/" + "\u00e9" * 27, "local[2]"), ("/tmp/x", "spark://host:7077")],
+    ids=["too long", "too long in bytes", "workers elsewhere"],
+)
+def test_where_files_cannot_serve_spark_keeps_its_own_way(folder: str, master: str) -> None:
+    assert _sockets(Path(folder), master) == {}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sockets that are files")
+@pytest.mark.parametrize("master", ["local[2]", "local[*]", "local-cluster[2,1,1024]"])
+def test_the_longest_folder_still_makes_a_path_that_the_system_takes(master: str) -> None:
+    folder = Path("/tmp/" + "x" * 52)
+    assert _sockets(folder, master)["spark.python.unix.domain.socket.dir"] == str(folder)
+    assert len(str(folder / ".00000000-0000-0000-0000-000000000000.sock")) == 100
