@@ -251,6 +251,7 @@ class DecodedRun:
             yield from self._built(follower, delivery)
 
     def _built(self, follower: Follower, delivery: Delivery) -> Iterator[tuple[int, pa.RecordBatch]]:
+        follower.release()
         source = Source(delivery.parts)
         for start, n in _cuts(delivery):
             stretch = Stretch(follower, delivery, source, start, n)
