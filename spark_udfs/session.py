@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -74,7 +77,7 @@ def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSessi
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
-        **_sockets(folder, master),
+        **_sockets(_socket_folder(), master),
         **settings,
     }
     builder = SparkSession.builder.master(master).appName("pgdecode")
@@ -83,6 +86,14 @@ def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSessi
     # Without an address given, Spark looks up the host's name, which not every machine can resolve.
     with pandas_not_minded(), _environment(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"):
         return builder.getOrCreate()
+
+
+@functools.cache
+def _socket_folder() -> Path:
+    """Make a folder for as long as this process lives: its JVM outlives sessions, and uses the first one's for all."""
+    folder = tempfile.mkdtemp(prefix="pgdecode-sockets-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _sockets(folder: Path, master: str) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,22 @@ def test_a_session_of_this_machine_speaks_to_its_workers_by_files_of_its_own(spa
     folder = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_process_may_have_one_session_after_the_other() -> None:
+    # Of its own: the JVM goes by what the first session of a process has told it.
+    program = """
+from pyspark.sql import SparkSession
+from spark_udfs.session import local_session
+
+for _ in range(2):
+    with local_session("local[1]") as spark:
+        print(spark.sparkContext.parallelize([1, 2], 1).map(lambda item: item + 1).collect())
+with SparkSession.builder.master("local[1]").getOrCreate() as spark:
+    print(spark.range(2).toArrow().num_rows)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.stdout.splitlines() == ["[2, 3]", "[2, 3]", "2"], found.stderr
 
 
 @pytest.mark.parametrize(
