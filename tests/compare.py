@@ -22,6 +22,9 @@ Verdict = dict[str, Any] | tuple[str, int]
 ERROR_CELL = re.compile(r"([A-Z_]+) at offset (\d+): .+", re.DOTALL)
 MIN_DATETIME_US = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND + reference.EPOCH_US
 MAX_DATETIME_US = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND + reference.EPOCH_US
+# Columns that nothing of a tuple is in, and a payload that others are to stand before.
+BARE = ["kind", "xid", "relation_id", "old_type", "error"]
+LAST = bytes(100)
 NULL_ROW = dict.fromkeys(reference.COLUMN_NAMES)
 
 
@@ -123,10 +126,16 @@ def fits_datetime(row: dict[str, Any]) -> bool:
 
 
 def permissive_verdicts(payloads: Sequence[bytes], in_stream: bool | Sequence[bool]) -> list[Verdict]:
-    """What `decode_messages` says about each payload of a batch in PERMISSIVE mode."""
+    """What `decode_messages` says about each payload of a batch in PERMISSIVE mode, by all its ways."""
     states = in_stream if isinstance(in_stream, bool) else pa.array(in_stream, pa.bool_())
     batch = pgdecode.decode_messages(payloads, in_stream=states, mode="PERMISSIVE")
     batch.validate(full=True)
+    # Loops of their own take the usual payloads of an array, but for the last in its buffer; lists go another way.
+    column = pa.array([*payloads, LAST], pa.binary())
+    states = in_stream if isinstance(in_stream, bool) else pa.array([*in_stream, False], pa.bool_())
+    for fields in (batch.schema.names, BARE):
+        found = pgdecode.decode_messages(column, fields=fields, in_stream=states, mode="PERMISSIVE")
+        assert found.slice(0, len(payloads)).equals(batch.select(fields))
     return [verdict_of_row(row) for row in rows_of(batch)]
 
 

@@ -292,6 +292,14 @@ def test_bad_tags_flags_and_numbers(payload: bytes, in_stream: bool, expected: V
     check(payload, in_stream, expected)
 
 
+@pytest.mark.parametrize("head", [b"I\0\0@\1N", b"U\0\0@\1N", b"D\0\0@\1K", b"D\0\0@\1O"])
+@pytest.mark.parametrize("cells", [b"nuu", b"t\0\0\0\1nnt\0\0\0\1u"])
+def test_every_letter_of_a_cell_without_a_value_replaced(head: bytes, cells: bytes) -> None:
+    payload = head + b"\0\3" + cells
+    at = payload.rindex(b"n")
+    assert_verdicts([payload[:at] + bytes([letter]) + payload[at + 1 :] for letter in range(256)], False)
+
+
 def test_a_timestamp_column_holds_what_python_cannot() -> None:
     payloads = [
         bytes.fromhex("42 0000000000000008 7ffca2fec4c81fff 00000304"),
