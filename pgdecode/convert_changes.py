@@ -16,6 +16,7 @@ from pgdecode.change_maps import CHANGES
 from pgdecode.file_changes import ChangeOptions, FileChanges
 from pgdecode.files import BATCH_ROWS, FileFault, PathError
 from pgdecode.ordered import OrderedBatch, OrderedFiles
+from pgdecode.parallel import ahead
 from pgdecode.staging import remove
 from pgdecode.visibility import Unforeseen
 from pgdecode.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, open_writer
@@ -80,7 +81,7 @@ def convert_changes(
 
     def batches(times: int = 1) -> Iterator[OrderedBatch]:
         nonlocal told
-        for batch in files.batches(batch_rows):
+        for batch in ahead(files.batches(batch_rows)):
             yield batch
             told += times * len(batch.payloads)
             on_rows(times * len(batch.payloads))

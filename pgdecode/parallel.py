@@ -1,8 +1,11 @@
-"""How many threads a call has, and decoders that take one thread at a time."""
+"""How many threads a call has, decoders that take one thread at a time, and work that goes on beside another's."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from pgdecode._source import Source
 from pgdecode._tags import bytes_a_cell
@@ -11,6 +14,8 @@ from pgdecode._tags import bytes_a_cell
 LEAST_ROWS = 16_384
 # Values longer than this are copied as fast by one thread as memory lets several.
 MOST_CELL_BYTES = 200.0
+
+Item = TypeVar("Item")
 
 
 class Exclusive:
@@ -42,6 +47,21 @@ def check_threads(threads: int) -> int:
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise ValueError(f"threads is an integer from 1 on, not {threads!r}")
     return threads
+
+
+def ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """Give items one by one, each made by another thread while the one before is being used: one more is in memory."""
+    made = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            following = thread.submit(lambda: next(made, None))
+        except RuntimeError:
+            # No thread can be started.
+            yield from made
+            return
+        while (item := following.result()) is not None:
+            following = thread.submit(lambda: next(made, None))
+            yield item
 
 
 def threads_for(source: Source, threads: int) -> int:
