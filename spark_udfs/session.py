@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -64,7 +65,11 @@ def local_session(master: str = "local[*]", settings: Mapping[str, str] | None =
         try:
             yield spark
         finally:
+            jvm: Any = spark._jvm
             spark.stop()
+            # The JVM keeps what it was started with, and would have later sessions of other makers do the same.
+            for name in _sockets(_socket_folder(), master):
+                jvm.java.lang.System.clearProperty(name)
 
 
 def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSession:
