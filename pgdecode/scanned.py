@@ -91,7 +91,7 @@ class ScannedBatch:
 
     def release(self) -> None:
         """Let go of what only following needs, when all is delivered: it is larger than what is delivered."""
-        del self.outline, self.fields, self.columns, self.kinds, self.judged
+        del self.outline, self.fields, self.columns, self.kinds, self.judged, self.met
 
     def add_part(self, payloads: pa.Array, positions: pa.Array) -> None:
         """Put payloads of earlier batches behind those of this one."""

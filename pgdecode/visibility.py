@@ -78,7 +78,6 @@ class CatalogBuilder:
         a version, not even one that a given catalog has from there.
         """
         self.versions = list(versions)
-        self.said.clear()
         self.settled = settled
         self.known = {}
         for number, version in enumerate(self.versions):

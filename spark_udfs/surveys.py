@@ -72,10 +72,10 @@ class SpanLook:
             If there are messages of streams and of two-phase commits, or bad payloads, which may be anything.
         """
         outline = follower.outline
-        met = [(row, follower.kinds[row]) for row in follower.met if payloads[row].is_valid]
-        if any(kind == NO_KIND for _, kind in met):
+        met = [(row, follower.kinds[row]) for row in follower.met]
+        if any(kind == NO_KIND and payloads[row].is_valid for row, kind in met):
             raise Unforeseen
-        tags = [(row, ord(MESSAGES[kind].tag)) for row, kind in met]
+        tags = [(row, ord(MESSAGES[kind].tag)) for row, kind in met if kind != NO_KIND]
         rows = pa.array([row for row, tag in tags if tag in EVERYWHERE], pa.int64())
         found = {tag for _, tag in tags} | set(ROWS[:1] if outline.has_rows else b"")
         self._note(positions, payloads, found, rows, outline.first_end, outline.last_end)

@@ -100,6 +100,25 @@ def test_a_description_whose_type_was_named_anew_is_another_version(size: int) -
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_description_whose_type_a_committed_stream_has_named_anew_is_another_version(size: int) -> None:
+    slot = Slot()
+    slot.send(pgdecode.Type(type_id=MOOD, namespace="public", name="mood"))
+    for xid in (700, 701, 702):
+        slot.begin(xid)
+        slot.relation(T, ["a"], types=[MOOD])
+        slot.insert(T, "1")
+        slot.commit()
+        if xid == 700:
+            slot.start(800, first=True)
+            slot.send(pgdecode.Type(xid=800, type_id=MOOD, namespace="public", name="spirits"))
+            slot.stop()
+        if xid == 701:
+            slot.stream_commit(800)
+    assert names_of_new(slot, size) == ["a"] * 3
+    assert [version.types[0].name for version in RelationCatalog.from_messages(slot.payloads)] == ["mood", "spirits"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
 def test_a_description_counts_again_after_a_bad_one(size: int) -> None:
     slot = one_row(T)
     again = slot.payloads[1]

@@ -22,7 +22,7 @@ import pgdecode
 from pgdecode.files import FileFault, payload_files
 from pgdecode.ledger import Options
 from pgdecode.readings import Reading
-from spark_udfs import file_route, parts, spans
+from spark_udfs import file_route, parts, runs, spans
 from spark_udfs.asked import AskedChanges
 from spark_udfs.file_tasks import SurveyTask
 from spark_udfs.runs import DecodedRun
@@ -62,8 +62,8 @@ class Tasks:
 
 
 def plain(survey: Survey) -> Survey:
-    """A survey with its messages as a table, however they were cut into batches."""
-    return survey._replace(messages=spans.unpacked(survey.messages).combine_chunks())
+    """A survey with its messages as a table in their order, however they were cut into batches."""
+    return survey._replace(messages=spans.unpacked(survey.messages).combine_chunks().sort_by("position"))
 
 
 @pytest.fixture
@@ -215,6 +215,51 @@ def test_streams_and_two_phase_commits_are_decoded_by_the_index_of_the_whole(
     by_row = sorted(map(repr, found))
     assert by_row == sorted(map(repr, expected(payloads, asked(None))[None]))
     assert tasks.n_again == tasks.n_by_kind["SurveyTask"]
+
+
+def test_a_stream_that_begins_and_ends_in_a_piece_is_decoded_by_the_index_of_the_whole(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Past what the driver looks at.
+    for name in ("_READ_ROWS", "RUN_ROWS", "_LOOK_ROWS"):
+        monkeypatch.setattr(spans, name, 10)
+    slot = transactions(20)
+    slot.start(900, first=True)
+    slot.insert(A, "s", "s", xid=900)
+    slot.stop()
+    slot.stream_commit(900)
+    cut = len(slot.payloads)
+    slot.payloads += transactions(20).payloads
+    found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), asked(None), tmp_path / "out")
+    assert found == expected(slot.payloads, asked(None))
+    assert tasks.n_again == 1
+
+
+@pytest.mark.parametrize("include_uncommitted", [False, True])
+def test_a_begin_that_is_sent_again_may_be_the_last_end_of_its_piece(
+    include_uncommitted: bool, tasks: Tasks, tmp_path: Path
+) -> None:
+    slot = transactions(5)
+    slot.begin(800)
+    slot.payloads.append(slot.payloads[-1])
+    slot.insert(A, "3", "4")
+    wanted = asked(None, mode="PERMISSIVE", include_uncommitted=include_uncommitted)
+    assert decoded(written(tmp_path / "raw", slot.payloads, []), wanted, tmp_path / "out") == expected(
+        slot.payloads, wanted
+    )
+
+
+def test_a_commit_in_another_batch_than_its_begin_is_an_end(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spans, "_READ_ROWS", 4)
+    monkeypatch.setattr(runs, "_ENOUGH_ROWS", 4)
+    slot = transactions(7, 9)
+    cut = len(slot.payloads)
+    slot.payloads += transactions(3).payloads
+    found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), asked(None), tmp_path / "out")
+    assert found == expected(slot.payloads, asked(None))
+    assert tasks.n_again == 0
 
 
 def test_attempts_that_came_to_nothing_and_repeated_ones_leave_no_trace(

@@ -97,7 +97,8 @@ cdef class Outline:
         columns : dict
             Buffers of int64 by envelope column.
         wanted : bytes, optional
-            Of each version, whether its changes are delivered; changes without a version always are.
+            Of each version, whether its changes are listed and delivered; changes without a version always are. Not
+            where the places of changes in their transactions count, see `deliver_alive`.
         """
         self.kinds = kinds
         self.wanted = wanted
@@ -208,8 +209,7 @@ cdef class Outline:
     cdef inline FaultCode list_change(self, int64_t row) noexcept nogil:
         cdef int64_t relation_id = value_at(self.relation_ids, row)
         cdef int32_t version = version_of(&self.versions, relation_id)
-        # Those of streams are counted, for the sub-transactions that are undone.
-        if self.state == PLAIN and not is_wanted(&self.versions_wanted, version):
+        if not is_wanted(&self.versions_wanted, version):
             return OK
         return self.put_change(row, relation_id, value_at(self.xids, row), version, False)
 
