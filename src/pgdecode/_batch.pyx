@@ -164,7 +164,7 @@ cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noex
 cdef inline int64_t usual_by_offsets(
     Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, bint bare
 ) noexcept nogil:
-    """With constants for `wide` and `bare`, nothing of tuples wanted, of which the compiler makes loops of their own."""
+    """The loop; `wide` and `bare` (nothing of tuples is wanted) are constants, so each has one of its own."""
     cdef Envelope *out = walk.out
     cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
     cdef const uint8_t *data = segment.data

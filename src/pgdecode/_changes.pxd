@@ -26,8 +26,8 @@ cdef struct Outcome:
 
 cdef struct Wanted:
     # The versions whose changes are delivered.
-    bint is_chosen       # else all are
-    const uint8_t *items # a byte a version, not 0 for those; versions past the end are not
+    bint is_chosen        # else all are
+    const uint8_t *items  # a byte a version, not 0 for those; versions past the end are not
     int64_t n
 
 

@@ -1,7 +1,7 @@
 """The changes of a batch as buffers: those to be held, and those that are delivered."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t
 from libc.string cimport memset
 
 from pgdecode._fault cimport OK

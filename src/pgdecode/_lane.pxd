@@ -39,11 +39,14 @@ cdef const uint8_t *copy_cells(const Lane *lane, const uint8_t *p, const uint8_t
 cdef const uint8_t *copy_letters(const Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil
 
 
-cdef inline const uint8_t *skip_cells(uint32_t n, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """As `copy_cells`, but nothing is copied."""
+cdef inline const uint8_t *pass_cells(
+    uint8_t *letters, uint32_t n, const uint8_t *p, const uint8_t *end
+) noexcept nogil:
+    """As `copy_cells`, but the formats alone, or with NULL nothing."""
     cdef uint64_t length
+    cdef uint32_t i
     cdef uint8_t kind
-    while n > 0:
+    for i in range(n):
         kind = p[0]
         if kind == c"t" or kind == c"b":
             length = be32(p + 1)
@@ -55,7 +58,8 @@ cdef inline const uint8_t *skip_cells(uint32_t n, const uint8_t *p, const uint8_
             if rarely(p == end or (kind != c"n" and kind != c"u")):
                 return NULL
             p += 1
-        n -= 1
+        if letters != NULL:
+            letters[i] = kind
     return p
 
 
@@ -68,7 +72,7 @@ cdef inline const uint8_t *put_tuple(Lane *lane, const uint8_t *p, const uint8_t
     if rarely(lane.n > lane.max_columns):
         return NULL
     if bare:
-        return skip_cells(lane.n, p + 2, end)
+        return pass_cells(NULL, lane.n, p + 2, end)
     if lane.wanted == WANTED_VALUES:
         return copy_cells(lane, p + 2, end)
     return copy_letters(lane, p + 2, end)

@@ -85,25 +85,4 @@ cdef inline void copy_rest(uint8_t *target, const uint8_t *value, size_t length)
 
 
 cdef const uint8_t *copy_letters(const Lane *lane, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """As `copy_cells`, but the formats alone, or nothing."""
-    cdef uint8_t *letters = lane.letters
-    cdef uint64_t length
-    cdef uint32_t i
-    cdef uint8_t kind
-    if letters != NULL:
-        letters += lane.n_cells
-    for i in range(lane.n):
-        kind = p[0]
-        if kind == c"t" or kind == c"b":
-            length = be32(p + 1)
-            p += 5
-            if rarely(<int64_t>length > end - p):
-                return NULL
-            p += length
-        else:
-            if rarely(p == end or (kind != c"n" and kind != c"u")):
-                return NULL
-            p += 1
-        if letters != NULL:
-            letters[i] = kind
-    return p
+    return pass_cells(NULL if lane.letters == NULL else lane.letters + lane.n_cells, lane.n, p, end)
