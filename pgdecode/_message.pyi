@@ -2,6 +2,7 @@ from datetime import datetime
 
 from typing_extensions import Buffer
 
+from pgdecode._source import Source
 from pgdecode.limits import Limits
 from pgdecode.messages import Message
 
@@ -11,3 +12,4 @@ class Maker:
     def __init__(self, cls: type) -> None: ...
 
 def decode_one(payload: Buffer, in_stream: bool, limits: Limits, strict_flags: bool) -> Message: ...
+def fields_of(source: Source, row: int, in_stream: bool) -> dict[str, int | bool | str]: ...

@@ -3,6 +3,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgdecode._source import Source
+
 class Outline:
     xid: int
     lsn: int
@@ -17,9 +19,9 @@ class Outline:
     n: int
     def __init__(
         self,
+        source: Source,
         kinds: Any,
-        columns: Mapping[str, Any],
-        n_rows: int,
+        verdicts: Any,
         last_lsn: int,
         drop_duplicates: bool,
         wanted: bytes | None = None,

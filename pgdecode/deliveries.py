@@ -9,7 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode._integers import grouped
+from pgdecode._integers import grouped, taken
 from pgdecode._source import Source
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Delivery
@@ -38,6 +38,11 @@ class Stretch:
             return values
         return _unless(_is_negative(self._part("commit_rows", pa.int64())), values)
 
+    def _positions_of(self, name: str) -> pa.Array:
+        """Positions of rows; -1 where there is none."""
+        buffer = taken(self.delivery.positions, values_of(self._part(name, pa.int64())))
+        return pa.Array.from_buffers(pa.int64(), self.n, [None, buffer])
+
     @cached_property
     def rows(self) -> pa.Array:
         """Where the payloads lie, in the parts of the delivery."""
@@ -60,12 +65,15 @@ class Stretch:
     @cached_property
     def position(self) -> pa.Array:
         """Position of each payload."""
-        return self.delivery.positions.take(self.rows)
+        return self._positions_of("rows")
 
     @cached_property
     def commit_position(self) -> pa.Array:
         """Position of the message that committed it."""
-        return self.delivery.positions.take(self._of_commit("commit_rows", pa.int64()))
+        positions = self._positions_of("commit_rows")
+        if self.delivery.is_certain:
+            return positions
+        return _unless(_is_negative(self._part("commit_rows", pa.int64())), positions)
 
     @cached_property
     def xid(self) -> pa.Array:

@@ -110,7 +110,7 @@ class Delivery:
     """What a batch has brought: changes in the order to apply them, by places in `parts`."""
 
     parts: list[pa.Array]  # payloads of the batch, then those held from earlier ones
-    positions: pa.Array  # of all of them
+    positions: list[pa.Array]  # of each part; int64
     found: dict[str, pa.Buffer]  # of Outline.delivered
     is_certain: bool  # whether each change has a transaction and its commit
     gids: dict[int, str]  # outcome -> gid

@@ -16,16 +16,14 @@ class DecidedBatch(ScannedBatch):
 
     def delivery(self) -> Delivery:
         """Deliver what has been decided so far."""
-        positions = self.all_positions
-        joined = positions[0] if len(positions) == 1 else pa.concat_arrays(positions)
-        return Delivery(self.parts, joined, *self.outline.delivered(), self.gids, self.told)
+        return Delivery(self.parts, self.all_positions, *self.outline.delivered(), self.gids, self.told)
 
     def _commit(self, row: int, transaction: Transaction) -> None:
         lsn = self._value("lsn", row)
         if self.options.drop_duplicates and lsn <= self.outline.last_lsn:
             return
         self.outline.last_lsn = max(lsn, self.outline.last_lsn)
-        self._deliver(transaction, row, lsn, self._time(row), 1)
+        self._deliver(transaction, row, lsn, self._value("timestamp", row), 1)
 
     def _abort(self, transaction: Transaction) -> None:
         self._drop(transaction, 0)

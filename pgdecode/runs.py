@@ -172,7 +172,7 @@ class IndexFollower(Follower):
     aborts: dict[int, list[tuple[int, int]]]
 
     def _commit(self, row: int, transaction: Transaction) -> None:
-        self._note(transaction, Fate(1, self._position(row), self._value("lsn", row), self._time(row)))
+        self._note(transaction, Fate(1, self._position(row), self._value("lsn", row), self._value("timestamp", row)))
 
     def _abort(self, transaction: Transaction) -> None:
         self._note(transaction, Fate(0))

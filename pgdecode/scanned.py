@@ -6,24 +6,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgdecode._message import fields_of
 from pgdecode._outline import Outline
 from pgdecode._scan import Scan
 from pgdecode._source import Source
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Ledger, Options
 from pgdecode.messages import MESSAGES
-from pgdecode.schemas import envelope_schema
 
-_FIELDS = ("kind", "xid", "subxid", "lsn", "timestamp", "gid", "relation_id", "first_segment", "error")
-# What the outline reads.
-_NUMBERS = ("xid", "relation_id", "lsn", "timestamp")
-_TYPES = {name: item.type for name, item in zip(_FIELDS, envelope_schema(_FIELDS), strict=True)}
 NO_KIND = 0xFF
 _KIND_BY_TAG = {item.tag.encode(): item.kind for item in MESSAGES}
 
 
 class ScannedBatch:
     """A batch as the rules of transactions see it, a row a payload; what is wrong with one is told of its row.
+
+    The scan says of each what message it is; fields are read of the few that the rules ask for.
 
     Parameters
     ----------
@@ -50,34 +48,35 @@ class ScannedBatch:
         self.gids: dict[int, str] = {}
         self.told: dict[int, str] = {}
         self.judged: bytes | None = None  # verdicts of the scan, whose lowest bit is "in a stream"; None: none is
+        self._read_row = -1  # of the fields that were read last
         self.wanted: bytes | None = None  # versions whose changes are delivered, a byte each; None: all changes are
         self.since = 0  # the first change since a transaction was entered
         self.met: list[int] = []  # rows that the outline has left to the rules
         self.of_stream: list[int] = []  # relations for which the outline knows the versions of a stream
 
     def _read(self) -> None:
-        """Read the fields, and make the outline, which has no changes yet."""
+        """Check all payloads, and make the outline, which has no changes yet."""
+        self.source = Source([self.payloads])
         found = self._scan()
-        self.fields = found
-        self.columns: dict[str, pa.Array] = {}
-        numbers = {name: found[name][1] for name in _NUMBERS if name in found}
         self.kinds = memoryview(found["kind"][1]).cast("B")
+        error = found.get("error")
+        self.errors = None if error is None else pa.Array.from_buffers(pa.string(), self.n_rows, list(error))
         self.outline = Outline(
-            self.kinds, numbers, self.n_rows, self.ledger.last_lsn, self.options.drop_duplicates, self.wanted
+            self.source, self.kinds, self.judged, self.ledger.last_lsn, self.options.drop_duplicates, self.wanted
         )
 
     def _scan(self) -> dict[str, tuple[Any, ...]]:
-        """Check all payloads, and read the fields that transactions are made of."""
+        """Say of each payload which message it is, and what is wrong with it."""
         carry = None
         if self.ledger.stream is not None:
             carry = True
         elif self.ledger.begun:
             carry = False
-        source = Source([self.payloads])
         permissive = self.options.mode != "FAILFAST"
         found = None
         for in_full in (False, True):
-            scan = Scan(source, _FIELDS, self.options.limits, self.options.strict_flags, permissive, kind_codes=True)
+            options = self.options.limits, self.options.strict_flags, permissive
+            scan = Scan(self.source, ("kind", "error"), *options, kind_codes=True)
             scan.judge(None, carry, in_full)
             try:
                 found = scan.run()
@@ -86,12 +85,12 @@ class ScannedBatch:
             if found is not None:
                 break
         assert found is not None
-        self.judged = scan.judged if permissive else None
+        self.judged = scan.judged
         return found
 
     def release(self) -> None:
         """Let go of what only following needs, when all is delivered: it is larger than what is delivered."""
-        del self.outline, self.fields, self.columns, self.kinds, self.judged, self.met
+        del self.outline, self.source, self.kinds, self.errors, self.judged, self.met
 
     def add_part(self, payloads: pa.Array, positions: pa.Array) -> None:
         """Put payloads of earlier batches behind those of this one."""
@@ -101,24 +100,20 @@ class ScannedBatch:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def _scalar(self, name: str, row: int) -> pa.Scalar | None:
-        """Field of a row, None where no row of the batch has it."""
-        # Only columns that are asked for are made: most batches are followed by the outline alone.
-        if name not in self.columns:
-            if name not in self.fields:
-                return None
-            self.columns[name] = pa.Array.from_buffers(_TYPES[name], self.n_rows, list(self.fields[name]))
-        return self.columns[name][row]
-
     def _value(self, name: str, row: int) -> Any:
-        found = self._scalar(name, row)
-        return None if found is None else found.as_py()
+        """Field of a good payload by its envelope column, None where the message has it not."""
+        if self._read_row != row:
+            self._fields = fields_of(self.source, row, self._is_streamed(row))
+            self._read_row = row
+        return self._fields.get(name)
 
-    def _time(self, row: int) -> int:
-        """Timestamp of a row in microseconds; a datetime could not hold every one."""
-        found = self._scalar("timestamp", row)
-        assert found is not None
-        return int(found.value)
+    def _error(self, row: int) -> str | None:
+        """What is wrong with a payload; None of a null one."""
+        text: str | None = None if self.errors is None else self.errors[row].as_py()
+        return text
+
+    def _is_streamed(self, row: int) -> bool:
+        return self.judged is not None and self.judged[row] & 1 != 0
 
     def _position(self, row: int) -> int:
         return int(self.positions[row].as_py())

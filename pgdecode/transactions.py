@@ -58,7 +58,7 @@ class Follower(DecidedBatch):
         code = self.kinds[row]
         self.met.append(row)
         if code == NO_KIND:
-            error = self._value("error", row)
+            error = self._error(row)
             if error is not None:
                 self.told[row] = error
                 self.outline.list_bad(row)
@@ -220,7 +220,7 @@ class Follower(DecidedBatch):
     def _doubt(self, row: int, error: str) -> None:
         """Of a bad Relation message: let no older version count for its relation, if that can be read."""
         # Before the first boundary the ledger knows of no stream; the scan has told it by what comes after.
-        streamed = self.judged is not None and self.judged[row] & 1 != 0
+        streamed = self._is_streamed(row)
         start = 5 if streamed else 1
         # As a buffer: a payload of any length costs nothing.
         head = bytes(self.payloads[row].as_buffer()[: start + 4])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from array import array
 
+import pyarrow as pa
 import pytest
 
-from pgdecode._integers import counted, descent, grouped
+from pgdecode._integers import counted, descent, grouped, taken
 
 
 def test_numbers_are_counted_from_the_first_one() -> None:
@@ -32,3 +33,21 @@ def test_places_are_grouped_by_index_and_others_are_passed_over(rng: random.Rand
 )
 def test_the_first_value_that_does_not_ascend_is_found(values: list[int], place: int) -> None:
     assert descent(array("q", values)) == place
+
+
+@pytest.mark.parametrize("lengths", [[5], [3, 0, 4], [0, 1, 200, 2, 0]])
+def test_rows_are_taken_from_columns_that_follow_each_other(rng: random.Random, lengths: list[int]) -> None:
+    values = [[rng.randrange(2**63) for _ in range(n)] for n in lengths]
+    columns = [pa.array([7, *column, 8], pa.int64()).slice(1, len(column)) for column in values]
+    whole = [item for column in values for item in column]
+    rows = [rng.randrange(-1, len(whole)) for _ in range(300)]
+    found = memoryview(taken(columns, array("q", rows))).cast("B").cast("q").tolist()
+    assert found == [-1 if row < 0 else whole[row] for row in rows]
+
+
+def test_a_row_past_the_last_column_is_an_index_error() -> None:
+    columns = [pa.array([1, 2], pa.int64()), pa.array([3], pa.int64())]
+    with pytest.raises(IndexError, match="no such row"):
+        taken(columns, array("q", [0, 3]))
+    with pytest.raises(IndexError):
+        taken([], array("q", [0]))

@@ -8,6 +8,9 @@ from libc.string cimport memset
 from pgdecode._fault cimport OK
 from pgdecode._memory cimport Bytes, free_bytes, grow, hand_over
 
+from bisect import bisect_right
+from itertools import accumulate
+
 
 def counted(int64_t first, int64_t n):
     """A buffer of n int64 that count up from `first`."""
@@ -29,6 +32,44 @@ def descent(const int64_t[::1] values):
         if values[i] <= values[i - 1]:
             return i
     return -1
+
+
+def taken(list columns, const int64_t[::1] rows):
+    """A buffer of what rows have in columns of int64, each of which begins with the row after the last of the one before.
+
+    Of a negative row it is -1. Arrow's own `take` makes one column of them first, however few the rows are.
+
+    Parameters
+    ----------
+    columns : list of pa.Array of int64, without nulls
+    """
+    cdef Bytes out
+    cdef const int64_t[::1] values
+    cdef int64_t row, first = 0, end = 0
+    cdef Py_ssize_t i, n = rows.shape[0]
+    ends = list(accumulate(map(len, columns)))
+    memset(&out, 0, sizeof(out))
+    if grow(&out, 8 * <size_t>n) != OK:
+        raise MemoryError("no memory for positions")
+    out.size = 8 * <size_t>n
+    try:
+        for i in range(n):
+            row = rows[i]
+            if row < 0:
+                (<int64_t *>out.data)[i] = -1
+                continue
+            if not first <= row < end:
+                place = bisect_right(ends, row)
+                if place == len(columns):
+                    raise IndexError("there is no such row")
+                column = columns[place]
+                end = ends[place]
+                first = end - len(column)
+                values = memoryview(column.buffers()[1]).cast("B").cast("q")[column.offset:column.offset + len(column)]
+            (<int64_t *>out.data)[i] = values[row - first]
+        return hand_over(&out)
+    finally:
+        free_bytes(&out)
 
 
 def grouped(const int32_t[::1] indexes, int32_t n):

@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 
 from pgdecode._cursor cimport Cursor, be16, be32, be64, take, take_string
-from pgdecode._envelope cimport Envelope, Rules, Walk, open_nothing, rules_of
+from pgdecode._envelope cimport EPOCH_SHIFT_US, Envelope, Rules, Walk, open_nothing, rules_of
 from pgdecode._fault cimport OK, Fault, FaultCode, error_of
 from pgdecode._plan cimport (
     COLUMNS,
@@ -20,16 +20,20 @@ from pgdecode._plan cimport (
     FLAGS,
     LETTER,
     LSN,
+    NAME,
     NEW_TUPLE,
+    N_MESSAGES,
     OLD_TUPLE,
     OLD_TYPE,
     PLAN,
     RELATION_IDS,
+    TEXT,
     TIMESTAMP,
     MessagePlan,
     Op,
     PlanTable,
 )
+from pgdecode._source cimport PRESENT, Source, Span
 from pgdecode._walk cimport judge_fault, walk_message
 
 from dataclasses import fields
@@ -47,6 +51,7 @@ import_datetime()
 EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
 cdef Rules LIMIT_RULES = rules_of(LIMITS, True)
 cdef tuple NO_ARGUMENTS = ()
+cdef tuple COLUMN_NAMES = tuple([item.name for item in messages.ENVELOPE])
 
 cdef enum:
     US_PER_SECOND = 1000000
@@ -286,3 +291,45 @@ def decode_one(payload, bint in_stream, limits, bint strict_flags):
         return decode_bytes(<const uint8_t *>view.buf, <size_t>view.len, in_stream, limits, strict_flags)
     finally:
         PyBuffer_Release(&view)
+
+
+def fields_of(Source source, int64_t row, bint in_stream):
+    """The numbers and strings in a row that has been found well-formed, by the envelope columns that they fill.
+
+    Timestamps are in microseconds since 1970, as in those columns: not all are a datetime. What stands behind a list or
+    a tuple is left out, and so are fields that no column has.
+    """
+    cdef const PlanTable *plan = &PLAN.table
+    cdef const MessagePlan *message
+    cdef const Op *op
+    cdef Reading reading
+    cdef Span payload
+    cdef Py_ssize_t near = 0
+    cdef int i
+    if not 0 <= row < source.n_rows:
+        raise IndexError("there is no such row")
+    if (
+        source.find(row, &near, &payload) != PRESENT
+        or payload.length == 0
+        or plan.by_tag[payload.data[0]] == N_MESSAGES
+    ):
+        raise ValueError("the row is no message")
+    message = &plan.messages[plan.by_tag[payload.data[0]]]
+    memset(&reading, 0, sizeof(reading))
+    reading.start = payload.data
+    reading.cursor.at = payload.data + 1
+    reading.cursor.end = payload.data + payload.length
+    found = {}
+    if in_stream and message.streamed:
+        found[COLUMN_NAMES[message.prefix.column]] = read_field(&reading, &message.prefix)
+    for i in range(message.n_ops):
+        op = &message.ops[i]
+        if op.optional and reading.cursor.at == reading.cursor.end or not (op.width or op.form in (NAME, TEXT)):
+            break
+        if op.form == TIMESTAMP:
+            value = <int64_t>be64(read(&reading, 8)) + EPOCH_SHIFT_US
+        else:
+            value = read_field(&reading, op)
+        if op.column < len(COLUMN_NAMES):
+            found[COLUMN_NAMES[op.column]] = value
+    return found

@@ -5,12 +5,15 @@ rules of streams and of two-phase commit are in `pgdecode.transactions`.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from pgdecode._changes cimport Change, Outcome, Range, Wanted, delivered_of, held_of, is_wanted
+from pgdecode._cursor cimport be32, be64
+from pgdecode._envelope cimport EPOCH_SHIFT_US
 from pgdecode._fault cimport FAULT_NO_MEMORY, OK, FaultCode, rarely
-from pgdecode._plan cimport PLAN
+from pgdecode._plan cimport PLAN, MessagePlan, PlanTable, offset_of
+from pgdecode._source cimport PRESENT, Segment, Source, Span, payload_at
 from pgdecode._versions cimport (
     BAD_PAYLOAD,
     IN_DOUBT,
@@ -21,6 +24,7 @@ from pgdecode._versions cimport (
     put_version,
     version_of,
 )
+from pgdecode._walk cimport STREAMED
 
 cdef enum State:
     OUTSIDE   # of any transaction: a row is for the caller to judge
@@ -49,19 +53,24 @@ cdef FaultCode make_room(void **items, size_t n, size_t *capacity, size_t width,
     return OK
 
 
-cdef inline int64_t value_at(const int64_t *values, int64_t row) noexcept nogil:
-    return 0 if values == NULL else values[row]
+cdef struct Ends:
+    # Where the fields of Begin and Commit stand, in bytes from the tag on.
+    int begin_xid
+    int begin_lsn
+    int commit_lsn
+    int commit_timestamp
 
 
 cdef class Outline:
     """The changes of one batch, in the order of their payloads, and the ranges of them to deliver, in order."""
 
+    cdef Source source
+    cdef const Segment *payloads
     cdef const uint8_t[::1] kinds
-    cdef const int64_t *xids
-    cdef const int64_t *relation_ids
-    cdef const int64_t *lsns
-    cdef const int64_t *timestamps
-    cdef list held           # the buffers behind these
+    cdef const uint8_t[::1] verdicts  # of the scan
+    cdef bint has_verdicts   # else no payload carries an xid
+    cdef const PlanTable *plan
+    cdef Ends ends
     cdef int64_t n_rows
     cdef uint8_t insert, update, delete, message, origin, begin, commit
     cdef Change *changes
@@ -86,56 +95,55 @@ cdef class Outline:
     cdef readonly int64_t last_end   # row of the last one
 
     def __cinit__(
-        self, kinds, dict columns, int64_t n_rows, int64_t last_lsn, bint drop_duplicates, bytes wanted=None
+        self, Source source, kinds, verdicts, int64_t last_lsn, bint drop_duplicates, bytes wanted=None
     ):
         """Begin before the first row.
 
         Parameters
         ----------
+        source : Source
+            One array of payloads, which have been scanned.
         kinds : bytes-like
             A byte a row, the index of its message.
-        columns : dict
-            Buffers of int64 by envelope column.
+        verdicts : bytes-like or None
+            Those of the scan, a byte a row; None where no row is in a stream.
         wanted : bytes, optional
             Of each version, whether its changes are listed and delivered; changes without a version always are. Not
             where the places of changes in their transactions count, see `deliver_alive`.
         """
+        if source.n_segments != 1 or len(kinds) < source.n_rows:
+            raise ValueError("kinds are not those of one array of payloads")
+        self.source = source
+        self.payloads = &source.segments[0]
+        self.n_rows = source.n_rows
         self.kinds = kinds
+        if verdicts is not None:
+            if len(verdicts) < source.n_rows:
+                raise ValueError("verdicts are fewer than payloads")
+            self.verdicts = verdicts
+            self.has_verdicts = self.n_rows > 0
         self.wanted = wanted
         if wanted is not None:
             self.versions_wanted.is_chosen = True
             self.versions_wanted.items = wanted
             self.versions_wanted.n = len(wanted)
         self.first_end = self.last_end = -1
-        self.held = []
-        self.n_rows = n_rows
         self.last_lsn = last_lsn
         self.drop_duplicates = drop_duplicates
-        self.xids = self.column(columns, "xid")
-        self.relation_ids = self.column(columns, "relation_id")
-        self.lsns = self.column(columns, "lsn")
-        self.timestamps = self.column(columns, "timestamp")
-        by_tag = PLAN.table.by_tag
-        self.insert = by_tag[c"I"]
-        self.update = by_tag[c"U"]
-        self.delete = by_tag[c"D"]
-        self.message = by_tag[c"M"]
-        self.origin = by_tag[c"O"]
-        self.begin = by_tag[c"B"]
-        self.commit = by_tag[c"C"]
+        self.plan = &PLAN.table
+        self.insert = self.plan.by_tag[c"I"]
+        self.update = self.plan.by_tag[c"U"]
+        self.delete = self.plan.by_tag[c"D"]
+        self.message = self.plan.by_tag[c"M"]
+        self.origin = self.plan.by_tag[c"O"]
+        self.begin = self.plan.by_tag[c"B"]
+        self.commit = self.plan.by_tag[c"C"]
+        self.ends.begin_xid = offset_of(&self.plan.messages[self.begin], "xid")
+        self.ends.begin_lsn = offset_of(&self.plan.messages[self.begin], "lsn")
+        self.ends.commit_lsn = offset_of(&self.plan.messages[self.commit], "lsn")
+        self.ends.commit_timestamp = offset_of(&self.plan.messages[self.commit], "timestamp")
         if open_versions(&self.versions) != OK:
             raise MemoryError()
-
-    cdef const int64_t *column(self, dict columns, str name) except? NULL:
-        """Values of a column, NULL where no row of the batch fills it."""
-        cdef const uint8_t[::1] view
-        if columns.get(name) is None or self.n_rows == 0:
-            return NULL
-        view = memoryview(columns[name]).cast("B")
-        if view.shape[0] < 8 * self.n_rows:
-            raise ValueError(f"column {name} is shorter than its batch")
-        self.held.append(view)
-        return <const int64_t *>&view[0]
 
     def __dealloc__(self):
         free(self.changes)
@@ -186,14 +194,14 @@ cdef class Outline:
                 self.has_rows = True
                 if self.state == OUTSIDE:
                     return OK
-                if self.list_change(row) != OK:
+                if self.list_change(row, &self.plan.messages[kind]) != OK:
                     return FAULT_NO_MEMORY
             elif kind == self.begin and self.state == OUTSIDE:
                 self.state = PLAIN
                 self.begun = True
                 self.end_at(row)
-                self.xid = value_at(self.xids, row)
-                self.lsn = value_at(self.lsns, row)
+                self.xid = self.uint32_at(row, self.ends.begin_xid)
+                self.lsn = self.int64_at(row, self.ends.begin_lsn)
                 self.start = <int64_t>self.n_changes
                 self.begin_row = row
             elif kind == self.commit and self.state == PLAIN:
@@ -206,12 +214,33 @@ cdef class Outline:
         at[0] = self.n_rows
         return OK
 
-    cdef inline FaultCode list_change(self, int64_t row) noexcept nogil:
-        cdef int64_t relation_id = value_at(self.relation_ids, row)
-        cdef int32_t version = version_of(&self.versions, relation_id)
+    cdef inline const uint8_t *field_at(self, int64_t row, size_t at, size_t width) noexcept nogil:
+        """A field of a payload, NULL where that ends before: never of one that the scan has found good."""
+        cdef Span payload
+        if payload_at(self.payloads, row, &payload) != PRESENT or payload.length < at + width:
+            return NULL
+        return payload.data + at
+
+    cdef inline int64_t uint32_at(self, int64_t row, size_t at) noexcept nogil:
+        cdef const uint8_t *p = self.field_at(row, at, 4)
+        return 0 if p == NULL else <int64_t>be32(p)
+
+    cdef inline int64_t int64_at(self, int64_t row, size_t at) noexcept nogil:
+        cdef const uint8_t *p = self.field_at(row, at, 8)
+        return 0 if p == NULL else <int64_t>be64(p)
+
+    cdef inline FaultCode list_change(self, int64_t row, const MessagePlan *message) noexcept nogil:
+        cdef int64_t xid = 0, relation_id
+        cdef int32_t version
+        cdef size_t at = 1 + message.relation_at
+        if self.has_verdicts and self.verdicts[row] & STREAMED:
+            xid = self.uint32_at(row, 1)
+            at += 4
+        relation_id = self.uint32_at(row, at)
+        version = version_of(&self.versions, relation_id)
         if not is_wanted(&self.versions_wanted, version):
             return OK
-        return self.put_change(row, relation_id, value_at(self.xids, row), version, False)
+        return self.put_change(row, relation_id, xid, version, False)
 
     cdef inline FaultCode put_change(
         self, int64_t row, int64_t relation_id, int64_t xid, int32_t version, bint is_truncate
@@ -237,13 +266,17 @@ cdef class Outline:
         self.last_end = row
 
     cdef FaultCode put_commit(self, int64_t row) noexcept nogil:
-        cdef int64_t lsn = value_at(self.lsns, row)
+        cdef int64_t lsn = self.int64_at(row, self.ends.commit_lsn)
+        cdef int64_t since_2000 = self.int64_at(row, self.ends.commit_timestamp)
         if self.drop_duplicates and lsn <= self.last_lsn:
             return OK
         self.last_lsn = max(self.last_lsn, lsn)
         if self.start == <int64_t>self.n_changes:
             return OK
-        if self.put_outcome(row, self.xid, lsn, value_at(self.timestamps, row), 1) != OK:
+        # As numbers without sign: the sum may pass the greatest.
+        if self.put_outcome(
+            row, self.xid, lsn, <int64_t>(<uint64_t>since_2000 + <uint64_t>EPOCH_SHIFT_US), 1
+        ) != OK:
             return FAULT_NO_MEMORY
         return self.put_range(self.start, <int64_t>self.n_changes)
 

@@ -90,3 +90,5 @@ cdef class Plan:
     cdef readonly tuple labels
 
 cdef Plan PLAN
+
+cdef int offset_of(const MessagePlan *message, str column) except -1

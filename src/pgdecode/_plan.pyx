@@ -137,6 +137,17 @@ cdef Op compiled(object item, int label) except *:
     return op
 
 
+cdef int offset_of(const MessagePlan *message, str column) except -1:
+    """Bytes from the tag to the field that fills an envelope column; only fields of constant width stand before it."""
+    cdef int i, at = 1
+    cdef int index = [item.name for item in table.ENVELOPE].index(column)
+    for i in range(message.n_window):
+        if message.ops[i].column == index:
+            return at
+        at += message.ops[i].width
+    raise ImportError(f"{chr(message.tag)} has no {column!r} at a constant place")
+
+
 def labels_of(kind, item):
     """Names of a field and of its parts for error texts."""
     name = f"{kind} {item.name}"
