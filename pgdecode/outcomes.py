@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._source import Source
 from pgdecode.ledger import Delivery, Held, Transaction
 from pgdecode.scanned import ScannedBatch
 
@@ -65,10 +66,7 @@ class DecidedBatch(ScannedBatch):
             first = self.end
             relation_ids, xids = (memoryview(item).cast("B").cast("q") for item in (held.relation_ids, held.xids))
             versions = memoryview(held.versions).cast("B").cast("i")
-            tag = pa.scalar(b"T", held.payloads.type)
-            is_truncate = pc.equal(pc.binary_slice(held.payloads, 0, 1), tag).cast(pa.uint8())
-            truncates = memoryview(is_truncate.buffers()[1] or b"").cast("B")
-            self.outline.list_held(first, relation_ids, xids, versions, truncates)
+            self.outline.list_held(first, Source([held.payloads]), relation_ids, xids, versions)
             self.add_part(held.payloads, held.positions)
             found.append((start, self.outline.n, place))
             place += len(held)
@@ -95,10 +93,12 @@ class DecidedBatch(ScannedBatch):
             item.ranges = []
             if n:
                 places = pa.Array.from_buffers(pa.int64(), n, [None, rows])
-                is_truncate = pa.Array.from_buffers(pa.uint8(), n, [None, truncates]).cast(pa.bool_())
-                payloads = self._take(places, is_truncate)
+                payloads = self._take(places, truncates)
                 item.held.append(Held(payloads, self.positions.take(places), relation_ids, xids, versions))
 
-    def _take(self, places: pa.Array, is_truncate: pa.Array) -> pa.Array:
+    def _take(self, places: pa.Array, truncates: pa.Buffer) -> pa.Array:
         """Copy payloads; of a Truncate only the tag, since each of its tables, however many, would have a copy."""
+        if b"\1" not in truncates.to_pybytes():
+            return self.payloads.take(places)
+        is_truncate = pa.Array.from_buffers(pa.uint8(), len(places), [None, truncates]).cast(pa.bool_())
         return self.payloads.take(pc.if_else(is_truncate, pa.scalar(None, pa.int64()), places)).fill_null(b"T")

@@ -29,7 +29,18 @@ def test_places_are_grouped_by_index_and_others_are_passed_over(rng: random.Rand
 
 @pytest.mark.parametrize(
     ("values", "place"),
-    [([], -1), ([5], -1), ([1, 2, 9], -1), ([1, 1, 2], 1), ([1, 5, 4, 3], 2), ([2**63 - 1, -(2**63)], 1)],
+    [
+        ([], -1),
+        ([5], -1),
+        ([1, 2, 9], -1),
+        ([1, 1, 2], 1),
+        ([1, 5, 4, 3], 2),
+        ([2**63 - 1, -(2**63)], 1),
+        (list(range(1000)), -1),
+        ([*range(256), 255, 3], 256),
+        ([*range(257), 256, 3], 257),
+        ([*range(700), 0], 700),
+    ],
 )
 def test_the_first_value_that_does_not_ascend_is_found(values: list[int], place: int) -> None:
     assert descent(array("q", values)) == place

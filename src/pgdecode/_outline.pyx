@@ -324,12 +324,21 @@ cdef class Outline:
         self.deliver(self.n_changes - 1, self.n_changes)
         self.ranges[self.n_ranges - 1].is_bad = True
 
-    def list_held(self, int64_t first_row, const int64_t[::1] relation_ids, const int64_t[::1] xids,
-                  const int32_t[::1] versions, const uint8_t[::1] truncates):
-        """List changes of earlier batches, whose payloads stand behind this batch's, from a row on."""
-        cdef Py_ssize_t i
-        for i in range(relation_ids.shape[0]):
-            if self.put_change(first_row + i, relation_ids[i], xids[i], versions[i], truncates[i] != 0) != OK:
+    def list_held(self, int64_t first_row, Source payloads, const int64_t[::1] relation_ids, const int64_t[::1] xids,
+                  const int32_t[::1] versions):
+        """List changes of earlier batches, whose payloads, in one array, stand behind this batch's, from a row on."""
+        cdef Py_ssize_t i, n = relation_ids.shape[0]
+        cdef Span payload
+        cdef bint is_truncate
+        if payloads.n_segments != 1 or not payloads.n_rows == n == xids.shape[0] == versions.shape[0]:
+            raise ValueError("held changes are cut")
+        for i in range(n):
+            is_truncate = (
+                payload_at(&payloads.segments[0], i, &payload) == PRESENT
+                and payload.length > 0
+                and payload.data[0] == c"T"
+            )
+            if self.put_change(first_row + i, relation_ids[i], xids[i], versions[i], is_truncate) != OK:
                 raise MemoryError("no memory for the changes of the batch")
 
     def decide(self, int64_t row, int64_t xid, int64_t lsn, int64_t timestamp, int8_t committed):
