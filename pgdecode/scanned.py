@@ -51,7 +51,8 @@ class ScannedBatch:
         self._read_row = -1  # of the fields that were read last
         self.wanted: bytes | None = None  # versions whose changes are delivered, a byte each; None: all changes are
         self.since = 0  # the first change since a transaction was entered
-        self.met: list[int] = []  # rows that the outline has left to the rules
+        # Rows that the outline has left to the rules; not Relation messages that say again what counts already.
+        self.met: list[int] = []
         self.of_stream: list[int] = []  # relations for which the outline knows the versions of a stream
 
     def _read(self) -> None:

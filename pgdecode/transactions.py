@@ -191,6 +191,7 @@ class Follower(DecidedBatch):
         stream = self._stream_of(xid)
         payload = self.payload_of(row)
         if stream is None and self.ledger.catalog.is_said_again(payload):
+            self.met.pop()
             return
         message = self._message(row, xid)
         try:
