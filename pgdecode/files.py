@@ -6,7 +6,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,9 +83,26 @@ class PayloadFile:
         """What the columns that are read take up unpacked."""
         return sum(group.n_bytes for group in self.groups)
 
-    def head(self, n_rows: int) -> PayloadFile:
-        """Leave out the row groups past the first rows, so many at least."""
-        return replace(self, groups=tuple(group for group in self.groups if group.start < self.start + n_rows))
+    def first_rows(self, n_rows: int) -> pa.RecordBatch:
+        """Read the payload and `keep` columns of the first rows, so many or about `BATCH_BYTES`.
+
+        Raises
+        ------
+        FileFault
+            If the file is damaged, or has no rows.
+        """
+        groups = [group.number for group in self.groups if group.start < self.start + n_rows]
+        found: list[pa.RecordBatch] = []
+        # Through dictionaries, whether or not they would expand: to find that out takes as long. Batches then end where
+        # row groups do.
+        with self._readable(self._texts) as encoded:
+            for batch in self._read(encoded, self._rows_that_fit(n_rows), groups):
+                found.append(batch)
+                if sum(map(len, found)) >= n_rows or sum(item.nbytes for item in found) >= BATCH_BYTES:
+                    break
+        if not found:
+            raise FileFault(f"{self.path}: has no rows")
+        return pa.Table.from_batches(found).slice(0, n_rows).combine_chunks().to_batches()[0]
 
     def first_value(self, name: str) -> Any:
         """Read a column's value in the first row; None if the file has no rows.
@@ -108,18 +125,24 @@ class PayloadFile:
         FileFault
             If the file is damaged.
         """
-        columns = list(dict.fromkeys((*self.keep, self.payload)))
-        texts = [name for name in columns if _is_text(self.columns.field(name).type)]
         n_rows = self._rows_that_fit(batch_rows)
-        with self._readable() as file, self._readable(texts) as encoded:
-            for may_expand, groups in _alike(encoded, self._numbers, texts, n_rows):
-                # Threads would not help one column, and each would keep memory of its own.
-                batches = (encoded if may_expand else file).iter_batches(
-                    n_rows, row_groups=groups, columns=columns, use_threads=False
-                )
-                for batch in batches:
-                    for piece in _decoded_pieces(batch):
-                        yield from _pieces(_plain(piece, self.payload))
+        with self._readable() as file, self._readable(self._texts) as encoded:
+            for may_expand, groups in _alike(encoded, self._numbers, self._texts, n_rows):
+                yield from self._read(encoded if may_expand else file, n_rows, groups)
+
+    def _read(self, file: pq.ParquetFile, n_rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        # Threads would not help one column, and each would keep memory of its own.
+        for batch in file.iter_batches(n_rows, row_groups=groups, columns=self._names, use_threads=False):
+            for piece in _decoded_pieces(batch):
+                yield from _pieces(_plain(piece, self.payload))
+
+    @property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys((*self.keep, self.payload)))
+
+    @property
+    def _texts(self) -> list[str]:
+        return [name for name in self._names if _is_text(self.columns.field(name).type)]
 
     @property
     def _numbers(self) -> list[int]:

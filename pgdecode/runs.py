@@ -107,7 +107,7 @@ class RunIndex:
         visible: dict[str, int] = {}
         starts = []
         for ledger in self.starts:
-            plain = _start_to_plain(ledger)
+            plain = state_to_plain(ledger, with_versions=False)  # all share them
             starts.append({**plain, "catalog": visible.setdefault(json.dumps(plain["catalog"]), len(visible))})
         return json.dumps(
             {
@@ -140,13 +140,6 @@ class RunIndex:
         }
         starts = _PlainStarts(plain["starts"], plain["visible"], catalog)
         return cls(catalog, tuple(Run(*item) for item in plain["runs"]), starts, fates)
-
-
-def _start_to_plain(ledger: Ledger) -> dict[str, Any]:
-    """Say a ledger in JSON's own types, without the catalog's versions, which all share."""
-    plain = state_to_plain(ledger)
-    plain["catalog"]["versions"] = []
-    return plain
 
 
 @dataclass(frozen=True)

@@ -109,9 +109,8 @@ class ScannedBatch:
         return self._fields.get(name)
 
     def _error(self, row: int) -> str | None:
-        """What is wrong with a payload; None of a null one."""
-        text: str | None = None if self.errors is None else self.errors[row].as_py()
-        return text
+        """Say what is wrong with a payload; None of a null one."""
+        return None if self.errors is None else self.errors[row].as_py()
 
     def _is_streamed(self, row: int) -> bool:
         return self.judged is not None and self.judged[row] & 1 != 0

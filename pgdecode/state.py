@@ -29,8 +29,11 @@ FORMAT_VERSION = 1
 ROWS = (b"I", b"U", b"D", b"T")  # tags of the messages that are held
 
 
-def state_to_plain(ledger: Ledger) -> dict[str, Any]:
-    """Everything that a ledger holds; payloads of undecided transactions in base 64."""
+def state_to_plain(ledger: Ledger, *, with_versions: bool = True) -> dict[str, Any]:
+    """Everything that a ledger holds; payloads of undecided transactions in base 64.
+
+    Without the catalog's versions where these are kept elsewhere.
+    """
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -41,7 +44,7 @@ def state_to_plain(ledger: Ledger) -> dict[str, Any]:
         "open": None if ledger.open is None else _transaction_to_plain(ledger.open),
         "streamed": [_transaction_to_plain(item) for item in ledger.streamed.values()],
         "prepared": [_transaction_to_plain(item) for item in ledger.prepared.values()],
-        "catalog": _catalog_to_plain(ledger.catalog),
+        "catalog": _catalog_to_plain(ledger.catalog, with_versions),
     }
 
 
@@ -177,9 +180,9 @@ def _held_from_plain(plain: Mapping[str, Any]) -> Held:
     return Held(pa.array(payloads, pa.large_binary()), positions, *buffers)
 
 
-def _catalog_to_plain(catalog: CatalogBuilder) -> dict[str, Any]:
+def _catalog_to_plain(catalog: CatalogBuilder, with_versions: bool) -> dict[str, Any]:
     return {
-        "versions": [version_to_plain(item) for item in catalog.versions],
+        "versions": [version_to_plain(item) for item in catalog.versions] if with_versions else [],
         "visible": list(catalog.visible.items()),
         "types": [type_to_plain(item) for item in catalog.types.values()],
         "scopes": [

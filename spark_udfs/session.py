@@ -82,6 +82,9 @@ def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSessi
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        # Arrow's allocator would give what a batch has left free back to the system some 10 ms later, which then clears
+        # the same pages again for the next one.
+        "spark.executorEnv.MIMALLOC_PURGE_DELAY": "-1",
         **_sockets(_socket_folder(), master),
         **settings,
     }

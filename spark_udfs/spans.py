@@ -160,7 +160,7 @@ def looks_at(pieces: Sequence[PayloadFile], position: str) -> list[Look] | None:
 
 
 def _look(position: str, piece: PayloadFile, n_rows: int) -> Look:
-    source = next(piece.head(n_rows).batches(n_rows))
+    source = piece.first_rows(n_rows)
     positions = Positions(position).of(piece, piece.start, source)
     payloads = source.column(piece.payload)
     begin = tagged(Source([payloads.slice(0, _LOOK_ROWS)]), b"", b"B")[1]

@@ -140,14 +140,26 @@ def test_batches_hold_at_most_the_rows_asked_for_and_all_in_order(tmp_path: Path
     assert pa.Table.from_batches(batches)["data"].to_pylist() == payloads
 
 
-@pytest.mark.parametrize(("n_rows", "n_groups"), [(1, 1), (1000, 1), (1001, 2), (2500, 3), (9999, 3)])
-def test_the_head_of_a_file_has_the_first_rows_without_the_row_groups_behind(
-    tmp_path: Path, n_rows: int, n_groups: int
-) -> None:
-    (file,) = payload_files(written(tmp_path / "0.parquet", [BEGIN] * 2500), "data")
-    assert len(file.head(n_rows).groups) == n_groups
+@pytest.mark.parametrize("n_rows", [1, 1000, 1001, 2500, 9999])
+def test_the_first_rows_are_read_wherever_row_groups_end(tmp_path: Path, n_rows: int) -> None:
+    payloads = [b"%d" % number for number in range(2500)]
+    (file,) = payload_files(written(tmp_path / "0.parquet", payloads), "data")
+    assert file.first_rows(n_rows)["data"].to_pylist() == payloads[:n_rows]
     later = replace(file, groups=file.groups[1:])
-    assert [group.number for group in later.head(1000).groups] == [1]
+    assert later.first_rows(n_rows)["data"].to_pylist() == payloads[1000:][:n_rows]
+
+
+def test_first_rows_that_have_one_long_value_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BATCH_BYTES", 100_000)
+    (file,) = payload_files(written(tmp_path / "0.parquet", [b"x" * 10_000] * 900), "data")
+    assert file.groups[0].n_bytes < 20_000
+    assert 5 <= file.first_rows(1000).num_rows <= 20
+
+
+def test_a_file_without_rows_has_no_first_ones(tmp_path: Path) -> None:
+    (file,) = payload_files(written(tmp_path / "0.parquet", []), "data")
+    with pytest.raises(FileFault, match="has no rows"):
+        file.first_rows(1)
 
 
 def test_wide_rows_come_in_fewer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,14 @@ def test_the_process_of_the_caller_is_left_as_it_is() -> None:
     assert gc.get_freeze_count() == before
 
 
+def test_workers_of_a_session_of_this_machine_start_with_memory_kept(spark: SparkSession) -> None:
+    # Arrow's allocator reads it when it is loaded.
+    def told(_: int) -> str | None:
+        return os.environ.get("MIMALLOC_PURGE_DELAY")
+
+    assert spark.sparkContext.parallelize([0], 1).map(told).collect() == ["-1"]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="sockets that are files")
 def test_a_session_of_this_machine_speaks_to_its_workers_by_files_of_its_own(spark: SparkSession) -> None:
     folder = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")

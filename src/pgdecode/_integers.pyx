@@ -35,7 +35,7 @@ def descent(const int64_t[::1] values):
 
 
 def taken(list columns, const int64_t[::1] rows):
-    """A buffer of what rows have in columns of int64, each of which begins with the row after the last of the one before.
+    """A buffer of what rows have in columns of int64, each of which goes on after the last row of the one before.
 
     Of a negative row it is -1. Arrow's own `take` makes one column of them first, however few the rows are.
 
