@@ -12,6 +12,8 @@ from compare import column_values, rows_of
 from envelope import SCHEMA
 
 import pgdecode
+from pgdecode._message import fields_of
+from pgdecode._source import Source
 from pgdecode.schemas import envelope_schema
 
 CAPTURE = captures.capture("18.types.v2bin")
@@ -98,3 +100,36 @@ def test_states_without_payloads_are_refused() -> None:
 def test_limits_are_limits() -> None:
     with pytest.raises(TypeError, match="limits is a Limits, not NoneType"):
         pgdecode.decode_messages([b"E"], limits=None)
+
+
+# Those that the rules of transactions ask for.
+READ_ALONE = ("xid", "subxid", "lsn", "timestamp", "gid", "relation_id", "first_segment")
+
+
+@pytest.mark.parametrize("name", ["16.twophase.v4bin", "14.streams.v2", "18.streams.v4", "18.types.v2bin"])
+def test_the_fields_of_one_row_are_those_of_the_envelope(name: str) -> None:
+    capture = captures.capture(name)
+    source = Source([capture.column])
+    for place, (row, state) in enumerate(zip(capture.rows, capture.states, strict=True)):
+        found = fields_of(source, place, state)
+        assert {name: found.get(name) for name in READ_ALONE} == {name: row[name] for name in READ_ALONE}
+
+
+def test_the_time_of_one_row_may_be_one_that_datetime_has_not() -> None:
+    payload = b"B" + (7).to_bytes(8, "big") + (-(2**62)).to_bytes(8, "big", signed=True) + (9).to_bytes(4, "big")
+    found = fields_of(Source([[None, payload]]), 1, False)
+    # 946684800000000 us = 2000-01-01 - 1970-01-01
+    assert found == {"lsn": 7, "timestamp": 946_684_800_000_000 - 2**62, "xid": 9}
+
+
+@pytest.mark.parametrize("payload", [None, b"", b"z"])
+def test_a_row_that_is_no_message_has_no_fields(payload: bytes | None) -> None:
+    with pytest.raises(ValueError, match="no message"):
+        fields_of(Source([[payload]]), 0, False)
+    with pytest.raises(IndexError):
+        fields_of(Source([[payload]]), 1, False)
+
+
+def test_a_row_that_ends_within_a_field_is_not_read_past_its_end() -> None:
+    with pytest.raises(SystemError, match="ends early"):
+        fields_of(Source([[b"B" + bytes(7)]]), 0, False)
