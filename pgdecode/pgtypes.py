@@ -149,6 +149,7 @@ TYPES: tuple[PgType, ...] = (
 # Types of extensions, by the name that the Type message gives.
 NAMED: tuple[PgType, ...] = (
     PgType(0, 0, "citext", "text", _string),
+    PgType(0, 0, "cube", "cube", _string),
     PgType(0, 0, "ltree", "ltree", _string),
     PgType(0, 0, "lquery", "ltree", _string),
     PgType(0, 0, "ltxtquery", "ltree", _string),

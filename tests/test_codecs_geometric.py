@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import Pair, both, decoded, refused, renderings, value_or_fault, values
 
-TYPES = ["point", "lseg", "path", "box", "polygon", "line", "circle"]
+TYPES = ["point", "lseg", "path", "box", "polygon", "line", "circle", "cube"]
 NAN = struct.pack(">d", math.nan)
 
 
@@ -167,7 +167,8 @@ def test_a_figure_of_fixed_size_has_its_size(pg_type: str, size: int) -> None:
         assert refused(pg_type, bytes(length), binary=True) == "WRONG_SIZE"
 
 
-# path_recv, poly_recv, line_recv and circle_recv of utils/adt/geo_ops.c reject each of these.
+# path_recv, poly_recv, line_recv and circle_recv of utils/adt/geo_ops.c, and cube_recv of contrib/cube/cube.c, reject
+# each of these.
 @pytest.mark.parametrize(
     ("pg_type", "form", "code"),
     [
@@ -183,6 +184,13 @@ def test_a_figure_of_fixed_size_has_its_size(pg_type: str, size: int) -> None:
         pytest.param("polygon", "00000002" + "00" * 31, "WRONG_SIZE", id="polygon with a byte too few"),
         pytest.param("line", "00" * 24, "BAD_VALUE", id="line with A and B zero"),
         pytest.param("circle", "00" * 16 + "bff0000000000000", "BAD_VALUE", id="circle of negative radius"),
+        pytest.param("cube", "800000", "WRONG_SIZE", id="cube cut in its count"),
+        pytest.param("cube", "80000001", "WRONG_SIZE", id="cube without its corner"),
+        pytest.param("cube", "80000001" + "00" * 9, "WRONG_SIZE", id="cube with a byte too many"),
+        pytest.param("cube", "00000001" + "00" * 8, "WRONG_SIZE", id="cube with one corner, not marked as a point"),
+        pytest.param("cube", "80000001" + "00" * 16, "WRONG_SIZE", id="cube with two corners, marked as a point"),
+        pytest.param("cube", "80000065" + "00" * 808, "BAD_VALUE", id="cube of 101 dimensions"),
+        pytest.param("cube", "ffffffff", "BAD_VALUE", id="cube whose count is all ones"),
     ],
 )
 def test_a_figure_the_server_rejects_is_refused(pg_type: str, form: str, code: str) -> None:

@@ -33,7 +33,7 @@ SAID = {
     "o.tr": "range(text)",
 }
 # Types that no OID or name tells, or that the caller cannot describe: text as it was sent, and in binary a fault.
-UNKNOWN = {"cube", "isbn", "query_int", "seg"}
+UNKNOWN = {"isbn", "query_int", "seg"}
 
 # Where the two forms do not hold the same: type -> what binary gives instead.
 DIFFERENT = {

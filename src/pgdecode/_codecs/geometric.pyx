@@ -1,7 +1,7 @@
-"""Geometric types: point, lseg, path, box, polygon, line and circle."""
+"""Geometric types: point, lseg, path, box, polygon, line and circle; and the extension cube's."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from pgdecode._codec cimport Codec
@@ -14,6 +14,8 @@ from pgdecode._fault cimport FAULT_BAD_VALUE, FAULT_LIMIT_VALUE, FAULT_WRONG_SIZ
 
 cdef enum:
     POINT = 16  # bytes: two float8
+    CUBE_MAX_DIM = 100  # contrib/cube/cubedata.h
+    POINT_BIT = 0x80000000  # likewise: the upper corner, which is the lower one, is not sent
 
 
 cdef bint geometric_codec(str name, Codec *codec):
@@ -32,6 +34,8 @@ cdef bint geometric_codec(str name, Codec *codec):
         codec.from_binary = line_from_binary
     elif name == "circle":
         codec.from_binary = circle_from_binary
+    elif name == "cube":
+        codec.from_binary = cube_from_binary
     else:
         return False
     codec.from_text = text_from_text
@@ -46,17 +50,19 @@ cdef inline double float8_at(const uint8_t *value) noexcept nogil:
     return number
 
 
-cdef FaultCode add_numbers(Column *out, const uint8_t *numbers, size_t n) noexcept nogil:
-    """Add float8 numbers, commas between."""
-    cdef uint8_t[MAX_FLOAT_TEXT + 1] text
+cdef FaultCode add_numbers(Column *out, const uint8_t *numbers, size_t n, bint spaced=False) noexcept nogil:
+    """Add float8 numbers, commas between, perhaps with a space behind each."""
+    cdef uint8_t[MAX_FLOAT_TEXT + 2] text
     cdef size_t i
+    cdef size_t between = 0
     cdef FaultCode code = OK
+    text[0] = c","
+    text[1] = c" "
     for i in range(n):
-        text[0] = c","
-        if i:
-            code = add_bytes(out, text, 1 + write_float8(text + 1, float8_at(numbers + 8 * i)))
-        else:
-            code = add_bytes(out, text, write_float8(text, float8_at(numbers)))
+        code = add_bytes(out, text, between)
+        if code == OK:
+            code = add_bytes(out, text + 2, write_float8(text + 2, float8_at(numbers + 8 * i)))
+        between = 2 if spaced else 1
         if code != OK:
             return code
     return OK
@@ -192,3 +198,47 @@ cdef FaultCode circle_from_binary(const uint8_t *value, size_t length, Column *o
     if code == OK:
         code = add_bytes(out, b">", 1)
     return end_bytes(out) if code == OK else code
+
+
+cdef FaultCode cube_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append one cube: the number of dimensions in 4 bytes, with POINT_BIT where only one corner follows; the corners.
+
+    Faults: WRONG_SIZE, BAD_VALUE past CUBE_MAX_DIM. Source: cube_send, cube_recv and cube_out, contrib/cube/cube.c.
+    """
+    cdef uint32_t n
+    cdef size_t width
+    cdef bint is_point
+    cdef FaultCode code
+    if length < 4:
+        return FAULT_WRONG_SIZE
+    n = be32(value)
+    is_point = n & POINT_BIT != 0
+    n &= ~<uint32_t>POINT_BIT
+    if n > CUBE_MAX_DIM:
+        return FAULT_BAD_VALUE
+    width = 8 * <size_t>n
+    if length != 4 + (width if is_point else 2 * width):
+        return FAULT_WRONG_SIZE
+    code = add_corner(out, value + 4, n)
+    if code == OK and not is_point and not are_equal(value + 4, value + 4 + width, n):
+        code = add_bytes(out, b",", 1)
+        if code == OK:
+            code = add_corner(out, value + 4 + width, n)
+    return end_bytes(out) if code == OK else code
+
+
+cdef FaultCode add_corner(Column *out, const uint8_t *numbers, size_t n) noexcept nogil:
+    """Add a corner of a cube as (x, y, ...)."""
+    cdef FaultCode code = add_bytes(out, b"(", 1)
+    if code == OK:
+        code = add_numbers(out, numbers, n, True)
+    return add_bytes(out, b")", 1) if code == OK else code
+
+
+cdef bint are_equal(const uint8_t *ours, const uint8_t *others, size_t n) noexcept nogil:
+    """Whether float8 numbers are, as C compares them: zeros of both signs are, and a NaN equals nothing."""
+    cdef size_t i
+    for i in range(n):
+        if float8_at(ours + 8 * i) != float8_at(others + 8 * i):
+            return False
+    return True
