@@ -9,7 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode._integers import grouped, taken
+from pgdecode._integers import grouped
 from pgdecode._source import Source
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Delivery
@@ -40,7 +40,7 @@ class Stretch:
 
     def _positions_of(self, name: str) -> pa.Array:
         """Positions of rows; -1 where there is none."""
-        buffer = taken(self.delivery.positions, values_of(self._part(name, pa.int64())))
+        buffer = self.delivery.positions.taken(values_of(self._part(name, pa.int64())))
         return pa.Array.from_buffers(pa.int64(), self.n, [None, buffer])
 
     @cached_property

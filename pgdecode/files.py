@@ -93,12 +93,15 @@ class PayloadFile:
         """
         groups = [group.number for group in self.groups if group.start < self.start + n_rows]
         found: list[pa.RecordBatch] = []
+        n_found = n_bytes = 0
         # Through dictionaries, whether or not they would expand: to find that out takes as long. Batches then end where
         # row groups do.
         with self._readable(self._texts) as encoded:
             for batch in self._read(encoded, self._rows_that_fit(n_rows), groups):
                 found.append(batch)
-                if sum(map(len, found)) >= n_rows or sum(item.nbytes for item in found) >= BATCH_BYTES:
+                n_found += len(batch)
+                n_bytes += batch.nbytes
+                if n_found >= n_rows or n_bytes >= BATCH_BYTES:
                     break
         if not found:
             raise FileFault(f"{self.path}: has no rows")

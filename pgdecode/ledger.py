@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pgdecode._integers import Joined
 from pgdecode.limits import Limits
 from pgdecode.visibility import CatalogBuilder
 
@@ -110,7 +111,7 @@ class Delivery:
     """What a batch has brought: changes in the order to apply them, by places in `parts`."""
 
     parts: list[pa.Array]  # payloads of the batch, then those held from earlier ones
-    positions: list[pa.Array]  # of each part; int64
+    positions: Joined  # of all of them
     found: dict[str, pa.Buffer]  # of Outline.delivered
     is_certain: bool  # whether each change has a transaction and its commit
     gids: dict[int, str]  # outcome -> gid

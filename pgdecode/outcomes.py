@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._integers import Joined
 from pgdecode._source import Source
 from pgdecode.ledger import Delivery, Held, Transaction
 from pgdecode.scanned import ScannedBatch
@@ -17,7 +18,7 @@ class DecidedBatch(ScannedBatch):
 
     def delivery(self) -> Delivery:
         """Deliver what has been decided so far."""
-        return Delivery(self.parts, self.all_positions, *self.outline.delivered(), self.gids, self.told)
+        return Delivery(self.parts, Joined(self.all_positions), *self.outline.delivered(), self.gids, self.told)
 
     def _commit(self, row: int, transaction: Transaction) -> None:
         lsn = self._value("lsn", row)

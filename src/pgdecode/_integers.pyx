@@ -1,15 +1,12 @@
 """Columns of integers: those that are counted up, and what there is in others."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport OK
 from pgdecode._memory cimport Bytes, free_bytes, grow, hand_over
-
-from bisect import bisect_right
-from itertools import accumulate
 
 
 def counted(int64_t first, int64_t n):
@@ -34,42 +31,77 @@ def descent(const int64_t[::1] values):
     return -1
 
 
-def taken(list columns, const int64_t[::1] rows):
-    """A buffer of what rows have in columns of int64, each of which goes on after the last row of the one before.
+cdef class Joined:
+    """Columns of int64 without nulls, each of which goes on after the last row of the one before; read in place."""
 
-    Of a negative row it is -1. Arrow's own `take` makes one column of them first, however few the rows are.
+    cdef list columns
+    cdef const uint8_t **values
+    cdef int64_t *ends      # rows up to the end of each
+    cdef Py_ssize_t n
 
-    Parameters
-    ----------
-    columns : list of pa.Array of int64, without nulls
-    """
-    cdef Bytes out
-    cdef const int64_t[::1] values
-    cdef int64_t row, first = 0, end = 0
-    cdef Py_ssize_t i, n = rows.shape[0]
-    ends = list(accumulate(map(len, columns)))
-    memset(&out, 0, sizeof(out))
-    if grow(&out, 8 * <size_t>n) != OK:
-        raise MemoryError("no memory for positions")
-    out.size = 8 * <size_t>n
-    try:
-        for i in range(n):
-            row = rows[i]
-            if row < 0:
-                (<int64_t *>out.data)[i] = -1
-                continue
-            if not first <= row < end:
-                place = bisect_right(ends, row)
-                if place == len(columns):
-                    raise IndexError("there is no such row")
-                column = columns[place]
-                end = ends[place]
-                first = end - len(column)
-                values = memoryview(column.buffers()[1]).cast("B").cast("q")[column.offset:column.offset + len(column)]
-            (<int64_t *>out.data)[i] = values[row - first]
-        return hand_over(&out)
-    finally:
-        free_bytes(&out)
+    def __cinit__(self, list columns):
+        """`columns`: pa.Array each."""
+        cdef const uint8_t[::1] bytes_of
+        cdef int64_t end = 0
+        cdef Py_ssize_t i
+        self.columns = list(columns)
+        self.n = len(self.columns)
+        self.values = <const uint8_t **>calloc(<size_t>self.n + 1, sizeof(uint8_t *))
+        self.ends = <int64_t *>calloc(<size_t>self.n + 1, sizeof(int64_t))
+        if self.values == NULL or self.ends == NULL:
+            raise MemoryError("no memory for positions")
+        for i in range(self.n):
+            column = self.columns[i]
+            if len(column):
+                bytes_of = memoryview(column.buffers()[1]).cast("B")
+                if bytes_of.shape[0] < 8 * (column.offset + len(column)):
+                    raise ValueError("the Arrow array's values are too short")
+                self.values[i] = &bytes_of[0] + 8 * <size_t>column.offset
+            end += len(column)
+            self.ends[i] = end
+
+    def __dealloc__(self):
+        free(self.values)
+        free(self.ends)
+
+    def taken(self, const int64_t[::1] rows):
+        """A buffer of what rows have; of a negative row it is -1.
+
+        Arrow's own `take` makes one column of several first, however few the rows are.
+        """
+        cdef Bytes out
+        cdef int64_t row, first = 0, end = 0
+        cdef Py_ssize_t i, low, high, middle, n = rows.shape[0]
+        cdef const uint8_t *values = NULL
+        memset(&out, 0, sizeof(out))
+        if grow(&out, 8 * <size_t>n) != OK:
+            raise MemoryError("no memory for positions")
+        out.size = 8 * <size_t>n
+        try:
+            for i in range(n):
+                row = rows[i]
+                if row < 0:
+                    (<int64_t *>out.data)[i] = -1
+                    continue
+                if not first <= row < end:
+                    low = 0
+                    high = self.n
+                    while low < high:
+                        middle = (low + high) // 2
+                        if row < self.ends[middle]:
+                            high = middle
+                        else:
+                            low = middle + 1
+                    if low == self.n:
+                        raise IndexError("there is no such row")
+                    first = self.ends[low - 1] if low else 0
+                    end = self.ends[low]
+                    values = self.values[low]
+                # As bytes: nobody has said that they are aligned.
+                memcpy(out.data + 8 * i, values + 8 * (row - first), 8)
+            return hand_over(&out)
+        finally:
+            free_bytes(&out)
 
 
 def grouped(const int32_t[::1] indexes, int32_t n):
