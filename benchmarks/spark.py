@@ -237,18 +237,25 @@ def floor_of(name: str, names: Iterable[str]) -> str | None:
 def measured(lines: Lines, n_rounds: int, n_alone: int) -> dict[str, list[float]]:
     """Time each line in turn, round by round, every other one backwards; a first round does not count.
 
-    Lines that have no floor, and are none, are in the first `n_alone` rounds only.
+    Lines that have no floor, and are none, come first, in the first `n_alone` rounds only. After them the others run
+    once off the clock: else that one of a line and its floor which comes next would find the workers' memory cold.
     """
     seconds: dict[str, list[float]] = {name: [] for name in lines}
     beside = {name: floor for name in lines if (floor := floor_of(name, lines))}
-    for number in range(n_rounds + 1):
-        for name in list(lines)[:: -1 if number % 2 else 1]:
-            if number > n_alone and name not in beside and name not in beside.values():
-                continue
+    paired = [name for name in lines if name in beside or name in beside.values()]
+    alone = [name for name in lines if name not in paired]
+    def run(names: Sequence[str], number: int) -> None:
+        for name in names[:: -1 if number % 2 else 1]:
             start = perf_counter()
             lines[name]()
             if number:
                 seconds[name].append(perf_counter() - start)
+
+    for number in range(n_rounds + 1):
+        if alone and number <= n_alone:
+            run(alone, number)
+            run(paired, 0)
+        run(paired, number)
     return seconds
 
 
