@@ -244,6 +244,7 @@ def measured(lines: Lines, n_rounds: int, n_alone: int) -> dict[str, list[float]
     beside = {name: floor for name in lines if (floor := floor_of(name, lines))}
     paired = [name for name in lines if name in beside or name in beside.values()]
     alone = [name for name in lines if name not in paired]
+
     def run(names: Sequence[str], number: int) -> None:
         for name in names[:: -1 if number % 2 else 1]:
             start = perf_counter()
