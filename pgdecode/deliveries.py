@@ -130,7 +130,9 @@ class Stretch:
 
     def unknown(self) -> dict[int, str]:
         """Errors of the rows that have no relation: bad payloads, and those that nothing has described."""
-        told = {}
+        told: dict[int, str] = {}
+        if self.delivery.is_known:
+            return told
         for place in pc.indices_nonzero(_is_negative(self.versions)).to_pylist():
             row = self.rows[place].as_py()
             version = self.versions[place].as_py()

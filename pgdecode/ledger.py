@@ -114,6 +114,8 @@ class Delivery:
     positions: Joined  # of all of them
     found: dict[str, pa.Buffer]  # of Outline.delivered
     is_certain: bool  # whether each change has a transaction and its commit
+    is_known: bool  # whether each has a version of its relation
+    has_truncates: bool
     gids: dict[int, str]  # outcome -> gid
     told: dict[int, str]  # row of a bad payload -> its error
 

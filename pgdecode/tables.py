@@ -167,9 +167,9 @@ class TableBuilder:
 
     def _by_kind(self, stretch: Stretch, places: pa.Array) -> list[tuple[pa.Array, bool]]:
         """Places of rows, and those of truncates."""
-        is_truncate = stretch.truncates if len(places) == stretch.n else stretch.truncates.take(places)
-        if not is_truncate.true_count:
+        if not stretch.delivery.has_truncates:
             return [(places, True)]
+        is_truncate = stretch.truncates if len(places) == stretch.n else stretch.truncates.take(places)
         parts = [(places.filter(pc.invert(is_truncate)), True), (places.filter(is_truncate), False)]
         return [part for part in parts if len(part[0])]
 

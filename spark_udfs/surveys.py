@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pgdecode._source import Source
 from pgdecode._tags import tagged
@@ -131,6 +130,6 @@ class Foreseen:
         Unforeseen
             If a relation is not known, or a payload is bad: it may have described one.
         """
-        if pc.min(stretch.versions).as_py() < 0:
+        if not stretch.delivery.is_known:
             raise Unforeseen
         return self.builder.batch(stretch)

@@ -48,7 +48,8 @@ cdef tuple delivered_of(
     const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
     const Wanted *wanted
 ):
-    """What is delivered, in order, as buffers by name; and whether all of it has a transaction and its commit.
+    """What is delivered, in order, as buffers by name; and of all of it: whether it has a transaction and its commit,
+    whether it has a version of its relation, and whether a Truncate is in it.
 
     Of changes that have a version, only those of the versions `wanted` are.
 
@@ -60,7 +61,7 @@ cdef tuple delivered_of(
     cdef const Change *change
     cdef const Range *range_
     cdef const Outcome *outcome
-    cdef bint is_certain = True
+    cdef bint is_certain = True, is_known = True, has_truncates = False
     cdef int64_t i, xid
     cdef size_t r, k = 0, n = 0
     cdef int j
@@ -96,6 +97,8 @@ cdef tuple delivered_of(
                     out[10].data[k] = change.is_truncate
                     k += 1
                     is_certain &= xid != 0 and outcome.row >= 0
+                    is_known &= change.version >= 0
+                    has_truncates |= change.is_truncate
             for r in range(n_outcomes):
                 (<int8_t *>out[11].data)[r] = outcomes[r].committed
         for j in range(12):
@@ -104,7 +107,8 @@ cdef tuple delivered_of(
             "rows", "relation_ids", "xids", "subxids", "commit_rows", "lsns", "timestamps", "versions", "outcomes",
             "streamed", "truncates", "committed",
         )
-        return {name: hand_over(&out[j]) for j, name in enumerate(names)}, is_certain
+        found = {name: hand_over(&out[j]) for j, name in enumerate(names)}
+        return found, is_certain, is_known, has_truncates
     finally:
         for j in range(12):
             free_bytes(&out[j])

@@ -412,7 +412,7 @@ cdef class Outline:
         self.end_at(row)
 
     def delivered(self):
-        """What is delivered, in order, as buffers by name, and whether all of it is certain: see `delivered_of`."""
+        """What is delivered, in order, as buffers by name, and what all of it has: see `delivered_of`."""
         return delivered_of(
             self.changes, self.ranges, self.n_ranges, self.outcomes, self.n_outcomes, &self.versions_wanted
         )
