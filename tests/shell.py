@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,9 +51,16 @@ class Shell:
 
 
 def started(*words: str | Path, **options: Any) -> subprocess.Popen[bytes]:
-    """Begin a command as a process of its own."""
+    """Begin a command as a process of its own, which heeds interrupts.
+
+    Where the suite itself runs in the background of a shell, it ignores them, and so would its children.
+    """
     command = [sys.executable, "-m", "pgdecode", *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 def written(name: str, payloads: Sequence[bytes | None], **columns: Any) -> Path:
