@@ -61,6 +61,18 @@ cdef struct Ends:
     int commit_timestamp
 
 
+cdef Ends ends_of(const PlanTable *plan) except *:
+    cdef Ends ends
+    ends.begin_xid = offset_of(&plan.messages[plan.by_tag[c"B"]], "xid")
+    ends.begin_lsn = offset_of(&plan.messages[plan.by_tag[c"B"]], "lsn")
+    ends.commit_lsn = offset_of(&plan.messages[plan.by_tag[c"C"]], "lsn")
+    ends.commit_timestamp = offset_of(&plan.messages[plan.by_tag[c"C"]], "timestamp")
+    return ends
+
+
+cdef Ends ENDS = ends_of(&PLAN.table)
+
+
 cdef class Outline:
     """The changes of one batch, in the order of their payloads, and the ranges of them to deliver, in order."""
 
@@ -70,7 +82,6 @@ cdef class Outline:
     cdef const uint8_t[::1] verdicts  # of the scan
     cdef bint has_verdicts   # else no payload carries an xid
     cdef const PlanTable *plan
-    cdef Ends ends
     cdef int64_t n_rows
     cdef uint8_t insert, update, delete, message, origin, begin, commit
     cdef Change *changes
@@ -138,10 +149,6 @@ cdef class Outline:
         self.origin = self.plan.by_tag[c"O"]
         self.begin = self.plan.by_tag[c"B"]
         self.commit = self.plan.by_tag[c"C"]
-        self.ends.begin_xid = offset_of(&self.plan.messages[self.begin], "xid")
-        self.ends.begin_lsn = offset_of(&self.plan.messages[self.begin], "lsn")
-        self.ends.commit_lsn = offset_of(&self.plan.messages[self.commit], "lsn")
-        self.ends.commit_timestamp = offset_of(&self.plan.messages[self.commit], "timestamp")
         if open_versions(&self.versions) != OK:
             raise MemoryError()
 
@@ -200,8 +207,8 @@ cdef class Outline:
                 self.state = PLAIN
                 self.begun = True
                 self.end_at(row)
-                self.xid = self.uint32_at(row, self.ends.begin_xid)
-                self.lsn = self.int64_at(row, self.ends.begin_lsn)
+                self.xid = self.uint32_at(row, ENDS.begin_xid)
+                self.lsn = self.int64_at(row, ENDS.begin_lsn)
                 self.start = <int64_t>self.n_changes
                 self.begin_row = row
             elif kind == self.commit and self.state == PLAIN:
@@ -266,8 +273,8 @@ cdef class Outline:
         self.last_end = row
 
     cdef FaultCode put_commit(self, int64_t row) noexcept nogil:
-        cdef int64_t lsn = self.int64_at(row, self.ends.commit_lsn)
-        cdef int64_t since_2000 = self.int64_at(row, self.ends.commit_timestamp)
+        cdef int64_t lsn = self.int64_at(row, ENDS.commit_lsn)
+        cdef int64_t since_2000 = self.int64_at(row, ENDS.commit_timestamp)
         if self.drop_duplicates and lsn <= self.last_lsn:
             return OK
         self.last_lsn = max(self.last_lsn, lsn)
