@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,8 @@ class Outline:
         verdicts: Any,
         last_lsn: int,
         drop_duplicates: bool,
+        drop_undecided: bool,
+        is_said_again: Callable[[bytes], bool],
         wanted: bytes | None = None,
     ) -> None: ...
     def learn(self, versions: Mapping[int, int]) -> None: ...

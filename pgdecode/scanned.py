@@ -63,7 +63,15 @@ class ScannedBatch:
         error = found.get("error")
         self.errors = None if error is None else pa.Array.from_buffers(pa.string(), self.n_rows, list(error))
         self.outline = Outline(
-            self.source, self.kinds, self.judged, self.ledger.last_lsn, self.options.drop_duplicates, self.wanted
+            self.source,
+            self.kinds,
+            found["relations"][1],
+            self.judged,
+            self.ledger.last_lsn,
+            self.options.drop_duplicates,
+            not self.options.include_uncommitted,
+            self.ledger.catalog.is_said_again,
+            self.wanted,
         )
 
     def _scan(self) -> dict[str, tuple[Any, ...]]:

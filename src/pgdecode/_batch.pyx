@@ -6,7 +6,7 @@ for a payload before the doubt came up does not matter.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from pgdecode._cursor cimport be32, be64
@@ -18,6 +18,7 @@ from pgdecode._plan cimport (
     MASK_WORDS,
     N_MESSAGES,
     TAG_DELIMITER,
+    TAG_MARKED,
     TAG_STREAM,
     TIMESTAMP,
     UINT32,
@@ -92,6 +93,8 @@ cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept 
         walk.out.kinds[walk.row] = index
     if walk.out.bases != NULL and walk.plan.messages[index].streamed:
         walk.out.bases[walk.row] = verdict >> BASIS_SHIFT
+    if walk.out.relations != NULL and walk.plan.tag_class[payload.data[0]] == TAG_MARKED:
+        walk.out.relations[walk.row] = be32(payload.data + (5 if verdict & STREAMED else 1))
     return OK
 
 
@@ -171,6 +174,7 @@ cdef inline int64_t usual_by_offsets(
     cdef const uint8_t *by_tag = walk.plan.by_tag
     cdef const uint8_t *payload
     cdef uint8_t *kinds = NULL
+    cdef uint32_t *relations = NULL
     cdef int32_t *starts = NULL     # of the rows' lists of new cells
     cdef Usual *usual
     cdef Lane new, old
@@ -194,6 +198,8 @@ cdef inline int64_t usual_by_offsets(
         starts = <int32_t *>out.new.rows.offsets.data + first_row
     if out.kinds != NULL:
         kinds = out.kinds + first_row
+    if out.relations != NULL:
+        relations = out.relations + first_row
     bit = <uint64_t>1 << ((first_row + i) & (BLOCK_ROWS - 1))
     while i < stop:
         if not bare and starts != NULL:
@@ -219,6 +225,8 @@ cdef inline int64_t usual_by_offsets(
             put_numbers(usual, payload, first_row + i)
         if kinds != NULL:
             kinds[i] = index
+        if relations != NULL:
+            relations[i] = be32(payload + 1)
         if special:
             put_basis(walk, index, first_row + i)
         usual.marks |= bit

@@ -47,6 +47,7 @@ cdef struct Envelope:
     ColumnsSink *columns
     uint8_t *kinds               # a byte a row: the index of its message
     uint8_t *bases               # a byte a row: how its xid prefix was decided
+    uint32_t *relations          # the relation's OID of each insert, update and delete; elsewhere it may be anything
     uint8_t seen[N_MESSAGES]     # kinds whose columns of constant width are open
     Sink *old_type               # of `sinks`
     # Columns of constant width that are open: zeros have been put into the first `n_zeroed` rows of each.

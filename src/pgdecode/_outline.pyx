@@ -4,16 +4,17 @@ It follows what nearly all data is made of, Begin, rows and Commit, and stops at
 rules of streams and of two-phase commit are in `pgdecode.transactions`.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from pgdecode._changes cimport Change, Outcome, Range, Wanted, delivered_of, held_of, is_wanted
-from pgdecode._cursor cimport be32, be64
+from pgdecode._cursor cimport be32, be64, call_for
 from pgdecode._envelope cimport EPOCH_SHIFT_US
 from pgdecode._fault cimport FAULT_NO_MEMORY, OK, FaultCode, rarely
-from pgdecode._plan cimport PLAN, MessagePlan, PlanTable, offset_of
-from pgdecode._source cimport PRESENT, Segment, Source, Span, payload_at
+from pgdecode._plan cimport PLAN, PlanTable, offset_of
+from pgdecode._source cimport LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, PRESENT, Segment, Source, Span, payload_at
 from pgdecode._versions cimport (
     BAD_PAYLOAD,
     IN_DOUBT,
@@ -32,9 +33,18 @@ cdef enum State:
     LISTED    # in another one: rows are listed, and what ends it is for the caller
 
 
+cdef enum Part:
+    OF_CALLER = 0  # what a message is to the loop here
+    PASSED_OVER
+    ROW
+    BEGIN
+    COMMIT
+
+
 cdef enum:
     LEAST_ROOM = 256
     MOST_AT_FIRST = 1 << 17
+    AHEAD = 32  # rows: how far in front payloads that are read are called from memory
     FEW = 4  # messages of a transaction, with its Begin and Commit
 
 
@@ -73,17 +83,67 @@ cdef Ends ends_of(const PlanTable *plan) except *:
 cdef Ends ENDS = ends_of(&PLAN.table)
 
 
+cdef struct Parts:
+    uint8_t[256] of_kind  # of any byte, for a payload may have no kind
+
+
+cdef Parts parts_of(const PlanTable *plan) noexcept:
+    cdef Parts parts
+    cdef int i
+    cdef uint8_t tag
+    for i in range(256):
+        parts.of_kind[i] = OF_CALLER
+    for tag in b"IUD":
+        parts.of_kind[plan.by_tag[tag]] = ROW
+    for tag in b"MO":
+        parts.of_kind[plan.by_tag[tag]] = PASSED_OVER
+    parts.of_kind[plan.by_tag[c"B"]] = BEGIN
+    parts.of_kind[plan.by_tag[c"C"]] = COMMIT
+    return parts
+
+
+cdef Parts PARTS = parts_of(&PLAN.table)
+
+
+cdef inline const uint8_t *field_at(const Segment *payloads, int64_t row, size_t at, size_t width) noexcept nogil:
+    """A field of a payload, NULL where that ends before: never of one that the scan has found good."""
+    cdef Span payload
+    if payload_at(payloads, row, &payload) != PRESENT or payload.length < at + width:
+        return NULL
+    return payload.data + at
+
+
+cdef inline void call_for_payload(const Segment *payloads, int64_t row) noexcept nogil:
+    """Have a payload brought near, where it lies among others."""
+    if payloads.layout == LAYOUT_OFFSETS32:
+        call_for(payloads.data + (<const int32_t *>payloads.index)[payloads.first + row])
+    elif payloads.layout == LAYOUT_OFFSETS64:
+        call_for(payloads.data + (<const int64_t *>payloads.index)[payloads.first + row])
+
+
+cdef inline int64_t uint32_at(const Segment *payloads, int64_t row, size_t at) noexcept nogil:
+    cdef const uint8_t *p = field_at(payloads, row, at, 4)
+    return 0 if p == NULL else <int64_t>be32(p)
+
+
+cdef inline int64_t int64_at(const Segment *payloads, int64_t row, size_t at) noexcept nogil:
+    cdef const uint8_t *p = field_at(payloads, row, at, 8)
+    return 0 if p == NULL else <int64_t>be64(p)
+
+
 cdef class Outline:
     """The changes of one batch, in the order of their payloads, and the ranges of them to deliver, in order."""
 
     cdef Source source
     cdef const Segment *payloads
     cdef const uint8_t[::1] kinds
+    cdef const uint32_t[::1] relations
     cdef const uint8_t[::1] verdicts  # of the scan
     cdef bint has_verdicts   # else no payload carries an xid
     cdef const PlanTable *plan
     cdef int64_t n_rows
-    cdef uint8_t insert, update, delete, message, origin, begin, commit
+    cdef uint8_t relation
+    cdef object is_said_again        # of a Relation message's payload: whether all that it says counts already
     cdef Change *changes
     cdef Range *ranges
     cdef Outcome *outcomes
@@ -94,6 +154,7 @@ cdef class Outline:
     cdef bytes wanted        # of each version, a byte whether its changes are; None where all are
     cdef Wanted versions_wanted
     cdef bint drop_duplicates
+    cdef bint drop_undecided
     cdef bint has_unknown            # a change without a version has come by
     cdef readonly int64_t xid        # of the plain transaction, while the state is PLAIN
     cdef readonly int64_t lsn        # its final LSN
@@ -106,7 +167,16 @@ cdef class Outline:
     cdef readonly int64_t last_end   # row of the last one
 
     def __cinit__(
-        self, Source source, kinds, verdicts, int64_t last_lsn, bint drop_duplicates, bytes wanted=None
+        self,
+        Source source,
+        kinds,
+        relations,
+        verdicts,
+        int64_t last_lsn,
+        bint drop_duplicates,
+        bint drop_undecided,
+        object is_said_again,
+        bytes wanted=None,
     ):
         """Begin before the first row.
 
@@ -116,8 +186,14 @@ cdef class Outline:
             One array of payloads, which have been scanned.
         kinds : bytes-like
             A byte a row, the index of its message.
+        relations : uint32 of a row each
+            The relation's OID of each insert, update and delete.
         verdicts : bytes-like or None
             Those of the scan, a byte a row; None where no row is in a stream.
+        drop_undecided : bool
+            A plain transaction that is sent again before its Commit came is left out.
+        is_said_again : callable of bytes
+            Whether a Relation message, outside streams, says only what counts already; it is then passed over.
         wanted : bytes, optional
             Of each version, whether its changes are listed and delivered; changes without a version always are. Not
             where the places of changes in their transactions count, see `deliver_alive`.
@@ -128,6 +204,9 @@ cdef class Outline:
         self.payloads = &source.segments[0]
         self.n_rows = source.n_rows
         self.kinds = kinds
+        self.relations = memoryview(relations).cast("B").cast("I")
+        if self.relations.shape[0] < source.n_rows:
+            raise ValueError("relations are fewer than payloads")
         if verdicts is not None:
             if len(verdicts) < source.n_rows:
                 raise ValueError("verdicts are fewer than payloads")
@@ -141,14 +220,10 @@ cdef class Outline:
         self.first_end = self.last_end = -1
         self.last_lsn = last_lsn
         self.drop_duplicates = drop_duplicates
+        self.drop_undecided = drop_undecided
+        self.is_said_again = is_said_again
         self.plan = &PLAN.table
-        self.insert = self.plan.by_tag[c"I"]
-        self.update = self.plan.by_tag[c"U"]
-        self.delete = self.plan.by_tag[c"D"]
-        self.message = self.plan.by_tag[c"M"]
-        self.origin = self.plan.by_tag[c"O"]
-        self.begin = self.plan.by_tag[c"B"]
-        self.commit = self.plan.by_tag[c"C"]
+        self.relation = self.plan.by_tag[c"R"]
         if open_versions(&self.versions) != OK:
             raise MemoryError()
 
@@ -185,68 +260,82 @@ cdef class Outline:
     def follow(self, int64_t row):
         """List the changes from a row on; the first row that is for the caller, or the number of rows."""
         cdef FaultCode code
-        with nogil:
-            code = self.follow_rows(&row)
-        if code != OK:
-            raise MemoryError("no memory for the changes of the batch")
-        return row
+        while True:
+            with nogil:
+                code = self.follow_rows(&row)
+            if code != OK:
+                raise MemoryError("no memory for the changes of the batch")
+            if row == self.n_rows or not self.tells_nothing(row):
+                return row
+            row += 1
+
+    cdef bint tells_nothing(self, int64_t row) except -1:
+        """Whether a row is a Relation message outside streams that need not be dealt with."""
+        cdef Span payload
+        if self.kinds[row] != self.relation or self.state == LISTED or self.is_streamed(row):
+            return False
+        if payload_at(self.payloads, row, &payload) != PRESENT:
+            return False
+        return self.is_said_again(PyBytes_FromStringAndSize(<const char *>payload.data, <Py_ssize_t>payload.length))
+
+    cdef inline bint is_streamed(self, int64_t row) noexcept nogil:
+        return self.has_verdicts and self.verdicts[row] & STREAMED != 0
 
     cdef FaultCode follow_rows(self, int64_t *at) noexcept nogil:
+        # Copies, which no store below can change: the loop keeps them in registers.
+        cdef Segment payloads = self.payloads[0]
+        cdef const uint8_t *kinds = &self.kinds[0] if self.n_rows else NULL
+        cdef const uint32_t *relations = &self.relations[0] if self.n_rows else NULL
+        cdef State state = self.state
         cdef int64_t row
-        cdef uint8_t kind
+        cdef uint8_t part
+        cdef FaultCode code = OK
         for row in range(at[0], self.n_rows):
-            kind = self.kinds[row]
-            at[0] = row
-            if kind == self.insert or kind == self.update or kind == self.delete:
+            part = PARTS.of_kind[kinds[row]]
+            if row + AHEAD < self.n_rows and PARTS.of_kind[kinds[row + AHEAD]] >= BEGIN:
+                call_for_payload(&payloads, row + AHEAD)
+            if part == ROW:
                 self.has_rows = True
-                if self.state == OUTSIDE:
-                    return OK
-                if self.list_change(row, &self.plan.messages[kind]) != OK:
-                    return FAULT_NO_MEMORY
-            elif kind == self.begin and self.state == OUTSIDE:
-                self.state = PLAIN
-                self.begun = True
-                self.end_at(row)
-                self.xid = self.uint32_at(row, ENDS.begin_xid)
-                self.lsn = self.int64_at(row, ENDS.begin_lsn)
-                self.start = <int64_t>self.n_changes
-                self.begin_row = row
-            elif kind == self.commit and self.state == PLAIN:
-                self.state = OUTSIDE
-                self.end_at(row)
-                if self.put_commit(row) != OK:
-                    return FAULT_NO_MEMORY
-            elif kind != self.message and kind != self.origin:
-                return OK
-        at[0] = self.n_rows
-        return OK
+                if rarely(state == OUTSIDE):
+                    break
+                code = self.list_change(&payloads, row, relations[row])
+            elif part == BEGIN and (state == OUTSIDE or (state == PLAIN and self.is_sent_again(&payloads, row))):
+                self.begin_at(&payloads, row)
+                state = PLAIN
+            elif part == COMMIT and state == PLAIN:
+                code = self.put_commit(&payloads, row)
+                state = OUTSIDE
+            elif part != PASSED_OVER:
+                break
+            if rarely(code != OK):
+                break
+        else:
+            row = self.n_rows
+        self.state = state
+        at[0] = row
+        return code
 
-    cdef inline const uint8_t *field_at(self, int64_t row, size_t at, size_t width) noexcept nogil:
-        """A field of a payload, NULL where that ends before: never of one that the scan has found good."""
-        cdef Span payload
-        if payload_at(self.payloads, row, &payload) != PRESENT or payload.length < at + width:
-            return NULL
-        return payload.data + at
+    cdef inline void begin_at(self, const Segment *payloads, int64_t row) noexcept nogil:
+        self.begun = True
+        self.end_at(row)
+        self.xid = uint32_at(payloads, row, ENDS.begin_xid)
+        self.lsn = int64_at(payloads, row, ENDS.begin_lsn)
+        self.start = <int64_t>self.n_changes
+        self.begin_row = row
 
-    cdef inline int64_t uint32_at(self, int64_t row, size_t at) noexcept nogil:
-        cdef const uint8_t *p = self.field_at(row, at, 4)
-        return 0 if p == NULL else <int64_t>be32(p)
+    cdef inline bint is_sent_again(self, const Segment *payloads, int64_t row) noexcept nogil:
+        """Whether a Begin in a plain transaction is the server starting over, and what came before it is left out."""
+        return self.drop_undecided and int64_at(payloads, row, ENDS.begin_lsn) <= self.lsn
 
-    cdef inline int64_t int64_at(self, int64_t row, size_t at) noexcept nogil:
-        cdef const uint8_t *p = self.field_at(row, at, 8)
-        return 0 if p == NULL else <int64_t>be64(p)
-
-    cdef inline FaultCode list_change(self, int64_t row, const MessagePlan *message) noexcept nogil:
-        cdef int64_t xid = 0, relation_id
-        cdef int32_t version
-        cdef size_t at = 1 + message.relation_at
-        if self.has_verdicts and self.verdicts[row] & STREAMED:
-            xid = self.uint32_at(row, 1)
-            at += 4
-        relation_id = self.uint32_at(row, at)
-        version = version_of(&self.versions, relation_id)
+    cdef inline FaultCode list_change(
+        self, const Segment *payloads, int64_t row, uint32_t relation_id
+    ) noexcept nogil:
+        cdef int64_t xid = 0
+        cdef int32_t version = version_of(&self.versions, relation_id)
         if not is_wanted(&self.versions_wanted, version):
             return OK
+        if self.is_streamed(row):
+            xid = uint32_at(payloads, row, 1)
         return self.put_change(row, relation_id, xid, version, False)
 
     cdef inline FaultCode put_change(
@@ -272,9 +361,10 @@ cdef class Outline:
             self.first_end = row
         self.last_end = row
 
-    cdef FaultCode put_commit(self, int64_t row) noexcept nogil:
-        cdef int64_t lsn = self.int64_at(row, ENDS.commit_lsn)
-        cdef int64_t since_2000 = self.int64_at(row, ENDS.commit_timestamp)
+    cdef FaultCode put_commit(self, const Segment *payloads, int64_t row) noexcept nogil:
+        cdef int64_t lsn = int64_at(payloads, row, ENDS.commit_lsn)
+        cdef int64_t since_2000 = int64_at(payloads, row, ENDS.commit_timestamp)
+        self.end_at(row)
         if self.drop_duplicates and lsn <= self.last_lsn:
             return OK
         self.last_lsn = max(self.last_lsn, lsn)
@@ -410,7 +500,7 @@ cdef class Outline:
             if version != UNKNOWN_RELATION and version != IN_DOUBT or self.changes[i].row >= self.n_rows:
                 continue
             # A truncate needs no columns, and is good where its table is not known.
-            if version == IN_DOUBT or self.kinds[self.changes[i].row] in (self.insert, self.update, self.delete):
+            if version == IN_DOUBT or PARTS.of_kind[self.kinds[self.changes[i].row]] == ROW:
                 return self.changes[i].row, self.changes[i].relation_id, version
         return None
 

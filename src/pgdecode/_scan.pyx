@@ -2,9 +2,9 @@
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from pgdecode._envelope cimport Envelope, Rules, Walk, open_nothing, rules_of
 from pgdecode._divided cimport scan_divided
@@ -16,7 +16,7 @@ from pgdecode._fault cimport (
     FaultCode,
     error_of,
 )
-from pgdecode._memory cimport hand_over
+from pgdecode._memory cimport Bytes, free_bytes, grow, hand_over
 from pgdecode._part cimport Part, begin_rows, finish_rows, free_part, scan_rows
 from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport (
@@ -70,6 +70,7 @@ cdef class Scan:
     cdef Sink *errors
     cdef Rules rules
     cdef uint8_t *verdicts
+    cdef Bytes relations
     cdef Source source
     cdef Carry carry
 
@@ -96,6 +97,7 @@ cdef class Scan:
 
     def __dealloc__(self):
         free_part(&self.whole)
+        free_bytes(&self.relations)
         free(self.verdicts)
 
     cdef int open_sinks(self, frozenset fields) except -1:
@@ -128,6 +130,12 @@ cdef class Scan:
         if "kind" in fields:
             open_words(&whole.kinds, n_rows, not whole.kind_codes)
             whole.out.kinds = whole.kinds.indexes.data
+        if whole.kind_codes:
+            if grow(&self.relations, sizeof(uint32_t) * <size_t>n_rows) != OK:
+                raise MemoryError()
+            self.relations.size = sizeof(uint32_t) * <size_t>n_rows
+            memset(self.relations.data, 0, self.relations.size)
+            whole.out.relations = <uint32_t *>self.relations.data
         if "xid_basis" in fields:
             open_words(&whole.bases, n_rows, True)
             whole.out.bases = whole.bases.indexes.data
@@ -234,6 +242,8 @@ cdef class Scan:
             ("xid_basis", finish_words(&whole.bases)),
         )
         found.update((name, parts) for name, parts in more if parts is not None)
+        if whole.kind_codes:
+            found["relations"] = (None, hand_over(&self.relations))
         return found
 
     cdef FaultCode scan(self) noexcept nogil:
