@@ -96,3 +96,24 @@ def test_a_streamed_transaction_sent_again_from_its_start_replaces_the_unfinishe
     changes = [(c["new"]["a"], c["committed"]) for c in changes_of(decoder.decode(slot.payloads))]
     assert changes == [("1", True), ("lost", None), ("kept", True)]
     assert len(decoder.undecided()) == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_a_transaction_sent_again_before_its_commit_replaces_the_unfinished_copy(size: int) -> None:
+    slot = one_row()
+    slot.begin(800)
+    begin = slot.payloads[-1]
+    slot.insert(T, "lost")
+    slot.payloads.append(begin)
+    slot.insert(T, "kept")
+    slot.commit()
+    for include_uncommitted, outcomes in (
+        (False, [("1", True), ("kept", True)]),
+        (True, [("1", True), ("lost", None), ("kept", True)]),
+    ):
+        decoder = ChangeDecoder(include_uncommitted=include_uncommitted)
+        batches = [decoder.decode(slot.payloads[at : at + size]) for at in range(0, len(slot.payloads), size)]
+        changes = [change for batch in batches for change in changes_of(batch)]
+        assert [(change["new"]["a"], change["committed"]) for change in changes] == outcomes
+        assert len(decoder.undecided()) == 0
+    assert decoded(slot.payloads) == reference_changes.changes(enumerate(slot.payloads))
