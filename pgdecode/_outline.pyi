@@ -21,6 +21,7 @@ class Outline:
         self,
         source: Source,
         kinds: Any,
+        relations: Any,
         verdicts: Any,
         last_lsn: int,
         drop_duplicates: bool,

@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
+from pgdecode.staging import remove
+
 Location = str | os.PathLike[str]
 
 # One letter and a colon is a drive.
@@ -57,6 +59,11 @@ def staged(spark: SparkSession, target: Location) -> Iterator[str]:
     FileExistsError
         If the target exists, at the beginning or in the end.
     """
+    if is_path(target):
+        # Not by way of the JVM, which takes some milliseconds for each step.
+        with _staged_here(Path(os.path.abspath(target))) as folder:
+            yield as_uri(folder)
+        return
     files, path = _hadoop(spark, as_uri(target))
     if files.exists(path):
         raise FileExistsError(f"{target}: exists already")
@@ -69,6 +76,21 @@ def staged(spark: SparkSession, target: Location) -> Iterator[str]:
             raise FileExistsError(f"{target}: cannot be named so; has it come to exist?")
     finally:
         files.delete(hidden, True)
+
+
+@contextmanager
+def _staged_here(target: Path) -> Iterator[Path]:
+    hidden = target.with_name(f"{target.name}.{uuid.uuid4().hex}.partial")
+    if os.path.lexists(target):
+        raise FileExistsError(f"{target}: exists already")
+    try:
+        yield hidden
+        # It would take the place of an empty folder.
+        if os.path.lexists(target):
+            raise FileExistsError(f"{target}: cannot be named so; has it come to exist?")
+        hidden.rename(target)
+    finally:
+        remove(hidden)
 
 
 def change_suffix(spark: SparkSession, folder: str, former: str, suffix: str) -> None:

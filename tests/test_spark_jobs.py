@@ -317,12 +317,14 @@ def test_uris_are_left_to_spark_to_find(spark: SparkSession, tmp_path: Path) -> 
     assert_nothing_but(tmp_path, "out", "raw")
 
 
+@pytest.mark.parametrize("route", ["file_route", "frame_route"])
 def test_a_target_that_comes_to_exist_meanwhile_is_left_alone(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, route: str
 ) -> None:
-    monkeypatch.setattr("spark_udfs.file_route.write_messages", lambda *given: (tmp_path / "out").mkdir())
+    target = tmp_path / "out"
+    monkeypatch.setattr(f"spark_udfs.{route}.write_messages", lambda *given: target.mkdir())
     with pytest.raises(FileExistsError, match="has it come to exist"):
-        decode_files(spark, FILE, tmp_path / "out")
+        decode_files(spark, FILE, target if route == "file_route" else target.as_uri())
     assert_nothing_but(tmp_path, "out")
     assert_nothing_but(tmp_path / "out")
 
