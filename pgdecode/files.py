@@ -31,12 +31,26 @@ class FileFault(ValueError):
 
 
 class RowGroup(NamedTuple):
-    """A row group: its number and first row in the file, its rows, and what the columns read take up unpacked."""
+    """A row group.
+
+    Attributes
+    ----------
+    number : int
+    start : int
+        Its first row in the file.
+    n_rows : int
+    n_bytes : int
+        What the columns that are read take up unpacked.
+    counted : tuple of (str, int)
+        Those of these columns that count up by one from row to row, if they ascend and the file's statistics are true,
+        and the first value of each.
+    """
 
     number: int
     start: int
     n_rows: int
     n_bytes: int
+    counted: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -274,10 +288,21 @@ def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowG
     start = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        n_bytes = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
-        found.append(RowGroup(number, start, group.num_rows, n_bytes))
+        chunks = [group.column(leaf) for leaf in leaves]
+        n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
+        counted = tuple((chunk.path_in_schema, chunk.statistics.min) for chunk in chunks if _is_counted(chunk))
+        found.append(RowGroup(number, start, group.num_rows, n_bytes, counted))
         start += group.num_rows
     return tuple(found)
+
+
+def _is_counted(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether integers without nulls are as many as lie between the least and the greatest."""
+    found = chunk.statistics
+    if found is None or not found.has_min_max or not found.has_null_count or found.null_count:
+        return False
+    low, high = found.min, found.max
+    return type(low) is int and 0 <= low <= high < 2**63 and high - low == chunk.num_values - 1
 
 
 def _alike(

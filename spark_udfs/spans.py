@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._integers import counted
 from pgdecode._source import Source
 from pgdecode._tags import tagged
 from pgdecode.catalog import RelationCatalog
@@ -52,6 +53,9 @@ class Span:
         How many.
     messages : bytes
         Arrow stream of these rows.
+    counted_from : int or None
+        The position that the piece's first row must have, and the rows behind it up to the span's first one more and
+        more: they have been told by statistics, and not been read.
     """
 
     piece: PayloadFile
@@ -59,6 +63,7 @@ class Span:
     rest: PayloadFile | None = None
     n_rest: int = 0
     messages: bytes = b""
+    counted_from: int | None = None
 
     @property
     def n_rows(self) -> int:
@@ -86,7 +91,7 @@ class Span:
         Raises
         ------
         OrderFault
-            If positions do not ascend.
+            If positions do not ascend, or are not what they have been told.
         FileFault
             If the file is damaged.
         """
@@ -96,6 +101,8 @@ class Span:
         for source in self.piece.batches(_READ_ROWS):
             placed = positions.of(self.piece, self.piece.start + row, source)
             skipped = min(max(self.n_skipped - row, 0), len(source))
+            if row <= self.n_skipped:
+                self._check_told(row, placed[: self.n_skipped - row + 1])
             row += len(source)
             if skipped < len(source):
                 payloads = source.column(self.piece.payload)
@@ -106,6 +113,14 @@ class Span:
             if rest["position"][0].as_py() <= last:
                 raise OrderFault(f"{self.piece.path}: goes past the beginning of another piece")
             yield rest["position"].combine_chunks(), rest["payload"].combine_chunks().cast(type)
+
+    def _check_told(self, row: int, positions: pa.Array) -> None:
+        if self.counted_from is None:
+            return
+        # They ascend: between two that are as far apart as their rows they count up.
+        first = self.counted_from + row
+        if (positions[0].as_py(), positions[-1].as_py()) != (first, first + len(positions) - 1):
+            raise OrderFault(f"{self.piece.path}: positions are not what the file's statistics say")
 
     def row_of(self, wanted: int, position: str) -> tuple[PayloadFile, int] | None:
         """Find the file, and its row, that have a position."""
@@ -138,6 +153,8 @@ class Look:
         Relation and Type messages.
     is_plain : bool
         Whether there are no messages of streams and two-phase commits.
+    is_counted : bool
+        Whether positions have been told by statistics, and not been read.
     """
 
     first: int
@@ -145,6 +162,7 @@ class Look:
     start: int
     relations: pa.RecordBatch
     is_plain: bool
+    is_counted: bool
 
 
 def looks_at(pieces: Sequence[PayloadFile], position: str) -> list[Look] | None:
@@ -160,8 +178,15 @@ def looks_at(pieces: Sequence[PayloadFile], position: str) -> list[Look] | None:
 
 
 def _look(position: str, piece: PayloadFile, n_rows: int) -> Look:
-    source = piece.first_rows(n_rows)
-    positions = Positions(position).of(piece, piece.start, source)
+    first = dict(piece.groups[0].counted).get(position, -1)
+    is_counted = first >= 0 and piece.groups[0].n_rows >= min(n_rows, piece.n_rows)
+    if is_counted:
+        # The column of positions takes as long to read as that of payloads.
+        source = replace(piece, keep=()).first_rows(n_rows)
+        positions = pa.Array.from_buffers(pa.int64(), len(source), [None, counted(first, len(source))])
+    else:
+        source = piece.first_rows(n_rows)
+        positions = Positions(position).of(piece, piece.start, source)
     payloads = source.column(piece.payload)
     begin = tagged(Source([payloads.slice(0, _LOOK_ROWS)]), b"", b"B")[1]
     head = taken(positions, payloads, range(max(begin, 0)))
@@ -169,7 +194,8 @@ def _look(position: str, piece: PayloadFile, n_rows: int) -> Look:
         head = head.slice(0, 0)
     rows, _, _, tags = tagged(Source([payloads]), RELATIONS, b"")
     relations = taken(positions, payloads, numbers(rows))
-    return Look(positions[0].as_py(), head, positions[len(head)].as_py(), relations, not set(APART) & set(tags))
+    is_plain = not set(APART) & set(tags)
+    return Look(positions[0].as_py(), head, positions[len(head)].as_py(), relations, is_plain, is_counted)
 
 
 def spans(pieces: Sequence[PayloadFile], found: Sequence[Look]) -> list[Span]:
@@ -177,9 +203,12 @@ def spans(pieces: Sequence[PayloadFile], found: Sequence[Look]) -> list[Span]:
     n_rows = [0, *(len(look.head) for look in found[1:]), 0]
     rests = [*pieces[1:], None]
     heads = [*(packed([look.head]) for look in found[1:]), b""]
+    firsts = [look.first if look.is_counted else None for look in found]
     return [
-        Span(piece, skipped, rest, n, messages) if n else Span(piece, skipped)
-        for piece, skipped, rest, n, messages in zip(pieces, n_rows, rests, n_rows[1:], heads, strict=False)
+        Span(piece, skipped, rest, n, messages, first) if n else Span(piece, skipped, counted_from=first)
+        for piece, skipped, rest, n, messages, first in zip(
+            pieces, n_rows, rests, n_rows[1:], heads, firsts, strict=False
+        )
     ]
 
 

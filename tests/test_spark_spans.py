@@ -89,12 +89,15 @@ def asked(*names: str | None, **options: Any) -> AskedChanges:
     return AskedChanges(names or (None,), None, Reading(), Options(**options), None, "parquet")
 
 
-def written(folder: Path, payloads: list[bytes], cuts: list[int], group_rows: int = 10_000) -> list[Any]:
-    """Write payloads to a file for each stretch between cuts."""
+def written(
+    folder: Path, payloads: list[bytes], cuts: list[int], group_rows: int = 10_000, statistics: bool = True
+) -> list[Any]:
+    """Write payloads to a file for each stretch between cuts; without statistics positions must be read."""
     folder.mkdir()
     for start, end in pairwise([0, *cuts, len(payloads)]):
         table = pa.table({"seq": pa.array(range(start, end), pa.int64()), "data": payloads[start:end]})
-        pq.write_table(table, folder / f"{start:05}.parquet", row_group_size=group_rows)
+        path = folder / f"{start:05}.parquet"
+        pq.write_table(table, path, row_group_size=group_rows, write_statistics=statistics)
     return payload_files(folder, "data", ("seq",))
 
 
@@ -138,18 +141,77 @@ def transactions(n: int, rows: int = 3) -> Slot:
     return slot
 
 
+@pytest.mark.parametrize("statistics", [True, False], ids=["with statistics", "without"])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
 def test_plain_transactions_are_decoded_in_one_pass_wherever_files_and_row_groups_end(
-    mode: str, tasks: Tasks, rng: random.Random, tmp_path: Path
+    mode: str, statistics: bool, tasks: Tasks, rng: random.Random, tmp_path: Path
 ) -> None:
     payloads = transactions(60).payloads
     # Each piece has a Begin.
     cuts = [place + rng.randrange(5) for place in range(50, 300, 50)]
     wanted = asked(None, f"public.t{A}", mode=mode)
-    found = decoded(written(tmp_path / "raw", payloads, cuts, 20), wanted, tmp_path / "out")
+    found = decoded(written(tmp_path / "raw", payloads, cuts, 20, statistics), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
     assert tasks.n_by_kind["SurveyTask"] > 10
     assert tasks.n_again == 0
+
+
+def test_a_look_is_the_same_whether_positions_are_told_by_statistics_or_read(tmp_path: Path) -> None:
+    payloads = transactions(60).payloads
+    looks = []
+    for statistics in (True, False):
+        folder = tmp_path / str(statistics)
+        found = spans.looks_at(written(folder, payloads, [33, 90], statistics=statistics), "seq")
+        assert found is not None
+        assert [look.is_counted for look in found] == [statistics] * 3
+        looks.append([replace(look, is_counted=False) for look in found])
+    assert looks[0] == looks[1]
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param([4, 5, 6, 8], id="one left out"),
+        pytest.param([4, 5, None, 6], id="a null"),
+        pytest.param([-1, 0, 1, 2], id="negative"),
+        pytest.param([2**63 - 1, 2**63, 2**63 + 1, 2**63 + 2], id="past int64"),
+    ],
+)
+def test_statistics_tell_no_positions_that_do_not_count_up(positions: list[int | None], tmp_path: Path) -> None:
+    type = pa.uint64() if max(item or 0 for item in positions) > 2**63 else pa.int64()
+    table = pa.table({"seq": pa.array(positions, type), "data": [b"E"] * 4})
+    pq.write_table(table, tmp_path / "raw.parquet")
+    [file] = payload_files(tmp_path, "data", ("seq",))
+    assert [group.counted for group in file.groups] == [()]
+
+
+@pytest.mark.parametrize(("piece", "by"), [(0, 1), (1, 1), (1, -1)])
+def test_statistics_that_are_wrong_of_positions_are_found_out(
+    piece: int, by: int, tasks: Tasks, tmp_path: Path
+) -> None:
+    files = written(tmp_path / "raw", transactions(60).payloads, [103], statistics=True)
+    group = files[piece].groups[0]
+    [(name, first)] = group.counted
+    files[piece] = replace(files[piece], groups=(group._replace(counted=((name, first + by),)),))
+    folders = {None: tmp_path / "out"}
+    # As where positions do not ascend: the other route reads them all.
+    assert not file_route.write_changes(None, files, "seq", asked(None), True, folders)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def test_statistics_that_hide_a_gap_between_the_first_rows_are_found_out(tasks: Tasks, tmp_path: Path) -> None:
+    payloads = transactions(60).payloads
+    numbers = [*range(103), 200, 202, *range(300, 300 + len(payloads) - 105)]
+    (tmp_path / "raw").mkdir()
+    for place, (start, end) in enumerate(((0, 103), (103, len(payloads)))):
+        table = pa.table({"seq": pa.array(numbers[start:end], pa.int64()), "data": payloads[start:end]})
+        pq.write_table(table, tmp_path / "raw" / f"{place}.parquet")
+    files = payload_files(tmp_path / "raw", "data", ("seq",))
+    assert [file.groups[0].counted for file in files] == [(("seq", 0),), ()]
+    group = files[1].groups[0]
+    files[1] = replace(files[1], groups=(group._replace(counted=(("seq", 200),)),))
+    folders = {None: tmp_path / "out"}
+    assert not file_route.write_changes(None, files, "seq", asked(None), True, folders)  # type: ignore[arg-type]
 
 
 def test_a_capture_of_plain_transactions_is_decoded_in_one_pass(tasks: Tasks, tmp_path: Path) -> None:
@@ -334,7 +396,7 @@ def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
     places = st.integers(1, max(len(payloads) - 1, 1))
     cuts = sorted(item for item in data.draw(st.sets(places, max_size=4)) if item < len(payloads))
     folder = tmp_path_factory.mktemp("spans")
-    files = written(folder / "raw", payloads, cuts, data.draw(st.integers(1, 30)))
+    files = written(folder / "raw", payloads, cuts, data.draw(st.integers(1, 30)), data.draw(st.booleans()))
     names: tuple[str | None, ...] = (None,)
     if any(payload[:1] == b"R" for payload in payloads):
         name = pgdecode.RelationCatalog.from_messages(payloads).names[0]
