@@ -25,6 +25,7 @@ _CONTROL = pa.array([message.kind for message in MESSAGES if message.kind not in
 class _Counter(Follower):
     """Follows messages without changes, and counts the transactions that lose their outcome."""
 
+    notes_lost = True
     n_lost = 0
 
     def _commit(self, row: int, transaction: Transaction) -> None:

@@ -161,6 +161,7 @@ class _PlainStarts(Sequence[Ledger]):
 class IndexFollower(Follower):
     """Follows the messages that matter beyond their run, and notes what becomes of transactions."""
 
+    notes_lost = True
     fates: dict[int, Fate]
     aborts: dict[int, list[tuple[int, int]]]
 

@@ -32,6 +32,8 @@ class ScannedBatch:
         Number of the batch's first payload, for errors.
     """
 
+    notes_lost = False  # whether it matters that a transaction has lost its outcome, though nothing of it is delivered
+
     def __init__(
         self, ledger: Ledger, payloads: pa.Array, positions: pa.Array, options: Options, first_row: int = 0
     ) -> None:
@@ -69,7 +71,7 @@ class ScannedBatch:
             self.judged,
             self.ledger.last_lsn,
             self.options.drop_duplicates,
-            not self.options.include_uncommitted,
+            not (self.notes_lost or self.options.include_uncommitted),
             self.ledger.catalog.is_said_again,
             self.wanted,
         )

@@ -84,6 +84,17 @@ def test_inspect_counts_transactions_without_an_outcome_and_blocks(run: Shell) -
     }
 
 
+def test_inspect_counts_a_transaction_that_was_sent_again_before_its_commit_as_undecided(run: Shell) -> None:
+    slot = two_transactions()
+    slot.begin(900)
+    slot.payloads.append(slot.payloads[-1])
+    slot.commit()
+    found = figures_of(run, written("in.parquet", slot.payloads))
+    assert (found["transactions"]["begun"], found["transactions"]["committed"]) == (4, 3)
+    assert found["transactions"]["undecided"] == 1
+    assert found["order"]["fault"] is None
+
+
 def test_inspect_of_messages_out_of_order_reports_it_and_goes_on(run: Shell) -> None:
     payloads = two_transactions().payloads
     path = written("in.parquet", payloads, seq=[1, 2, 4, 3, 5, 6, 7])

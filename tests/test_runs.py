@@ -26,7 +26,7 @@ from pgdecode.deliveries import Stretch
 from pgdecode.ledger import Delivery, Options
 from pgdecode.readings import Reading
 from pgdecode.run_decoder import RunDecoder
-from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, Run, RunIndex, index_runs, stretches
+from pgdecode.runs import AT_THE_ENDS, EVERYWHERE, UNDECIDED, Run, RunIndex, index_runs, stretches
 from pgdecode.transactions import Follower
 
 T = 16385
@@ -361,3 +361,12 @@ def test_after_the_commit_of_a_transaction_whose_begin_is_lost_a_row_is_outside_
     assert [row["error"] and row["error"].partition(" ")[0] for row in expected] == [None, "STATE_TRANSACTION"]
     for bounds in ([1], [3], [1, 2], [1, 2, 3]):
         assert apart(payloads, bounds, 100, Options("PERMISSIVE")) == expected
+
+
+def test_an_index_notes_that_a_transaction_was_sent_again_before_its_commit() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.payloads.append(slot.payloads[-1])
+    slot.commit()
+    payloads, positions = pa.array(slot.payloads, pa.binary()), pa.array(range(3), pa.int64())
+    assert index_runs(payloads, positions, [Run(0, 2)]).fates[0] == UNDECIDED

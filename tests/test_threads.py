@@ -24,10 +24,13 @@ from samples import SAMPLES
 
 import pgdecode
 from pgdecode import Insert, parallel
+from pgdecode._scan import Scan
 from pgdecode._source import Source
 from pgdecode.errors import DecodeError
+from pgdecode.messages import MESSAGES
 
 N_THREADS = 8
+ROWS = [place for place, item in enumerate(MESSAGES) if item.kind in ("insert", "update", "delete")]
 
 
 def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
@@ -155,6 +158,19 @@ def test_messages_are_the_same_whatever_the_threads(
     found = pgdecode.decode_messages(capture.column, threads=threads, **options)
     found.validate(full=True)
     assert found.equals(one)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_tags_and_relations_are_noted_alike_whatever_the_threads(capture: captures.Capture) -> None:
+    found = []
+    for threads in (1, 3):
+        scan = Scan(Source([capture.column]), ("kind", "error"), pgdecode.Limits(), True, True, kind_codes=True)
+        scan.judge(None, None, True)
+        noted = scan.run(threads)
+        assert noted is not None
+        kinds, relations = memoryview(noted["kind"][1]).cast("B"), memoryview(noted["relations"][1]).cast("B").cast("I")
+        found.append([(kind, relations[row] if kind in ROWS else None) for row, kind in enumerate(kinds)])
+    assert found[0] == found[1]
 
 
 @pytest.mark.usefixtures("small_ranges")

@@ -70,6 +70,7 @@ cdef void divide(Part *part, const Part *whole, Opening *opening, Arena *arena) 
     own_memory(part, arena)
     part.out.kinds = part.kinds.indexes.data
     part.out.bases = part.bases.indexes.data
+    part.out.relations = whole.out.relations
 
 
 cdef void divide_sink(Sink *part, const Sink *whole, Opening *opening) noexcept nogil:
