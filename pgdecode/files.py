@@ -290,7 +290,7 @@ def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowG
         group = metadata.row_group(number)
         chunks = [group.column(leaf) for leaf in leaves]
         n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
-        counted = tuple((chunk.path_in_schema, chunk.statistics.min) for chunk in chunks if _is_counted(chunk))
+        counted = tuple((chunk.path_in_schema, chunk.statistics.min_raw) for chunk in chunks if _is_counted(chunk))
         found.append(RowGroup(number, start, group.num_rows, n_bytes, counted))
         start += group.num_rows
     return tuple(found)
@@ -298,11 +298,12 @@ def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowG
 
 def _is_counted(chunk: pq.ColumnChunkMetaData) -> bool:
     """Whether integers without nulls are as many as lie between the least and the greatest."""
-    found = chunk.statistics
+    found = chunk.statistics if chunk.physical_type in ("INT32", "INT64") else None
     if found is None or not found.has_min_max or not found.has_null_count or found.null_count:
         return False
-    low, high = found.min, found.max
-    return type(low) is int and 0 <= low <= high < 2**63 and high - low == chunk.num_values - 1
+    # Raw: Python has not every date and timestamp that a column may hold.
+    low, high = found.min_raw, found.max_raw
+    return bool(low >= 0 and high - low == chunk.num_values - 1)
 
 
 def _alike(

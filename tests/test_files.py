@@ -383,3 +383,20 @@ def test_rows_of_dictionaries_come_whole_and_in_order_in_small_batches(
     assert [value for batch in batches for value in batch.column("key").to_pylist()] == list(map(str, range(1000)))
     assert max(batch.nbytes for batch in batches) < 4 * 5000
     assert {str(batch.schema.field("data").type) for batch in batches} <= {"binary", "large_binary"}
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pytest.param(pa.array([-(2**62), 2**62], pa.timestamp("us")), id="timestamps past Python's"),
+        pytest.param(pa.array([-(2**31), 2**31 - 1], pa.date32()), id="dates past Python's"),
+        pytest.param(pa.array([0, 2**63 - 1], pa.time64("ns")), id="times past a day"),
+        pytest.param(pa.array([1, 2], pa.decimal128(38)), id="decimals"),
+        pytest.param(pa.array([1, 2], pa.float16()), id="halves"),
+        pytest.param(pa.array([True, False]), id="booleans"),
+    ],
+)
+def test_a_column_of_any_values_is_kept(column: pa.Array, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"data": [b"E", b"E"], "kept": column}), tmp_path / "raw.parquet", store_schema=False)
+    [file] = payload_files(tmp_path, "data", ("kept",))
+    assert [batch.column("data").to_pylist() for batch in file.batches()] == [[b"E", b"E"]]
