@@ -290,20 +290,22 @@ def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowG
         group = metadata.row_group(number)
         chunks = [group.column(leaf) for leaf in leaves]
         n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
-        counted = tuple((chunk.path_in_schema, chunk.statistics.min_raw) for chunk in chunks if _is_counted(chunk))
+        counted = tuple(
+            (chunk.path_in_schema, first) for chunk in chunks if (first := _counted_from(chunk)) is not None
+        )
         found.append(RowGroup(number, start, group.num_rows, n_bytes, counted))
         start += group.num_rows
     return tuple(found)
 
 
-def _is_counted(chunk: pq.ColumnChunkMetaData) -> bool:
-    """Whether integers without nulls are as many as lie between the least and the greatest."""
+def _counted_from(chunk: pq.ColumnChunkMetaData) -> int | None:
+    """The least of integers without nulls that are as many as lie between it and the greatest; None of others."""
     found = chunk.statistics if chunk.physical_type in ("INT32", "INT64") else None
     if found is None or not found.has_min_max or not found.has_null_count or found.null_count:
-        return False
+        return None
     # Raw: Python has not every date and timestamp that a column may hold.
     low, high = found.min_raw, found.max_raw
-    return bool(low >= 0 and high - low == chunk.num_values - 1)
+    return int(low) if low >= 0 and high - low == chunk.num_values - 1 else None
 
 
 def _alike(

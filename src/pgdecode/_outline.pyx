@@ -37,7 +37,8 @@ cdef enum Part:
     OF_CALLER = 0  # what a message is to the loop here
     PASSED_OVER
     ROW
-    BEGIN
+    RELATION
+    BEGIN   # from here on the payload is read
     COMMIT
 
 
@@ -97,6 +98,7 @@ cdef Parts parts_of(const PlanTable *plan) noexcept:
         parts.of_kind[plan.by_tag[tag]] = ROW
     for tag in b"MO":
         parts.of_kind[plan.by_tag[tag]] = PASSED_OVER
+    parts.of_kind[plan.by_tag[c"R"]] = RELATION
     parts.of_kind[plan.by_tag[c"B"]] = BEGIN
     parts.of_kind[plan.by_tag[c"C"]] = COMMIT
     return parts
@@ -140,9 +142,7 @@ cdef class Outline:
     cdef const uint32_t[::1] relations
     cdef const uint8_t[::1] verdicts  # of the scan
     cdef bint has_verdicts   # else no payload carries an xid
-    cdef const PlanTable *plan
     cdef int64_t n_rows
-    cdef uint8_t relation
     cdef object is_said_again        # of a Relation message's payload: whether all that it says counts already
     cdef Change *changes
     cdef Range *ranges
@@ -222,8 +222,6 @@ cdef class Outline:
         self.drop_duplicates = drop_duplicates
         self.drop_undecided = drop_undecided
         self.is_said_again = is_said_again
-        self.plan = &PLAN.table
-        self.relation = self.plan.by_tag[c"R"]
         if open_versions(&self.versions) != OK:
             raise MemoryError()
 
@@ -272,7 +270,7 @@ cdef class Outline:
     cdef bint tells_nothing(self, int64_t row) except -1:
         """Whether a row is a Relation message outside streams that need not be dealt with."""
         cdef Span payload
-        if self.kinds[row] != self.relation or self.state == LISTED or self.is_streamed(row):
+        if PARTS.of_kind[self.kinds[row]] != RELATION or self.state == LISTED or self.is_streamed(row):
             return False
         if payload_at(self.payloads, row, &payload) != PRESENT:
             return False

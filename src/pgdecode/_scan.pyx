@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from pgdecode._envelope cimport Envelope, Rules, Walk, open_nothing, rules_of
 from pgdecode._divided cimport scan_divided
@@ -16,7 +16,7 @@ from pgdecode._fault cimport (
     FaultCode,
     error_of,
 )
-from pgdecode._memory cimport Bytes, free_bytes, grow, hand_over
+from pgdecode._memory cimport Bytes, free_bytes, hand_over, open_zeroed
 from pgdecode._part cimport Part, begin_rows, finish_rows, free_part, scan_rows
 from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport (
@@ -131,10 +131,8 @@ cdef class Scan:
             open_words(&whole.kinds, n_rows, not whole.kind_codes)
             whole.out.kinds = whole.kinds.indexes.data
         if whole.kind_codes:
-            if grow(&self.relations, sizeof(uint32_t) * <size_t>n_rows) != OK:
+            if open_zeroed(&self.relations, sizeof(uint32_t) * <size_t>n_rows) != OK:
                 raise MemoryError()
-            self.relations.size = sizeof(uint32_t) * <size_t>n_rows
-            memset(self.relations.data, 0, self.relations.size)
             whole.out.relations = <uint32_t *>self.relations.data
         if "xid_basis" in fields:
             open_words(&whole.bases, n_rows, True)
