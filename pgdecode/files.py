@@ -299,7 +299,7 @@ def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowG
 
 
 def _counted_from(chunk: pq.ColumnChunkMetaData) -> int | None:
-    """The least of integers without nulls that are as many as lie between it and the greatest; None of others."""
+    """Find the least of integers without nulls that are as many as lie between it and the greatest."""
     found = chunk.statistics if chunk.physical_type in ("INT32", "INT64") else None
     if found is None or not found.has_min_max or not found.has_null_count or found.null_count:
         return None

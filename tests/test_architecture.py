@@ -23,7 +23,7 @@ ORDER = [
     {"overrides"},
     {"relations"},
     {"_fault"},
-    {"_memory", "_cursor", "_utf8", "_charset", "_source"},
+    {"_memory", "_cursor", "_utf8", "_charset", "_source", "_uncached"},
     {"_sink", "_column"},
     {"_codec", "_join", "_rowset"},
     {"_block"},

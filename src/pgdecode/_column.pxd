@@ -8,7 +8,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, rarely
-from pgdecode._memory cimport SLACK, Arena, Bytes, reserve
+from pgdecode._memory cimport SLACK, Arena, Bytes, has_room, reserve
 
 cdef enum Shape:
     SHAPE_FIXED    # `width` bytes an item; a bool is one byte until it is sealed
@@ -30,6 +30,8 @@ cdef struct Column:
     Bytes ends            # BYTES, LIST: int32 an item, a 0 in front
     Bytes data            # BYTES
     size_t most           # bytes that `data` may have
+    size_t at             # of a part's: items that the whole has before these
+    size_t before         # of a part's: bytes of `data`, or children, that the whole has before theirs
     int n_children
     Column *children
 
@@ -90,11 +92,8 @@ cdef inline FaultCode put_end(Column *column, size_t end) noexcept nogil:
     cdef int32_t narrow = <int32_t>end
     if rarely(end > <size_t>0x7FFFFFFF):
         return FAULT_LIMIT_BATCH
-    if rarely(reserve(&column.ends, 2 * sizeof(narrow)) != OK):
+    if rarely(not column.ends.size or not has_room(&column.ends, sizeof(narrow))) and open_ends(column, 1) != OK:
         return FAULT_NO_MEMORY
-    if rarely(column.ends.size == 0):
-        memset(column.ends.data, 0, sizeof(narrow))
-        column.ends.size = sizeof(narrow)
     memcpy(column.ends.data + column.ends.size, &narrow, sizeof(narrow))
     column.ends.size += sizeof(narrow)
     return OK

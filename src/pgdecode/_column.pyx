@@ -82,11 +82,12 @@ cdef FaultCode open_items(Column *column, size_t n) noexcept nogil:
 cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil:
     """Room for n more ends, and the 0 in front of the first; what is expected is reserved at once."""
     cdef size_t most = column.expected if column.ends.data == NULL and column.expected > n else n
+    if column.ends.size:
+        return reserve(&column.ends, most * sizeof(int32_t))
     if reserve(&column.ends, (most + 1) * sizeof(int32_t)) != OK:
         return FAULT_NO_MEMORY
-    if column.ends.size == 0:
-        memset(column.ends.data, 0, sizeof(int32_t))
-        column.ends.size = sizeof(int32_t)
+    memset(column.ends.data, 0, sizeof(int32_t))
+    column.ends.size = sizeof(int32_t)
     return OK
 
 

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 
 from pgdecode._fault cimport OK
 from pgdecode._memory cimport Arena
-from pgdecode._part cimport begin_rows, divide, finish_rows, free_part, join_rows, lend, scan_rows
+from pgdecode._part cimport begin_rows, divide, finish_rows, fits_rows, free_part, place_rows, scan_rows, write_rows
 from pgdecode._sink cimport Opening
 from pgdecode._source cimport Segment
 from pgdecode._turns cimport Work, in_turns
@@ -25,10 +25,12 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     division.whole = whole
     division.segments = source.segments
     division.n_segments = source.n_segments
-    division.opening.n_joined = 0
+    division.opening.n_placed = 0
     division.opening.lock = PyThread_allocate_lock()
     work.decode = decode
-    work.join = join
+    work.fits = fits
+    work.place = place
+    work.write = write
     work.end = end
     work.n_rows = source.n_rows
     work.n_bytes = source.n_bytes()
@@ -37,7 +39,6 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     work.own_size = 0
     work.whole = whole
     work.part_size = sizeof(Part)
-    work.whole_is_front = False
     if division.opening.lock == NULL:
         raise MemoryError()
     try:
@@ -53,14 +54,20 @@ cdef FaultCode decode(void *own, void *part, Arena *arena, int64_t first, int64_
     if taken.walk.plan == NULL:
         divide(taken, division.whole, &division.opening, arena)
     begin_rows(taken, first, stop)
-    if taken.is_front:
-        lend(division.whole, taken)
     code = scan_rows(taken, division.segments, division.n_segments, first, stop)
     return code if code != OK else finish_rows(taken)
 
 
-cdef FaultCode join(void *whole, void *part) noexcept nogil:
-    return join_rows(<Part *>whole, <Part *>part)
+cdef bint fits(const void *whole, const void *part) noexcept nogil:
+    return fits_rows(<const Part *>whole, <const Part *>part)
+
+
+cdef FaultCode place(void *whole, void *part) noexcept nogil:
+    return place_rows(<Part *>whole, <Part *>part)
+
+
+cdef void write(void *whole, void *part) noexcept nogil:
+    write_rows(<const Part *>whole, <Part *>part)
 
 
 cdef void end(void *whole, void *part, bint failed) noexcept:

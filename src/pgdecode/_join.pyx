@@ -1,153 +1,151 @@
-"""Moves what the sinks of a part have appended behind what those of the whole have.
+"""Puts what the sinks of a part have appended behind what those of the whole have.
 
-Parts are joined one after the other, in the order of their rows. A part's offsets already lie in the whole's memory;
-they count from the part's own first item, and are shifted.
+Parts are given their places one after the other, in the order of their rows, and written to them in any order. Where a
+part's rows start already lies in the whole's memory; it counts from the part's own first item, and is moved.
 """
 
-from libc.stddef cimport size_t
-from libc.stdint cimport int32_t
-from libc.string cimport memcpy
+from libc.string cimport memset
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, rarely
-from pgdecode._memory cimport Bytes, grow
-from pgdecode._sink cimport append_int32, columns_in, items_in, pad_offsets
+from pgdecode._memory cimport FEW_ROWS, grow, has_room
+from pgdecode._sink cimport mark_borders, mark_bytes
+from pgdecode._uncached cimport add_uncached, copy_uncached, fill_uncached
 
 
-cdef FaultCode make_room(Bytes *whole, size_t added, double times) noexcept nogil:
-    """Let the whole have room for more bytes; where that takes memory, for those of all rows.
+cdef FaultCode make_room(Bytes *whole, size_t added, int64_t n_done, int64_t n_rows) noexcept nogil:
+    """Let the whole have room for more bytes, of the last of `n_done` rows; where that takes memory, for all rows.
 
-    `times`: how many times as many rows there are in all as up to those that are added.
+    A few may have been the longest, as in `reserve_likely`.
     """
     cdef size_t needed = whole.size + added
     cdef size_t capacity
     cdef double likely
-    if rarely(needed > whole.capacity or whole.data == NULL):
+    if rarely(not has_room(whole, added)):
         # An eighth more than the average: rows differ.
-        likely = min(1.125 * times, 256.0) * <double>needed
+        likely = 1.125 * <double>n_rows / <double>n_done * <double>needed
+        if n_done < FEW_ROWS:
+            likely = min(likely, 8.0 * <double>needed)
         likely = min(likely, <double>0x7FFFFFFF)
         capacity = whole.capacity + (whole.capacity >> 1)
         return grow(whole, max(needed, capacity, <size_t>likely))
     return OK
 
 
-cdef FaultCode append(Bytes *whole, const Bytes *part, double times) noexcept nogil:
-    """Append a part's bytes."""
-    if part.size == 0:
-        return OK
-    if make_room(whole, part.size, times) != OK:
-        return FAULT_NO_MEMORY
-    memcpy(whole.data + whole.size, part.data, part.size)
-    whole.size += part.size
+# -- what is appended ------------------------------------------------------------------------------------------------
+
+cdef Move move_of(const Bytes *part, Bytes *whole, size_t width, const Move *ended) noexcept nogil:
+    cdef Move move
+    move.part = part
+    move.whole = whole
+    move.width = width
+    move.ended = ended
+    move.at = 0
+    return move
+
+
+cdef inline size_t lead_of(const Move *move) noexcept nogil:
+    """Bytes of the 0 in front of ends, which a part has as the whole has it."""
+    return move.width if move.ended != NULL else 0
+
+
+cdef inline size_t added_by(const Move *move) noexcept nogil:
+    cdef size_t lead = lead_of(move)
+    return move.part.size - lead if move.part.size > lead else 0
+
+
+cdef bint fits(const Move *move) noexcept nogil:
+    """Whether the whole has room for it."""
+    return added_by(move) == 0 or has_room(move.whole, lead_of(move) + added_by(move))
+
+
+cdef FaultCode place(Move *move, int64_t n_done, int64_t n_rows) noexcept nogil:
+    """Give it its place, and count it."""
+    cdef size_t added = added_by(move)
+    cdef size_t lead = lead_of(move)
+    cdef Bytes *whole = move.whole
+    # Offsets have 32 bits.
+    if (whole.size + added) // move.width > <size_t>0x7FFFFFFF:
+        return FAULT_LIMIT_BATCH
+    if added:
+        if make_room(whole, lead + added, n_done, n_rows) != OK:
+            return FAULT_NO_MEMORY
+        if whole.size < lead:
+            memset(whole.data, 0, lead)
+            whole.size = lead
+    move.at = whole.size
+    whole.size += added
     return OK
 
 
-cdef double times_as_many(const Sink *part) noexcept nogil:
-    return <double>part.whole.n_rows / <double>part.n_rows
+cdef void write(const Move *move) noexcept nogil:
+    cdef size_t added = added_by(move)
+    cdef size_t lead = lead_of(move)
+    if added == 0:
+        return
+    if move.ended == NULL:
+        copy_uncached(move.whole.data + move.at, move.part.data, added)
+    else:
+        add_uncached(
+            <int32_t *>(move.whole.data + move.at),
+            <const int32_t *>(move.part.data + lead),
+            added // move.width,
+            <int32_t>move.ended.at,
+        )
 
 
-cdef void shift(int32_t *offsets, size_t n, size_t by) noexcept nogil:
-    cdef size_t i
-    if by:
-        for i in range(n):
-            offsets[i] += <int32_t>by
+# -- bits of cells ---------------------------------------------------------------------------------------------------
+
+cdef inline size_t bytes_of_bits(const TupleSink *part, const TupleSink *whole) noexcept nogil:
+    """Bytes that the bits of all cells take, a part's among them."""
+    return (whole.letters.size + part.letters.size + 7) // 8
 
 
-cdef void close_offsets(Sink *part, size_t n_items) noexcept nogil:
-    """Write the starts of a part's rows after the last one that has items; there are so many."""
+cdef bint fits_bits(const TupleSink *part, const TupleSink *whole) noexcept nogil:
+    return not whole.wants_values or has_room(&whole.bits, bytes_of_bits(part, whole) - whole.bits.size)
+
+
+cdef FaultCode place_bits(
+    const TupleSink *part, TupleSink *whole, const Move *letters, int64_t n_done, int64_t n_rows
+) noexcept nogil:
+    """Make room for the bits of a part's cells, which have their place, and put those that share a byte with others."""
+    cdef size_t needed = (whole.letters.size + 7) // 8
+    if not whole.wants_values or needed == whole.bits.size and part.letters.size == 0:
+        return OK
+    if make_room(&whole.bits, needed - whole.bits.size, n_done, n_rows) != OK:
+        return FAULT_NO_MEMORY
+    whole.bits.size = needed
+    mark_borders(whole.bits.data, part.letters.data, letters.at, part.letters.size)
+    return OK
+
+
+cdef void write_bits(const TupleSink *part, const TupleSink *whole, const Move *letters) noexcept nogil:
+    if whole.wants_values:
+        mark_bytes(whole.bits.data, part.letters.data, letters.at, part.letters.size)
+
+
+# -- starts of rows --------------------------------------------------------------------------------------------------
+
+cdef void place_starts(const Sink *part) noexcept nogil:
+    """Let the whole know up to which row starts will have been written."""
     if part.offsets.data != NULL:
-        pad_offsets(part, part.n_rows - 1, <int32_t>n_items)
         part.whole.next_row = part.n_rows
 
 
-cdef void join_offsets(Sink *part, size_t n_items, size_t n_before) noexcept nogil:
-    """Make the offsets of a part's rows count from the whole's first item."""
-    close_offsets(part, n_items)
-    shift(<int32_t *>part.offsets.data + part.first_row, <size_t>(part.n_rows - part.first_row), n_before)
+cdef void write_starts(const Sink *part, const Move *items) noexcept nogil:
+    """Let a part's rows start where their items are in the whole; also those after the last one that has any."""
+    cdef int32_t *starts = <int32_t *>part.offsets.data
+    if starts != NULL:
+        move_starts(starts, part.first_row, part.next_row, items)
+        fill_uncached(
+            starts + part.next_row,
+            <size_t>(part.n_rows - part.next_row),
+            <int32_t>((items.at + items.part.size) // items.width),
+        )
 
 
-cdef FaultCode append_ends(Bytes *whole, const Bytes *part, size_t n_before, double times) noexcept nogil:
-    """Append ends of items, of which `n_before` bytes come before; a 0 is in front of a part's, as of the whole's."""
-    cdef const int32_t *ends
-    cdef int32_t *moved
-    cdef size_t i, n
-    if part.size <= sizeof(int32_t):
-        return OK
-    if whole.size == 0 and append_int32(whole, 0) != OK:
-        return FAULT_NO_MEMORY
-    if make_room(whole, part.size - sizeof(int32_t), times) != OK:
-        return FAULT_NO_MEMORY
-    ends = <const int32_t *>part.data + 1
-    moved = <int32_t *>(whole.data + whole.size)
-    n = part.size // sizeof(int32_t) - 1
-    for i in range(n):
-        moved[i] = ends[i] + <int32_t>n_before
-    whole.size += n * sizeof(int32_t)
-    return OK
-
-
-cdef bint is_too_much(size_t whole, size_t part) noexcept nogil:
-    """Whether 32-bit offsets do not reach so far."""
-    return whole + part > <size_t>0x7FFFFFFF
-
-
-cdef FaultCode join_sink(Sink *part) noexcept nogil:
-    cdef size_t n_before
-    if part.offsets.data == NULL:
-        return OK
-    n_before = items_in(part.whole)
-    if is_too_much(n_before, items_in(part)):
-        return FAULT_LIMIT_BATCH
-    join_offsets(part, items_in(part), n_before)
-    return append(&part.whole.data, &part.data, times_as_many(part))
-
-
-cdef FaultCode join_tuple(TupleSink *whole, TupleSink *part) noexcept nogil:
-    cdef size_t n_before = whole.letters.size
-    cdef size_t size_before = whole.values.size
-    cdef double times
-    if part.rows.offsets.data == NULL:
-        return OK
-    if is_too_much(n_before, part.letters.size) or is_too_much(size_before, part.values.size):
-        return FAULT_LIMIT_BATCH
-    times = times_as_many(&part.rows)
-    join_offsets(&part.rows, part.letters.size, n_before)
-    if (
-        append(&whole.letters, &part.letters, times) != OK
-        or append_ends(&whole.ends, &part.ends, size_before, times) != OK
-        or append(&whole.values, &part.values, times) != OK
-    ):
-        return FAULT_NO_MEMORY
-    return OK
-
-
-cdef FaultCode join_columns(ColumnsSink *whole, ColumnsSink *part) noexcept nogil:
-    cdef size_t n_before = columns_in(whole)
-    cdef size_t size_before = whole.names.size
-    cdef double times
-    if part.rows.offsets.data == NULL:
-        return OK
-    if is_too_much(n_before, columns_in(part)) or is_too_much(size_before, part.names.size):
-        return FAULT_LIMIT_BATCH
-    times = times_as_many(&part.rows)
-    join_offsets(&part.rows, columns_in(part), n_before)
-    if (
-        append(&whole.flags, &part.flags, times) != OK
-        or append_ends(&whole.name_ends, &part.name_ends, size_before, times) != OK
-        or append(&whole.names, &part.names, times) != OK
-        or append(&whole.type_ids, &part.type_ids, times) != OK
-        or append(&whole.type_modifiers, &part.type_modifiers, times) != OK
-    ):
-        return FAULT_NO_MEMORY
-    return OK
-
-
-cdef FaultCode join_words(const WordSink *part) noexcept nogil:
-    cdef WordSink *whole = part.whole
-    cdef size_t n_before
-    if part.indexes.data == NULL:
-        return OK
-    n_before = whole.text.size
-    if is_too_much(n_before, part.text.size):
-        return FAULT_LIMIT_BATCH
-    shift(<int32_t *>part.ends.data + part.first_row, <size_t>(part.n_rows - part.first_row), n_before)
-    return append(&whole.text, &part.text, <double>whole.n_rows / <double>part.n_rows)
+cdef void move_starts(int32_t *starts, int64_t first, int64_t stop, const Move *items) noexcept nogil:
+    cdef int32_t before = <int32_t>(items.at // items.width)
+    cdef int64_t row
+    if before:
+        for row in range(first, stop):
+            starts[row] += before

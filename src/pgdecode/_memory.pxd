@@ -38,16 +38,15 @@ cdef int open_arenas(Arenas *arenas, Py_ssize_t n, size_t size) except -1
 cdef void free_arenas(Arenas *arenas) noexcept
 
 
-cdef inline void exchange(Bytes *one, Bytes *other) noexcept nogil:
-    cdef Bytes kept = one[0]
-    one[0] = other[0]
-    other[0] = kept
+cdef inline bint has_room(const Bytes *bytes, size_t extra) noexcept nogil:
+    """Whether `reserve` has nothing to do."""
+    return not (extra > bytes.capacity - bytes.size or bytes.data == NULL)
 
 
 cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
     """Make room for `extra` more bytes and the slack."""
     cdef size_t needed, capacity
-    if not rarely(extra > bytes.capacity - bytes.size or bytes.data == NULL):
+    if not rarely(not has_room(bytes, extra)):
         return OK
     # Payloads are limited to 1 GiB and sinks to 2 GiB, so none of these sums can wrap.
     needed = bytes.size + extra
@@ -62,7 +61,7 @@ cdef inline FaultCode reserve_likely(Bytes *bytes, size_t extra, int64_t n_done,
     """
     cdef size_t needed, capacity
     cdef double likely
-    if not rarely(extra > bytes.capacity - bytes.size or bytes.data == NULL):
+    if not rarely(not has_room(bytes, extra)):
         return OK
     needed = bytes.size + extra
     capacity = bytes.capacity + (bytes.capacity >> 1)

@@ -4,10 +4,14 @@ from libc.stdint cimport int64_t
 
 from pgdecode._envelope cimport Envelope, Usual, Walk
 from pgdecode._fault cimport Fault, FaultCode, Faults
+from pgdecode._join cimport Move
 from pgdecode._memory cimport Arena
 from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES
 from pgdecode._sink cimport ColumnsSink, Opening, Sink, TupleSink, WordSink
 from pgdecode._source cimport Segment
+
+cdef enum:
+    MORE_MOVES = 13  # than the envelope has columns: those of tuples, columns and words
 
 cdef struct Part:
     # All rows of a batch, or in turn some of them, beside other threads' parts of the same whole.
@@ -25,14 +29,23 @@ cdef struct Part:
     bint permissive
     bint kind_codes         # the kinds are wanted as they are, not as text
     Py_ssize_t segment      # of the source, where the walk is
-    bint is_front           # what it appends it appends to the whole's memory
+    # Of a part: what it puts behind what the whole has, and which of that the rows' starts count.
+    Move[N_ENVELOPE + MORE_MOVES] moves
+    int n_moves
+    (Move *)[N_ENVELOPE] items
+    Move *items_of_old
+    Move *items_of_new
+    Move *items_of_columns
+    Move *kind_letters
+    Move *basis_letters
 
-cdef void divide(Part *part, const Part *whole, Opening *opening, Arena *arena) noexcept nogil
-cdef void lend(Part *whole, Part *front) noexcept nogil
+cdef void divide(Part *part, Part *whole, Opening *opening, Arena *arena) noexcept nogil
 cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil
 cdef FaultCode scan_rows(
     Part *part, const Segment *segments, Py_ssize_t n_segments, int64_t first, int64_t stop
 ) noexcept nogil
 cdef FaultCode finish_rows(Part *part) noexcept nogil
-cdef FaultCode join_rows(Part *whole, Part *part) noexcept nogil
+cdef bint fits_rows(const Part *whole, const Part *part) noexcept nogil
+cdef FaultCode place_rows(Part *whole, Part *part) noexcept nogil
+cdef void write_rows(const Part *whole, Part *part) noexcept nogil
 cdef void free_part(Part *part) noexcept

@@ -1,32 +1,42 @@
 """Rows of a batch that one thread decodes: the sinks they fill, and the walk that fills them.
 
-One thread decodes a whole, from its first row to its last. Several have a part each, which takes some rows, is joined
-to the whole when those before are, and takes others. What a row's number gives a place the parts write into the
-whole's memory: so their rows start at multiples of 64, and no two write to the same byte of a bitmap. To the part in
-front, whose rows are next, the whole lends the rest of its memory too, so that nothing of it is to be moved.
+One thread decodes a whole, from its first row to its last. Several have parts, each of which takes some rows, is put
+behind what the whole has of those before, and takes others. What a row's number gives a place the parts write into the
+whole's memory: so their rows start at multiples of 64, and no two write to the same byte of a bitmap.
 """
 
 from cpython.pythread cimport WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
 from libc.stddef cimport size_t
+from libc.stdint cimport int16_t, int32_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
 from pgdecode._batch cimport walk_rows
 from pgdecode._envelope cimport keep_zeroed
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, keep_fault
-from pgdecode._join cimport close_offsets, join_columns, join_sink, join_tuple, join_words
-from pgdecode._memory cimport exchange
+from pgdecode._join cimport (
+    fits,
+    fits_bits,
+    move_of,
+    move_starts,
+    place,
+    place_bits,
+    place_starts,
+    write,
+    write_bits,
+    write_starts,
+)
+from pgdecode._memory cimport Bytes
 from pgdecode._plan cimport PLAN
 from pgdecode._sink cimport (
     NO_WORD,
     SINK_LIST,
-    columns_in,
+    SINK_TEXT,
     free_columns,
     free_sink,
     free_tuple,
     free_words,
     is_open,
-    items_in,
     mark_cells,
     share,
     undo_columns,
@@ -36,13 +46,12 @@ from pgdecode._sink cimport (
 )
 
 
-cdef void divide(Part *part, const Part *whole, Opening *opening, Arena *arena) noexcept nogil:
+cdef void divide(Part *part, Part *whole, Opening *opening, Arena *arena) noexcept nogil:
     """Make a part of a whole, which collects the same columns; `part` is all zero."""
     cdef int i
-    part.is_front = arena == NULL
     part.permissive = whole.permissive
     part.kind_codes = whole.kind_codes
-    # Not all of the whole's walk: what it has met is written meanwhile, where another part is joined.
+    # Not all of the whole's walk: what it has met is written meanwhile, where another part is placed.
     part.walk.plan = whole.walk.plan
     part.walk.rules = whole.walk.rules
     part.walk.verdicts = whole.walk.verdicts
@@ -68,6 +77,7 @@ cdef void divide(Part *part, const Part *whole, Opening *opening, Arena *arena) 
     divide_words(&part.kinds, &whole.kinds)
     divide_words(&part.bases, &whole.bases)
     own_memory(part, arena)
+    list_moves(part, whole)
     part.out.kinds = part.kinds.indexes.data
     part.out.bases = part.bases.indexes.data
     part.out.relations = whole.out.relations
@@ -98,26 +108,45 @@ cdef void own_memory(Part *part, Arena *arena) noexcept nogil:
     part.kinds.text.arena = part.bases.text.arena = arena
 
 
-cdef void lend(Part *whole, Part *front) noexcept nogil:
-    """Let what the part in front appends be the whole's; or, once it is there, take that back."""
+cdef Move *add_move(Part *part, const Bytes *bytes, Bytes *whole, size_t width, const Move *ended=NULL) noexcept nogil:
+    cdef Move *move = &part.moves[part.n_moves]
+    move[0] = move_of(bytes, whole, width, ended)
+    part.n_moves += 1
+    return move
+
+
+cdef void list_moves(Part *part, Part *whole) noexcept nogil:
+    """List all that a part may append."""
+    cdef Sink *sink
+    cdef size_t width
     cdef int i
     for i in range(N_ENVELOPE):
-        exchange(&whole.sinks[i].data, &front.sinks[i].data)
-    lend_tuple(&whole.old, &front.old)
-    lend_tuple(&whole.new, &front.new)
-    exchange(&whole.columns.flags, &front.columns.flags)
-    exchange(&whole.columns.name_ends, &front.columns.name_ends)
-    exchange(&whole.columns.names, &front.columns.names)
-    exchange(&whole.columns.type_ids, &front.columns.type_ids)
-    exchange(&whole.columns.type_modifiers, &front.columns.type_modifiers)
-    exchange(&whole.kinds.text, &front.kinds.text)
-    exchange(&whole.bases.text, &front.bases.text)
+        sink = &part.sinks[i]
+        if part.out.sinks[i] != NULL and (sink.type == SINK_TEXT or sink.type == SINK_LIST):
+            width = sizeof(int64_t) if sink.type == SINK_LIST else 1
+            part.items[i] = add_move(part, &sink.data, &sink.whole.data, width)
+    part.items_of_old = list_tuple(part, &part.old, &whole.old)
+    part.items_of_new = list_tuple(part, &part.new, &whole.new)
+    part.items_of_columns = list_columns(part, &part.columns, &whole.columns)
+    part.kind_letters = add_move(part, &part.kinds.text, &whole.kinds.text, 1)
+    part.basis_letters = add_move(part, &part.bases.text, &whole.bases.text, 1)
 
 
-cdef void lend_tuple(TupleSink *whole, TupleSink *front) noexcept nogil:
-    exchange(&whole.letters, &front.letters)
-    exchange(&whole.ends, &front.ends)
-    exchange(&whole.values, &front.values)
+cdef Move *list_tuple(Part *part, TupleSink *sink, TupleSink *whole) noexcept nogil:
+    """What a tuple's columns append; the first are the items that rows have."""
+    cdef Move *letters = add_move(part, &sink.letters, &whole.letters, 1)
+    cdef Move *values = add_move(part, &sink.values, &whole.values, 1)
+    add_move(part, &sink.ends, &whole.ends, sizeof(int32_t), values)
+    return letters
+
+
+cdef Move *list_columns(Part *part, ColumnsSink *sink, ColumnsSink *whole) noexcept nogil:
+    cdef Move *flags = add_move(part, &sink.flags, &whole.flags, sizeof(int16_t))
+    cdef Move *names = add_move(part, &sink.names, &whole.names, 1)
+    add_move(part, &sink.name_ends, &whole.name_ends, sizeof(int32_t), names)
+    add_move(part, &sink.type_ids, &whole.type_ids, sizeof(int64_t))
+    add_move(part, &sink.type_modifiers, &whole.type_modifiers, sizeof(int32_t))
+    return flags
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -147,7 +176,7 @@ cdef void begin_sink(Sink *sink, int64_t first, int64_t stop) noexcept nogil:
 
 cdef void begin_tuple(TupleSink *sink, int64_t first, int64_t stop) noexcept nogil:
     begin_sink(&sink.rows, first, stop)
-    sink.letters.size = sink.ends.size = sink.values.size = sink.n_marked = 0
+    sink.letters.size = sink.ends.size = sink.values.size = 0
 
 
 cdef void begin_words(WordSink *sink, int64_t first, int64_t stop) noexcept nogil:
@@ -204,27 +233,46 @@ cdef FaultCode finish_rows(Part *part) noexcept nogil:
         code = write_words(&part.kinds, PLAN.table.kinds, N_MESSAGES)
     if part.bases.indexes.data != NULL and code == OK:
         code = write_words(&part.bases, PLAN.table.bases, 8)
-    # Those of a part are marked where they are joined.
-    if part.new.rows.whole == NULL and code == OK:
-        code = mark_tuples(part)
+    # Those of a part are marked where they are put behind others.
+    if part.new.rows.whole == NULL:
+        if code == OK:
+            code = mark_cells(&part.old)
+        if code == OK:
+            code = mark_cells(&part.new)
     return code
-
-
-cdef FaultCode mark_tuples(Part *part) noexcept nogil:
-    cdef FaultCode code = mark_cells(&part.old)
-    return code if code != OK else mark_cells(&part.new)
 
 
 # -- joining ---------------------------------------------------------------------------------------------------------
 
-cdef FaultCode join_rows(Part *whole, Part *part) noexcept nogil:
-    """Add a part's rows to the whole, to which all rows before them have been added."""
-    cdef FaultCode code
+cdef bint fits_rows(const Part *whole, const Part *part) noexcept nogil:
+    """Whether the whole has room for a part's rows."""
+    cdef int i
+    for i in range(part.n_moves):
+        if not fits(&part.moves[i]):
+            return False
+    return fits_bits(&part.old, &whole.old) and fits_bits(&part.new, &whole.new)
+
+
+cdef FaultCode place_rows(Part *whole, Part *part) noexcept nogil:
+    """Give a part's rows their place in the whole, where all rows before have theirs."""
+    cdef int64_t n_done = part.new.rows.n_rows
+    cdef int64_t n_rows = whole.new.rows.n_rows
+    cdef FaultCode code = OK
     cdef size_t k
+    cdef int i
     share_all(part)
-    code = close_front(whole, part) if part.is_front else append_all(whole, part)
+    for i in range(part.n_moves):
+        if code == OK:
+            code = place(&part.moves[i], n_done, n_rows)
     if code == OK:
-        code = mark_tuples(whole)
+        code = place_bits(&part.old, &whole.old, part.items_of_old, n_done, n_rows)
+    if code == OK:
+        code = place_bits(&part.new, &whole.new, part.items_of_new, n_done, n_rows)
+    for i in range(N_ENVELOPE):
+        place_starts(&part.sinks[i])
+    place_starts(&part.old.rows)
+    place_starts(&part.new.rows)
+    place_starts(&part.columns.rows)
     for k in range(part.faults.n):
         if code == OK:
             code = keep_fault(&whole.faults, &part.faults.items[k])
@@ -233,36 +281,26 @@ cdef FaultCode join_rows(Part *whole, Part *part) noexcept nogil:
     return code
 
 
-cdef FaultCode append_all(Part *whole, Part *part) noexcept nogil:
-    """Move what a part has appended behind what the whole has."""
-    cdef FaultCode code = OK
+cdef void write_rows(const Part *whole, Part *part) noexcept nogil:
+    """Write a part's rows to their place."""
     cdef int i
+    for i in range(part.n_moves):
+        write(&part.moves[i])
+    write_bits(&part.old, &whole.old, part.items_of_old)
+    write_bits(&part.new, &whole.new, part.items_of_new)
     for i in range(N_ENVELOPE):
-        if code == OK:
-            code = join_sink(&part.sinks[i])
-    if code == OK:
-        code = join_tuple(&whole.old, &part.old)
-    if code == OK:
-        code = join_tuple(&whole.new, &part.new)
-    if code == OK:
-        code = join_columns(&whole.columns, &part.columns)
-    if code == OK:
-        code = join_words(&part.kinds)
-    if code == OK:
-        code = join_words(&part.bases)
-    return code
+        if part.items[i] != NULL:
+            write_starts(&part.sinks[i], part.items[i])
+    write_starts(&part.old.rows, part.items_of_old)
+    write_starts(&part.new.rows, part.items_of_new)
+    write_starts(&part.columns.rows, part.items_of_columns)
+    write_word_starts(&part.kinds, part.kind_letters)
+    write_word_starts(&part.bases, part.basis_letters)
 
 
-cdef FaultCode close_front(Part *whole, Part *front) noexcept nogil:
-    """Take back what was lent; the offsets of the last rows are to be written yet."""
-    cdef int i
-    lend(whole, front)
-    for i in range(N_ENVELOPE):
-        close_offsets(&front.sinks[i], items_in(&whole.sinks[i]))
-    close_offsets(&front.old.rows, whole.old.letters.size)
-    close_offsets(&front.new.rows, whole.new.letters.size)
-    close_offsets(&front.columns.rows, columns_in(&whole.columns))
-    return OK
+cdef void write_word_starts(const WordSink *part, const Move *letters) noexcept nogil:
+    if part.ends.data != NULL:
+        move_starts(<int32_t *>part.ends.data, part.first_row, part.n_rows, letters)
 
 
 cdef void share_all(Part *part) noexcept nogil:
@@ -271,7 +309,7 @@ cdef void share_all(Part *part) noexcept nogil:
     cdef Opening *opening = part.new.rows.opening
     cdef int i
     PyThread_acquire_lock(opening.lock, WAIT_LOCK)
-    opening.n_joined = part.new.rows.n_rows
+    opening.n_placed = part.new.rows.n_rows
     for i in range(N_ENVELOPE):
         if part.out.sinks[i] != NULL and not is_open(&part.sinks[i]) and is_open(part.sinks[i].whole):
             share(&part.sinks[i])

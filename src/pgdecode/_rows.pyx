@@ -26,11 +26,13 @@ from pgdecode._rowset cimport (
     UNCHANGED,
     XID,
     RowSet,
-    append_rowset,
     empty_rowset,
+    fits_rowset,
     free_rowset,
     open_part,
     open_rowset,
+    place_rowset,
+    write_rowset,
 )
 from pgdecode._source cimport Source
 from pgdecode._turns cimport Work, in_turns
@@ -43,7 +45,7 @@ from pgdecode import limits as sizes
 UNCHANGED_TYPE = pa.list_(pa.string())
 
 cdef struct Thread:
-    # What decodes rows, and what they are joined to.
+    # What decodes rows, and what they are put behind.
     void *decoder
     RowSet *whole
 
@@ -136,7 +138,9 @@ cdef class Rows:
         cdef Thread *threads = <Thread *>calloc(<size_t>n_threads, sizeof(Thread))
         cdef Py_ssize_t i
         work.decode = decode_part
-        work.join = join_part
+        work.fits = fits_part
+        work.place = place_part
+        work.write = write_part
         work.end = end_part
         work.n_rows = self.n_rows
         work.n_bytes = self.n_bytes
@@ -145,7 +149,6 @@ cdef class Rows:
         work.own_size = sizeof(Thread)
         work.whole = &self.rows
         work.part_size = sizeof(RowSet)
-        work.whole_is_front = True
         if threads == NULL:
             raise MemoryError()
         try:
@@ -188,18 +191,25 @@ cdef class Rows:
 
 
 cdef FaultCode decode_part(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
-    """Decode into the whole, which is the part in front, or into a part that is made, and emptied, for that."""
+    """Decode into a part that is made, and emptied, for that."""
     cdef Thread *thread = <Thread *>own
     cdef RowSet *rows = <RowSet *>part
-    if rows != thread.whole:
-        if rows.columns == NULL and open_part(rows, thread.whole, stop - first, arena) != OK:
-            return FAULT_NO_MEMORY
-        empty_rowset(rows)
+    if rows.columns == NULL and open_part(rows, thread.whole, stop - first, arena) != OK:
+        return FAULT_NO_MEMORY
+    empty_rowset(rows)
     return (<RowDecoder>thread.decoder).decode(rows, first, stop)
 
 
-cdef FaultCode join_part(void *whole, void *part) noexcept nogil:
-    return OK if part == whole else append_rowset(<RowSet *>whole, <const RowSet *>part)
+cdef bint fits_part(const void *whole, const void *part) noexcept nogil:
+    return fits_rowset(<const RowSet *>whole, <const RowSet *>part)
+
+
+cdef FaultCode place_part(void *whole, void *part) noexcept nogil:
+    return place_rowset(<RowSet *>whole, <RowSet *>part)
+
+
+cdef void write_part(void *whole, void *part) noexcept nogil:
+    write_rowset(<const RowSet *>whole, <const RowSet *>part)
 
 
 cdef void end_part(void *whole, void *part, bint failed) noexcept:

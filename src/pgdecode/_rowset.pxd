@@ -26,5 +26,7 @@ cdef struct RowSet:
 cdef int open_rowset(RowSet *rows, list types, int64_t expected) except -1
 cdef FaultCode open_part(RowSet *part, const RowSet *whole, int64_t expected, Arena *arena) noexcept nogil
 cdef void empty_rowset(RowSet *rows) noexcept nogil
-cdef FaultCode append_rowset(RowSet *rows, const RowSet *part) noexcept nogil
+cdef bint fits_rowset(const RowSet *rows, const RowSet *part) noexcept nogil
+cdef FaultCode place_rowset(RowSet *rows, RowSet *part) noexcept nogil
+cdef void write_rowset(const RowSet *rows, const RowSet *part) noexcept nogil
 cdef void free_rowset(RowSet *rows) noexcept

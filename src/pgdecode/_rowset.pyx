@@ -1,10 +1,10 @@
 """Rows of one relation as typed columns: what one thread has decoded, or all of them."""
 
-from libc.stdint cimport int32_t, uint8_t
+from libc.stdint cimport int32_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
 
 from pgdecode._column cimport (
+    SHAPE_BYTES,
     SHAPE_FIXED,
     SHAPE_LIST,
     SHAPE_STRUCT,
@@ -23,7 +23,8 @@ from pgdecode._column cimport (
     validity_for,
 )
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_LIMIT_EXPANSION, FAULT_NO_MEMORY, OK, keep_fault
-from pgdecode._memory cimport reserve
+from pgdecode._memory cimport has_room, reserve
+from pgdecode._uncached cimport add_uncached, copy_uncached
 
 
 cdef int open_rowset(RowSet *rows, list types, int64_t expected) except -1:
@@ -62,15 +63,24 @@ cdef void empty_rowset(RowSet *rows) noexcept nogil:
     rows.text = 0
 
 
-cdef FaultCode append_rowset(RowSet *rows, const RowSet *part) noexcept nogil:
-    """Append the rows of a part. Faults: LIMIT_BATCH, LIMIT_EXPANSION, NO_MEMORY."""
+cdef bint fits_rowset(const RowSet *rows, const RowSet *part) noexcept nogil:
+    """Whether there is room for the rows of a part."""
+    cdef int i
+    for i in range(rows.n_columns):
+        if not fits_column(&rows.columns[i], &part.columns[i]):
+            return False
+    return True
+
+
+cdef FaultCode place_rowset(RowSet *rows, RowSet *part) noexcept nogil:
+    """Give the rows of a part their place, behind all others. Faults: LIMIT_BATCH, LIMIT_EXPANSION, NO_MEMORY."""
     cdef FaultCode code
     cdef size_t k
     cdef int i
     if part.text > rows.most_text - rows.text:
         return FAULT_LIMIT_EXPANSION
     for i in range(rows.n_columns):
-        code = append_column(&rows.columns[i], &part.columns[i])
+        code = place_column(&rows.columns[i], &part.columns[i])
         if code != OK:
             return code
     for k in range(part.faults.n):
@@ -78,6 +88,13 @@ cdef FaultCode append_rowset(RowSet *rows, const RowSet *part) noexcept nogil:
             return FAULT_NO_MEMORY
     rows.text += part.text
     return OK
+
+
+cdef void write_rowset(const RowSet *rows, const RowSet *part) noexcept nogil:
+    """Write the rows of a part to their place."""
+    cdef int i
+    for i in range(rows.n_columns):
+        write_column(&rows.columns[i], &part.columns[i])
 
 
 cdef void free_rowset(RowSet *rows) noexcept:
@@ -90,77 +107,116 @@ cdef void free_rowset(RowSet *rows) noexcept:
 
 # -- columns ---------------------------------------------------------------------------------------------------------
 
-cdef FaultCode append_ends(Column *to, const Column *part, size_t shift) noexcept nogil:
-    """Append the ends of another column's items, whose bytes or children come behind so many of this one's."""
-    cdef const int32_t *ends
-    cdef int32_t *own
-    cdef size_t i
-    if shift + end_of(part, part.n) > <size_t>0x7FFFFFFF:
-        return FAULT_LIMIT_BATCH
-    if open_ends(to, part.n) != OK:
-        return FAULT_NO_MEMORY
-    ends = <const int32_t *>(part.ends.data + sizeof(int32_t))
-    own = <int32_t *>(to.ends.data + to.ends.size)
-    for i in range(part.n):
-        own[i] = <int32_t>shift + ends[i]
-    to.ends.size += part.n * sizeof(int32_t)
-    return OK
-
-
-cdef FaultCode append_values(Column *to, const Column *part) noexcept nogil:
-    """Append what another column's items are made of but for their children; it has some."""
-    cdef FaultCode code
-    cdef size_t more
-    if to.shape == SHAPE_STRUCT:
-        return OK
-    if to.shape == SHAPE_LIST:
-        return append_ends(to, part, to.children[0].n)
+cdef bint fits_column(const Column *to, const Column *part) noexcept nogil:
+    """Whether there is room for all items of another column, and nothing else to be written before them."""
+    cdef int child
+    if part.n == 0:
+        return True
+    if to.postponed:
+        return False
+    if (part.valid.size or to.valid.size) and not has_room(&to.valid, to.n + part.n - to.valid.size):
+        return False
     if to.shape == SHAPE_FIXED:
-        if open_items(to, part.n) != OK:
-            return FAULT_NO_MEMORY
-        memcpy(to.values.data + to.values.size, part.values.data, part.values.size)
-        to.values.size += part.values.size
-        return OK
-    code = append_ends(to, part, to.data.size)
-    if code != OK or part.data.size == 0:
-        return code
-    if part.data.size > to.data.capacity - to.data.size:
-        more = min(max(part.data.size, likely_text(to)), <size_t>0x7FFFFFFF - to.data.size)
-        if reserve(&to.data, more) != OK:
-            return FAULT_NO_MEMORY
-    memcpy(to.data.data + to.data.size, part.data.data, part.data.size)
-    to.data.size += part.data.size
-    return OK
+        return has_room(&to.values, part.values.size)
+    if to.shape != SHAPE_STRUCT and not has_room(&to.ends, part.n * sizeof(int32_t)):
+        return False
+    if to.shape == SHAPE_BYTES:
+        return part.data.size == 0 or has_room(&to.data, part.data.size)
+    for child in range(to.n_children):
+        if not fits_column(&to.children[child], &part.children[child]):
+            return False
+    return True
 
 
-cdef FaultCode append_validity(Column *to, const Column *part) noexcept nogil:
-    cdef uint8_t *validity
-    if part.valid.size == 0 and to.valid.size == 0:
-        return OK
-    validity = validity_for(to, part.n)
-    if validity == NULL:
-        return FAULT_NO_MEMORY
-    if part.valid.size:
-        memcpy(validity, part.valid.data, part.n)
-    to.valid.size = to.n + part.n
-    return OK
-
-
-cdef FaultCode append_column(Column *to, const Column *part) noexcept nogil:
-    """Append all items of another column of the same type, which stays as it is. Faults: LIMIT_BATCH, NO_MEMORY."""
+cdef FaultCode place_column(Column *to, Column *part) noexcept nogil:
+    """Give all items of a part's column their place behind this one's. Faults: LIMIT_BATCH, NO_MEMORY."""
     cdef FaultCode code = OK
     cdef int child
     if part.n:
         code = settle_own(to) if to.shape == SHAPE_STRUCT else settle(to)
+        part.at = to.n
         if code == OK:
-            code = append_values(to, part)
+            code = place_values(to, part)
         for child in range(to.n_children):
             if code == OK:
-                code = append_column(&to.children[child], &part.children[child])
+                code = place_column(&to.children[child], &part.children[child])
         if code == OK:
-            code = append_validity(to, part)
+            code = place_validity(to, part)
         if code == OK:
             to.n += part.n
             to.n_null += part.n_null
     postpone_nulls(to, part.postponed)
     return code
+
+
+cdef FaultCode place_values(Column *to, Column *part) noexcept nogil:
+    """Place what items are made of but for their children; there are some."""
+    cdef FaultCode code
+    if to.shape == SHAPE_STRUCT:
+        return OK
+    if to.shape == SHAPE_LIST:
+        return place_ends(to, part, to.children[0].n)
+    if to.shape == SHAPE_FIXED:
+        if open_items(to, part.n) != OK:
+            return FAULT_NO_MEMORY
+        to.values.size += part.values.size
+        return OK
+    code = place_ends(to, part, to.data.size)
+    return code if code != OK else place_data(to, part)
+
+
+cdef FaultCode place_ends(Column *to, Column *part, size_t before) noexcept nogil:
+    """Place the ends of items whose bytes or children come behind so many."""
+    # They have 32 bits.
+    if before + end_of(part, part.n) > <size_t>0x7FFFFFFF:
+        return FAULT_LIMIT_BATCH
+    if open_ends(to, part.n) != OK:
+        return FAULT_NO_MEMORY
+    part.before = before
+    to.ends.size += part.n * sizeof(int32_t)
+    return OK
+
+
+cdef FaultCode place_data(Column *to, const Column *part) noexcept nogil:
+    cdef size_t more
+    if part.data.size and not has_room(&to.data, part.data.size):
+        more = min(max(part.data.size, likely_text(to)), <size_t>0x7FFFFFFF - to.data.size)
+        if reserve(&to.data, more) != OK:
+            return FAULT_NO_MEMORY
+    to.data.size += part.data.size
+    return OK
+
+
+cdef FaultCode place_validity(Column *to, const Column *part) noexcept nogil:
+    """Let items be valid which the part does not say to be null."""
+    if part.valid.size == 0 and to.valid.size == 0:
+        return OK
+    if validity_for(to, part.n) == NULL:
+        return FAULT_NO_MEMORY
+    to.valid.size = to.n + part.n
+    return OK
+
+
+cdef void write_column(const Column *to, const Column *part) noexcept nogil:
+    """Write all items of another column, which stays as it is, to their place."""
+    cdef size_t width = <size_t>to.width
+    cdef int child
+    if part.n == 0:
+        return
+    if to.shape == SHAPE_FIXED:
+        copy_uncached(to.values.data + part.at * width, part.values.data, part.values.size)
+    elif to.shape == SHAPE_BYTES:
+        write_ends(to, part)
+        if part.data.size:
+            copy_uncached(to.data.data + part.before, part.data.data, part.data.size)
+    elif to.shape == SHAPE_LIST:
+        write_ends(to, part)
+    for child in range(to.n_children):
+        write_column(&to.children[child], &part.children[child])
+    if part.valid.size:
+        copy_uncached(to.valid.data + part.at, part.valid.data, part.n)
+
+
+cdef void write_ends(const Column *to, const Column *part) noexcept nogil:
+    cdef int32_t *ends = <int32_t *>to.ends.data + 1 + part.at
+    add_uncached(ends, <const int32_t *>part.ends.data + 1, part.n, <int32_t>part.before)

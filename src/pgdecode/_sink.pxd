@@ -4,8 +4,8 @@ A sink that no row fills allocates nothing. Rows are filled in ascending order, 
 `undo_row` takes the newest row back.
 
 A sink of a part takes some rows of a batch, while other threads take others (see _part): what has its place by the
-row's number it writes into the whole's memory, and only what is appended into memory of its own, which `_join` moves
-behind that of the rows before; that of the part in front is the whole's as well.
+row's number it writes into the whole's memory, and only what is appended into memory of its own, which `_join` puts
+behind that of the rows before.
 """
 
 from cpython.pythread cimport PyThread_type_lock
@@ -26,7 +26,7 @@ cdef enum SinkType:
 cdef struct Opening:
     # Which thread opens a column of the whole: the one that has the lock.
     PyThread_type_lock lock
-    int64_t n_joined     # rows in front that no part will write to any more
+    int64_t n_placed     # rows in front, of which no part will fill another column
 
 cdef struct Sink:
     SinkType type
@@ -57,8 +57,7 @@ cdef struct TupleSink:
     bint has_unchanged   # whether a noted cell is u
     bint wants_values
     Bytes letters        # one format a cell
-    Bytes bits           # one bit a cell: whether it has a value; from the letters, when all or a part's are there
-    size_t n_marked      # cells that have it
+    Bytes bits           # one bit a cell: whether it has a value; from the letters, when all are there
     Bytes ends           # int32 a cell: where its value ends
     Bytes values
 
@@ -194,10 +193,6 @@ cdef inline FaultCode expect_cells(TupleSink *sink, int64_t row, size_t n_bytes,
     """Make room for the tuples of some rows from `row` on, of so many bytes in all and of at most so many cells."""
     cdef int64_t n_done = row - sink.rows.first_row
     cdef int64_t n_rows = sink.rows.n_rows - sink.rows.first_row
-    if sink.letters.arena == NULL:
-        # The batch's, in which all rows before are.
-        n_done = row
-        n_rows = sink.rows.whole.n_rows if sink.rows.whole != NULL else sink.rows.n_rows
     if most > n_bytes:
         most = n_bytes
     if sink.letters.size + most > <size_t>0x7FFFFFFF or sink.values.size + n_bytes > <size_t>0x7FFFFFFF:
@@ -228,6 +223,8 @@ cdef void undo_columns(ColumnsSink *sink, int64_t row) noexcept nogil
 cdef int open_words(WordSink *sink, int64_t n_rows, bint as_text) except -1
 cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) noexcept nogil
 cdef FaultCode mark_cells(TupleSink *sink) noexcept nogil
+cdef void mark_bytes(uint8_t *bits, const uint8_t *letters, size_t first, size_t n) noexcept nogil
+cdef void mark_borders(uint8_t *bits, const uint8_t *letters, size_t first, size_t n) noexcept nogil
 
 cdef tuple finish_words(WordSink *sink)
 cdef tuple finish_sink(Sink *sink)

@@ -43,7 +43,7 @@ cdef FaultCode open_sink(Sink *sink) noexcept nogil:
         return allocate(sink, 0)
     PyThread_acquire_lock(sink.opening.lock, WAIT_LOCK)
     if not is_open(whole):
-        code = allocate(whole, sink.opening.n_joined)
+        code = allocate(whole, sink.opening.n_placed)
     if code == OK:
         share(sink)
     PyThread_release_lock(sink.opening.lock)
@@ -175,37 +175,45 @@ cdef tuple finish_tuple(TupleSink *sink):
 
 
 cdef FaultCode mark_cells(TupleSink *sink) noexcept nogil:
-    """One bit a cell, of those that have none yet: 1 for t (0x74) and b (0x62), 0 for n (0x6e) and u (0x75).
+    """Put the bits of all cells, from their letters."""
+    cdef size_t n = sink.letters.size
+    if not sink.wants_values or n == 0:
+        return OK
+    if reserve(&sink.bits, (n + 7) // 8) != OK:
+        return FAULT_NO_MEMORY
+    mark_bytes(sink.bits.data, sink.letters.data, 0, n)
+    mark_borders(sink.bits.data, sink.letters.data, 0, n)
+    sink.bits.size = (n + 7) // 8
+    return OK
+
+
+cdef void mark_bytes(uint8_t *bits, const uint8_t *letters, size_t first, size_t n) noexcept nogil:
+    """Put the bits of n cells that have bytes for themselves: 1 for t (0x74) and b (0x62), 0 for n (0x6e) and u (0x75).
 
     Bit 3 is set in n alone and bit 0 in u alone, so a cell has a value where neither is.
     """
-    cdef const uint8_t *letters = sink.letters.data
-    cdef size_t n = sink.letters.size
-    cdef size_t i = sink.n_marked
+    cdef size_t i = (8 - (first & 7)) & 7
     cdef uint64_t word = 0
-    cdef uint8_t *bits
-    if not sink.wants_values or i == n:
-        return OK
-    if reserve(&sink.bits, (n + 7) // 8 - sink.bits.size) != OK:
-        return FAULT_NO_MEMORY
-    bits = sink.bits.data
-    while i < n and i & 7:
-        bits[i >> 3] |= <uint8_t>(is_value(letters[i]) << (i & 7))
-        i += 1
     while i + 8 <= n:
         memcpy(&word, letters + i, 8)
         word = ~(word | (word >> 3)) & <uint64_t>0x0101010101010101
         # The multiplication gathers the eight lowest bits into the top byte, first letter lowest.
-        bits[i >> 3] = <uint8_t>((word * <uint64_t>0x0102040810204080) >> 56)
+        bits[(first + i) >> 3] = <uint8_t>((word * <uint64_t>0x0102040810204080) >> 56)
         i += 8
-    if i < n:
-        bits[i >> 3] = 0
-    while i < n:
-        bits[i >> 3] |= <uint8_t>(is_value(letters[i]) << (i & 7))
+
+
+cdef void mark_borders(uint8_t *bits, const uint8_t *letters, size_t first, size_t n) noexcept nogil:
+    """Put the bits of those that share their byte with cells before, which have theirs already, or behind."""
+    cdef size_t i = 0
+    while i < n and (first + i) & 7:
+        bits[(first + i) >> 3] |= <uint8_t>(is_value(letters[i]) << ((first + i) & 7))
         i += 1
-    sink.bits.size = (n + 7) // 8
-    sink.n_marked = n
-    return OK
+    i += (n - i) // 8 * 8
+    if i < n:
+        bits[(first + i) >> 3] = 0
+    while i < n:
+        bits[(first + i) >> 3] |= <uint8_t>(is_value(letters[i]) << ((first + i) & 7))
+        i += 1
 
 
 cdef inline uint8_t is_value(uint8_t letter) noexcept nogil:

@@ -7,19 +7,26 @@ from pgdecode._fault cimport FaultCode
 from pgdecode._memory cimport Arena
 
 # Makes a part of rows from `first` up to `stop`, in place of what it was before, with what a thread has of its own. A
-# part is all zero at first, and the memory it takes is its arena's; that of the part in front, which has none, the
-# whole's.
+# part is all zero at first, and the memory it takes is its arena's.
 ctypedef FaultCode (*Decode)(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil
 
-# Puts a part's rows behind those that the whole has.
-ctypedef FaultCode (*Join)(void *whole, void *part) noexcept nogil
+# Whether the whole has room for a part's rows, so that to place them moves nothing that others are writing to.
+ctypedef bint (*Fits)(const void *whole, const void *part) noexcept nogil
+
+# Gives a part's rows their place, behind all that have one: one part at a time, in the order of their rows.
+ctypedef FaultCode (*Place)(void *whole, void *part) noexcept nogil
+
+# Writes a part's rows to their place, while other threads write theirs.
+ctypedef void (*Write)(void *whole, void *part) noexcept nogil
 
 # Frees what a part has; the whole takes the fault of the one that failed.
 ctypedef void (*End)(void *whole, void *part, bint failed) noexcept
 
 cdef struct Work:
     Decode decode
-    Join join
+    Fits fits
+    Place place
+    Write write
     End end
     int64_t n_rows
     size_t n_bytes       # of their payloads
@@ -28,6 +35,5 @@ cdef struct Work:
     size_t own_size      # bytes; 0 where all threads have the same
     void *whole
     size_t part_size
-    bint whole_is_front  # the rows that are next are decoded right into it, not into a part that borrows its memory
 
 cdef FaultCode in_turns(const Work *work) except *

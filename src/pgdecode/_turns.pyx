@@ -1,12 +1,10 @@
 """Divides the rows of a batch among threads.
 
-Each thread takes the next rows, as many as its cache holds. The rows that come next in the whole, one thread at a time
-decodes right into it; others decode later ones into parts of their own, which are joined to the whole in the order of
-their rows. So that there are rows to be decoded in place, those who go ahead leave a gap of some turns behind them:
-whoever has joined all before it fills it, while the others go on; at the end they take of it as well, from behind. A
-thread joins its own parts, which its core's cache still has; those of others only where these, or it, have nothing to
-do. No thread waits for another as long as it has parts left to decode into: one that the system lets wait leaves more
-to the others.
+Each thread takes the next rows, as many as its core's cache holds with what is made of them, and decodes them into a
+part of its own. Whoever has decoded gives all parts their places that can have one, those whose rows come next, and
+then writes its own to theirs, past the caches: nothing of the whole is read again soon. A thread that is ahead of the
+others goes on in another part; none waits for another as long as it has parts left, so one that the system lets wait
+leaves more to the others.
 
 A fault that is not to be kept ends it for all; a row before may have another.
 
@@ -34,18 +32,18 @@ cdef extern from "Python.h":
 
 cdef enum:
     PARTS = 8              # of each thread: so far it may go on while another does not
-    TURN_BYTES = 1 << 18   # payloads; with what is made of them, they fit into a core's own cache
+    TURN_BYTES = 1 << 19   # payloads; with what is made of them, they fit into a core's own cache
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
-    GAP = 4                # turns
-    ARENA_TIMES = 3        # since what grows is moved, and its former place is not used again
+    ARENA_TIMES = 6        # since what grows is moved, and its former place is not used again
     ARENA_ROW = 16         # bytes, beside what is made of its payload
-    MOST_ARENA = 1 << 21   # bytes
+    MOST_ARENA = 1 << 22   # bytes
 
 cdef enum StretchState:
     FREE
     TAKEN
     DECODED
+    PLACED
 
 cdef struct Stretch:
     # Rows of a turn.
@@ -59,14 +57,11 @@ cdef struct Turns:
     const Work *work
     int64_t step              # rows of a turn
     PyThread_type_lock lock   # of what is below
-    int64_t gap               # rows from here up to `gap_stop` are left out, none if they are equal
-    int64_t gap_stop
-    int64_t n_taken           # rows in front of this one have been taken, or are the gap's
-    int64_t n_joined          # rows that the whole has
-    bint is_led               # by a thread that decodes or joins the next rows, now
+    int64_t n_taken           # rows
+    int64_t n_placed          # rows that have their place in the whole
+    Py_ssize_t n_writing      # threads that write to it
     FaultCode code            # why it has ended early
     const void *failed        # the part in which
-    Stretch front
     Worker *workers
     Py_ssize_t n_workers
 
@@ -74,7 +69,6 @@ cdef struct Worker:
     Turns *turns
     void *own
     Stretch[PARTS] stretches
-    bint is_away           # for want of rows, or of a part
     bint sleeps
     bint started
     # Both closed at first: who lets a sleeper go on opens its gate, and a thread at its end the exit.
@@ -89,22 +83,19 @@ cdef FaultCode in_turns(const Work *work) except *:
     cdef Arenas arenas
     cdef Py_ssize_t n_parts = work.n_threads * PARTS
     cdef Py_ssize_t i
-    cdef char *parts = <char *>calloc(<size_t>n_parts + 1, work.part_size)
+    cdef char *parts = <char *>calloc(<size_t>n_parts, work.part_size)
     memset(&arenas, 0, sizeof(arenas))
     turns.work = work
     turns.step = rows_of_turn(work)
-    turns.gap = turns.gap_stop = turns.n_taken = turns.n_joined = 0
-    turns.is_led = False
+    turns.n_taken = turns.n_placed = 0
+    turns.n_writing = turns.n_workers = 0
     turns.code = OK
     turns.failed = NULL
-    memset(&turns.front, 0, sizeof(turns.front))
-    turns.n_workers = 0
     turns.lock = PyThread_allocate_lock()
     turns.workers = <Worker *>calloc(<size_t>work.n_threads, sizeof(Worker))
     try:
         if parts == NULL or turns.lock == NULL or turns.workers == NULL:
             raise MemoryError()
-        turns.front.part = work.whole if work.whole_is_front else parts + <size_t>n_parts * work.part_size
         open_arenas(&arenas, n_parts, arena_size(work, turns.step))
         for i in range(work.n_threads):
             worker = &turns.workers[i]
@@ -132,7 +123,7 @@ cdef FaultCode in_turns(const Work *work) except *:
         free(turns.workers)
         free_lock(turns.lock)
         if parts != NULL:
-            for i in range(n_parts + 1):
+            for i in range(n_parts):
                 end_part(&turns, parts + <size_t>i * work.part_size)
         free(parts)
         free_arenas(&arenas)
@@ -184,132 +175,122 @@ cdef void run(void *argument) noexcept nogil:
     cdef FaultCode code
     while stretch != NULL:
         code = turns.work.decode(worker.own, stretch.part, stretch.arena, stretch.first, stretch.stop)
-        end_turn(worker, stretch, code)
+        end_turn(turns, stretch, code)
         stretch = take_turn(worker)
     PyThread_release_lock(worker.exit)
 
 
 cdef Stretch *take_turn(Worker *worker) noexcept nogil:
-    """The next rows, and a part for them; NULL where there are no more."""
+    """The next rows, and a part for them; NULL where there are no more, and this thread has written all of its own."""
     cdef Turns *turns = worker.turns
     cdef Stretch *stretch = NULL
     PyThread_acquire_lock(turns.lock, WAIT_LOCK)
+    write_placed(worker)
     while turns.code == OK:
         stretch = take_rows(worker)
-        worker.is_away = stretch == NULL
-        if stretch != NULL:
-            stretch.state = TAKEN
-            break
-        if join_next(worker, True):
-            continue
-        if turns.n_taken == turns.work.n_rows and turns.gap == turns.gap_stop:
+        if stretch != NULL or not has_parts(worker):
             break
         worker.sleeps = True
         PyThread_release_lock(turns.lock)
         PyThread_acquire_lock(worker.gate, WAIT_LOCK)
         PyThread_acquire_lock(turns.lock, WAIT_LOCK)
+        write_placed(worker)
     PyThread_release_lock(turns.lock)
     return stretch
 
 
 cdef Stretch *take_rows(Worker *worker) noexcept nogil:
-    """Of the gap if it is next, else behind all that have been taken, else of the gap's end; NULL without a part."""
+    """The next rows for a part that is free, if there are both; the lock is held, as it is in all below."""
     cdef Turns *turns = worker.turns
     cdef Stretch *stretch
-    cdef int64_t step = turns.step
-    cdef int64_t n_rows = turns.work.n_rows
-    if turns.gap == turns.gap_stop:
-        turns.gap = turns.n_taken
-        turns.gap_stop = turns.n_taken = min(turns.n_taken + GAP * step, n_rows)
-    if turns.gap == turns.n_joined and not turns.is_led and turns.gap < turns.gap_stop:
-        turns.is_led = True
-        stretch = &turns.front
-        stretch.first = turns.gap
-        stretch.stop = turns.gap = min(turns.gap + step, turns.gap_stop)
-        return stretch
-    stretch = free_stretch(worker)
-    if stretch == NULL:
-        return NULL
-    if turns.n_taken < n_rows:
-        stretch.first = turns.n_taken
-        stretch.stop = turns.n_taken = min(turns.n_taken + step, n_rows)
-    elif turns.gap < turns.gap_stop:
-        stretch.stop = turns.gap_stop
-        stretch.first = turns.gap_stop = (turns.gap_stop - 1) // step * step
-    else:
-        return NULL
-    return stretch
-
-
-cdef Stretch *free_stretch(Worker *worker) noexcept nogil:
     cdef int k
     for k in range(PARTS):
-        if worker.stretches[k].state == FREE:
+        stretch = &worker.stretches[k]
+        if stretch.state == FREE and turns.n_taken < turns.work.n_rows:
+            stretch.state = TAKEN
+            stretch.first = turns.n_taken
+            stretch.stop = turns.n_taken = min(turns.n_taken + turns.step, turns.work.n_rows)
+            return stretch
+    return NULL
+
+
+cdef bint has_parts(const Worker *worker) noexcept nogil:
+    """Whether a thread has decoded rows that are not written yet."""
+    cdef int k
+    for k in range(PARTS):
+        if worker.stretches[k].state != FREE:
+            return True
+    return False
+
+
+cdef void end_turn(Turns *turns, Stretch *stretch, FaultCode code) noexcept nogil:
+    PyThread_acquire_lock(turns.lock, WAIT_LOCK)
+    stretch.state = DECODED
+    end_early(turns, stretch, code)
+    place_next(turns)
+    PyThread_release_lock(turns.lock)
+
+
+cdef void place_next(Turns *turns) noexcept nogil:
+    """Give their places to all parts that can have one now."""
+    cdef const Work *work = turns.work
+    cdef Py_ssize_t i = 0
+    cdef Worker *worker
+    cdef Stretch *stretch
+    while turns.code == OK and i < turns.n_workers:
+        worker = &turns.workers[i]
+        stretch = next_stretch(worker)
+        i += 1
+        if stretch == NULL:
+            continue
+        if turns.n_writing and not work.fits(work.whole, stretch.part):
+            # Whoever is the last to have written comes here again.
+            break
+        end_early(turns, stretch, work.place(work.whole, stretch.part))
+        stretch.state = PLACED
+        turns.n_placed = stretch.stop
+        wake(worker)
+        i = 0
+
+
+cdef Stretch *next_stretch(Worker *worker) noexcept nogil:
+    """A thread's decoded part whose rows come next in the whole."""
+    cdef int k
+    for k in range(PARTS):
+        if worker.stretches[k].state == DECODED and worker.stretches[k].first == worker.turns.n_placed:
             return &worker.stretches[k]
     return NULL
 
 
-cdef Stretch *next_stretch(Worker *worker, bint of_any) noexcept nogil:
-    """One that is decoded, and whose rows are next: of this thread, or of one that is away, or of any."""
+cdef void write_placed(Worker *worker) noexcept nogil:
+    """Write a thread's parts that have their places; the lock is held, but while it writes."""
     cdef Turns *turns = worker.turns
-    cdef Worker *other
-    cdef Py_ssize_t i
+    cdef Stretch *stretch
     cdef int k
-    if turns.front.state == DECODED:
-        return &turns.front
-    for i in range(turns.n_workers):
-        other = &turns.workers[i]
-        if of_any or other == worker or other.is_away:
-            for k in range(PARTS):
-                if other.stretches[k].state == DECODED and other.stretches[k].first == turns.n_joined:
-                    return &other.stretches[k]
-    return NULL
+    for k in range(PARTS):
+        stretch = &worker.stretches[k]
+        if stretch.state == PLACED and turns.code == OK:
+            turns.n_writing += 1
+            PyThread_release_lock(turns.lock)
+            turns.work.write(turns.work.whole, stretch.part)
+            PyThread_acquire_lock(turns.lock, WAIT_LOCK)
+            turns.n_writing -= 1
+            stretch.state = FREE
+            place_next(turns)
 
 
-cdef void end_turn(Worker *worker, Stretch *stretch, FaultCode code) noexcept nogil:
-    cdef Turns *turns = worker.turns
-    PyThread_acquire_lock(turns.lock, WAIT_LOCK)
-    if stretch == &turns.front:
-        turns.is_led = False
-    stretch.state = DECODED
-    end_early(turns, stretch, code)
-    join_next(worker, False)
-    PyThread_release_lock(turns.lock)
-
-
-cdef bint join_next(Worker *worker, bint of_any) noexcept nogil:
-    """Join what can be joined, if no other thread leads; whether anything was. The lock is held, but while it joins."""
-    cdef Turns *turns = worker.turns
-    cdef Stretch *stretch = next_stretch(worker, of_any)
-    cdef FaultCode code
-    if turns.is_led or stretch == NULL:
-        return False
-    turns.is_led = True
-    while stretch != NULL and turns.code == OK:
-        PyThread_release_lock(turns.lock)
-        code = turns.work.join(turns.work.whole, stretch.part)
-        PyThread_acquire_lock(turns.lock, WAIT_LOCK)
-        stretch.state = FREE
-        turns.n_joined = stretch.stop
-        end_early(turns, stretch, code)
-        wake(turns)
-        stretch = next_stretch(worker, of_any)
-    turns.is_led = False
-    return True
-
-
-cdef void end_early(Turns *turns, Stretch *stretch, FaultCode code) noexcept nogil:
-    """Where a fault is not to be kept; the lock is held."""
+cdef void end_early(Turns *turns, const Stretch *stretch, FaultCode code) noexcept nogil:
+    """Where a fault is not to be kept."""
+    cdef Py_ssize_t i
     if code != OK and turns.code == OK:
         turns.code = code
         turns.failed = stretch.part
-        wake(turns)
+        for i in range(turns.n_workers):
+            wake(&turns.workers[i])
 
 
-cdef void wake(Turns *turns) noexcept nogil:
-    """Let those go on who wait for a part, or for the end; the lock is held."""
-    cdef Py_ssize_t i
-    for i in range(turns.n_workers):
-        if turns.workers[i].sleeps:
-            turns.workers[i].sleeps = False
-            PyThread_release_lock(turns.workers[i].gate)
+cdef void wake(Worker *worker) noexcept nogil:
+    """Let a thread go on that waits for its part's place, or for the end."""
+    if worker.sleeps:
+        worker.sleeps = False
+        PyThread_release_lock(worker.gate)
