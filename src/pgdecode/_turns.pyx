@@ -202,15 +202,20 @@ cdef Stretch *take_turn(Worker *worker) noexcept nogil:
 cdef Stretch *take_rows(Worker *worker) noexcept nogil:
     """The next rows for a part that is free, if there are both; the lock is held, as it is in all below."""
     cdef Turns *turns = worker.turns
-    cdef Stretch *stretch
+    cdef Stretch *stretch = first_in(worker, FREE)
+    if stretch == NULL or turns.n_taken == turns.work.n_rows:
+        return NULL
+    stretch.state = TAKEN
+    stretch.first = turns.n_taken
+    stretch.stop = turns.n_taken = min(turns.n_taken + turns.step, turns.work.n_rows)
+    return stretch
+
+
+cdef Stretch *first_in(Worker *worker, StretchState state) noexcept nogil:
     cdef int k
     for k in range(PARTS):
-        stretch = &worker.stretches[k]
-        if stretch.state == FREE and turns.n_taken < turns.work.n_rows:
-            stretch.state = TAKEN
-            stretch.first = turns.n_taken
-            stretch.stop = turns.n_taken = min(turns.n_taken + turns.step, turns.work.n_rows)
-            return stretch
+        if worker.stretches[k].state == state:
+            return &worker.stretches[k]
     return NULL
 
 
@@ -263,20 +268,21 @@ cdef Stretch *next_stretch(Worker *worker) noexcept nogil:
 
 
 cdef void write_placed(Worker *worker) noexcept nogil:
-    """Write a thread's parts that have their places; the lock is held, but while it writes."""
+    """Write a thread's parts that have their places, also those that get them meanwhile: nobody wakes it for these.
+
+    The lock is held, but while it writes.
+    """
     cdef Turns *turns = worker.turns
-    cdef Stretch *stretch
-    cdef int k
-    for k in range(PARTS):
-        stretch = &worker.stretches[k]
-        if stretch.state == PLACED and turns.code == OK:
-            turns.n_writing += 1
-            PyThread_release_lock(turns.lock)
-            turns.work.write(turns.work.whole, stretch.part)
-            PyThread_acquire_lock(turns.lock, WAIT_LOCK)
-            turns.n_writing -= 1
-            stretch.state = FREE
-            place_next(turns)
+    cdef Stretch *stretch = first_in(worker, PLACED)
+    while stretch != NULL and turns.code == OK:
+        turns.n_writing += 1
+        PyThread_release_lock(turns.lock)
+        turns.work.write(turns.work.whole, stretch.part)
+        PyThread_acquire_lock(turns.lock, WAIT_LOCK)
+        turns.n_writing -= 1
+        stretch.state = FREE
+        place_next(turns)
+        stretch = first_in(worker, PLACED)
 
 
 cdef void end_early(Turns *turns, const Stretch *stretch, FaultCode code) noexcept nogil:
