@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pgdecode._source import Source
-from pgdecode._tags import bytes_a_cell
 
-# Below so many rows a thread costs more than it saves.
+# Below so many rows, and so many bytes of payloads, a thread costs more than it saves.
 LEAST_ROWS = 16_384
-# Values longer than this are copied as fast by one thread as memory lets several.
-MOST_CELL_BYTES = 200.0
+LEAST_BYTES = 1 << 21
+# Where payloads are longer, what is made of the fewest rows that a thread takes does not stay in its core's cache.
+MOST_ROW_BYTES = 1 << 15
 
 Item = TypeVar("Item")
 
@@ -65,6 +65,10 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def threads_for(source: Source, threads: int) -> int:
-    """Say how many threads are worth their cost: of those that may work, one for so many rows of short values."""
-    found = max(1, min(threads, source.n_rows // LEAST_ROWS))
-    return 1 if found > 1 and bytes_a_cell(source) > MOST_CELL_BYTES else found
+    """Say how many threads are worth their cost: of those that may work, one for so many rows or bytes."""
+    if threads == 1:
+        return 1
+    n_bytes = source.payload_bytes
+    if n_bytes > MOST_ROW_BYTES * source.n_rows:
+        return 1
+    return max(1, min(threads, max(source.n_rows // LEAST_ROWS, n_bytes // LEAST_BYTES)))

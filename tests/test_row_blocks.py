@@ -152,7 +152,7 @@ def test_parts_of_which_each_has_what_the_others_lack_are_joined(
     threads: int, monkeypatch: pytest.MonkeyPatch, rng: random.Random
 ) -> None:
     monkeypatch.setattr("pgdecode.parallel.LEAST_ROWS", 1)
-    monkeypatch.setattr("pgdecode.parallel.MOST_CELL_BYTES", math.inf)
+    monkeypatch.setattr("pgdecode.parallel.MOST_ROW_BYTES", math.inf)
     streamed = encode(Insert(relation_id=16385, new=(b"7", *[None] * 5), new_formats="tnnnnu", xid=7))
     kinds: list[list[bytes | None]] = [
         [row(1), row(2)],

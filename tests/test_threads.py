@@ -123,7 +123,7 @@ def test_a_decoder_refuses_a_second_thread_and_goes_on_in_the_first(make: Callab
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide also what is small, and what is long."""
     monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
-    monkeypatch.setattr(parallel, "MOST_CELL_BYTES", math.inf)
+    monkeypatch.setattr(parallel, "MOST_ROW_BYTES", math.inf)
 
 
 def outcome(decode: Callable[..., pa.RecordBatch], *arguments: Any, **options: Any) -> Any:
@@ -340,7 +340,7 @@ import pgdecode
 from encoder import encode
 from pgdecode import Insert, parallel
 parallel.LEAST_ROWS = 5
-parallel.MOST_CELL_BYTES = 1e9
+parallel.MOST_ROW_BYTES = 1e9
 column = pgdecode.Column(0, "a", 25, -1)
 relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=(column,))
 payloads = [encode(Insert(relation_id=1, new=(b"a" * 10_000,), new_formats="t"))] * 1280
@@ -368,46 +368,28 @@ def test_many_rows_that_all_threads_have_a_share_of(threads: int) -> None:
     assert found.equals(pgdecode.decode_messages(column))
 
 
+def threads_for(payloads: list[bytes | None], threads: int) -> int:
+    return parallel.threads_for(Source([pa.array(payloads, pa.binary())]), threads)
+
+
 def test_small_batches_are_not_divided() -> None:
-    def threads_for(n_rows: int, threads: int) -> int:
-        return parallel.threads_for(Source([pa.array([b"B"] * n_rows, pa.binary())]), threads)
-
-    assert [threads_for(n, 8) for n in (0, 1, 2 * parallel.LEAST_ROWS - 1)] == [1, 1, 1]
-    assert [threads_for(4 * parallel.LEAST_ROWS + 3, threads) for threads in (1, 3, 4, 8)] == [1, 3, 4, 4]
+    assert [threads_for([b"B"] * n, 8) for n in (0, 1, 2 * parallel.LEAST_ROWS - 1)] == [1, 1, 1]
+    assert threads_for([b"I" * 4096] * 1023, 8) == 1
 
 
-@pytest.mark.parametrize(
-    ("values", "threads"),
-    [
-        ((b"a" * 150,) * 3, 2),
-        ((b"a" * 250,) * 3, 1),
-        ((b"a" * 2000, *[b""] * 15), 2),
-        ((b"a" * 3400, *[b""] * 15), 1),
-    ],
-)
-def test_long_values_are_not_divided(values: tuple[bytes, ...], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
-    payload = encode(Insert(relation_id=1, new=values, new_formats="t" * len(values)))
-    halves = [pa.array([payload] * 3 + [None]), pa.array([], pa.binary()), pa.array([payload] * 400)]
-    assert parallel.threads_for(Source(halves), 2) == threads
+def test_each_thread_has_many_rows_or_many_bytes() -> None:
+    rows = [b"B"] * (4 * parallel.LEAST_ROWS + 3)
+    assert [threads_for(rows, threads) for threads in (1, 3, 4, 8)] == [1, 3, 4, 4]
+    few = [b"I" * 4096, None] * (4 * parallel.LEAST_BYTES // 4096)
+    assert [threads_for(few, threads) for threads in (1, 3, 4, 8)] == [1, 3, 4, 4]
 
 
-def test_long_values_are_not_divided_whatever_comes_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
-    short, long = (encode(Insert(relation_id=1, new=(b"a" * n,) * 16, new_formats="t" * 16)) for n in (120, 2000))
-    for rows, threads in (
-        ([b"B" + bytes(20), *[short] * 3], 2),
-        ([*[None] * 19, long], 1),
-        ([long, *[None] * 19], 1),
-    ):
-        assert parallel.threads_for(Source([pa.array(rows * 1024)]), 2) == threads
+def test_payloads_too_long_for_a_cache_are_not_divided() -> None:
+    def found(length: int) -> int:
+        return threads_for([b"I" * length, b"I" * 64] * 256, 2)
 
-
-def test_a_long_message_without_a_tuple_is_a_long_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
-    found = {parallel.threads_for(Source([pa.array([b"M" * n] * 70)]), 2) for n in (250, 2500)}
-    assert found == {1}
-    assert parallel.threads_for(Source([pa.array([b"", b"I", b"U" * 7, b"D" * 100] * 20)]), 2) == 2
+    assert found(2 * parallel.MOST_ROW_BYTES - 64) == 2
+    assert found(2 * parallel.MOST_ROW_BYTES - 63) == 1
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])

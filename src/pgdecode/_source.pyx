@@ -105,6 +105,10 @@ cdef class Source:
             spans[i].length = <size_t>PyBytes_GET_SIZE(payload)
         return 0
 
+    @property
+    def payload_bytes(self):
+        return self.n_bytes()
+
     cdef size_t n_bytes(self) noexcept nogil:
         """Length of all payloads; of corrupt offsets no more than there is data."""
         cdef size_t total = 0

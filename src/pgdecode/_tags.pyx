@@ -1,9 +1,8 @@
-"""First bytes of payloads: which rows are of which messages, and how long their values are, without reading further."""
+"""First bytes of payloads: which rows are of which messages, without reading further."""
 
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 
-from pgdecode._cursor cimport be16
 from pgdecode._fault cimport OK, rarely
 from pgdecode._memory cimport Bytes, free_bytes, hand_over, reserve
 from pgdecode._source cimport PRESENT, Segment, Source, Span, payload_at
@@ -11,9 +10,6 @@ from pgdecode._source cimport PRESENT, Segment, Source, Span, payload_at
 cdef enum:
     WANTED = 1     # each of its rows
     AT_ENDS = 2    # the first and the last
-    SAMPLE = 64    # rows
-    SCATTER = 40503
-    COUNT_AT = 6   # of a change's first tuple, behind the tag, the relation's OID and the tuple's kind
 
 
 def tagged(Source source, bytes wanted, bytes at_ends):
@@ -64,29 +60,3 @@ def tagged(Source source, bytes wanted, bytes at_ends):
         return hand_over(&rows), first, last, bytes([tag for tag in range(256) if is_there[tag]])
     finally:
         free_bytes(&rows)
-
-
-def bytes_a_cell(Source source):
-    """Say how many bytes a cell of the tuples takes, where all rows have as many cells as a few from all over.
-
-    An estimate: a payload without a tuple counts as one cell, a second tuple is not counted, and a streamed change's
-    count is not where it is read.
-    """
-    cdef Span span
-    cdef int64_t row
-    cdef int64_t stretch = source.n_rows // SAMPLE
-    cdef size_t n_cells = 0
-    cdef Py_ssize_t near = 0
-    cdef int k
-    if source.n_rows == 0:
-        return 0.0
-    for k in range(SAMPLE):
-        # Not at constant distances, in case that what comes again and again has such.
-        row = k * stretch + (k * SCATTER) % max(stretch, 1)
-        if source.find(row, &near, &span) != PRESENT:
-            continue
-        if span.length >= COUNT_AT + 2 and span.data[0] in b"IUD":
-            n_cells += be16(span.data + COUNT_AT)
-        else:
-            n_cells += 1
-    return <double>source.n_bytes() / <double>(source.n_rows + 1) * SAMPLE / <double>(n_cells + 1)

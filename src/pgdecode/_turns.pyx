@@ -31,7 +31,7 @@ cdef extern from "Python.h":
     unsigned long PYTHREAD_INVALID_THREAD_ID
 
 cdef enum:
-    PARTS = 8              # of each thread: so far it may go on while another does not
+    PARTS = 4              # of each thread: so far it may go on while another does not
     TURN_BYTES = 1 << 19   # payloads; with what is made of them, they fit into a core's own cache
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows
