@@ -89,7 +89,7 @@ or __arrow_c_stream__ of such; or a sequence of bytes
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where rows are many and values short. The result is the same.
+        How many threads may work on it, where there is enough for each. The result is the same.
 
     Returns
     -------

@@ -86,7 +86,7 @@ def decode_rows(
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where rows are many and values short. The result is the same.
+        How many threads may work on it, where there is enough for each. The result is the same.
 
     Returns
     -------

@@ -392,6 +392,21 @@ def test_payloads_too_long_for_a_cache_are_not_divided() -> None:
     assert found(2 * parallel.MOST_ROW_BYTES - 63) == 1
 
 
+def test_long_values_in_the_first_rows_do_not_make_memory_be_reserved_for_as_long_ones_in_all() -> None:
+    columns = tuple(pgdecode.Column(0, name, 25, -1) for name in "abcd")
+    relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=columns)
+    long, short = (encode(Insert(relation_id=1, new=(b"v" * n,) * 4, new_formats="tttt")) for n in (3000, 1))
+    payloads = pa.array([long] * 1024 + [short] * 200_000)
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        pgdecode.decode_rows(payloads, relation, threads=2)
+    finally:
+        pa.set_memory_pool(usual)
+    assert len(payloads) < pool.max_memory() < 8 * payloads.nbytes
+
+
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
 def test_threads_are_a_positive_integer(threads: Any) -> None:
     for decoding in (

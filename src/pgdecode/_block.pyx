@@ -9,7 +9,7 @@ cdef size_t make_room(Column *out, size_t size, size_t length) noexcept nogil:
     cdef size_t more = length + MOST_RENDERED
     out.data.size = size
     if more > out.data.capacity - size:
-        more = max(more, min(likely_text(out), <size_t>MAX_DATA - size))
+        more = max(more, min(likely_text(size, out.n, out.expected), <size_t>MAX_DATA - size))
     if more > <size_t>MAX_DATA - size or reserve(&out.data, more) != OK:
         return 0
     return out.data.capacity if out.data.capacity < <size_t>MAX_DATA else <size_t>MAX_DATA

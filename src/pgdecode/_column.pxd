@@ -44,7 +44,8 @@ cdef FaultCode mark_many(Column *column, size_t n) noexcept nogil
 cdef FaultCode put_empty_lists(Column *column, size_t n) noexcept nogil
 cdef void expect(Column *column, size_t n) noexcept nogil
 cdef void limit_text(Column *column, size_t more) noexcept nogil
-cdef size_t likely_text(const Column *column) noexcept nogil
+cdef size_t length_of(const Column *column) noexcept nogil
+cdef size_t likely_text(size_t size, size_t n, size_t expected) noexcept nogil
 cdef size_t text_in(const Column *column) noexcept nogil
 cdef size_t end_of(const Column *column, size_t n) noexcept nogil
 

@@ -63,14 +63,17 @@ cdef size_t text_in(const Column *column) noexcept nogil:
     return total
 
 
-cdef size_t likely_text(const Column *column) noexcept nogil:
-    """How many more bytes there will be, if what is expected is as long as what has come."""
-    cdef size_t size = column.data.size
+cdef size_t length_of(const Column *column) noexcept nogil:
+    return column.n + column.postponed
+
+
+cdef size_t likely_text(size_t size, size_t n, size_t expected) noexcept nogil:
+    """How many more bytes there will be, if what is expected is as long as the n items that have come."""
     cdef size_t likely = 0
-    if column.n and column.expected > column.n:
-        likely = size // column.n * (column.expected - column.n) + size // 8
+    if n and expected > n:
+        likely = size // n * (expected - n) + size // 8
     # A few may have been the longest.
-    return likely if column.n >= FEW_ROWS else min(likely, 7 * size)
+    return likely if n >= FEW_ROWS else min(likely, 7 * size)
 
 
 cdef FaultCode open_items(Column *column, size_t n) noexcept nogil:
@@ -337,10 +340,6 @@ cdef list finish_columns(Column *columns, list types):
 cdef object finish_column(Column *column, object arrow_type):
     """The Arrow array; the column keeps nothing of it."""
     return finish_columns(column, [arrow_type])[0]
-
-
-cdef size_t length_of(const Column *column) noexcept:
-    return column.n + column.postponed
 
 
 cdef bint is_null_throughout(const Column *column) noexcept:

@@ -95,13 +95,10 @@ cdef void write(const Move *move) noexcept nogil:
 
 # -- bits of cells ---------------------------------------------------------------------------------------------------
 
-cdef inline size_t bytes_of_bits(const TupleSink *part, const TupleSink *whole) noexcept nogil:
-    """Bytes that the bits of all cells take, a part's among them."""
-    return (whole.letters.size + part.letters.size + 7) // 8
-
-
 cdef bint fits_bits(const TupleSink *part, const TupleSink *whole) noexcept nogil:
-    return not whole.wants_values or has_room(&whole.bits, bytes_of_bits(part, whole) - whole.bits.size)
+    if not whole.wants_values or part.letters.size == 0:
+        return True
+    return has_room(&whole.bits, (whole.letters.size + part.letters.size + 7) // 8 - whole.bits.size)
 
 
 cdef FaultCode place_bits(
@@ -109,7 +106,7 @@ cdef FaultCode place_bits(
 ) noexcept nogil:
     """Make room for the bits of a part's cells, which have their place, and put those that share a byte with others."""
     cdef size_t needed = (whole.letters.size + 7) // 8
-    if not whole.wants_values or needed == whole.bits.size and part.letters.size == 0:
+    if not whole.wants_values or part.letters.size == 0:
         return OK
     if make_room(&whole.bits, needed - whole.bits.size, n_done, n_rows) != OK:
         return FAULT_NO_MEMORY

@@ -55,7 +55,6 @@ cdef class Rows:
 
     cdef list decoders       # RowDecoder, one for each thread
     cdef readonly int64_t n_rows
-    cdef size_t n_bytes
     cdef list names
     cdef list types
     cdef object old_type
@@ -79,8 +78,8 @@ cdef class Rows:
         about = (source, relation_id, names, decodings, limits, strict_flags, permissive, null_unrepresentable)
         self.decoders = [RowDecoder(*about, selection, streamed) for _ in range(n_threads)]
         self.n_rows = (<RowDecoder>self.decoders[0]).n_rows
-        self.n_bytes = source.n_bytes()
-        self.rows.most_text = self.n_bytes * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
+        self.rows.n_bytes = source.n_bytes()
+        self.rows.most_text = self.rows.n_bytes * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
         self.names = names
         self.types = [decoding.arrow for decoding in decodings]
         self.old_type = pa.struct([pa.field(name, type) for name, type in zip(names, self.types)])
@@ -140,7 +139,7 @@ cdef class Rows:
         work.write = write_part
         work.end = end_part
         work.n_rows = self.n_rows
-        work.n_bytes = self.n_bytes
+        work.n_bytes = self.rows.n_bytes
         work.n_threads = n_threads
         work.owns = threads
         work.own_size = sizeof(Thread)

@@ -20,6 +20,7 @@ cdef struct RowSet:
     Column *columns       # N_META, then the table's; in one allocation
     int n_columns
     Faults faults
+    size_t n_bytes        # of all payloads
     size_t text           # bytes that have been made of values
     size_t most_text      # of these
 

@@ -12,6 +12,7 @@ from pgdecode._column cimport (
     end_of,
     expect,
     free_column,
+    length_of,
     likely_text,
     open_as,
     open_column,
@@ -25,6 +26,9 @@ from pgdecode._column cimport (
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_LIMIT_EXPANSION, FAULT_NO_MEMORY, OK, keep_fault
 from pgdecode._memory cimport has_room, reserve
 from pgdecode._uncached cimport add_uncached, copy_uncached
+
+cdef enum:
+    MOST_TIMES = 4  # the bytes of all payloads is as much text as is expected: the first rows may be the longest
 
 
 cdef int open_rowset(RowSet *rows, list types, int64_t expected) except -1:
@@ -67,7 +71,7 @@ cdef bint fits_rowset(const RowSet *rows, const RowSet *part) noexcept nogil:
     """Whether there is room for the rows of a part."""
     cdef int i
     for i in range(rows.n_columns):
-        if not fits_column(&rows.columns[i], &part.columns[i]):
+        if not fits_column(&rows.columns[i], &part.columns[i], 0):
             return False
     return True
 
@@ -75,12 +79,14 @@ cdef bint fits_rowset(const RowSet *rows, const RowSet *part) noexcept nogil:
 cdef FaultCode place_rowset(RowSet *rows, RowSet *part) noexcept nogil:
     """Give the rows of a part their place, behind all others. Faults: LIMIT_BATCH, LIMIT_EXPANSION, NO_MEMORY."""
     cdef FaultCode code
+    cdef double share
     cdef size_t k
     cdef int i
     if part.text > rows.most_text - rows.text:
         return FAULT_LIMIT_EXPANSION
+    share = share_expected(rows, part)
     for i in range(rows.n_columns):
-        code = place_column(&rows.columns[i], &part.columns[i])
+        code = place_column(&rows.columns[i], &part.columns[i], share)
         if code != OK:
             return code
     for k in range(part.faults.n):
@@ -88,6 +94,13 @@ cdef FaultCode place_rowset(RowSet *rows, RowSet *part) noexcept nogil:
             return FAULT_NO_MEMORY
     rows.text += part.text
     return OK
+
+
+cdef double share_expected(const RowSet *rows, const RowSet *part) noexcept nogil:
+    """How much to expect, as a share, of the text that there would be if all rows were like those that have come."""
+    cdef size_t n = length_of(&rows.columns[OP]) + length_of(&part.columns[OP])
+    cdef double text = <double>(rows.text + part.text) / <double>(n + 1) * <double>rows.columns[OP].expected
+    return min(1.0, MOST_TIMES * <double>rows.n_bytes / (text + 1.0))
 
 
 cdef void write_rowset(const RowSet *rows, const RowSet *part) noexcept nogil:
@@ -107,28 +120,29 @@ cdef void free_rowset(RowSet *rows) noexcept:
 
 # -- columns ---------------------------------------------------------------------------------------------------------
 
-cdef bint fits_column(const Column *to, const Column *part) noexcept nogil:
-    """Whether there is room for all items of another column, and nothing else to be written before them."""
+cdef bint fits_column(const Column *to, const Column *part, size_t n_nulls) noexcept nogil:
+    """Whether there is room for all items of another column, behind so many nulls and those that are postponed."""
+    cdef size_t n
     cdef int child
     if part.n == 0:
         return True
-    if to.postponed:
-        return False
-    if (part.valid.size or to.valid.size) and not has_room(&to.valid, to.n + part.n - to.valid.size):
+    n_nulls += to.postponed
+    n = n_nulls + part.n
+    if (n_nulls or part.valid.size or to.valid.size) and not has_room(&to.valid, to.n + n - to.valid.size):
         return False
     if to.shape == SHAPE_FIXED:
-        return has_room(&to.values, part.values.size)
-    if to.shape != SHAPE_STRUCT and not has_room(&to.ends, part.n * sizeof(int32_t)):
+        return has_room(&to.values, n * <size_t>to.width)
+    if to.shape != SHAPE_STRUCT and not has_room(&to.ends, n * sizeof(int32_t)):
         return False
     if to.shape == SHAPE_BYTES:
         return part.data.size == 0 or has_room(&to.data, part.data.size)
     for child in range(to.n_children):
-        if not fits_column(&to.children[child], &part.children[child]):
+        if not fits_column(&to.children[child], &part.children[child], n_nulls if to.shape == SHAPE_STRUCT else 0):
             return False
     return True
 
 
-cdef FaultCode place_column(Column *to, Column *part) noexcept nogil:
+cdef FaultCode place_column(Column *to, Column *part, double share) noexcept nogil:
     """Give all items of a part's column their place behind this one's. Faults: LIMIT_BATCH, NO_MEMORY."""
     cdef FaultCode code = OK
     cdef int child
@@ -136,10 +150,10 @@ cdef FaultCode place_column(Column *to, Column *part) noexcept nogil:
         code = settle_own(to) if to.shape == SHAPE_STRUCT else settle(to)
         part.at = to.n
         if code == OK:
-            code = place_values(to, part)
+            code = place_values(to, part, share)
         for child in range(to.n_children):
             if code == OK:
-                code = place_column(&to.children[child], &part.children[child])
+                code = place_column(&to.children[child], &part.children[child], share)
         if code == OK:
             code = place_validity(to, part)
         if code == OK:
@@ -149,7 +163,7 @@ cdef FaultCode place_column(Column *to, Column *part) noexcept nogil:
     return code
 
 
-cdef FaultCode place_values(Column *to, Column *part) noexcept nogil:
+cdef FaultCode place_values(Column *to, Column *part, double share) noexcept nogil:
     """Place what items are made of but for their children; there are some."""
     cdef FaultCode code
     if to.shape == SHAPE_STRUCT:
@@ -162,7 +176,7 @@ cdef FaultCode place_values(Column *to, Column *part) noexcept nogil:
         to.values.size += part.values.size
         return OK
     code = place_ends(to, part, to.data.size)
-    return code if code != OK else place_data(to, part)
+    return code if code != OK else place_data(to, part, share)
 
 
 cdef FaultCode place_ends(Column *to, Column *part, size_t before) noexcept nogil:
@@ -177,10 +191,12 @@ cdef FaultCode place_ends(Column *to, Column *part, size_t before) noexcept nogi
     return OK
 
 
-cdef FaultCode place_data(Column *to, const Column *part) noexcept nogil:
+cdef FaultCode place_data(Column *to, const Column *part, double share) noexcept nogil:
+    cdef size_t size = to.data.size + part.data.size
     cdef size_t more
     if part.data.size and not has_room(&to.data, part.data.size):
-        more = min(max(part.data.size, likely_text(to)), <size_t>0x7FFFFFFF - to.data.size)
+        more = part.data.size + <size_t>(share * <double>likely_text(size, to.n + part.n, to.expected))
+        more = min(more, <size_t>0x7FFFFFFF - to.data.size)
         if reserve(&to.data, more) != OK:
             return FAULT_NO_MEMORY
     to.data.size += part.data.size

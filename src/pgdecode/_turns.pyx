@@ -220,7 +220,7 @@ cdef Stretch *first_in(Worker *worker, StretchState state) noexcept nogil:
 
 
 cdef bint has_parts(const Worker *worker) noexcept nogil:
-    """Whether a thread has decoded rows that are not written yet."""
+    """Whether a thread, which is decoding none, has decoded rows that are not written yet."""
     cdef int k
     for k in range(PARTS):
         if worker.stretches[k].state != FREE:
@@ -249,7 +249,7 @@ cdef void place_next(Turns *turns) noexcept nogil:
         if stretch == NULL:
             continue
         if turns.n_writing and not work.fits(work.whole, stretch.part):
-            # Whoever is the last to have written comes here again.
+            # Each of those who write comes here again when it has.
             break
         end_early(turns, stretch, work.place(work.whole, stretch.part))
         stretch.state = PLACED
