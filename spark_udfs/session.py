@@ -36,6 +36,9 @@ logger.entry.level = off
 # What the system takes for the path of a socket, less what Spark puts behind a folder.
 _MOST_OF_A_PATH = 100 - 43
 
+# What the daemon of the workers is given to end.
+_SECONDS_TO_END = 5
+
 
 @contextmanager
 def local_session(master: str = "local[*]", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
@@ -66,10 +69,20 @@ def local_session(master: str = "local[*]", settings: Mapping[str, str] | None =
             yield spark
         finally:
             jvm: Any = spark._jvm
+            if not master.startswith("local-cluster"):
+                _end_workers(jvm)
             spark.stop()
             # The JVM keeps what it was started with, and would have later sessions of other makers do the same.
             for name in _sockets(_socket_folder(), master):
                 jvm.java.lang.System.clearProperty(name)
+
+
+def _end_workers(jvm: Any) -> None:
+    """End the JVM's only child, the daemon, and by it all workers: one that first finds Spark gone prints a traceback."""
+    for process in jvm.java.lang.ProcessHandle.current().children().toArray():
+        process.destroy()
+        seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+        process.onExit().completeOnTimeout(process, _SECONDS_TO_END, seconds).get()
 
 
 def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSession:

@@ -71,6 +71,45 @@ with SparkSession.builder.master("local[1]").getOrCreate() as spark:
     assert found.stdout.splitlines() == ["[2, 3]", "[2, 3]", "2 as it is"], found.stderr
 
 
+def test_workers_are_ended_before_they_find_spark_gone(tmp_path: Path) -> None:
+    # They would print a traceback, of which a line or more is seen if they are quick. This daemon tells them late.
+    (tmp_path / "late_daemon.py").write_text("""
+import os, time
+from pathlib import Path
+from pyspark import daemon
+
+told, worked = os.kill, daemon.worker
+
+def tell_late(pid, signal_number):
+    time.sleep(0.5)
+    told(pid, signal_number)
+
+def work(*given):
+    code = None
+    try:
+        code = worked(*given)
+    finally:
+        if code != 0:
+            Path(__file__).with_name("lost").touch()
+    return code
+
+os.kill, daemon.worker = tell_late, work
+daemon.manager()
+""")
+    program = """
+from spark_udfs.session import local_session
+
+with local_session("local[2]", {"spark.python.daemon.module": "late_daemon"}) as spark:
+    print(spark.sparkContext.parallelize([1, 2], 2).map(lambda item: item + 1).collect())
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.stdout == "[2, 3]\n", found.stderr
+    assert not (tmp_path / "lost").exists()
+
+
 @pytest.mark.parametrize(
     ("folder", "master"),
     [("/tmp/" + "x" * 53, "local[2]"), ("/tmp/" + "\u00e9" * 27, "local[2]"), ("/tmp/x", "spark://host:7077")],
