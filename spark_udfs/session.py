@@ -78,7 +78,7 @@ def local_session(master: str = "local[*]", settings: Mapping[str, str] | None =
 
 
 def _end_workers(jvm: Any) -> None:
-    """End the JVM's only child, the daemon, and by it all workers: one that first finds Spark gone prints a traceback."""
+    """End the daemon and by it all workers: one that first finds Spark gone prints a traceback."""
     for process in jvm.java.lang.ProcessHandle.current().children().toArray():
         process.destroy()
         seconds = jvm.java.util.concurrent.TimeUnit.SECONDS

@@ -146,6 +146,5 @@ cdef void take_back(Column *column, size_t n) noexcept nogil
 cdef int open_column(Column *column, object arrow_type) except -1
 cdef FaultCode open_as(Column *column, const Column *like, Arena *arena) noexcept nogil
 cdef void empty_column(Column *column) noexcept nogil
-cdef list finish_columns(Column *columns, list types)
 cdef object finish_column(Column *column, object arrow_type)
 cdef void free_column(Column *column) noexcept

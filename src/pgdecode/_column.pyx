@@ -316,51 +316,35 @@ cdef FaultCode seal_column(Column *column) noexcept nogil:
     return OK
 
 
-cdef list finish_columns(Column *columns, list types):
-    """Arrow arrays of columns of one length, which keep nothing of them; what is null throughout shares its zeros."""
-    cdef int n_columns = <int>len(types)
-    cdef FaultCode code = OK
+cdef list finish_children(Column *column, list types):
+    """A struct's Arrow arrays; those that are null throughout share their zeros."""
+    cdef const Column *child
     cdef int i
-    with nogil:
-        for i in range(n_columns):
-            if code == OK:
-                code = seal_column(&columns[i])
-    if code != OK:
-        raise MemoryError()
-    found = []
-    for i in range(n_columns):
-        list_nulls(&columns[i], types[i], found)
-    nulls = iter(())
-    if found:
-        shared = pa.nulls(length_of(&columns[0]), pa.struct([pa.field(str(i), type) for i, type in enumerate(found)]))
-        nulls = (shared.field(i) for i in range(len(found)))
-    return [array_of(&columns[i], types[i], nulls) for i in range(n_columns)]
+    arrays = [None] * column.n_children
+    nulls = []
+    for i in range(column.n_children):
+        child = &column.children[i]
+        if child.n == 0 and child.postponed == column.n and column.n:
+            nulls.append(i)
+        else:
+            arrays[i] = finish_column(&column.children[i], types[i])
+    if nulls:
+        shared = pa.nulls(column.n, pa.struct([pa.field(str(i), types[i]) for i in nulls]))
+        for at, i in enumerate(nulls):
+            arrays[i] = shared.field(at)
+    return arrays
 
 
 cdef object finish_column(Column *column, object arrow_type):
     """The Arrow array; the column keeps nothing of it."""
-    return finish_columns(column, [arrow_type])[0]
-
-
-cdef bint is_null_throughout(const Column *column) noexcept:
-    return column.n == 0 and column.postponed
-
-
-cdef int list_nulls(const Column *column, object arrow_type, list found) except -1:
-    """Add the types of what is null throughout: of the column, or of a struct's children, which are as long."""
-    cdef int i
-    if is_null_throughout(column):
-        found.append(arrow_type)
-    elif column.shape == SHAPE_STRUCT:
-        for i, child_type in enumerate(children_of(arrow_type)):
-            list_nulls(&column.children[i], child_type, found)
-    return 0
-
-
-cdef object array_of(Column *column, object arrow_type, object nulls):
-    """The Arrow array of a sealed column; `nulls` are those of what `list_nulls` finds, in its order."""
-    if is_null_throughout(column):
-        return next(nulls)
+    cdef size_t n
+    cdef FaultCode code
+    if column.postponed and column.n == 0:
+        return pa.nulls(column.postponed, arrow_type)
+    with nogil:
+        code = seal_column(column)
+    if code != OK:
+        raise MemoryError()
     n = column.n
     validity = hand_over(&column.valid) if column.n_null else None
     if column.shape == SHAPE_FIXED:
@@ -368,14 +352,14 @@ cdef object array_of(Column *column, object arrow_type, object nulls):
         buffers = [validity, pa.py_buffer(b"") if values is None else values]
         return pa.Array.from_buffers(arrow_type, n, buffers, column.n_null)
     if column.shape == SHAPE_STRUCT:
-        arrays = [array_of(&column.children[i], type, nulls) for i, type in enumerate(children_of(arrow_type))]
+        arrays = finish_children(column, children_of(arrow_type))
         return pa.Array.from_buffers(arrow_type, n, [validity], column.n_null, children=arrays)
     ends = pa.py_buffer(bytes(4)) if column.ends.size == 0 else hand_over(&column.ends)
     if column.shape == SHAPE_BYTES:
         data = pa.py_buffer(b"") if column.data.owner == NULL else hand_over(&column.data)
         return pa.Array.from_buffers(arrow_type, n, [validity, ends, data], column.n_null)
-    items = finish_columns(column.children, children_of(arrow_type))
-    return pa.Array.from_buffers(arrow_type, n, [validity, ends], column.n_null, children=items)
+    items = finish_column(&column.children[0], children_of(arrow_type)[0])
+    return pa.Array.from_buffers(arrow_type, n, [validity, ends], column.n_null, children=[items])
 
 
 cdef void free_column(Column *column) noexcept:

@@ -7,28 +7,16 @@ part's rows start already lies in the whole's memory; it counts from the part's 
 from libc.string cimport memset
 
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, rarely
-from pgdecode._memory cimport FEW_ROWS, grow, has_room
+from pgdecode._memory cimport grow_likely, has_room
 from pgdecode._sink cimport mark_borders, mark_bytes
 from pgdecode._uncached cimport add_uncached, copy_uncached, fill_uncached
 
 
 cdef FaultCode make_room(Bytes *whole, size_t added, int64_t n_done, int64_t n_rows) noexcept nogil:
-    """Let the whole have room for more bytes, of the last of `n_done` rows; where that takes memory, for all rows.
-
-    A few may have been the longest, as in `reserve_likely`.
-    """
-    cdef size_t needed = whole.size + added
-    cdef size_t capacity
-    cdef double likely
-    if rarely(not has_room(whole, added)):
-        # An eighth more than the average: rows differ.
-        likely = 1.125 * <double>n_rows / <double>n_done * <double>needed
-        if n_done < FEW_ROWS:
-            likely = min(likely, 8.0 * <double>needed)
-        likely = min(likely, <double>0x7FFFFFFF)
-        capacity = whole.capacity + (whole.capacity >> 1)
-        return grow(whole, max(needed, capacity, <size_t>likely))
-    return OK
+    """Let the whole have room for more bytes, of the last of `n_done` rows; where that takes memory, for all rows."""
+    if not rarely(not has_room(whole, added)):
+        return OK
+    return grow_likely(whole, added, <double>(whole.size + added) / <double>n_done, n_done, n_rows)
 
 
 # -- what is appended ------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ cdef struct Arenas:
 
 
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil
+cdef FaultCode grow_likely(Bytes *bytes, size_t extra, double a_row, int64_t n_done, int64_t n_rows) noexcept nogil
 cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil
 cdef object hand_over(Bytes *bytes)
 cdef void free_bytes(Bytes *bytes) noexcept
@@ -55,23 +56,7 @@ cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
 
 
 cdef inline FaultCode reserve_likely(Bytes *bytes, size_t extra, int64_t n_done, int64_t n_rows) noexcept nogil:
-    """As `reserve`; but where that takes more memory, take enough for all rows, if they are like those done.
-
-    A few may have been the longest: up to FEW_ROWS, never more than eight times of what is needed now.
-    """
-    cdef size_t needed, capacity
-    cdef double likely
+    """As `reserve`; but where that takes more memory, take enough for all rows, if they are like those done."""
     if not rarely(not has_room(bytes, extra)):
         return OK
-    needed = bytes.size + extra
-    capacity = bytes.capacity + (bytes.capacity >> 1)
-    if capacity < needed:
-        capacity = needed
-    # An eighth more than the average: rows differ.
-    likely = 1.125 * <double>bytes.size / <double>(n_done + 1) * <double>n_rows + <double>extra
-    if n_done < FEW_ROWS:
-        likely = min(likely, 8.0 * <double>needed)
-    likely = min(likely, <double>0x7FFFFFFF)
-    if likely > <double>capacity:
-        capacity = <size_t>likely
-    return grow(bytes, capacity)
+    return grow_likely(bytes, extra, <double>bytes.size / <double>(n_done + 1), n_done, n_rows)

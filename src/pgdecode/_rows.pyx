@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from pgdecode._column cimport finish_columns
+from pgdecode._column cimport Column, finish_column
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_LIMIT_BATCH,
@@ -106,19 +106,22 @@ cdef class Rows:
 
     def results(self):
         """[_op, _xid, _old_type, _old, _unchanged] and the columns; they can be had once."""
-        arrays = finish_columns(self.rows.columns, self.all_types())
-        return [arrays[i] for i in (OP, XID, OLD_TYPE, OLD, UNCHANGED)], arrays[N_META:]
+        cdef Column *columns = self.rows.columns
+        meta = [
+            finish_column(&columns[OP], pa.string()),
+            finish_column(&columns[XID], pa.int64()),
+            finish_column(&columns[OLD_TYPE], pa.string()),
+            finish_column(&columns[OLD], self.old_type),
+            finish_column(&columns[UNCHANGED], UNCHANGED_TYPE),
+        ]
+        return meta, [finish_column(&columns[N_META + i], type) for i, type in enumerate(self.types)]
 
-    cdef list all_types(self):
-        """Types of all columns, in the order of the row set's."""
+    cdef int open_rows(self) except -1:
         meta = [pa.string()] * N_META
         meta[XID] = pa.int64()
         meta[UNCHANGED] = UNCHANGED_TYPE
         meta[OLD] = self.old_type
-        return meta + self.types
-
-    cdef int open_rows(self) except -1:
-        return open_rowset(&self.rows, self.all_types(), self.n_rows)
+        return open_rowset(&self.rows, meta + self.types, self.n_rows)
 
     cdef FaultCode decode(self) except *:
         cdef RowDecoder decoder = self.decoders[0]
