@@ -12,6 +12,7 @@ from pgdecode._source import Source
 from pgdecode.deliveries import Stretch
 from pgdecode.errors import BatchTooLarge
 from pgdecode.ledger import Delivery
+from pgdecode.nulls import null_array
 from pgdecode.transactions import Follower
 
 
@@ -76,6 +77,6 @@ def _joined(parts: list[pa.Array]) -> pa.Array:
     """Join the parts of a column, which are let go of."""
     n_null = sum(part.null_count for part in parts)
     n = sum(map(len, parts))
-    found = pa.nulls(n, parts[0].type) if n_null == n else pa.concat_arrays(parts)
+    found = null_array(n, parts[0].type) if n_null == n else pa.concat_arrays(parts)
     parts.clear()
     return found

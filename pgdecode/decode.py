@@ -15,6 +15,7 @@ from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
+from pgdecode.nulls import null_arrays
 from pgdecode.parallel import Exclusive, check_threads, threads_for
 from pgdecode.schemas import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
 
@@ -167,24 +168,17 @@ class MessageDecoder:
         return batch
 
 
-def _zeros(n_rows: int, types: list[pa.DataType]) -> pa.Buffer:
-    """Make the buffer that serves every column that no row fills, as validity, offsets and values."""
-    n_bits = max(type.bit_width if pa.types.is_primitive(type) else 32 for type in types)
-    # Not the pool's: as long as nobody reads them, large ones that the system gives take no memory.
-    return pa.py_buffer(bytes(((n_rows + 1) * n_bits + 7) // 8))
-
-
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
     """Put the batch together over the buffers that the scan filled."""
     names = schema.names
     filled = [found.get(name.removesuffix("_formats")) for name in names]
     unfilled = [ENVELOPE_TYPES[name] for name, parts in zip(names, filled, strict=True) if parts is None]
-    zeros = _zeros(n_rows, unfilled) if unfilled else None
+    nulls = iter(null_arrays(n_rows, unfilled))
     arrays = []
     for name, parts in zip(names, filled, strict=True):
         type = ENVELOPE_TYPES[name]
         if parts is None:
-            arrays.append(_nulls(type, n_rows, zeros))
+            arrays.append(next(nulls))
         elif name in _CELLS:
             arrays.append(_cells(type, n_rows, *parts))
         elif name.endswith("_formats"):
@@ -204,13 +198,6 @@ def _array(
     type: pa.DataType, length: int, buffers: tuple[Any, ...], children: list[pa.Array] | None = None
 ) -> pa.Array:
     return pa.Array.from_buffers(type, length, buffers, children=children)
-
-
-def _nulls(type: pa.DataType, length: int, zeros: pa.Buffer) -> pa.Array:
-    if pa.types.is_list(type):
-        return pa.Array.from_buffers(type, length, [zeros, zeros], length, children=[pa.nulls(0, type.value_type)])
-    buffers = [zeros, zeros, zeros] if pa.types.is_string(type) or pa.types.is_binary(type) else [zeros, zeros]
-    return pa.Array.from_buffers(type, length, buffers, length)
 
 
 def _cells(

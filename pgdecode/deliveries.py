@@ -13,6 +13,7 @@ from pgdecode._integers import grouped
 from pgdecode._source import Source
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Delivery
+from pgdecode.nulls import null_array
 from pgdecode.transactions import Follower
 from pgdecode.visibility import BAD_PAYLOAD, IN_DOUBT
 
@@ -108,7 +109,7 @@ class Stretch:
         """Name of the prepared transaction."""
         gids = self.delivery.gids
         if not gids:
-            return pa.nulls(self.n, pa.string())
+            return null_array(self.n, pa.string())
         n = self.delivery.found["committed"].size
         return pa.array([gids.get(i) for i in range(n)], pa.string()).take(self._outcomes)
 

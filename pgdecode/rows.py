@@ -12,6 +12,7 @@ from pgdecode._source import Source
 from pgdecode.inputs import payload_parts
 from pgdecode.limits import Limits
 from pgdecode.messages import Type
+from pgdecode.nulls import null_array
 from pgdecode.parallel import check_threads, threads_for
 from pgdecode.relations import Described, described
 from pgdecode.settings import settings_of, under
@@ -140,5 +141,5 @@ def decode_rows(
 def texts(told: dict[int, str], n: int) -> pa.Array:
     """Make an error column of n rows."""
     if not told:
-        return pa.nulls(n, pa.string())
+        return null_array(n, pa.string())
     return pa.array([told.get(row) for row in range(n)], pa.string())

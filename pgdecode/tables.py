@@ -12,6 +12,7 @@ from pgdecode._rows import Rows
 from pgdecode.deliveries import TIMESTAMP, Stretch, values_of
 from pgdecode.errors import DecodeError
 from pgdecode.ledger import Options
+from pgdecode.nulls import null_array
 from pgdecode.pgtypes import Decoding
 from pgdecode.readings import Reading
 from pgdecode.rows import texts
@@ -116,7 +117,7 @@ class Table:
         """Fit the columns of a version to those of the table."""
         by_name = {column.name: array for column, array in zip(version.columns, arrays, strict=True)}
         return [
-            _as_type(by_name[item.name], item.arrow) if item.name in by_name else pa.nulls(n, item.arrow)
+            _as_type(by_name[item.name], item.arrow) if item.name in by_name else null_array(n, item.arrow)
             for item in self.columns
         ]
 
@@ -162,7 +163,7 @@ class TableBuilder:
                 if is_row:
                     pieces.append(self._decoded(stretch, number, chosen))
                 else:
-                    pieces.append(self._empty(len(chosen), pa.nulls(len(chosen), pa.string()), "truncate"))
+                    pieces.append(self._empty(len(chosen), null_array(len(chosen), pa.string()), "truncate"))
         return self._joined(stretch, places, pieces)
 
     def _by_kind(self, stretch: Stretch, places: pa.Array) -> list[tuple[pa.Array, bool]]:
@@ -175,16 +176,16 @@ class TableBuilder:
 
     def _empty(self, n: int, errors: pa.Array, op: str | None) -> list[pa.Array]:
         """_op, _old_type, _old, _unchanged, _error and the columns of rows without tuples."""
-        unchanged = pa.nulls(n, pa.list_(pa.string()))
+        unchanged = null_array(n, pa.list_(pa.string()))
         if op is not None:
             unchanged = pa.array([[]] * n, pa.list_(pa.string()))
         return [
             pa.array([op] * n, pa.string()),
-            pa.nulls(n, pa.string()),
-            pa.nulls(n, self.table.schema.field("_old").type),
+            null_array(n, pa.string()),
+            null_array(n, self.table.schema.field("_old").type),
             unchanged,
             errors,
-            *(pa.nulls(n, item.arrow) for item in self.table.columns),
+            *(null_array(n, item.arrow) for item in self.table.columns),
         ]
 
     def _decoded(self, stretch: Stretch, number: int, places: pa.Array) -> list[pa.Array]:

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "pgdecode"
 
 # Each room may import those of the lines above it. Command-line rooms share one line's rank and are checked as a tree.
 ORDER = [
-    {"errors", "lsn", "limits", "wire", "encodings"},
+    {"errors", "lsn", "limits", "wire", "encodings", "nulls"},
     {"messages"},
     {"schemas", "pgtypes"},
     {"typenames", "settings"},

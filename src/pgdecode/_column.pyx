@@ -8,6 +8,8 @@ from pgdecode._memory cimport FEW_ROWS, free_bytes, hand_over
 
 import pyarrow as pa
 
+from pgdecode.nulls import null_array, null_arrays
+
 
 cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil:
     """Validity bytes for the next n items, all 1; NULL where there is no memory. The caller sets the size."""
@@ -329,9 +331,8 @@ cdef list finish_children(Column *column, list types):
         else:
             arrays[i] = finish_column(&column.children[i], types[i])
     if nulls:
-        shared = pa.nulls(column.n, pa.struct([pa.field(str(i), types[i]) for i in nulls]))
-        for at, i in enumerate(nulls):
-            arrays[i] = shared.field(at)
+        for i, array in zip(nulls, null_arrays(column.n, [types[i] for i in nulls])):
+            arrays[i] = array
     return arrays
 
 
@@ -340,7 +341,7 @@ cdef object finish_column(Column *column, object arrow_type):
     cdef size_t n
     cdef FaultCode code
     if column.postponed and column.n == 0:
-        return pa.nulls(column.postponed, arrow_type)
+        return null_array(column.postponed, arrow_type)
     with nogil:
         code = seal_column(column)
     if code != OK:
