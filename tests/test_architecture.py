@@ -24,6 +24,7 @@ ORDER = [
     {"relations"},
     {"_fault"},
     {"_memory", "_cursor", "_utf8", "_charset", "_source", "_uncached"},
+    {"_bits"},
     {"_sink", "_column"},
     {"_codec", "_join", "_rowset"},
     {"_block"},

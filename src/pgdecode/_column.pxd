@@ -21,11 +21,12 @@ cdef struct Column:
     int width
     bint is_bool
     bint sealed           # validity and bools are bits, and nothing is appended any more
+    bint in_bits          # validity is bits from the start: of what threads write, each its own items
     size_t n              # items so far
     size_t n_null         # of these
     size_t expected       # items that there will be in all, where that is known
     size_t postponed      # nulls behind these that are not written yet; nothing else is appended before they are
-    Bytes valid           # a byte an item, 1 or 0; empty until the first null
+    Bytes valid           # a byte an item, 1 or 0, or a bit; empty until the first null
     Bytes values          # FIXED
     Bytes ends            # BYTES, LIST: int32 an item, a 0 in front
     Bytes data            # BYTES
@@ -38,10 +39,12 @@ cdef struct Column:
 
 cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil
 cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil
+cdef FaultCode open_bits(Column *column, size_t n) noexcept nogil
 cdef FaultCode open_items(Column *column, size_t n) noexcept nogil
 cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil
 cdef FaultCode mark_many(Column *column, size_t n) noexcept nogil
 cdef FaultCode put_empty_lists(Column *column, size_t n) noexcept nogil
+cdef void keep_bits(Column *column) noexcept nogil
 cdef void expect(Column *column, size_t n) noexcept nogil
 cdef void limit_text(Column *column, size_t more) noexcept nogil
 cdef size_t length_of(const Column *column) noexcept nogil

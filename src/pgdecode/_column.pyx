@@ -1,8 +1,8 @@
 """Opens typed columns for an Arrow type, takes items back, and finishes columns into Arrow arrays."""
 
-from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
+from pgdecode._bits cimport fill_bits, gathered
 from pgdecode._cursor cimport le64
 from pgdecode._memory cimport FEW_ROWS, free_bytes, hand_over
 
@@ -23,6 +23,20 @@ cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil:
     return column.valid.data + column.n
 
 
+cdef FaultCode open_bits(Column *column, size_t n) noexcept nogil:
+    """Room for the validity of n more items as bits, which the caller puts; items before the first null get theirs."""
+    cdef size_t needed = (column.n + n + 7) // 8
+    cdef size_t most = needed
+    if column.valid.data == NULL and column.expected > column.n + n:
+        most = (column.expected + 7) // 8
+    if reserve(&column.valid, most - column.valid.size) != OK:
+        return FAULT_NO_MEMORY
+    if column.valid.size == 0:
+        fill_bits(column.valid.data, 0, column.n, 1)
+    column.valid.size = needed
+    return OK
+
+
 cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil:
     """Count one more item of a column that has nulls, or whose first null it is."""
     cdef uint8_t *validity = validity_for(column, 1)
@@ -33,6 +47,14 @@ cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil:
     column.n_null += not valid
     column.valid.size = column.n
     return OK
+
+
+cdef void keep_bits(Column *column) noexcept nogil:
+    """Have a column, which is empty, keep its validity in bits; only nulls are appended then, and parts."""
+    cdef int i
+    column.in_bits = True
+    for i in range(column.n_children):
+        keep_bits(&column.children[i])
 
 
 cdef void expect(Column *column, size_t n) noexcept nogil:
@@ -98,13 +120,19 @@ cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil:
 
 cdef FaultCode mark_nulls(Column *column, size_t n) noexcept nogil:
     """Count n more items, all null, whose values have been put."""
-    cdef uint8_t *validity = validity_for(column, n)
-    if validity == NULL:
-        return FAULT_NO_MEMORY
-    memset(validity, 0, n)
+    cdef uint8_t *validity
+    if column.in_bits:
+        if open_bits(column, n) != OK:
+            return FAULT_NO_MEMORY
+        fill_bits(column.valid.data, column.n, n, 0)
+    else:
+        validity = validity_for(column, n)
+        if validity == NULL:
+            return FAULT_NO_MEMORY
+        memset(validity, 0, n)
+        column.valid.size = column.n + n
     column.n += n
     column.n_null += n
-    column.valid.size = column.n
     return OK
 
 
@@ -276,6 +304,7 @@ cdef FaultCode open_as(Column *column, const Column *like, Arena *arena) noexcep
 cdef void empty_column(Column *column) noexcept nogil:
     """Take all items out, and keep the memory."""
     cdef int i
+    column.in_bits = False
     column.n = column.n_null = column.postponed = 0
     column.valid.size = column.values.size = column.ends.size = column.data.size = 0
     for i in range(column.n_children):
@@ -288,8 +317,7 @@ cdef void pack(Bytes *bytes) noexcept nogil:
     cdef size_t n = bytes.size
     cdef uint8_t last = 0
     for i in range(n // 8):
-        # The lowest byte is the first item: byte k, times 2**(56 - 7 * k), puts its bit at 56 + k; none meet.
-        bytes.data[i] = <uint8_t>(le64(bytes.data + 8 * i) * <uint64_t>0x0102040810204080 >> 56)
+        bytes.data[i] = gathered(le64(bytes.data + 8 * i))
     for i in range(n - n % 8, n):
         last |= <uint8_t>(bytes.data[i] << (i & 7))
     if n % 8:
@@ -310,7 +338,7 @@ cdef FaultCode seal_column(Column *column) noexcept nogil:
         code = seal_column(&column.children[i])
         if code != OK:
             return code
-    if column.n_null:
+    if column.n_null and not column.in_bits:
         pack(&column.valid)
     if column.is_bool and column.n:
         pack(&column.values)

@@ -6,9 +6,9 @@ part's rows start already lies in the whole's memory; it counts from the part's 
 
 from libc.string cimport memset
 
+from pgdecode._bits cimport put_between, put_borders
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, rarely
 from pgdecode._memory cimport grow_likely, has_room
-from pgdecode._sink cimport mark_borders, mark_bytes
 from pgdecode._uncached cimport add_uncached, copy_uncached, fill_uncached
 
 
@@ -99,13 +99,13 @@ cdef FaultCode place_bits(
     if make_room(&whole.bits, needed - whole.bits.size, n_done, n_rows) != OK:
         return FAULT_NO_MEMORY
     whole.bits.size = needed
-    mark_borders(whole.bits.data, part.letters.data, letters.at, part.letters.size)
+    put_borders(whole.bits.data, letters.at, part.letters.data, part.letters.size, True)
     return OK
 
 
 cdef void write_bits(const TupleSink *part, const TupleSink *whole, const Move *letters) noexcept nogil:
     if whole.wants_values:
-        mark_bytes(whole.bits.data, part.letters.data, letters.at, part.letters.size)
+        put_between(whole.bits.data, letters.at, part.letters.data, part.letters.size, True)
 
 
 # -- starts of rows --------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ cdef class Rows:
         meta[XID] = pa.int64()
         meta[UNCHANGED] = UNCHANGED_TYPE
         meta[OLD] = self.old_type
-        return open_rowset(&self.rows, meta + self.types, self.n_rows)
+        return open_rowset(&self.rows, meta + self.types, self.n_rows, len(self.decoders) > 1)
 
     cdef FaultCode decode(self) except *:
         cdef RowDecoder decoder = self.decoders[0]

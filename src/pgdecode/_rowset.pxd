@@ -24,7 +24,7 @@ cdef struct RowSet:
     size_t text           # bytes that have been made of values
     size_t most_text      # of these
 
-cdef int open_rowset(RowSet *rows, list types, int64_t expected) except -1
+cdef int open_rowset(RowSet *rows, list types, int64_t expected, bint in_parts) except -1
 cdef FaultCode open_part(RowSet *part, const RowSet *whole, int64_t expected, Arena *arena) noexcept nogil
 cdef void empty_rowset(RowSet *rows) noexcept nogil
 cdef bint fits_rowset(const RowSet *rows, const RowSet *part) noexcept nogil

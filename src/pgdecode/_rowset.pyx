@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t
 from libc.stdlib cimport calloc, free
 
+from pgdecode._bits cimport fill_bits, put_between, put_borders
 from pgdecode._column cimport (
     SHAPE_BYTES,
     SHAPE_FIXED,
@@ -12,16 +13,17 @@ from pgdecode._column cimport (
     end_of,
     expect,
     free_column,
+    keep_bits,
     length_of,
     likely_text,
     open_as,
+    open_bits,
     open_column,
     open_ends,
     open_items,
     postpone_nulls,
     settle,
     settle_own,
-    validity_for,
 )
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, FAULT_LIMIT_EXPANSION, FAULT_NO_MEMORY, OK, keep_fault
 from pgdecode._memory cimport has_room, reserve
@@ -31,8 +33,8 @@ cdef enum:
     MOST_TIMES = 4  # the bytes of all payloads is as much text as is expected: the first rows may be the longest
 
 
-cdef int open_rowset(RowSet *rows, list types, int64_t expected) except -1:
-    """Open columns of these Arrow types, for so many rows; `rows` is all zero."""
+cdef int open_rowset(RowSet *rows, list types, int64_t expected, bint in_parts) except -1:
+    """Open columns of these Arrow types, for so many rows, which may come as parts; `rows` is all zero."""
     cdef int i
     rows.columns = <Column *>calloc(len(types), sizeof(Column))
     if rows.columns == NULL:
@@ -40,6 +42,8 @@ cdef int open_rowset(RowSet *rows, list types, int64_t expected) except -1:
     rows.n_columns = len(types)
     for i in range(rows.n_columns):
         open_column(&rows.columns[i], types[i])
+        if in_parts:
+            keep_bits(&rows.columns[i])
         expect(&rows.columns[i], <size_t>expected)
     return 0
 
@@ -128,7 +132,7 @@ cdef bint fits_column(const Column *to, const Column *part, size_t n_nulls) noex
         return True
     n_nulls += to.postponed
     n = n_nulls + part.n
-    if (n_nulls or part.valid.size or to.valid.size) and not has_room(&to.valid, to.n + n - to.valid.size):
+    if (n_nulls or part.valid.size or to.valid.size) and not has_room(&to.valid, (to.n + n + 7) // 8 - to.valid.size):
         return False
     if to.shape == SHAPE_FIXED:
         return has_room(&to.values, n * <size_t>to.width)
@@ -207,9 +211,12 @@ cdef FaultCode place_validity(Column *to, const Column *part) noexcept nogil:
     """Let items be valid which the part does not say to be null."""
     if part.valid.size == 0 and to.valid.size == 0:
         return OK
-    if validity_for(to, part.n) == NULL:
+    if open_bits(to, part.n) != OK:
         return FAULT_NO_MEMORY
-    to.valid.size = to.n + part.n
+    if part.valid.size:
+        put_borders(to.valid.data, to.n, part.valid.data, part.n, False)
+    else:
+        fill_bits(to.valid.data, to.n, part.n, 1)
     return OK
 
 
@@ -230,7 +237,7 @@ cdef void write_column(const Column *to, const Column *part) noexcept nogil:
     for child in range(to.n_children):
         write_column(&to.children[child], &part.children[child])
     if part.valid.size:
-        copy_uncached(to.valid.data + part.at, part.valid.data, part.n)
+        put_between(to.valid.data, part.at, part.valid.data, part.n, False)
 
 
 cdef void write_ends(const Column *to, const Column *part) noexcept nogil:

@@ -223,8 +223,6 @@ cdef void undo_columns(ColumnsSink *sink, int64_t row) noexcept nogil
 cdef int open_words(WordSink *sink, int64_t n_rows, bint as_text) except -1
 cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) noexcept nogil
 cdef FaultCode mark_cells(TupleSink *sink) noexcept nogil
-cdef void mark_bytes(uint8_t *bits, const uint8_t *letters, size_t first, size_t n) noexcept nogil
-cdef void mark_borders(uint8_t *bits, const uint8_t *letters, size_t first, size_t n) noexcept nogil
 
 cdef tuple finish_words(WordSink *sink)
 cdef tuple finish_sink(Sink *sink)

@@ -1,9 +1,9 @@
 """Hands finished sinks to Python as Arrow buffers, and takes rows back after a fault."""
 
 from cpython.pythread cimport WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
-from libc.stdint cimport uint64_t
 from libc.string cimport memchr, memset
 
+from pgdecode._bits cimport put_between, put_borders
 from pgdecode._memory cimport SLACK, free_bytes, hand_over, open_zeroed
 
 
@@ -181,43 +181,10 @@ cdef FaultCode mark_cells(TupleSink *sink) noexcept nogil:
         return OK
     if reserve(&sink.bits, (n + 7) // 8) != OK:
         return FAULT_NO_MEMORY
-    mark_bytes(sink.bits.data, sink.letters.data, 0, n)
-    mark_borders(sink.bits.data, sink.letters.data, 0, n)
+    put_between(sink.bits.data, 0, sink.letters.data, n, True)
+    put_borders(sink.bits.data, 0, sink.letters.data, n, True)
     sink.bits.size = (n + 7) // 8
     return OK
-
-
-cdef void mark_bytes(uint8_t *bits, const uint8_t *letters, size_t first, size_t n) noexcept nogil:
-    """Put the bits of n cells that have bytes for themselves: 1 for t (0x74) and b (0x62), 0 for n (0x6e) and u (0x75).
-
-    Bit 3 is set in n alone and bit 0 in u alone, so a cell has a value where neither is.
-    """
-    cdef size_t i = (8 - (first & 7)) & 7
-    cdef uint64_t word = 0
-    while i + 8 <= n:
-        memcpy(&word, letters + i, 8)
-        word = ~(word | (word >> 3)) & <uint64_t>0x0101010101010101
-        # The multiplication gathers the eight lowest bits into the top byte, first letter lowest.
-        bits[(first + i) >> 3] = <uint8_t>((word * <uint64_t>0x0102040810204080) >> 56)
-        i += 8
-
-
-cdef void mark_borders(uint8_t *bits, const uint8_t *letters, size_t first, size_t n) noexcept nogil:
-    """Put the bits of those that share their byte with cells before, which have theirs already, or behind."""
-    cdef size_t i = 0
-    while i < n and (first + i) & 7:
-        bits[(first + i) >> 3] |= <uint8_t>(is_value(letters[i]) << ((first + i) & 7))
-        i += 1
-    i += (n - i) // 8 * 8
-    if i < n:
-        bits[(first + i) >> 3] = 0
-    while i < n:
-        bits[(first + i) >> 3] |= <uint8_t>(is_value(letters[i]) << ((first + i) & 7))
-        i += 1
-
-
-cdef inline uint8_t is_value(uint8_t letter) noexcept nogil:
-    return ~(letter | (letter >> 3)) & 1
 
 
 cdef tuple finish_columns(ColumnsSink *sink):
