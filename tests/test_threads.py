@@ -13,6 +13,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import captures
@@ -366,6 +368,22 @@ def test_many_rows_that_all_threads_have_a_share_of(threads: int) -> None:
     found = pgdecode.decode_messages(column, threads=threads)
     found.validate(full=True)
     assert found.equals(pgdecode.decode_messages(column))
+
+
+@pytest.mark.parametrize("layout", [pa.binary(), pa.large_binary(), pa.binary_view(), None], ids=str)
+def test_stretches_of_long_payloads_of_short_ones_and_of_none(layout: pa.DataType | None) -> None:
+    long, short = (encode(Insert(relation_id=16385, new=(b"v" * n, None), new_formats="tn")) for n in (20_000, 1))
+    payloads = [long] * 300 + [None] * 30_000 + [short] * 30_000 + [long] * 100 + [short, long] * 50 + [None] * 100
+    columns = tuple(pgdecode.Column(0, name, 25, -1) for name in "ab")
+    relation = pgdecode.Relation(relation_id=16385, namespace="s", name="t", replica_identity="d", columns=columns)
+    given: Any = payloads
+    if layout is not None:
+        # Of unequal chunks.
+        given = pa.chunked_array([payloads[a:b] for a, b in pairwise([0, 1, 290, 301, 31_000, 31_001, 70_000])], layout)
+    for decode in (pgdecode.decode_messages, partial(pgdecode.decode_rows, relation=relation)):
+        found = decode(given, threads=3)
+        found.validate(full=True)
+        assert found.equals(decode(given))
 
 
 def threads_for(payloads: list[bytes | None], threads: int) -> int:

@@ -32,8 +32,7 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     work.place = place
     work.write = write
     work.end = end
-    work.n_rows = source.n_rows
-    work.n_bytes = source.n_bytes()
+    work.source = <void *>source
     work.n_threads = n_threads
     work.owns = &division
     work.own_size = 0

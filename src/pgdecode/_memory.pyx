@@ -47,16 +47,24 @@ cdef bint is_in_arena(const Bytes *bytes) noexcept nogil:
     return bytes.arena.first <= bytes.data < bytes.arena.end
 
 
+cdef size_t taken_by(size_t capacity) noexcept nogil:
+    """Bytes of an arena for so many that may be written."""
+    return (capacity + SLACK + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
 cdef void copy_to(void *to, const Bytes *bytes) noexcept nogil:
-    if bytes.size:
+    if bytes.size and to != bytes.data:
         memcpy(to, bytes.data, bytes.size)
 
 
 cdef FaultCode grow_own(Bytes *bytes, size_t capacity) noexcept nogil:
     """As `grow`; what the arena had for them is not used again."""
     cdef Arena *arena = bytes.arena
-    cdef size_t needed = (capacity + SLACK + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    cdef size_t needed = taken_by(capacity)
     cdef void *moved
+    if is_in_arena(bytes) and bytes.data + taken_by(bytes.capacity) == arena.at:
+        # The last that was handed out: it stays where it is.
+        arena.at = bytes.data
     if needed <= <size_t>(arena.end - arena.at):
         moved = arena.at
         arena.at += needed

@@ -53,6 +53,7 @@ cdef struct Thread:
 cdef class Rows:
     """One pass over the payloads of one relation; `selection` and `streamed` are those of `Notes`."""
 
+    cdef Source source
     cdef list decoders       # RowDecoder, one for each thread
     cdef readonly int64_t n_rows
     cdef list names
@@ -75,6 +76,7 @@ cdef class Rows:
         object streamed=None,
         Py_ssize_t n_threads=1,
     ):
+        self.source = source
         about = (source, relation_id, names, decodings, limits, strict_flags, permissive, null_unrepresentable)
         self.decoders = [RowDecoder(*about, selection, streamed) for _ in range(n_threads)]
         self.n_rows = (<RowDecoder>self.decoders[0]).n_rows
@@ -131,7 +133,7 @@ cdef class Rows:
         return code
 
     cdef FaultCode decode_in_turns(self) except *:
-        """As `decode`, but a fault may be of any row."""
+        """As `decode`, but a fault may be of any row; it is for all rows of the source."""
         cdef Work work
         cdef Py_ssize_t n_threads = len(self.decoders)
         cdef Thread *threads = <Thread *>calloc(<size_t>n_threads, sizeof(Thread))
@@ -141,8 +143,7 @@ cdef class Rows:
         work.place = place_part
         work.write = write_part
         work.end = end_part
-        work.n_rows = self.n_rows
-        work.n_bytes = self.rows.n_bytes
+        work.source = <void *>self.source
         work.n_threads = n_threads
         work.owns = threads
         work.own_size = sizeof(Thread)

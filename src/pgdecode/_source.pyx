@@ -110,24 +110,28 @@ cdef class Source:
         return self.n_bytes()
 
     cdef size_t n_bytes(self) noexcept nogil:
-        """Length of all payloads; of corrupt offsets no more than there is data."""
+        """Length of all payloads."""
+        cdef Py_ssize_t near = 0
+        return self.bytes_between(0, self.n_rows, &near)
+
+    cdef size_t bytes_between(self, int64_t first, int64_t stop, Py_ssize_t *near) noexcept nogil:
+        """Length of the payloads of some rows, of corrupt offsets no more than there is data; `near` as in `find`."""
         cdef size_t total = 0
         cdef const Segment *segment
-        cdef Py_ssize_t i
-        cdef int64_t row
-        cdef Span span
-        for i in range(self.n_segments):
-            segment = &self.segments[i]
-            if segment.layout == LAYOUT_OFFSETS32 or segment.layout == LAYOUT_OFFSETS64:
-                total += offsets_extent(segment)
-                continue
-            for row in range(segment.n_rows):
-                if payload_at(segment, row, &span) == PRESENT:
-                    total += span.length
+        cdef int64_t end
+        while first < stop:
+            segment = self.segment_with(first, near)
+            end = min(stop, segment.n_before + segment.n_rows)
+            total += bytes_in(segment, first - segment.n_before, end - segment.n_before)
+            first = end
         return total
 
     cdef Presence find(self, int64_t row, Py_ssize_t *near, Span *out) noexcept nogil:
         """Locate the payload of a row of the source; `near` is the segment to look in first, then the right one."""
+        cdef const Segment *segment = self.segment_with(row, near)
+        return payload_at(segment, row - segment.n_before, out)
+
+    cdef const Segment *segment_with(self, int64_t row, Py_ssize_t *near) noexcept nogil:
         cdef const Segment *segment = &self.segments[near[0]]
         cdef Py_ssize_t low = 0, high, middle
         if not segment.n_before <= row < segment.n_before + segment.n_rows:
@@ -140,20 +144,25 @@ cdef class Source:
                     low = middle + 1
             near[0] = low
             segment = &self.segments[low]
-        return payload_at(segment, row - segment.n_before, out)
+        return segment
 
 
-cdef size_t offsets_extent(const Segment *segment) noexcept nogil:
-    """Length of a segment's data, by its first and last offset."""
-    cdef int64_t start, end
-    if segment.n_rows == 0:
-        return 0
+cdef size_t bytes_in(const Segment *segment, int64_t first, int64_t stop) noexcept nogil:
+    """Length of the payloads of some rows of a segment."""
+    cdef size_t total = 0
+    cdef int64_t start, end, row
+    cdef Span span
     if segment.layout == LAYOUT_OFFSETS32:
-        start = (<const int32_t *>segment.index)[segment.first]
-        end = (<const int32_t *>segment.index)[segment.first + segment.n_rows]
+        start = (<const int32_t *>segment.index)[segment.first + first]
+        end = (<const int32_t *>segment.index)[segment.first + stop]
+    elif segment.layout == LAYOUT_OFFSETS64:
+        start = (<const int64_t *>segment.index)[segment.first + first]
+        end = (<const int64_t *>segment.index)[segment.first + stop]
     else:
-        start = (<const int64_t *>segment.index)[segment.first]
-        end = (<const int64_t *>segment.index)[segment.first + segment.n_rows]
+        for row in range(first, stop):
+            if payload_at(segment, row, &span) == PRESENT:
+                total += span.length
+        return total
     if start < 0 or end < start or <size_t>end > segment.data_size:
         return segment.data_size
     return <size_t>(end - start)

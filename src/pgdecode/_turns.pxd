@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t
 
 from pgdecode._fault cimport FaultCode
 from pgdecode._memory cimport Arena
+from pgdecode._source cimport Source
 
 # Makes a part of rows from `first` up to `stop`, in place of what it was before, with what a thread has of its own. A
 # part is all zero at first, and the memory it takes is its arena's.
@@ -28,8 +29,7 @@ cdef struct Work:
     Place place
     Write write
     End end
-    int64_t n_rows
-    size_t n_bytes       # of their payloads
+    void *source         # Source of the rows
     Py_ssize_t n_threads
     void *owns           # one for each thread, one behind the other
     size_t own_size      # bytes; 0 where all threads have the same

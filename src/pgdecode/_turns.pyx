@@ -32,11 +32,11 @@ cdef extern from "Python.h":
 
 cdef enum:
     PARTS = 4              # of each thread: so far it may go on while another does not
-    TURN_BYTES = 1 << 19   # payloads; with what is made of them, they fit into a core's own cache
+    TURN_BYTES = 5 << 17   # with what is made of them, they fit into a core's own cache
+    MOST_STEPS = 4         # rows of a turn, where payloads are shorter than on average: rows have their cost too
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
-    ALIGNMENT = 64         # rows
+    ALIGNMENT = 64         # rows: none shares a byte of bits with those of other turns
     ARENA_TIMES = 6        # since what grows is moved, and its former place is not used again
-    ARENA_ROW = 16         # bytes, beside what is made of its payload
     MOST_ARENA = 1 << 22   # bytes
 
 cdef enum StretchState:
@@ -55,9 +55,11 @@ cdef struct Stretch:
 
 cdef struct Turns:
     const Work *work
-    int64_t step              # rows of a turn
+    size_t most_bytes         # of a turn, if it has more than the fewest rows
+    int64_t step              # rows of a turn, if payloads are as long as on average
     PyThread_type_lock lock   # of what is below
     int64_t n_taken           # rows
+    Py_ssize_t near           # where in the source they end
     int64_t n_placed          # rows that have their place in the whole
     Py_ssize_t n_writing      # threads that write to it
     FaultCode code            # why it has ended early
@@ -86,8 +88,8 @@ cdef FaultCode in_turns(const Work *work) except *:
     cdef char *parts = <char *>calloc(<size_t>n_parts, work.part_size)
     memset(&arenas, 0, sizeof(arenas))
     turns.work = work
-    turns.step = rows_of_turn(work)
-    turns.n_taken = turns.n_placed = 0
+    measure_turns(&turns, <Source>work.source, work.n_threads)
+    turns.n_taken = turns.n_placed = turns.near = 0
     turns.n_writing = turns.n_workers = 0
     turns.code = OK
     turns.failed = NULL
@@ -96,7 +98,7 @@ cdef FaultCode in_turns(const Work *work) except *:
     try:
         if parts == NULL or turns.lock == NULL or turns.workers == NULL:
             raise MemoryError()
-        open_arenas(&arenas, n_parts, arena_size(work, turns.step))
+        open_arenas(&arenas, n_parts, min(<size_t>ARENA_TIMES * turns.most_bytes, <size_t>MOST_ARENA))
         for i in range(work.n_threads):
             worker = &turns.workers[i]
             worker.turns = &turns
@@ -130,17 +132,13 @@ cdef FaultCode in_turns(const Work *work) except *:
     return turns.code
 
 
-cdef int64_t rows_of_turn(const Work *work) noexcept nogil:
-    """How many rows a thread takes at once: a multiple of 64, that none shares a byte of bits."""
-    cdef double share = <double>TURN_BYTES / <double>(work.n_bytes + <size_t>work.n_rows + 1)
-    cdef int64_t rows = min(work.n_rows // (work.n_threads * LEAST_TURNS), <int64_t>(<double>work.n_rows * share))
-    return (rows // ALIGNMENT + 1) * ALIGNMENT
-
-
-cdef size_t arena_size(const Work *work, int64_t step) noexcept nogil:
-    """Bytes that mostly are enough for what is made of the payloads of a turn."""
-    cdef double share = <double>step / <double>(work.n_rows + 1)
-    return <size_t>min(ARENA_TIMES * <double>work.n_bytes * share + ARENA_ROW * step, <double>MOST_ARENA)
+cdef void measure_turns(Turns *turns, Source source, Py_ssize_t n_threads) noexcept nogil:
+    """Say how long turns are: one of average payloads is four fifths full, since payloads differ."""
+    cdef size_t n_bytes = source.n_bytes() + <size_t>source.n_rows
+    cdef size_t most = min(n_bytes // <size_t>(n_threads * LEAST_TURNS), <size_t>TURN_BYTES)
+    cdef double average = <double>(n_bytes + 1) / <double>(source.n_rows + 1)
+    turns.step = (<int64_t>(0.8 * <double>most / average) // ALIGNMENT + 1) * ALIGNMENT
+    turns.most_bytes = max(most, <size_t>(ALIGNMENT * average))
 
 
 cdef void give_parts(Worker *worker, char *parts, Arena *arenas) noexcept nogil:
@@ -203,12 +201,31 @@ cdef Stretch *take_rows(Worker *worker) noexcept nogil:
     """The next rows for a part that is free, if there are both; the lock is held, as it is in all below."""
     cdef Turns *turns = worker.turns
     cdef Stretch *stretch = first_in(worker, FREE)
-    if stretch == NULL or turns.n_taken == turns.work.n_rows:
+    if stretch == NULL or turns.n_taken == (<Source>turns.work.source).n_rows:
         return NULL
     stretch.state = TAKEN
     stretch.first = turns.n_taken
-    stretch.stop = turns.n_taken = min(turns.n_taken + turns.step, turns.work.n_rows)
+    stretch.stop = turns.n_taken = end_of_turn(turns, <Source>turns.work.source)
     return stretch
+
+
+cdef int64_t end_of_turn(Turns *turns, Source source) noexcept nogil:
+    """Up to which row the next turn goes: for about as many bytes as it may have, and in any case for some rows."""
+    cdef int64_t first = turns.n_taken
+    cdef int64_t n = turns.step
+    cdef size_t n_bytes = bytes_from(turns, source, first, n)
+    while n < MOST_STEPS * turns.step and n_bytes <= turns.most_bytes // 2:
+        n *= 2
+        n_bytes = bytes_from(turns, source, first, n)
+    while n > ALIGNMENT and n_bytes > turns.most_bytes:
+        n = n // (2 * ALIGNMENT) * ALIGNMENT
+        n_bytes = bytes_from(turns, source, first, n)
+    return min(first + n, source.n_rows)
+
+
+cdef size_t bytes_from(Turns *turns, Source source, int64_t first, int64_t n) noexcept nogil:
+    n = min(n, source.n_rows - first)
+    return source.bytes_between(first, first + n, &turns.near)
 
 
 cdef Stretch *first_in(Worker *worker, StretchState state) noexcept nogil:
