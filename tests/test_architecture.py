@@ -16,9 +16,9 @@ PACKAGE = ROOT / "pgdecode"
 
 # Each room may import those of the lines above it. Command-line rooms share one line's rank and are checked as a tree.
 ORDER = [
-    {"errors", "lsn", "limits", "wire", "encodings", "nulls"},
+    {"errors", "lsn", "limits", "wire", "encodings"},
     {"messages"},
-    {"schemas", "pgtypes"},
+    {"schemas", "pgtypes", "nulls"},
     {"typenames", "settings"},
     {"overrides"},
     {"relations"},
