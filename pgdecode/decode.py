@@ -15,7 +15,7 @@ from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
-from pgdecode.nulls import null_arrays
+from pgdecode.nulls import null_array
 from pgdecode.parallel import Exclusive, check_threads, threads_for
 from pgdecode.schemas import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
 
@@ -152,7 +152,7 @@ class MessageDecoder:
             if n_threads > 1:
                 # Should that not do, one thread decodes all anew: then its error is the one to tell, of the first row
                 # that has any.
-                with suppress(DecodeError, MemoryError):
+                with suppress(DecodeError, MemoryError, ValueError):
                     return self._decode(source, n_threads)
             return self._decode(source, 1)
 
@@ -172,13 +172,11 @@ def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema)
     """Put the batch together over the buffers that the scan filled."""
     names = schema.names
     filled = [found.get(name.removesuffix("_formats")) for name in names]
-    unfilled = [ENVELOPE_TYPES[name] for name, parts in zip(names, filled, strict=True) if parts is None]
-    nulls = iter(null_arrays(n_rows, unfilled))
     arrays = []
     for name, parts in zip(names, filled, strict=True):
         type = ENVELOPE_TYPES[name]
         if parts is None:
-            arrays.append(next(nulls))
+            arrays.append(null_array(n_rows, type))
         elif name in _CELLS:
             arrays.append(_cells(type, n_rows, *parts))
         elif name.endswith("_formats"):

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+import weakref
 from typing import Any
 
 import pyarrow as pa
 
 # Below so many rows zeros are written sooner than the system gives pages.
-_FEW = 1 << 14
+_FEW = 1 << 13
 _READ_ONLY: dict[str, Any] = (
     {"access": mmap.ACCESS_READ}
     if os.name == "nt"
     else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, "prot": mmap.PROT_READ}
 )
+_USUAL_WIDTH = 16  # bytes of the widest item but for few types
+
+# The zeros last mapped, as long as a column stands over them: all columns share them, since addresses can run out.
+_last: list[weakref.ref[mmap.mmap]] = []
 
 
 def null_array(n: int, type: pa.DataType) -> pa.Array:
     """Make a column of n nulls."""
-    return null_arrays(n, [type])[0]
-
-
-def null_arrays(n: int, types: Sequence[pa.DataType]) -> list[pa.Array]:
-    """Make a column of n nulls for each type; all have one memory for their validity, offsets and values.
-
-    Raises
-    ------
-    MemoryError
-        If the system has no addresses left for it.
-    """
-    if n < _FEW or not types:
-        return [pa.nulls(n, type) for type in types]
-    zeros = _zeros((n + 1) * max(map(_width, types)))
-    return [_over(zeros, n, type) for type in types]
+    if n < _FEW:
+        return pa.nulls(n, type)
+    try:
+        zeros = _zeros((n + 1) * max(_USUAL_WIDTH, _width(type)))
+    except OSError:
+        # No addresses for so many; this type may need fewer.
+        return pa.nulls(n, type)
+    return _over(zeros, n, type)
 
 
 def _zeros(size: int) -> pa.Buffer:
@@ -42,10 +39,11 @@ def _zeros(size: int) -> pa.Buffer:
 
     What is asked of the allocators, also by `bytes`, is memory used before, which has to be cleared.
     """
-    try:
-        return pa.py_buffer(mmap.mmap(-1, size, **_READ_ONLY))
-    except OSError as error:
-        raise MemoryError(f"no addresses for {size} zeros") from error
+    pages = _last[0]() if _last else None
+    if pages is None or len(pages) < size:
+        pages = mmap.mmap(-1, size, **_READ_ONLY)
+        _last[:] = [weakref.ref(pages)]
+    return pa.py_buffer(pages)
 
 
 def _width(type: pa.DataType) -> int:

@@ -69,20 +69,23 @@ def local_session(master: str = "local[*]", settings: Mapping[str, str] | None =
             yield spark
         finally:
             jvm: Any = spark._jvm
-            if not master.startswith("local-cluster"):
-                _end_workers(jvm)
-            spark.stop()
-            # The JVM keeps what it was started with, and would have later sessions of other makers do the same.
-            for name in _sockets(_socket_folder(), master):
-                jvm.java.lang.System.clearProperty(name)
+            try:
+                _end_workers(jvm, spark.conf.get("spark.python.daemon.module", "pyspark.daemon"))
+            finally:
+                spark.stop()
+                # The JVM keeps what it was started with, and would have later sessions of other makers do the same.
+                for name in _sockets(_socket_folder(), master):
+                    jvm.java.lang.System.clearProperty(name)
 
 
-def _end_workers(jvm: Any) -> None:
-    """End the daemon and by it all workers: one that first finds Spark gone prints a traceback."""
+def _end_workers(jvm: Any, daemon: str | None) -> None:
+    """End the JVM's daemon, and by it all workers: one that first finds Spark gone prints a traceback."""
     for process in jvm.java.lang.ProcessHandle.current().children().toArray():
-        process.destroy()
-        seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
-        process.onExit().completeOnTimeout(process, _SECONDS_TO_END, seconds).get()
+        # Started by spark-submit, the JVM has this very process for a child too.
+        if f" -m {daemon} " in process.info().commandLine().orElse("") + " ":
+            process.destroy()
+            seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+            process.onExit().completeOnTimeout(process, _SECONDS_TO_END, seconds).get()
 
 
 def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSession:

@@ -119,10 +119,10 @@ def test_an_offset_that_leaves_the_data_is_refused_wherever_it_stands(width: int
 
 @pytest.mark.parametrize("field", ["old", "new", "relation_id", "xid", "timestamp"])
 def test_a_column_that_no_row_fills_takes_no_memory_of_its_own(field: str) -> None:
-    column = pa.array([bytes.fromhex("45")] * 100_000, pa.binary())  # E
+    column = pa.array([bytes.fromhex("45")] * 10_000, pa.binary())  # E
     before = pa.total_allocated_bytes()
     batch = pgdecode.decode_messages(column, fields=[field], in_stream=False)
-    assert batch[field].null_count == 100_000
+    assert batch[field].null_count == 10_000
     assert pa.total_allocated_bytes() - before < 1000
 
 

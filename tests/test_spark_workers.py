@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -108,6 +109,24 @@ with local_session("local[2]", {"spark.python.daemon.module": "late_daemon"}) as
     )
     assert found.stdout == "[2, 3]\n", found.stderr
     assert not (tmp_path / "lost").exists()
+
+
+def test_a_driver_that_spark_submit_started_goes_on_behind_its_session(tmp_path: Path) -> None:
+    # It is a child of the JVM, as the daemon of the workers is.
+    program = tmp_path / "program.py"
+    program.write_text("""
+from spark_udfs.session import local_session
+
+with local_session("local[1]") as spark:
+    print(spark.sparkContext.parallelize([1, 2], 1).map(lambda item: item + 1).collect())
+print("went on")
+""")
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    found = subprocess.run([submit, program], env=environment, capture_output=True, text=True, check=False)
+    assert found.stdout == "[2, 3]\nwent on\n", found.stderr
+    assert found.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,21 @@ def test_where_no_thread_can_be_started_the_caller_s_does_the_work() -> None:
         threading.stack_size(before)
 
 
+def test_a_bad_payload_is_told_before_offsets_behind_it_that_leave_the_data() -> None:
+    payload = encode(Insert(relation_id=1, new=(b"a",), new_formats="t"))
+    offsets = [n * len(payload) for n in range(2001)]
+    offsets[1500] = -5
+    data = bytearray(payload * 2000)
+    data[68 * len(payload)] = ord("~")
+    column = pa.Array.from_buffers(
+        pa.binary(), 2000, [None, pa.py_buffer(struct.pack("=2001i", *offsets)), pa.py_buffer(bytes(data))]
+    )
+    for threads in (1, 2, 3):
+        for _ in range(10):
+            with pytest.raises(DecodeError, match="row 68, offset 0: unknown message tag"):
+                pgdecode.decode_messages(column, threads=threads)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer's allocator takes all addresses")
 def test_where_many_threads_find_no_memory_one_does_the_work() -> None:

@@ -8,7 +8,7 @@ from pgdecode._memory cimport FEW_ROWS, free_bytes, hand_over
 
 import pyarrow as pa
 
-from pgdecode.nulls import null_array, null_arrays
+from pgdecode.nulls import null_array
 
 
 cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil:
@@ -302,7 +302,7 @@ cdef FaultCode open_as(Column *column, const Column *like, Arena *arena) noexcep
 
 
 cdef void empty_column(Column *column) noexcept nogil:
-    """Take all items out, and keep the memory."""
+    """Take all items out, and keep the memory; validity is bytes from now on."""
     cdef int i
     column.in_bits = False
     column.n = column.n_null = column.postponed = 0
@@ -346,24 +346,6 @@ cdef FaultCode seal_column(Column *column) noexcept nogil:
     return OK
 
 
-cdef list finish_children(Column *column, list types):
-    """A struct's Arrow arrays; those that are null throughout share their zeros."""
-    cdef const Column *child
-    cdef int i
-    arrays = [None] * column.n_children
-    nulls = []
-    for i in range(column.n_children):
-        child = &column.children[i]
-        if child.n == 0 and child.postponed == column.n and column.n:
-            nulls.append(i)
-        else:
-            arrays[i] = finish_column(&column.children[i], types[i])
-    if nulls:
-        for i, array in zip(nulls, null_arrays(column.n, [types[i] for i in nulls])):
-            arrays[i] = array
-    return arrays
-
-
 cdef object finish_column(Column *column, object arrow_type):
     """The Arrow array; the column keeps nothing of it."""
     cdef size_t n
@@ -381,7 +363,7 @@ cdef object finish_column(Column *column, object arrow_type):
         buffers = [validity, pa.py_buffer(b"") if values is None else values]
         return pa.Array.from_buffers(arrow_type, n, buffers, column.n_null)
     if column.shape == SHAPE_STRUCT:
-        arrays = finish_children(column, children_of(arrow_type))
+        arrays = [finish_column(&column.children[i], type) for i, type in enumerate(children_of(arrow_type))]
         return pa.Array.from_buffers(arrow_type, n, [validity], column.n_null, children=arrays)
     ends = pa.py_buffer(bytes(4)) if column.ends.size == 0 else hand_over(&column.ends)
     if column.shape == SHAPE_BYTES:

@@ -53,22 +53,22 @@ cdef size_t taken_by(size_t capacity) noexcept nogil:
 
 
 cdef void copy_to(void *to, const Bytes *bytes) noexcept nogil:
-    if bytes.size and to != bytes.data:
+    if bytes.size:
         memcpy(to, bytes.data, bytes.size)
 
 
 cdef FaultCode grow_own(Bytes *bytes, size_t capacity) noexcept nogil:
-    """As `grow`; what the arena had for them is not used again."""
+    """As `grow`; what was handed out last stays where it is, the former place of anything else is not used again."""
     cdef Arena *arena = bytes.arena
     cdef size_t needed = taken_by(capacity)
+    cdef bint is_last = is_in_arena(bytes) and bytes.data + taken_by(bytes.capacity) == arena.at
+    cdef uint8_t *first = bytes.data if is_last else arena.at
     cdef void *moved
-    if is_in_arena(bytes) and bytes.data + taken_by(bytes.capacity) == arena.at:
-        # The last that was handed out: it stays where it is.
-        arena.at = bytes.data
-    if needed <= <size_t>(arena.end - arena.at):
-        moved = arena.at
-        arena.at += needed
-        copy_to(moved, bytes)
+    if needed <= <size_t>(arena.end - first):
+        moved = first
+        arena.at = first + needed
+        if not is_last:
+            copy_to(moved, bytes)
     elif is_in_arena(bytes):
         moved = malloc(needed)
         if moved != NULL:

@@ -78,6 +78,8 @@ cdef class Rows:
     ):
         self.source = source
         about = (source, relation_id, names, decodings, limits, strict_flags, permissive, null_unrepresentable)
+        # Threads take rows of the source, one after the other.
+        n_threads = n_threads if selection is None else 1
         self.decoders = [RowDecoder(*about, selection, streamed) for _ in range(n_threads)]
         self.n_rows = (<RowDecoder>self.decoders[0]).n_rows
         self.rows.n_bytes = source.n_bytes()
@@ -133,7 +135,7 @@ cdef class Rows:
         return code
 
     cdef FaultCode decode_in_turns(self) except *:
-        """As `decode`, but a fault may be of any row; it is for all rows of the source."""
+        """As `decode`, but a fault may be of any row."""
         cdef Work work
         cdef Py_ssize_t n_threads = len(self.decoders)
         cdef Thread *threads = <Thread *>calloc(<size_t>n_threads, sizeof(Thread))

@@ -88,5 +88,6 @@ cdef class Source:
     cdef int add_bytes(self, Segment *segment, list payloads) except -1
     cdef size_t n_bytes(self) noexcept nogil
     cdef size_t bytes_between(self, int64_t first, int64_t stop, Py_ssize_t *near) noexcept nogil
+    cdef bint has_offsets(self) noexcept nogil
     cdef const Segment *segment_with(self, int64_t row, Py_ssize_t *near) noexcept nogil
     cdef Presence find(self, int64_t row, Py_ssize_t *near, Span *out) noexcept nogil

@@ -115,7 +115,7 @@ cdef class Source:
         return self.bytes_between(0, self.n_rows, &near)
 
     cdef size_t bytes_between(self, int64_t first, int64_t stop, Py_ssize_t *near) noexcept nogil:
-        """Length of the payloads of some rows, of corrupt offsets no more than there is data; `near` as in `find`."""
+        """Length of the payloads of some rows; `near` as in `find`."""
         cdef size_t total = 0
         cdef const Segment *segment
         cdef int64_t end
@@ -126,6 +126,14 @@ cdef class Source:
             first = end
         return total
 
+    cdef bint has_offsets(self) noexcept nogil:
+        """Whether the length of many payloads is known from the first and the last."""
+        cdef Py_ssize_t i
+        for i in range(self.n_segments):
+            if self.segments[i].layout != LAYOUT_OFFSETS32 and self.segments[i].layout != LAYOUT_OFFSETS64:
+                return False
+        return True
+
     cdef Presence find(self, int64_t row, Py_ssize_t *near, Span *out) noexcept nogil:
         """Locate the payload of a row of the source; `near` is the segment to look in first, then the right one."""
         cdef const Segment *segment = self.segment_with(row, near)
@@ -134,21 +142,28 @@ cdef class Source:
     cdef const Segment *segment_with(self, int64_t row, Py_ssize_t *near) noexcept nogil:
         cdef const Segment *segment = &self.segments[near[0]]
         cdef Py_ssize_t low = 0, high, middle
-        if not segment.n_before <= row < segment.n_before + segment.n_rows:
-            high = self.n_segments - 1
-            while low < high:
-                middle = (low + high) // 2
-                if row < self.segments[middle + 1].n_before:
-                    high = middle
-                else:
-                    low = middle + 1
-            near[0] = low
-            segment = &self.segments[low]
-        return segment
+        if is_in(segment, row):
+            return segment
+        if near[0] + 1 < self.n_segments and is_in(segment + 1, row):
+            near[0] += 1
+            return segment + 1
+        high = self.n_segments - 1
+        while low < high:
+            middle = (low + high) // 2
+            if row < self.segments[middle + 1].n_before:
+                high = middle
+            else:
+                low = middle + 1
+        near[0] = low
+        return &self.segments[low]
+
+
+cdef inline bint is_in(const Segment *segment, int64_t row) noexcept nogil:
+    return segment.n_before <= row < segment.n_before + segment.n_rows
 
 
 cdef size_t bytes_in(const Segment *segment, int64_t first, int64_t stop) noexcept nogil:
-    """Length of the payloads of some rows of a segment."""
+    """Length of the payloads of some rows of a segment; of corrupt offsets no more than there is data."""
     cdef size_t total = 0
     cdef int64_t start, end, row
     cdef Span span

@@ -32,11 +32,11 @@ cdef extern from "Python.h":
 
 cdef enum:
     PARTS = 4              # of each thread: so far it may go on while another does not
-    TURN_BYTES = 5 << 17   # with what is made of them, they fit into a core's own cache
-    MOST_STEPS = 4         # rows of a turn, where payloads are shorter than on average: rows have their cost too
+    TURN_BYTES = 5 << 17   # payloads; with what is made of them, they fit into a core's own cache
+    MOST_TIMES = 4         # the rows of a turn of average payloads, where they are shorter: rows have their cost too
     LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
     ALIGNMENT = 64         # rows: none shares a byte of bits with those of other turns
-    ARENA_TIMES = 6        # since what grows is moved, and its former place is not used again
+    ARENA_TIMES = 6        # what grows is mostly moved, and its former place is not used again
     MOST_ARENA = 1 << 22   # bytes
 
 cdef enum StretchState:
@@ -55,8 +55,9 @@ cdef struct Stretch:
 
 cdef struct Turns:
     const Work *work
-    size_t most_bytes         # of a turn, if it has more than the fewest rows
     int64_t step              # rows of a turn, if payloads are as long as on average
+    size_t most_bytes         # of a turn, if it has more than the fewest rows
+    bint measures             # whether turns are to have about as many bytes, and not as many rows
     PyThread_type_lock lock   # of what is below
     int64_t n_taken           # rows
     Py_ssize_t near           # where in the source they end
@@ -135,10 +136,12 @@ cdef FaultCode in_turns(const Work *work) except *:
 cdef void measure_turns(Turns *turns, Source source, Py_ssize_t n_threads) noexcept nogil:
     """Say how long turns are: one of average payloads is four fifths full, since payloads differ."""
     cdef size_t n_bytes = source.n_bytes() + <size_t>source.n_rows
+    cdef double a_row = <double>(n_bytes + 1) / <double>(source.n_rows + 1)
     cdef size_t most = min(n_bytes // <size_t>(n_threads * LEAST_TURNS), <size_t>TURN_BYTES)
-    cdef double average = <double>(n_bytes + 1) / <double>(source.n_rows + 1)
-    turns.step = (<int64_t>(0.8 * <double>most / average) // ALIGNMENT + 1) * ALIGNMENT
-    turns.most_bytes = max(most, <size_t>(ALIGNMENT * average))
+    turns.step = (<int64_t>(0.8 * <double>most / a_row) // ALIGNMENT + 1) * ALIGNMENT
+    turns.most_bytes = max(most, <size_t>(ALIGNMENT * a_row))
+    # Elsewhere the length of many payloads is not had without a look at each.
+    turns.measures = source.has_offsets()
 
 
 cdef void give_parts(Worker *worker, char *parts, Arena *arenas) noexcept nogil:
@@ -210,11 +213,14 @@ cdef Stretch *take_rows(Worker *worker) noexcept nogil:
 
 
 cdef int64_t end_of_turn(Turns *turns, Source source) noexcept nogil:
-    """Up to which row the next turn goes: for about as many bytes as it may have, and in any case for some rows."""
+    """Up to which row the next turn goes: where payloads are shorter or longer than others, for more or fewer rows."""
     cdef int64_t first = turns.n_taken
     cdef int64_t n = turns.step
-    cdef size_t n_bytes = bytes_from(turns, source, first, n)
-    while n < MOST_STEPS * turns.step and n_bytes <= turns.most_bytes // 2:
+    cdef size_t n_bytes
+    if not turns.measures:
+        return min(first + n, source.n_rows)
+    n_bytes = bytes_from(turns, source, first, n)
+    while n < MOST_TIMES * turns.step and n_bytes <= turns.most_bytes // 2:
         n *= 2
         n_bytes = bytes_from(turns, source, first, n)
     while n > ALIGNMENT and n_bytes > turns.most_bytes:
@@ -224,8 +230,7 @@ cdef int64_t end_of_turn(Turns *turns, Source source) noexcept nogil:
 
 
 cdef size_t bytes_from(Turns *turns, Source source, int64_t first, int64_t n) noexcept nogil:
-    n = min(n, source.n_rows - first)
-    return source.bytes_between(first, first + n, &turns.near)
+    return source.bytes_between(first, min(first + n, source.n_rows), &turns.near)
 
 
 cdef Stretch *first_in(Worker *worker, StretchState state) noexcept nogil:
