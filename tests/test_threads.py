@@ -332,6 +332,7 @@ def test_where_no_thread_can_be_started_the_caller_s_does_the_work() -> None:
         threading.stack_size(before)
 
 
+@pytest.mark.usefixtures("small_ranges")
 def test_a_bad_payload_is_told_before_offsets_behind_it_that_leave_the_data() -> None:
     payload = encode(Insert(relation_id=1, new=(b"a",), new_formats="t"))
     offsets = [n * len(payload) for n in range(2001)]
