@@ -18,8 +18,11 @@ _READ_ONLY: dict[str, Any] = (
 )
 _USUAL_WIDTH = 16  # bytes of the widest item but for few types
 
-# The zeros last mapped, as long as a column stands over them: all columns share them, since addresses can run out.
+# The zeros last mapped: all columns share them, since addresses can run out. What is read of them the system maps to a
+# page of its own; so that it is not asked for that again by each batch, usual ones are kept.
 _last: list[weakref.ref[mmap.mmap]] = []
+_kept: list[mmap.mmap] = []
+_MOST_KEPT = 1 << 28
 
 
 def null_array(n: int, type: pa.DataType) -> pa.Array:
@@ -43,6 +46,7 @@ def _zeros(size: int) -> pa.Buffer:
     if pages is None or len(pages) < size:
         pages = mmap.mmap(-1, size, **_READ_ONLY)
         _last[:] = [weakref.ref(pages)]
+        _kept[:] = [pages] if size <= _MOST_KEPT else []
     return pa.py_buffer(pages)
 
 
