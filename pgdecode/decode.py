@@ -11,7 +11,6 @@ import pyarrow as pa
 from pgdecode._message import decode_one
 from pgdecode._scan import Scan
 from pgdecode._source import Source
-from pgdecode.errors import DecodeError
 from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
@@ -151,8 +150,8 @@ class MessageDecoder:
             n_threads = threads_for(source, self._threads)
             if n_threads > 1:
                 # Should that not do, one thread decodes all anew: then its error is the one to tell, of the first row
-                # that has any.
-                with suppress(DecodeError, MemoryError, ValueError):
+                # that has any. A DecodeError is a ValueError, as bad offsets are.
+                with suppress(ValueError, MemoryError):
                     return self._decode(source, n_threads)
             return self._decode(source, 1)
 
@@ -170,11 +169,10 @@ class MessageDecoder:
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
     """Put the batch together over the buffers that the scan filled."""
-    names = schema.names
-    filled = [found.get(name.removesuffix("_formats")) for name in names]
     arrays = []
-    for name, parts in zip(names, filled, strict=True):
+    for name in schema.names:
         type = ENVELOPE_TYPES[name]
+        parts = found.get(name.removesuffix("_formats"))
         if parts is None:
             arrays.append(null_array(n_rows, type))
         elif name in _CELLS:

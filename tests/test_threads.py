@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import captures
@@ -396,7 +395,9 @@ def test_stretches_of_long_payloads_of_short_ones_and_of_none(layout: pa.DataTyp
     given: Any = payloads
     if layout is not None:
         # Of unequal chunks.
-        given = pa.chunked_array([payloads[a:b] for a, b in pairwise([0, 1, 290, 301, 31_000, 31_001, 70_000])], layout)
+        given = pa.chunked_array(
+            [payloads[a:b] for a, b in itertools.pairwise([0, 1, 290, 301, 31_000, 31_001, 70_000])], layout
+        )
     for decode in (pgdecode.decode_messages, partial(pgdecode.decode_rows, relation=relation)):
         found = decode(given, threads=3)
         found.validate(full=True)
