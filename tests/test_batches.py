@@ -6,7 +6,9 @@ import random
 
 import captures
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from streams import STREAMED_CAPTURES
 
 import pgdecode
 from pgdecode.messages import ENVELOPE
@@ -20,6 +22,8 @@ SOME_FIELDS = (
     ["kind"],
 )
 PLAIN = [name for name in captures.NAMES if "stream" not in name]
+# I with an xid, oid 16385, N, 2 columns: 5 and n.
+STREAMED_INSERT = bytes.fromhex("4900000304000040014e00027400000001356e")
 
 
 def decoded(payloads: object, fields: list[str], **options: object) -> pa.RecordBatch:
@@ -69,20 +73,71 @@ def test_a_capture_decodes_to_the_same_in_every_layout(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_damaged_payloads_among_good_ones_give_the_same_rows_and_errors_in_every_layout(seed: int) -> None:
+@pytest.mark.parametrize("names", [PLAIN, STREAMED_CAPTURES], ids=["plain", "streamed"])
+def test_damaged_payloads_among_good_ones_give_the_same_rows_and_errors_in_every_layout(
+    names: list[str], seed: int
+) -> None:
     chance = random.Random(seed)
-    payloads = damaged(captures.capture(chance.choice(PLAIN)).payloads, chance)
+    payloads = damaged(captures.capture(chance.choice(names)).payloads, chance)
+    share = 0.1 if names is PLAIN else 0.9
     for fields in SOME_FIELDS:
-        for in_stream in (None, False, [chance.random() < 0.1 for _ in payloads]):
+        for in_stream in (None, names is not PLAIN, [chance.random() < share for _ in payloads]):
             one_by_one = decoded(payloads, fields, in_stream=in_stream)
             for column in layouts(payloads):
                 assert decoded(column, fields, in_stream=in_stream).equals(one_by_one)
 
 
+@pytest.mark.parametrize("n_bytes", range(len(STREAMED_INSERT) + 1))
+@pytest.mark.parametrize("behind", [b"N\0\1n" * 8, b"\0N\6\x40" + b"n" * 1596, STREAMED_INSERT])
+def test_a_streamed_row_that_ends_early_is_not_read_on_into_the_next_payload(behind: bytes, n_bytes: int) -> None:
+    payloads: list[bytes | None] = [STREAMED_INSERT, STREAMED_INSERT[:n_bytes], behind] * 40
+    for fields in SOME_FIELDS:
+        one_by_one = decoded(payloads, fields, in_stream=True)
+        for column in layouts(payloads):
+            assert decoded(column, fields, in_stream=True).equals(one_by_one)
+
+
+@pytest.mark.parametrize("basis", ["explicit", "order"])
+def test_streamed_rows_have_their_xid_and_all_else_as_the_others(basis: str) -> None:
+    plain = STREAMED_INSERT[:1] + STREAMED_INSERT[5:]
+    streamed = [i % 3 != 0 for i in range(300)]
+    payloads = [STREAMED_INSERT if item else plain for item in streamed]
+    fields = ["kind", "xid", "relation_id", "new", "new_formats", "xid_basis"]
+    in_stream: list[bool] | None = streamed
+    if basis == "order":
+        start, stop = bytes.fromhex("530000030401"), b"E"
+        payloads = [start, *[STREAMED_INSERT] * 300, stop, *[plain] * 300]
+        streamed, in_stream = [True] * 300 + [False] * 300, None
+    column = pa.array(payloads, pa.binary())
+    batch = pgdecode.decode_messages(column, fields=fields, in_stream=in_stream)
+    rows = batch.filter(pc.equal(batch["kind"], "insert")).to_pylist()
+    assert rows == [
+        {
+            "kind": "insert",
+            "xid": 0x304 if item else None,
+            "relation_id": 16385,
+            "new": [b"5", None],
+            "new_formats": "tn",
+            "xid_basis": basis,
+        }
+        for item in streamed
+    ]
+
+
+def test_a_streamed_row_of_transaction_0_is_bad_wherever_it_stands() -> None:
+    bad = STREAMED_INSERT[:1] + bytes(4) + STREAMED_INSERT[5:]
+    for n in (0, 1, 63, 64, 99):
+        payloads = [STREAMED_INSERT] * n + [bad] + [STREAMED_INSERT] * 5
+        with pytest.raises(pgdecode.DecodeError, match="xid") as raised:
+            pgdecode.decode_messages(pa.array(payloads, pa.binary()), in_stream=True)
+        assert (raised.value.row, raised.value.offset) == (n, 1)
+
+
 @pytest.mark.parametrize("limit", ["max_columns", "max_value_bytes", "max_payload_bytes"])
-def test_limits_are_the_same_in_every_layout(limit: str) -> None:
-    payloads = list(captures.capture(PLAIN[0]).payloads)
-    for most in (1, 3, 7, 8, 20, 60):
+@pytest.mark.parametrize("name", [PLAIN[0], STREAMED_CAPTURES[0]])
+def test_limits_are_the_same_in_every_layout(name: str, limit: str) -> None:
+    payloads = list(captures.capture(name).payloads)
+    for most in (1, 3, 7, 8, 11, 12, 20, 60):
         limits = pgdecode.Limits(**{limit: most})
         one_by_one = decoded(payloads, EVERY_FIELD, limits=limits)
         for column in layouts(list(payloads)):

@@ -1,16 +1,16 @@
 """Walks the payloads of a batch: the usual ones in loops of their own here, all others as `_walk` does.
 
-The usual: an insert, update or delete, and a delimiter that is of constant width, all outside a stream. Any doubt about
-one leaves it to the walk, which does it anew from its first byte: so nothing here tells of faults, and what was written
-for a payload before the doubt came up does not matter.
+The usual: an insert, update or delete, in a stream or not, and a delimiter that is of constant width and no stream's.
+Any doubt about one leaves it to the walk, which does it anew from its first byte: so nothing here tells of faults, and
+what was written for a payload before the doubt came up does not matter.
 """
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from pgdecode._cursor cimport be32, be64, call_for
-from pgdecode._envelope cimport EPOCH_SHIFT_US, Envelope, Put, Usual, fail, open_nothing
+from pgdecode._cursor cimport CALLED, be32, be64, call_for
+from pgdecode._envelope cimport EPOCH_SHIFT_US, IN_STREAM, N_USUAL, Envelope, Put, Usual, fail, open_nothing
 from pgdecode._fault cimport FAULT_BAD_ARRAY, FAULT_ENCODING, OK, STREAM_MET, rarely
 from pgdecode._lane cimport AHEAD, Lane, close_lane, open_lane, put_tuple
 from pgdecode._plan cimport (
@@ -25,6 +25,7 @@ from pgdecode._plan cimport (
     USUAL_FIXED,
     USUAL_NEW,
     USUAL_OLD,
+    XID_PREFIX,
 )
 from pgdecode._sink cimport put_list, put_text
 from pgdecode._source cimport ABSENT, CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, Presence, Span, payload_at
@@ -32,8 +33,14 @@ from pgdecode._walk cimport BASIS_ORDER, BASIS_SHIFT, DOUBTFUL, STREAMED, judge_
 
 cdef enum:
     BLOCK_ROWS = 64   # one word of validity bits
-    CALLED = 3072     # bytes: how far in front payloads are called from memory
     LEAST_USUAL = 8   # bytes: an insert up to its first column; none that is of constant width is shorter
+    XID_BYTES = 4     # by which it is longer in a stream
+
+# What a loop has to look for.
+cdef enum Care:
+    BARE      # nothing of tuples is wanted; else as SURE
+    SURE      # no row is null, in a stream or in doubt, and nobody asks how that is known
+    SPECIAL   # any may be, and somebody may
 
 
 cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int64_t end) noexcept nogil:
@@ -116,7 +123,9 @@ cdef void close_block(Walk *walk, int64_t first) noexcept nogil:
     cdef Envelope *out = walk.out
     cdef Usual *usual
     cdef int index, i
-    for index in range(N_MESSAGES):
+    # Outside streams the others have none.
+    cdef bint may_stream = walk.verdicts != NULL or walk.verdict & STREAMED != 0
+    for index in range(N_USUAL if may_stream else N_MESSAGES):
         usual = &out.usual[index]
         if usual.marks == 0:
             continue
@@ -141,24 +150,27 @@ cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept n
 
 cdef inline int64_t usual_rows(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
     """Decode rows up to the first that is not usual, and return that, or `stop`."""
-    if walk.verdicts == NULL and walk.verdict & (STREAMED | DOUBTFUL):
-        return i
-    cdef const Envelope *out = walk.out
-    cdef bint bare = out.new == NULL and out.old == NULL and not is_special(walk, segment)
+    cdef Care care = care_for(walk, segment)
     if segment.layout == LAYOUT_OFFSETS32:
-        if bare:
-            return usual_by_offsets(walk, segment, i, stop, False, True)
-        return usual_by_offsets(walk, segment, i, stop, False, False)
+        if care == BARE:
+            return usual_by_offsets(walk, segment, i, stop, False, BARE)
+        if care == SURE:
+            return usual_by_offsets(walk, segment, i, stop, False, SURE)
+        return usual_by_offsets(walk, segment, i, stop, False, SPECIAL)
     if segment.layout == LAYOUT_OFFSETS64:
-        if bare:
-            return usual_by_offsets(walk, segment, i, stop, True, True)
-        return usual_by_offsets(walk, segment, i, stop, True, False)
+        if care == BARE:
+            return usual_by_offsets(walk, segment, i, stop, True, BARE)
+        if care == SURE:
+            return usual_by_offsets(walk, segment, i, stop, True, SURE)
+        return usual_by_offsets(walk, segment, i, stop, True, SPECIAL)
     return i
 
 
-cdef inline bint is_special(Walk *walk, const Segment *segment) noexcept nogil:
-    """Whether rows may be null or in doubt, or it is to be said how their xid prefix was decided."""
-    return segment.validity != NULL or walk.verdicts != NULL or walk.out.bases != NULL
+cdef inline Care care_for(const Walk *walk, const Segment *segment) noexcept nogil:
+    cdef const Envelope *out = walk.out
+    if segment.validity != NULL or walk.verdicts != NULL or out.bases != NULL or walk.verdict & (STREAMED | DOUBTFUL):
+        return SPECIAL
+    return BARE if out.new == NULL and out.old == NULL else SURE
 
 
 cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noexcept nogil:
@@ -166,9 +178,9 @@ cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noex
 
 
 cdef inline int64_t usual_by_offsets(
-    Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, bint bare
+    Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, Care care
 ) noexcept nogil:
-    """The loop; `wide` and `bare` (nothing of tuples is wanted) are constants, so each has one of its own."""
+    """The loop; `wide` and `care` are constants, so each has one of its own."""
     cdef Envelope *out = walk.out
     cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
     cdef const uint8_t *data = segment.data
@@ -184,8 +196,9 @@ cdef inline int64_t usual_by_offsets(
     cdef int64_t first_row = walk.first_row
     cdef int64_t end
     cdef uint64_t most, bit
-    cdef bint special = not bare and is_special(walk, segment)
-    cdef uint8_t index
+    cdef bint bare = care == BARE
+    cdef size_t prefix = 0          # bytes of the row's xid
+    cdef uint8_t index, verdict
     if limit > <int64_t>segment.data_size - AHEAD:
         limit = <int64_t>segment.data_size - AHEAD
     # No value is longer than its payload.
@@ -209,30 +222,38 @@ cdef inline int64_t usual_by_offsets(
         # As a number without sign, what is too short is too long.
         if rarely(end > limit or <uint64_t>end - <uint64_t>start - LEAST_USUAL > most):
             break
-        if special and not is_plain(walk, segment, i):
-            break
         payload = data + start
         if bare:
             # Where nothing is written, the loop is faster than payloads come by themselves.
             call_for(payload + CALLED)
         index = by_tag[payload[0]]
         usual = &out.usual[index]
+        if care == SPECIAL:
+            verdict = walk.verdict if walk.verdicts == NULL else walk.verdicts[first_row + i]
+            if is_null(segment, i) or verdict & DOUBTFUL:
+                break
+            prefix = 0
+            if verdict & STREAMED:
+                usual = &out.usual[IN_STREAM + index]
+                if rarely(end - start < LEAST_USUAL + XID_BYTES or be32(payload + 1) < usual.least_xid):
+                    break
+                prefix = XID_BYTES
         if usual.kind == USUAL_NEW:
-            if rarely(not put_change(&new, payload, data + end, bare)):
+            if rarely(not put_change(&new, payload + prefix, data + end, bare)):
                 break
         elif usual.kind == USUAL_FIXED:
             if rarely(end - start != usual.length or not is_usual(usual, payload)):
                 break
-        elif usual.kind != USUAL_OLD or not put_delete(&old, payload, data + end, out, first_row + i, bare):
+        elif usual.kind != USUAL_OLD or not put_delete(&old, payload + prefix, data + end, out, first_row + i, bare):
             break
         if usual.n_puts:
             put_numbers(usual, payload, first_row + i)
         if kinds != NULL:
             kinds[i] = index
         if relations != NULL:
-            relations[i] = be32(payload + 1)
-        if special:
-            put_basis(walk, index, first_row + i)
+            relations[i] = be32(payload + prefix + 1)
+        if care == SPECIAL and out.bases != NULL and walk.plan.messages[index].streamed:
+            out.bases[first_row + i] = verdict >> BASIS_SHIFT
         usual.marks |= bit
         bit <<= 1
         start = end
@@ -244,17 +265,9 @@ cdef inline int64_t usual_by_offsets(
     return i
 
 
-cdef bint is_plain(const Walk *walk, const Segment *segment, int64_t i) noexcept nogil:
-    """Whether a row is not null, and not in a stream nor in doubt about that."""
+cdef inline bint is_null(const Segment *segment, int64_t i) noexcept nogil:
     cdef int64_t at = segment.first + i
-    if segment.validity != NULL and not (segment.validity[at >> 3] >> (at & 7)) & 1:
-        return False
-    return walk.verdicts == NULL or not walk.verdicts[walk.first_row + i] & (STREAMED | DOUBTFUL)
-
-
-cdef void put_basis(Walk *walk, uint8_t index, int64_t row) noexcept nogil:
-    if walk.out.bases != NULL and walk.plan.messages[index].streamed:
-        walk.out.bases[row] = (walk.verdict if walk.verdicts == NULL else walk.verdicts[row]) >> BASIS_SHIFT
+    return segment.validity != NULL and not (segment.validity[at >> 3] >> (at & 7)) & 1
 
 
 cdef inline bint is_usual(const Usual *usual, const uint8_t *payload) noexcept nogil:
@@ -275,7 +288,7 @@ cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t
     for i in range(usual.n_puts):
         put = &usual.puts[i]
         p = payload + put.at
-        if put.form == UINT32:
+        if put.form == UINT32 or put.form == XID_PREFIX:
             (<int64_t *>put.values)[row] = be32(p)
         elif put.form == LSN:
             (<uint64_t *>put.values)[row] = be64(p)

@@ -103,6 +103,10 @@ cdef inline const uint8_t *take_string(Cursor *cursor, size_t *length) noexcept 
     return p
 
 
+cdef enum:
+    CALLED = 3072  # bytes: how far in front payloads are called from memory where a loop is faster than they come
+
+
 cdef extern from *:
     """
     #if defined(__GNUC__)

@@ -29,10 +29,15 @@ cdef struct Put:
     uint8_t at                   # bytes from the tag on
     uint8_t is_bool
 
+cdef enum:
+    IN_STREAM = N_MESSAGES + 1   # where in an array of them the kinds of messages with an xid prefix begin
+    N_USUAL = 2 * IN_STREAM      # with the kind that no message has
+
 cdef struct Usual:
     # What `_batch` knows of a kind of messages, once the first of them has come.
     uint8_t kind                 # a UsualKind
     uint8_t length               # FIXED: bytes, with the tag
+    uint32_t least_xid           # in a stream
     int n_puts
     uint64_t marks               # a bit a row of the block: where usual messages of this kind are
     uint64_t[MASK_WORDS] mask
@@ -55,7 +60,7 @@ cdef struct Envelope:
     uint8_t *open_values[N_ENVELOPE]
     size_t open_widths[N_ENVELOPE]
     int64_t n_zeroed
-    Usual *usual                 # N_MESSAGES + 1, for `_batch`; NULL where nothing is wanted
+    Usual *usual                 # N_USUAL, for `_batch`; NULL where nothing is wanted
 
 # 946684800000000 us = 2000-01-01 minus 1970-01-01
 cdef extern from *:

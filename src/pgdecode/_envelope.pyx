@@ -5,7 +5,7 @@ from libc.string cimport memcpy, memset
 
 from pgdecode._cursor cimport bytes_left
 from pgdecode._fault cimport FAULT_NO_MEMORY, FAULT_TRUNCATED, OK
-from pgdecode._plan cimport Op
+from pgdecode._plan cimport USUAL_NEW, USUAL_OLD, Op
 from pgdecode._sink cimport SINK_INT64, open_sink, width_of
 
 cdef Cursor fail(
@@ -53,6 +53,8 @@ cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) 
     out.seen[index] = True
     if out.usual != NULL:
         open_usual(out, message, &out.usual[index])
+        if message.streamed:
+            open_streamed(out, message, &out.usual[index], &out.usual[IN_STREAM + index])
     return OK
 
 
@@ -74,24 +76,44 @@ cdef void open_nothing(Envelope *nothing) noexcept nogil:
 
 
 cdef void open_usual(const Envelope *out, const MessagePlan *message, Usual *usual) noexcept nogil:
-    cdef const Op *op
-    cdef Put *put
     cdef uint8_t at = 1
     cdef int i
     usual.kind = message.usual
     usual.length = 1 + message.window
     memcpy(usual.mask, message.mask, sizeof(usual.mask))
     for i in range(message.n_window):
-        op = &message.ops[i]
-        if out.slots[op.column].values != NULL:
-            put = &usual.puts[usual.n_puts]
-            put.values = out.slots[op.column].values
-            put.validity = out.slots[op.column].validity
-            put.form = op.form
-            put.at = at
-            put.is_bool = op.is_bool
-            usual.n_puts += 1
-        at += op.width
+        add_put(usual, out, &message.ops[i], at)
+        at += message.ops[i].width
+
+
+cdef void open_streamed(
+    const Envelope *out, const MessagePlan *message, const Usual *plain, Usual *streamed
+) noexcept nogil:
+    """The same kind with an xid prefix, where it is a row's."""
+    cdef int i
+    if plain.kind != USUAL_NEW and plain.kind != USUAL_OLD:
+        return
+    streamed.kind = plain.kind
+    streamed.least_xid = message.prefix.minimum
+    add_put(streamed, out, &message.prefix, 1)
+    for i in range(plain.n_puts):
+        streamed.puts[streamed.n_puts] = plain.puts[i]
+        streamed.puts[streamed.n_puts].at += message.prefix.width
+        streamed.n_puts += 1
+
+
+cdef void add_put(Usual *usual, const Envelope *out, const Op *op, uint8_t at) noexcept nogil:
+    """Have a field that stands so many bytes from the tag put into its column, if that is wanted."""
+    cdef const Slot *slot = &out.slots[op.column]
+    cdef Put *put = &usual.puts[usual.n_puts]
+    if slot.values == NULL:
+        return
+    put.values = slot.values
+    put.validity = slot.validity
+    put.form = op.form
+    put.at = at
+    put.is_bool = op.is_bool
+    usual.n_puts += 1
 
 
 cdef Rules rules_of(object limits, bint strict_flags) except *:

@@ -2,11 +2,11 @@
 
 from libc.stdint cimport int64_t
 
-from pgdecode._envelope cimport Envelope, Usual, Walk
+from pgdecode._envelope cimport N_USUAL, Envelope, Usual, Walk
 from pgdecode._fault cimport Fault, FaultCode, Faults
 from pgdecode._join cimport Move
 from pgdecode._memory cimport Arena
-from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES
+from pgdecode._plan cimport N_ENVELOPE
 from pgdecode._sink cimport ColumnsSink, Opening, Sink, TupleSink, WordSink
 from pgdecode._source cimport Segment
 
@@ -22,7 +22,7 @@ cdef struct Part:
     WordSink kinds
     WordSink bases
     Envelope out            # the wanted sinks
-    Usual[N_MESSAGES + 1] usual
+    Usual[N_USUAL] usual
     Walk walk
     Fault fault
     Faults faults           # kept for the `error` column

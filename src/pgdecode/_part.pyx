@@ -27,7 +27,7 @@ from pgdecode._join cimport (
     write_starts,
 )
 from pgdecode._memory cimport Bytes
-from pgdecode._plan cimport PLAN
+from pgdecode._plan cimport N_MESSAGES, PLAN
 from pgdecode._sink cimport (
     NO_WORD,
     SINK_LIST,

@@ -10,9 +10,9 @@ from plain_memory cimport free_bytes, live_blocks
 
 from pgdecode._batch cimport walk_rows
 from pgdecode._cursor cimport be16, be32
-from pgdecode._envelope cimport Envelope, Rules, Usual, Walk, open_nothing, rules_of
+from pgdecode._envelope cimport N_USUAL, Envelope, Rules, Usual, Walk, open_nothing, rules_of
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, OK, Fault, FaultCode
-from pgdecode._plan cimport N_ENVELOPE, N_MESSAGES, PLAN
+from pgdecode._plan cimport N_ENVELOPE, PLAN
 from pgdecode._sink cimport (
     NO_WORD,
     SINK_LIST,
@@ -53,7 +53,7 @@ cdef struct Batch:
     TupleSink new
     ColumnsSink columns
     Envelope out
-    Usual[N_MESSAGES + 1] usual
+    Usual[N_USUAL] usual
     uint8_t[MAX_ROWS] kinds
     Walk walk
     Fault fault
