@@ -15,7 +15,7 @@ from pgdecode.inputs import payload_parts, stream_state
 from pgdecode.limits import LIMITS, Limits
 from pgdecode.messages import Message
 from pgdecode.nulls import null_array
-from pgdecode.parallel import Exclusive, check_threads, threads_for
+from pgdecode.parallel import Exclusive, check_threads, judges_for, threads_for
 from pgdecode.schemas import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
 
 _CELLS = ("old", "new")
@@ -160,7 +160,7 @@ class MessageDecoder:
         for in_full in (False, True):
             if found is None:
                 scan = Scan(source, self.schema.names, self._limits, self._strict_flags, self._permissive)
-                carry = scan.judge(self._in_stream, self._carry, in_full)
+                carry = scan.judge(self._in_stream, self._carry, in_full, judges_for(source, n_threads))
                 found = scan.run(n_threads)
         batch = _envelope(found, source.n_rows, self.schema)
         self._carry = carry

@@ -14,6 +14,8 @@ LEAST_ROWS = 16_384
 LEAST_BYTES = 1 << 21
 # Where payloads are longer, what is made of the fewest rows that a thread takes does not stay in its core's cache.
 MOST_ROW_BYTES = 1 << 15
+# To say which rows are in a stream takes a tenth of the time: below so many, less than to start threads for it.
+LEAST_JUDGED = 1 << 17
 
 Item = TypeVar("Item")
 
@@ -72,3 +74,8 @@ def threads_for(source: Source, threads: int) -> int:
     if n_bytes > MOST_ROW_BYTES * source.n_rows:
         return 1
     return max(1, min(threads, max(source.n_rows // LEAST_ROWS, n_bytes // LEAST_BYTES)))
+
+
+def judges_for(source: Source, n_threads: int) -> int:
+    """Say how many of the threads are worth their cost to find out which rows are in a stream."""
+    return n_threads if source.n_rows >= LEAST_JUDGED else 1

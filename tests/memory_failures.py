@@ -125,6 +125,7 @@ def envelope(payloads: Any, **options: Any) -> Case:
 def divided(make: Callable[..., Case], of: Any, **options: Any) -> Case:
     """The work of two threads, or of one where the second one found no memory."""
     parallel.LEAST_ROWS = 5
+    parallel.LEAST_JUDGED = 5
     parallel.MOST_ROW_BYTES = math.inf
     return make(of, threads=2, **options)
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import captures
@@ -22,6 +23,7 @@ import pytest
 from encoder import encode
 from pieces import broken, tables
 from samples import SAMPLES
+from streams import STREAMED_CAPTURES
 
 import pgdecode
 from pgdecode import Insert, parallel
@@ -124,6 +126,7 @@ def test_a_decoder_refuses_a_second_thread_and_goes_on_in_the_first(make: Callab
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide also what is small, and what is long."""
     monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
+    monkeypatch.setattr(parallel, "LEAST_JUDGED", 5)
     monkeypatch.setattr(parallel, "MOST_ROW_BYTES", math.inf)
 
 
@@ -172,6 +175,29 @@ def test_tags_and_relations_are_noted_alike_whatever_the_threads(capture: captur
         kinds, relations = memoryview(noted["kind"][1]).cast("B"), memoryview(noted["relations"][1]).cast("B").cast("I")
         found.append([(kind, relations[row] if kind in ROWS else None) for row, kind in enumerate(kinds)])
     assert found[0] == found[1]
+
+
+def verdicts(parts: list[pa.Array], carry: bool | None, threads: int) -> tuple[bool | None, bytes | None]:
+    """The stream state behind the last row, and what is said of each."""
+    scan = Scan(Source(parts), ("kind",), pgdecode.Limits(), True, True)
+    return scan.judge(None, carry, True, threads), scan.judged
+
+
+@pytest.mark.parametrize("name", STREAMED_CAPTURES)
+def test_rows_are_in_a_stream_or_not_whatever_the_threads(name: str, rng: random.Random) -> None:
+    whole = list(captures.capture(name).payloads)
+    for share in (0.0, 0.2, 1.0):
+        # Some delimiters are lost, some rows are null or cut: runs are in doubt, or known by their structure alone.
+        payloads: list[bytes | None] = [p for p in whole if p[:1] not in b"SEBcA" or rng.random() >= share]
+        for row in rng.sample(range(len(payloads)), len(payloads) // 50):
+            payloads[row] = rng.choice([None, b"", whole[row][: rng.randrange(1 + len(whole[row]))]])
+        column = pa.array(payloads * 3, pa.binary())
+        cuts = sorted(rng.choices(range(len(column) + 1), k=4))
+        parts = [column.slice(start, end - start) for start, end in pairwise([0, *cuts, len(column)])]
+        for carry in (None, False, True):
+            one = verdicts([column], carry, 1)
+            assert verdicts(parts, carry, 1) == one
+            assert [verdicts(parts, carry, threads) for threads in (2, 3, 16)] == [one] * 3
 
 
 @pytest.mark.usefixtures("small_ranges")
@@ -358,6 +384,7 @@ import pgdecode
 from encoder import encode
 from pgdecode import Insert, parallel
 parallel.LEAST_ROWS = 5
+parallel.LEAST_JUDGED = 5
 parallel.MOST_ROW_BYTES = 1e9
 column = pgdecode.Column(0, "a", 25, -1)
 relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=(column,))

@@ -1,13 +1,17 @@
-"""Decodes the rows of a batch by several threads: in turns, into parts of one whole."""
+"""Judges and decodes the rows of a batch by several threads: in turns, into parts of one whole."""
 
 from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock
 from libc.stdint cimport int64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
 
-from pgdecode._fault cimport OK
+from pgdecode._envelope cimport Envelope, Walk, open_nothing
+from pgdecode._fault cimport OK, Fault
 from pgdecode._memory cimport Arena
 from pgdecode._part cimport begin_rows, divide, finish_rows, fits_rows, free_part, place_rows, scan_rows, write_rows
 from pgdecode._sink cimport Opening
 from pgdecode._source cimport Segment
+from pgdecode._streams cimport Look, Order, follow, follow_end, look_at
 from pgdecode._turns cimport Work, in_turns
 
 cdef struct Division:
@@ -38,6 +42,7 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     work.own_size = 0
     work.whole = whole
     work.part_size = sizeof(Part)
+    work.appends = True
     if division.opening.lock == NULL:
         raise MemoryError()
     try:
@@ -73,3 +78,77 @@ cdef void end(void *whole, void *part, bint failed) noexcept:
     if failed:
         (<Part *>whole).fault = (<Part *>part).fault
     free_part(<Part *>part)
+
+
+# -- judging ---------------------------------------------------------------------------------------------------------
+
+cdef struct Judging:
+    # What all threads share.
+    Window *window       # of whoever follows what has been looked at, one at a time
+    Order order
+
+cdef struct Sight:
+    # What one thread has looked at.
+    Window window
+    Walk walk
+    Envelope nothing
+    Fault fault
+    Look look
+
+
+cdef FaultCode judge_divided(Window *window, Carry *carry, Source source, Py_ssize_t n_threads) except *:
+    """Verdicts for payloads in slot order, as of `judge_by_order`."""
+    cdef Judging judging
+    cdef Work work
+    cdef FaultCode code
+    memset(&judging, 0, sizeof(judging))
+    memset(&work, 0, sizeof(work))
+    judging.window = window
+    judging.order.carry = carry[0]
+    work.decode = look
+    work.fits = is_apart
+    work.place = follow_look
+    work.write = write_nothing
+    work.end = end_look
+    work.source = <void *>source
+    work.n_threads = n_threads
+    work.owns = work.whole = &judging
+    work.part_size = sizeof(Sight)
+    code = in_turns(&work)
+    if code == OK:
+        with nogil:
+            code = follow_end(window, &judging.order, source.n_rows)
+    carry[0] = judging.order.carry
+    return code
+
+
+cdef FaultCode look(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
+    cdef const Judging *judging = <const Judging *>own
+    cdef Sight *sight = <Sight *>part
+    if sight.window.walk == NULL:
+        sight.window = judging.window[0]
+        sight.window.walk = &sight.walk
+        # Not all of the other's walk: it is being used meanwhile.
+        sight.walk.plan = judging.window.walk.plan
+        sight.walk.rules = judging.window.walk.rules
+        sight.walk.out = &sight.nothing
+        sight.walk.fault = &sight.fault
+        open_nothing(&sight.nothing)
+    return look_at(&sight.window, first, stop, &sight.look)
+
+
+cdef bint is_apart(const void *whole, const void *part) noexcept nogil:
+    return True
+
+
+cdef FaultCode follow_look(void *whole, void *part) noexcept nogil:
+    cdef Judging *judging = <Judging *>whole
+    return follow(judging.window, &judging.order, &(<const Sight *>part).look)
+
+
+cdef void write_nothing(void *whole, void *part) noexcept nogil:
+    pass
+
+
+cdef void end_look(void *whole, void *part, bint failed) noexcept:
+    free((<Sight *>part).look.items)

@@ -151,6 +151,7 @@ cdef class Rows:
         work.own_size = sizeof(Thread)
         work.whole = &self.rows
         work.part_size = sizeof(RowSet)
+        work.appends = True
         if threads == NULL:
             raise MemoryError()
         try:

@@ -7,7 +7,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from pgdecode._envelope cimport Envelope, Rules, Walk, open_nothing, rules_of
-from pgdecode._divided cimport scan_divided
+from pgdecode._divided cimport judge_divided, scan_divided
 from pgdecode._fault cimport (
     FAULT_LIMIT_BATCH,
     FAULT_STATE_DESYNC,
@@ -141,7 +141,7 @@ cdef class Scan:
         self.errors = whole.out.sinks[NAMES.index("error")]
         return 0
 
-    def judge(self, object in_stream, object carry, bint in_full):
+    def judge(self, object in_stream, object carry, bint in_full, Py_ssize_t n_threads=1):
         """Decide which payloads carry an xid prefix; returns the stream state after the last row.
 
         Parameters
@@ -167,7 +167,7 @@ cdef class Scan:
             raise MemoryError()
         self.whole.walk.verdicts = self.verdicts
         if in_stream is None or isinstance(in_stream, str):
-            self.judge_rows(in_stream is None)
+            self.judge_rows(in_stream is None, n_threads)
         else:
             if len(in_stream) != self.source.n_rows:
                 raise ValueError(f"in_stream has {len(in_stream)} values for {self.source.n_rows} payloads")
@@ -177,7 +177,7 @@ cdef class Scan:
             memcpy(self.verdicts, &explicit[0], <size_t>self.source.n_rows)
         return None if self.carry == CARRY_NONE else self.carry == CARRY_STREAMED
 
-    cdef int judge_rows(self, bint by_order) except -1:
+    cdef int judge_rows(self, bint by_order, Py_ssize_t n_threads) except -1:
         cdef Envelope nothing
         cdef Walk walk = self.whole.walk
         cdef Window window
@@ -189,8 +189,11 @@ cdef class Scan:
         window.plan = walk.plan
         window.walk = &walk
         window.verdicts = self.verdicts
-        with nogil:
-            code = judge_by_order(&window, &self.carry) if by_order else judge_each(&window)
+        if by_order and n_threads > 1:
+            code = judge_divided(&window, &self.carry, self.source, n_threads)
+        else:
+            with nogil:
+                code = judge_by_order(&window, &self.carry) if by_order else judge_each(&window)
         if code != OK:
             raise MemoryError()
         return 0

@@ -22,6 +22,24 @@ cdef struct Window:
     Walk *walk           # into no sinks
     uint8_t *verdicts    # one a row, in and out
 
+cdef struct Delimiter:
+    int64_t row
+    int marks            # readings that the inserts, updates and deletes after the one before claim, not checked
+    uint8_t tag
+
+cdef struct Look:
+    # The delimiters among some rows in slot order.
+    Delimiter *items
+    size_t n, capacity
+    int marks            # as a Delimiter's, of the rows behind the last one
+    Py_ssize_t segment   # where the rows end
+
+cdef struct Order:
+    # How far rows in slot order have been followed.
+    Carry carry          # the stream state after the last delimiter, or before the first row
+    int64_t start        # the first row behind it
+    int marks            # of the rows from there on
+
 cdef enum Reading:
     READING_PLAIN = 1
     READING_STREAMED = 2
@@ -57,6 +75,9 @@ cdef inline int marks(const Span *payload) noexcept nogil:
 cdef FaultCode judge_payload(
     const Window *window, Relations *known, const Span *payload, uint8_t *verdict
 ) noexcept nogil
+cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *look) noexcept nogil
+cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept nogil
+cdef FaultCode follow_end(Window *window, Order *order, int64_t n_rows) noexcept nogil
 cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil
 cdef FaultCode judge_each(Window *window) noexcept nogil
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil

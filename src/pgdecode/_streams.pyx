@@ -8,10 +8,10 @@ there, and in the other reading that byte is a column kind or the high byte of a
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, qsort
+from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memset
 
-from pgdecode._cursor cimport be32, be64
+from pgdecode._cursor cimport CALLED, be32, be64, call_for
 from pgdecode._fault cimport FAULT_LIMIT_PAYLOAD, FAULT_NO_MEMORY, OK
 from pgdecode._plan cimport N_MESSAGES, TAG_DELIMITER, TAG_MARKED
 from pgdecode._source cimport PRESENT, Span, payload_at
@@ -26,6 +26,19 @@ from pgdecode._walk cimport (
     Basis,
     walk_message,
 )
+
+cdef enum:
+    LOOK_ROWS = 4096   # that one thread looks at before it follows them
+    LEAST_ROOM = 64    # delimiters
+
+
+cdef int64_t rows_in(const Window *window) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int64_t n_rows = 0
+    for i in range(window.n_segments):
+        n_rows += window.segments[i].n_rows
+    return n_rows
+
 
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
     return plan.by_tag[tag] != N_MESSAGES and plan.messages[plan.by_tag[tag]].streamed
@@ -54,12 +67,6 @@ cdef int readings_of(const Window *window, const Span *payload, int *further) no
 
 # -- by order --------------------------------------------------------------------------------------------------------
 
-cdef struct Run:
-    # Rows between two delimiters, all inside a stream or all outside.
-    int64_t start
-    int marks            # readings that its inserts, updates and deletes claim, before they are checked
-
-
 cdef bint contradicted(Window *window, int64_t start, int64_t end, bint streamed) noexcept nogil:
     """Whether an I, U or D of these rows is well-formed in the other reading and malformed in this one.
 
@@ -83,73 +90,130 @@ cdef bint contradicted(Window *window, int64_t start, int64_t end, bint streamed
     return False
 
 
-cdef FaultCode close_run(Window *window, Run *run, int64_t end, Carry *carry, uint8_t next) noexcept nogil:
-    """Give the rows of a run their verdict; `next` is the tag of the delimiter behind it, 0 at the window's end."""
+cdef FaultCode close_run(Window *window, Order *order, int64_t end, uint8_t next) noexcept nogil:
+    """Give the rows since the last delimiter their verdict; `next` is the tag of the one behind them, 0 for none."""
     cdef bint streamed
     cdef bint doubtful = False
     cdef uint8_t verdict
     cdef Basis basis = BASIS_ORDER
-    if end == run.start:
+    if end == order.start:
         return OK
-    if carry[0] != CARRY_NONE:
-        streamed = carry[0] == CARRY_STREAMED
+    if order.carry != CARRY_NONE:
+        streamed = order.carry == CARRY_STREAMED
         doubtful = next != 0 and (next == c"E") != streamed
     elif next:
         streamed = next == c"E"
-    elif run.marks & READING_STREAMED and contradicted(window, run.start, end, False):
+    elif order.marks & READING_STREAMED and contradicted(window, order.start, end, False):
         streamed = True
         basis = BASIS_STRUCTURE
-        carry[0] = CARRY_STREAMED
-    elif run.marks & READING_PLAIN and contradicted(window, run.start, end, True):
+        order.carry = CARRY_STREAMED
+    elif order.marks & READING_PLAIN and contradicted(window, order.start, end, True):
         streamed = False
         basis = BASIS_STRUCTURE
-        carry[0] = CARRY_PLAIN
+        order.carry = CARRY_PLAIN
     else:
-        return judge_rows(window, run.start, end)
-    if run.marks & ~(READING_STREAMED if streamed else READING_PLAIN):
-        doubtful = doubtful or contradicted(window, run.start, end, streamed)
+        return judge_rows(window, order.start, end)
+    if order.marks & ~(READING_STREAMED if streamed else READING_PLAIN):
+        doubtful = doubtful or contradicted(window, order.start, end, streamed)
     verdict = <uint8_t>(basis << BASIS_SHIFT)
     if streamed:
         verdict |= STREAMED
     if doubtful:
         verdict |= DOUBTFUL
-    memset(window.verdicts + run.start, verdict, <size_t>(end - run.start))
+    memset(window.verdicts + order.start, verdict, <size_t>(end - order.start))
     return OK
+
+
+cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *look) noexcept nogil:
+    """List the delimiters among rows that follow those looked at before, or come first."""
+    cdef Span payload
+    cdef const Segment *segment
+    cdef int64_t row, end
+    cdef uint8_t tag
+    look.n = 0
+    look.marks = 0
+    while first < stop:
+        segment = &window.segments[look.segment]
+        end = min(stop, segment.n_before + segment.n_rows)
+        for row in range(first - segment.n_before, end - segment.n_before):
+            if payload_at(segment, row, &payload) != PRESENT or payload.length == 0:
+                continue
+            call_for(payload.data + CALLED)
+            tag = payload.data[0]
+            if window.plan.tag_class[tag] < TAG_DELIMITER:
+                if window.plan.tag_class[tag] == TAG_MARKED:
+                    look.marks |= marks(&payload)
+            # A delimiter that is not well-formed is a fault of its own row and says nothing of the others.
+            elif reading_fault(window, &payload, False) == OK:
+                if note_delimiter(look, segment.n_before + row, tag) != OK:
+                    return FAULT_NO_MEMORY
+        first = max(first, end)
+        if first < stop:
+            look.segment += 1
+    return OK
+
+
+cdef inline FaultCode note_delimiter(Look *look, int64_t row, uint8_t tag) noexcept nogil:
+    cdef Delimiter *found
+    if look.n == look.capacity:
+        found = <Delimiter *>realloc(look.items, (2 * look.capacity + LEAST_ROOM) * sizeof(Delimiter))
+        if found == NULL:
+            return FAULT_NO_MEMORY
+        look.items = found
+        look.capacity = 2 * look.capacity + LEAST_ROOM
+    found = &look.items[look.n]
+    found.row = row
+    found.marks = look.marks
+    found.tag = tag
+    look.n += 1
+    look.marks = 0
+    return OK
+
+
+cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept nogil:
+    """Verdicts up to the last delimiter of the rows that come next."""
+    cdef const Delimiter *found
+    cdef FaultCode code
+    cdef size_t i
+    for i in range(look.n):
+        found = &look.items[i]
+        order.marks |= found.marks
+        code = close_run(window, order, found.row, found.tag)
+        if code != OK:
+            return code
+        window.verdicts[found.row] = BASIS_ORDER << BASIS_SHIFT
+        order.carry = CARRY_STREAMED if found.tag == c"S" else CARRY_PLAIN
+        order.start = found.row + 1
+        order.marks = 0
+    order.marks |= look.marks
+    return OK
+
+
+cdef FaultCode follow_end(Window *window, Order *order, int64_t n_rows) noexcept nogil:
+    """Verdicts for the rows behind the last delimiter."""
+    return close_run(window, order, n_rows, 0)
 
 
 cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil:
     """Verdicts for payloads in slot order; `carry` is the state before the first row, and then after the last."""
-    cdef Span payload
-    cdef Run run
-    cdef FaultCode code
-    cdef Py_ssize_t i
-    cdef int64_t row, first = 0
-    cdef uint8_t tag
-    cdef int presence
-    run.start = 0
-    run.marks = 0
-    for i in range(window.n_segments):
-        for row in range(window.segments[i].n_rows):
-            presence = payload_at(&window.segments[i], row, &payload)
-            if presence != PRESENT or payload.length == 0:
-                continue
-            tag = payload.data[0]
-            if window.plan.tag_class[tag] < TAG_DELIMITER:
-                if window.plan.tag_class[tag] == TAG_MARKED:
-                    run.marks |= marks(&payload)
-                continue
-            # A delimiter that is not well-formed is a fault of its own row and says nothing of the others.
-            if reading_fault(window, &payload, False) != OK:
-                continue
-            code = close_run(window, &run, first + row, carry, tag)
-            if code != OK:
-                return code
-            window.verdicts[first + row] = BASIS_ORDER << BASIS_SHIFT
-            carry[0] = CARRY_STREAMED if tag == c"S" else CARRY_PLAIN
-            run.start = first + row + 1
-            run.marks = 0
-        first += window.segments[i].n_rows
-    return close_run(window, &run, first, carry, 0)
+    cdef int64_t n_rows = rows_in(window)
+    cdef int64_t first = 0
+    cdef FaultCode code = OK
+    cdef Order order
+    cdef Look look
+    memset(&order, 0, sizeof(order))
+    memset(&look, 0, sizeof(look))
+    order.carry = carry[0]
+    while first < n_rows and code == OK:
+        code = look_at(window, first, min(first + LOOK_ROWS, n_rows), &look)
+        if code == OK:
+            code = follow(window, &order, &look)
+        first += LOOK_ROWS
+    free(look.items)
+    if code == OK:
+        code = follow_end(window, &order, n_rows)
+    carry[0] = order.carry
+    return code
 
 
 # -- one by one ------------------------------------------------------------------------------------------------------
@@ -164,11 +228,9 @@ cdef FaultCode collect_relations(const Window *window, Relations *known) noexcep
     """OIDs of the inserts, updates and deletes that only one reading fits."""
     cdef Span payload
     cdef Py_ssize_t i
-    cdef int64_t row, n_rows = 0
+    cdef int64_t row, n_rows = rows_in(window)
     cdef uint32_t oid
     cdef int reading
-    for i in range(window.n_segments):
-        n_rows += window.segments[i].n_rows
     known.ids = <uint32_t *>malloc((<size_t>n_rows + 1) * sizeof(uint32_t))
     if known.ids == NULL:
         return FAULT_NO_MEMORY
@@ -297,8 +359,4 @@ cdef FaultCode judge_rows(Window *window, int64_t start, int64_t end) noexcept n
 
 cdef FaultCode judge_each(Window *window) noexcept nogil:
     """Verdicts for payloads in no order."""
-    cdef Py_ssize_t i
-    cdef int64_t n_rows = 0
-    for i in range(window.n_segments):
-        n_rows += window.segments[i].n_rows
-    return judge_rows(window, 0, n_rows)
+    return judge_rows(window, 0, rows_in(window))

@@ -84,6 +84,7 @@ cdef FaultCode in_turns(const Work *work) except *:
     cdef Turns turns
     cdef Worker *worker
     cdef Arenas arenas
+    cdef size_t size
     cdef Py_ssize_t n_parts = work.n_threads * PARTS
     cdef Py_ssize_t i
     cdef char *parts = <char *>calloc(<size_t>n_parts, work.part_size)
@@ -99,7 +100,8 @@ cdef FaultCode in_turns(const Work *work) except *:
     try:
         if parts == NULL or turns.lock == NULL or turns.workers == NULL:
             raise MemoryError()
-        open_arenas(&arenas, n_parts, min(<size_t>ARENA_TIMES * turns.most_bytes, <size_t>MOST_ARENA))
+        size = min(<size_t>ARENA_TIMES * turns.most_bytes, <size_t>MOST_ARENA) if work.appends else 0
+        open_arenas(&arenas, n_parts, size)
         for i in range(work.n_threads):
             worker = &turns.workers[i]
             worker.turns = &turns
