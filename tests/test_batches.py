@@ -87,14 +87,24 @@ def test_damaged_payloads_among_good_ones_give_the_same_rows_and_errors_in_every
                 assert decoded(column, fields, in_stream=in_stream).equals(one_by_one)
 
 
-@pytest.mark.parametrize("n_bytes", range(len(STREAMED_INSERT) + 1))
-@pytest.mark.parametrize("behind", [b"N\0\1n" * 8, b"\0N\6\x40" + b"n" * 1596, STREAMED_INSERT])
-def test_a_streamed_row_that_ends_early_is_not_read_on_into_the_next_payload(behind: bytes, n_bytes: int) -> None:
-    payloads: list[bytes | None] = [STREAMED_INSERT, STREAMED_INSERT[:n_bytes], behind] * 40
-    for fields in SOME_FIELDS:
-        one_by_one = decoded(payloads, fields, in_stream=True)
-        for column in layouts(payloads):
-            assert decoded(column, fields, in_stream=True).equals(one_by_one)
+@pytest.mark.parametrize("tag", ["I", "U", "UK", "UO", "DK", "DO"])
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("behind", [b"N\0\1n" * 8, b"\0N\6\x40" + b"n" * 1596, None], ids=["row", "wide row", "itself"])
+def test_a_row_that_ends_early_is_not_read_on_into_the_next_payload(
+    tag: str, streamed: bool, behind: bytes | None
+) -> None:
+    cells = bytes.fromhex("00027400000001356e")  # 2 columns: 5 and n
+    tuples = [tag[1:].encode() + cells] if tag[1:] else []
+    if tag[0] != "D":
+        tuples.append(b"N" + cells)
+    xid = [bytes.fromhex("00000304")] if streamed else []
+    message = b"".join([tag[0].encode(), *xid, bytes.fromhex("00004001"), *tuples])
+    for n_bytes in range(len(message) + 1):
+        payloads: list[bytes | None] = [message, message[:n_bytes], behind or message] * 23
+        for fields in SOME_FIELDS:
+            one_by_one = decoded(payloads, fields, in_stream=streamed)
+            for column in layouts(payloads):
+                assert decoded(column, fields, in_stream=streamed).equals(one_by_one)
 
 
 @pytest.mark.parametrize("basis", ["explicit", "order"])

@@ -1,6 +1,6 @@
 """Walks the payloads of a batch: the usual ones in loops of their own here, all others as `_walk` does.
 
-The usual: an insert, update or delete, in a stream or not, and a delimiter that is of constant width and no stream's.
+The usual: an insert, update or delete, in a stream or not, and a delimiter of constant width that is not a stream's.
 Any doubt about one leaves it to the walk, which does it anew from its first byte: so nothing here tells of faults, and
 what was written for a payload before the doubt came up does not matter.
 """
@@ -238,13 +238,16 @@ cdef inline int64_t usual_by_offsets(
                 if rarely(end - start < LEAST_USUAL + XID_BYTES or be32(payload + 1) < usual.least_xid):
                     break
                 prefix = XID_BYTES
-        if usual.kind == USUAL_NEW:
-            if rarely(not put_change(&new, payload + prefix, data + end, bare)):
+        if usual.kind == USUAL_NEW and payload[prefix + 5] == c"N":
+            if rarely(not put_new(&new, payload + prefix + 6, data + end, bare)):
+                break
+        elif usual.kind == USUAL_NEW and usual.has_old:
+            if not put_both(&old, &new, payload + prefix + 5, data + end, out, first_row + i, bare):
                 break
         elif usual.kind == USUAL_FIXED:
             if rarely(end - start != usual.length or not is_usual(usual, payload)):
                 break
-        elif usual.kind != USUAL_OLD or not put_delete(&old, payload + prefix, data + end, out, first_row + i, bare):
+        elif usual.kind != USUAL_OLD or not put_old(&old, payload + prefix + 5, data + end, out, first_row + i, bare):
             break
         if usual.n_puts:
             put_numbers(usual, payload, first_row + i)
@@ -301,26 +304,46 @@ cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t
             (<int16_t *>put.values)[row] = p[0]
 
 
-cdef inline bint put_change(Lane *new, const uint8_t *payload, const uint8_t *end, bint bare) noexcept nogil:
-    """Put the new tuple of an Insert or Update; an old one makes it unusual."""
-    if rarely(payload[5] != c"N" or not new.ready):
-        return False
-    if rarely(put_tuple(new, payload + 6, end, bare) != end):
+cdef inline bint put_new(Lane *new, const uint8_t *p, const uint8_t *end, bint bare) noexcept nogil:
+    """Put the new tuple of an Insert or Update."""
+    if rarely(not new.ready or put_tuple(new, p, end, bare) != end):
         return False
     new.n_cells += new.n
     return True
 
 
-cdef inline bint put_delete(
-    Lane *old, const uint8_t *payload, const uint8_t *end, Envelope *out, int64_t row, bint bare
+cdef inline bint put_old(
+    Lane *old, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint bare
 ) noexcept nogil:
-    """Put the old tuple of a Delete."""
-    if payload[5] != c"K" and payload[5] != c"O" or not old.ready or put_tuple(old, payload + 6, end, bare) != end:
+    """Put the old tuple of a Delete, and the letter before it, where `p` is."""
+    if p[0] != c"K" and p[0] != c"O" or not old.ready or put_tuple(old, p + 1, end, bare) != end:
         return False
+    return keep_old(old, p, out, row)
+
+
+cdef inline bint put_both(
+    Lane *old, Lane *new, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint bare
+) noexcept nogil:
+    """Put the old and the new tuple of an Update."""
+    cdef const uint8_t *behind
+    if p[0] != c"K" and p[0] != c"O" or not old.ready or not new.ready:
+        return False
+    behind = put_tuple(old, p + 1, end, bare)
+    # The letter and the count of the new one.
+    if behind == NULL or end - behind < 3 or behind[0] != c"N" or put_tuple(new, behind + 1, end, bare) != end:
+        return False
+    if not keep_old(old, p, out, row):
+        return False
+    new.n_cells += new.n
+    return True
+
+
+cdef inline bint keep_old(Lane *old, const uint8_t *letter, Envelope *out, int64_t row) noexcept nogil:
+    """Count the old tuple that has been put, when all is well with its message."""
     # Should the letter find no memory, the walk starts the list anew, which changes nothing.
     if old.letters != NULL and put_list(&old.sink.rows, row, <size_t>old.n_cells) != OK:
         return False
-    if out.old_type != NULL and put_text(out.old_type, row, payload + 5, 1) != OK:
+    if out.old_type != NULL and put_text(out.old_type, row, letter, 1) != OK:
         return False
     old.n_cells += old.n
     return True

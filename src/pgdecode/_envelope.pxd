@@ -37,6 +37,7 @@ cdef struct Usual:
     # What `_batch` knows of a kind of messages, once the first of them has come.
     uint8_t kind                 # a UsualKind
     uint8_t length               # FIXED: bytes, with the tag
+    uint8_t has_old              # NEW: an old tuple may stand before the new one
     uint32_t least_xid           # in a stream
     int n_puts
     uint64_t marks               # a bit a row of the block: where usual messages of this kind are

@@ -80,6 +80,7 @@ cdef void open_usual(const Envelope *out, const MessagePlan *message, Usual *usu
     cdef int i
     usual.kind = message.usual
     usual.length = 1 + message.window
+    usual.has_old = message.new_op > 1
     memcpy(usual.mask, message.mask, sizeof(usual.mask))
     for i in range(message.n_window):
         add_put(usual, out, &message.ops[i], at)
@@ -94,6 +95,7 @@ cdef void open_streamed(
     if plain.kind != USUAL_NEW and plain.kind != USUAL_OLD:
         return
     streamed.kind = plain.kind
+    streamed.has_old = plain.has_old
     streamed.least_xid = message.prefix.minimum
     add_put(streamed, out, &message.prefix, 1)
     for i in range(plain.n_puts):
