@@ -201,6 +201,13 @@ def prepared(n: int) -> list[bytes]:
     return slot.payloads
 
 
+def streams_in_doubt(n: int) -> list[bytes]:
+    """Streams of inserts that claim to be plain too: each run of them is looked through for what contradicts that."""
+    start = bytes.fromhex("530000030401")
+    both = b"I" + bytes.fromhex("000003044e00000001") + b"N\0\0"
+    return [start, both, b"E", both] * n
+
+
 def lost_streams(n: int) -> list[bytes]:
     """Delimiters that contradict each other all along, with rows between them that read well both ways."""
     slot = Slot()
@@ -283,6 +290,9 @@ SHAPES: dict[str, Callable[[int], Work]] = {
     "chunks of messages": lambda n: (lambda column: (lambda: pgdecode.decode_messages(column), n))(
         one_by_one([insert()] * (n // 15))
     ),
+    "chunks of streams in doubt": lambda n: (
+        lambda column: (lambda: pgdecode.decode_messages(column, mode="PERMISSIVE"), n)
+    )(one_by_one(streams_in_doubt(n // 31))),
     "chunks of rows": lambda n: (lambda column: (lambda: pgdecode.decode_rows(column, relation(25)), n))(
         one_by_one([insert()] * (n // 15))
     ),

@@ -204,6 +204,7 @@ CASES: dict[str, Callable[[], Case]] = {
         broken(captures.capture("18.streams.v4").payloads), mode="PERMISSIVE", in_stream="auto"
     ),
     "envelope by two threads": lambda: divided(envelope, captures.capture("18.shop.v1").column),
+    "streams by two threads": lambda: divided(envelope, captures.capture("18.streams.v2").column),
     "few payloads": lambda: envelope([b"E", b"", None, b"z", b"E"], mode="PERMISSIVE"),
     "rows in text": lambda: typed("18.types.v1", mode="PERMISSIVE"),
     "rows in binary": lambda: typed("18.types.v1bin", mode="PERMISSIVE"),

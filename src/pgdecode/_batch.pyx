@@ -24,6 +24,7 @@ from pgdecode._plan cimport (
     UINT32,
     USUAL_FIXED,
     USUAL_NEW,
+    USUAL_NONE,
     USUAL_OLD,
     XID_PREFIX,
 )
@@ -38,9 +39,9 @@ cdef enum:
 
 # What a loop has to look for.
 cdef enum Care:
-    BARE      # nothing of tuples is wanted; else as SURE
-    SURE      # no row is null, in a stream or in doubt, and nobody asks how that is known
-    SPECIAL   # any may be, and somebody may
+    SURE      # no row is null, in a stream or in doubt, and it need not be said how that is known
+    BARE      # as SURE, and nothing of tuples is wanted
+    SPECIAL   # rows may be null, in a stream or in doubt, or it is to be said how that is known
 
 
 cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int64_t end) noexcept nogil:
@@ -123,7 +124,7 @@ cdef void close_block(Walk *walk, int64_t first) noexcept nogil:
     cdef Envelope *out = walk.out
     cdef Usual *usual
     cdef int index, i
-    # Outside streams the others have none.
+    # Kinds with an xid prefix come second, and have rows only where some are in a stream.
     cdef bint may_stream = walk.verdicts != NULL or walk.verdict & STREAMED != 0
     for index in range(N_USUAL if may_stream else N_MESSAGES):
         usual = &out.usual[index]
@@ -197,13 +198,18 @@ cdef inline int64_t usual_by_offsets(
     cdef int64_t end
     cdef uint64_t most, bit
     cdef bint bare = care == BARE
+    # Where nothing is written, the loop is faster than payloads come by themselves.
+    cdef bint calls = bare or (care == SPECIAL and out.new == NULL and out.old == NULL)
     cdef size_t prefix = 0          # bytes of the row's xid
     cdef uint8_t index, verdict
     if limit > <int64_t>segment.data_size - AHEAD:
         limit = <int64_t>segment.data_size - AHEAD
     # No value is longer than its payload.
     most = min(walk.rules.max_payload_bytes, walk.rules.max_value_bytes)
-    if start < 0 or limit < start or most < LEAST_USUAL:
+    if start < 0 or limit <= start or most < LEAST_USUAL:
+        return i
+    if out.usual[by_tag[data[start]]].kind == USUAL_NONE:
+        # Of many such rows, opening the lanes for nothing would be a third of the time.
         return i
     most -= LEAST_USUAL
     open_lane(&new, out.new, walk, first_row + i, stop - i, <size_t>(limit - start))
@@ -223,8 +229,7 @@ cdef inline int64_t usual_by_offsets(
         if rarely(end > limit or <uint64_t>end - <uint64_t>start - LEAST_USUAL > most):
             break
         payload = data + start
-        if bare:
-            # Where nothing is written, the loop is faster than payloads come by themselves.
+        if calls:
             call_for(payload + CALLED)
         index = by_tag[payload[0]]
         usual = &out.usual[index]

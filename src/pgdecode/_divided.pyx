@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from pgdecode._envelope cimport Envelope, Walk, open_nothing
+from pgdecode._envelope cimport Envelope, Walk, open_check
 from pgdecode._fault cimport OK, Fault
 from pgdecode._memory cimport Arena
 from pgdecode._part cimport begin_rows, divide, finish_rows, fits_rows, free_part, place_rows, scan_rows, write_rows
@@ -13,6 +13,8 @@ from pgdecode._sink cimport Opening
 from pgdecode._source cimport Segment
 from pgdecode._streams cimport Look, Order, follow, follow_end, look_at
 from pgdecode._turns cimport Work, in_turns
+
+# -- decoding --------------------------------------------------------------------------------------------------------
 
 cdef struct Division:
     # What all threads share.
@@ -88,7 +90,7 @@ cdef struct Judging:
     Order order
 
 cdef struct Sight:
-    # What one thread has looked at.
+    # Rows that a thread has looked at.
     Window window
     Walk walk
     Envelope nothing
@@ -106,7 +108,7 @@ cdef FaultCode judge_divided(Window *window, Carry *carry, Source source, Py_ssi
     judging.window = window
     judging.order.carry = carry[0]
     work.decode = look
-    work.fits = is_apart
+    work.fits = always_fits
     work.place = follow_look
     work.write = write_nothing
     work.end = end_look
@@ -117,7 +119,7 @@ cdef FaultCode judge_divided(Window *window, Carry *carry, Source source, Py_ssi
     code = in_turns(&work)
     if code == OK:
         with nogil:
-            code = follow_end(window, &judging.order, source.n_rows)
+            code = follow_end(window, &judging.order)
     carry[0] = judging.order.carry
     return code
 
@@ -128,16 +130,11 @@ cdef FaultCode look(void *own, void *part, Arena *arena, int64_t first, int64_t 
     if sight.window.walk == NULL:
         sight.window = judging.window[0]
         sight.window.walk = &sight.walk
-        # Not all of the other's walk: it is being used meanwhile.
-        sight.walk.plan = judging.window.walk.plan
-        sight.walk.rules = judging.window.walk.rules
-        sight.walk.out = &sight.nothing
-        sight.walk.fault = &sight.fault
-        open_nothing(&sight.nothing)
+        open_check(&sight.walk, judging.window.walk, &sight.nothing, &sight.fault)
     return look_at(&sight.window, first, stop, &sight.look)
 
 
-cdef bint is_apart(const void *whole, const void *part) noexcept nogil:
+cdef bint always_fits(const void *whole, const void *part) noexcept nogil:
     return True
 
 

@@ -75,6 +75,16 @@ cdef void open_nothing(Envelope *nothing) noexcept nogil:
     memset(nothing.seen, True, sizeof(nothing.seen))
 
 
+cdef void open_check(Walk *walk, const Walk *like, Envelope *nothing, Fault *fault) noexcept nogil:
+    """Make a walk that only checks, by the same rules as another, which may be under way."""
+    memset(walk, 0, sizeof(walk[0]))
+    open_nothing(nothing)
+    walk.plan = like.plan
+    walk.rules = like.rules
+    walk.out = nothing
+    walk.fault = fault
+
+
 cdef void open_usual(const Envelope *out, const MessagePlan *message, Usual *usual) noexcept nogil:
     cdef uint8_t at = 1
     cdef int i

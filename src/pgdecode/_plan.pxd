@@ -51,12 +51,12 @@ cdef struct Op:
     uint8_t is_bool      # FLAGS that fill a bool column
     int16_t label        # index in Plan.labels
 
-# What `_batch` has a loop of its own for, outside a stream.
+# What `_batch` has loops of its own for.
 cdef enum UsualKind:
     USUAL_NONE
     USUAL_NEW            # an Insert or Update
     USUAL_OLD            # a Delete
-    USUAL_FIXED          # a delimiter of constant width that starts and stops no stream
+    USUAL_FIXED          # a delimiter of constant width that starts and stops no stream; only outside one
 
 cdef struct MessagePlan:
     uint8_t tag

@@ -6,13 +6,14 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from pgdecode._envelope cimport Envelope, Rules, Walk, open_nothing, rules_of
+from pgdecode._envelope cimport Envelope, Rules, Walk, open_check, rules_of
 from pgdecode._divided cimport judge_divided, scan_divided
 from pgdecode._fault cimport (
     FAULT_LIMIT_BATCH,
     FAULT_STATE_DESYNC,
     OK,
     STREAM_MET,
+    Fault,
     FaultCode,
     error_of,
 )
@@ -151,6 +152,8 @@ cdef class Scan:
             With in_stream None: the state before the first row, where it is known.
         in_full : bool
             With in_stream None: look for contradictions too, as is needed when a payload is malformed.
+        n_threads : int
+            With in_stream None: that work on it.
         """
         cdef const uint8_t[::1] explicit
         self.carry = CARRY_NONE if carry is None else CARRY_STREAMED if carry else CARRY_PLAIN
@@ -179,13 +182,14 @@ cdef class Scan:
 
     cdef int judge_rows(self, bint by_order, Py_ssize_t n_threads) except -1:
         cdef Envelope nothing
-        cdef Walk walk = self.whole.walk
+        cdef Walk walk
+        cdef Fault fault
         cdef Window window
         cdef FaultCode code
-        open_nothing(&nothing)
-        walk.out = &nothing
+        open_check(&walk, &self.whole.walk, &nothing, &fault)
         window.segments = self.source.segments
         window.n_segments = self.source.n_segments
+        window.n_rows = self.source.n_rows
         window.plan = walk.plan
         window.walk = &walk
         window.verdicts = self.verdicts

@@ -18,6 +18,7 @@ cdef struct Window:
     # The rows to judge, and the walker that judges their structure.
     const Segment *segments
     Py_ssize_t n_segments
+    int64_t n_rows
     const PlanTable *plan
     Walk *walk           # into no sinks
     uint8_t *verdicts    # one a row, in and out
@@ -38,6 +39,7 @@ cdef struct Order:
     # How far rows in slot order have been followed.
     Carry carry          # the stream state after the last delimiter, or before the first row
     int64_t start        # the first row behind it
+    Py_ssize_t segment   # no segment before this one has it
     int marks            # of the rows from there on
 
 cdef enum Reading:
@@ -77,7 +79,7 @@ cdef FaultCode judge_payload(
 ) noexcept nogil
 cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *look) noexcept nogil
 cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept nogil
-cdef FaultCode follow_end(Window *window, Order *order, int64_t n_rows) noexcept nogil
+cdef FaultCode follow_end(Window *window, Order *order) noexcept nogil
 cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil
 cdef FaultCode judge_each(Window *window) noexcept nogil
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil

@@ -32,14 +32,6 @@ cdef enum:
     LEAST_ROOM = 64    # delimiters
 
 
-cdef int64_t rows_in(const Window *window) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef int64_t n_rows = 0
-    for i in range(window.n_segments):
-        n_rows += window.segments[i].n_rows
-    return n_rows
-
-
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
     return plan.by_tag[tag] != N_MESSAGES and plan.messages[plan.by_tag[tag]].streamed
 
@@ -67,26 +59,30 @@ cdef int readings_of(const Window *window, const Span *payload, int *further) no
 
 # -- by order --------------------------------------------------------------------------------------------------------
 
-cdef bint contradicted(Window *window, int64_t start, int64_t end, bint streamed) noexcept nogil:
-    """Whether an I, U or D of these rows is well-formed in the other reading and malformed in this one.
+cdef bint contradicted(Window *window, Order *order, int64_t end, bint streamed) noexcept nogil:
+    """Whether an I, U or D since the last delimiter is well-formed in the other reading and malformed in this one.
 
     One past a limit is not malformed: `judge_fault` makes the same difference.
     """
     cdef Span payload
     cdef Py_ssize_t i
-    cdef int64_t row, first = 0
+    cdef int64_t row
     cdef FaultCode code
     cdef int this = READING_STREAMED if streamed else READING_PLAIN
-    cdef const Segment *segment
-    for i in range(window.n_segments):
+    cdef const Segment *segment = &window.segments[order.segment]
+    while segment.n_before + segment.n_rows <= order.start:
+        order.segment += 1
+        segment = &window.segments[order.segment]
+    for i in range(order.segment, window.n_segments):
         segment = &window.segments[i]
-        for row in range(max(start - first, 0), min(end - first, segment.n_rows)):
+        if segment.n_before >= end:
+            break
+        for row in range(max(order.start - segment.n_before, 0), min(end - segment.n_before, segment.n_rows)):
             if payload_at(segment, row, &payload) != PRESENT or payload.length == 0 or not marks(&payload) & ~this:
                 continue
             code = reading_fault(window, &payload, streamed)
             if code != OK and code < FAULT_LIMIT_PAYLOAD and reading_fault(window, &payload, not streamed) == OK:
                 return True
-        first += segment.n_rows
     return False
 
 
@@ -103,18 +99,18 @@ cdef FaultCode close_run(Window *window, Order *order, int64_t end, uint8_t next
         doubtful = next != 0 and (next == c"E") != streamed
     elif next:
         streamed = next == c"E"
-    elif order.marks & READING_STREAMED and contradicted(window, order.start, end, False):
+    elif order.marks & READING_STREAMED and contradicted(window, order, end, False):
         streamed = True
         basis = BASIS_STRUCTURE
         order.carry = CARRY_STREAMED
-    elif order.marks & READING_PLAIN and contradicted(window, order.start, end, True):
+    elif order.marks & READING_PLAIN and contradicted(window, order, end, True):
         streamed = False
         basis = BASIS_STRUCTURE
         order.carry = CARRY_PLAIN
     else:
         return judge_rows(window, order.start, end)
     if order.marks & ~(READING_STREAMED if streamed else READING_PLAIN):
-        doubtful = doubtful or contradicted(window, order.start, end, streamed)
+        doubtful = doubtful or contradicted(window, order, end, streamed)
     verdict = <uint8_t>(basis << BASIS_SHIFT)
     if streamed:
         verdict |= STREAMED
@@ -189,14 +185,13 @@ cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept n
     return OK
 
 
-cdef FaultCode follow_end(Window *window, Order *order, int64_t n_rows) noexcept nogil:
+cdef FaultCode follow_end(Window *window, Order *order) noexcept nogil:
     """Verdicts for the rows behind the last delimiter."""
-    return close_run(window, order, n_rows, 0)
+    return close_run(window, order, window.n_rows, 0)
 
 
 cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil:
     """Verdicts for payloads in slot order; `carry` is the state before the first row, and then after the last."""
-    cdef int64_t n_rows = rows_in(window)
     cdef int64_t first = 0
     cdef FaultCode code = OK
     cdef Order order
@@ -204,14 +199,14 @@ cdef FaultCode judge_by_order(Window *window, Carry *carry) noexcept nogil:
     memset(&order, 0, sizeof(order))
     memset(&look, 0, sizeof(look))
     order.carry = carry[0]
-    while first < n_rows and code == OK:
-        code = look_at(window, first, min(first + LOOK_ROWS, n_rows), &look)
+    while first < window.n_rows and code == OK:
+        code = look_at(window, first, min(first + LOOK_ROWS, window.n_rows), &look)
         if code == OK:
             code = follow(window, &order, &look)
         first += LOOK_ROWS
     free(look.items)
     if code == OK:
-        code = follow_end(window, &order, n_rows)
+        code = follow_end(window, &order)
     carry[0] = order.carry
     return code
 
@@ -228,10 +223,10 @@ cdef FaultCode collect_relations(const Window *window, Relations *known) noexcep
     """OIDs of the inserts, updates and deletes that only one reading fits."""
     cdef Span payload
     cdef Py_ssize_t i
-    cdef int64_t row, n_rows = rows_in(window)
+    cdef int64_t row
     cdef uint32_t oid
     cdef int reading
-    known.ids = <uint32_t *>malloc((<size_t>n_rows + 1) * sizeof(uint32_t))
+    known.ids = <uint32_t *>malloc((<size_t>window.n_rows + 1) * sizeof(uint32_t))
     if known.ids == NULL:
         return FAULT_NO_MEMORY
     known.collected = True
@@ -338,25 +333,24 @@ cdef FaultCode judge_rows(Window *window, int64_t start, int64_t end) noexcept n
     cdef FaultCode code = OK
     cdef Span payload
     cdef Py_ssize_t i
-    cdef int64_t row, first = 0
+    cdef int64_t row
     cdef const Segment *segment
     memset(&known, 0, sizeof(known))
     for i in range(window.n_segments):
         segment = &window.segments[i]
-        for row in range(max(start - first, 0), min(end - first, segment.n_rows)):
+        for row in range(max(start - segment.n_before, 0), min(end - segment.n_before, segment.n_rows)):
             if payload_at(segment, row, &payload) != PRESENT or payload.length == 0:
                 continue
             if may_carry_xid(window.plan, payload.data[0]):
-                code = judge_payload(window, &known, &payload, &window.verdicts[first + row])
+                code = judge_payload(window, &known, &payload, &window.verdicts[segment.n_before + row])
                 if code != OK:
                     break
         if code != OK:
             break
-        first += segment.n_rows
     free(known.ids)
     return code
 
 
 cdef FaultCode judge_each(Window *window) noexcept nogil:
     """Verdicts for payloads in no order."""
-    return judge_rows(window, 0, rows_in(window))
+    return judge_rows(window, 0, window.n_rows)

@@ -35,6 +35,6 @@ cdef struct Work:
     size_t own_size      # bytes; 0 where all threads have the same
     void *whole
     size_t part_size
-    bint appends         # whether parts are to have memory of their own
+    bint appends         # whether parts take memory from arenas
 
 cdef FaultCode in_turns(const Work *work) except *

@@ -80,7 +80,7 @@ cdef struct Worker:
 
 
 cdef FaultCode in_turns(const Work *work) except *:
-    """Decode all rows; a fault that ends it may be any that one of them has."""
+    """Do the work on all rows; a fault that ends it may be any that one of them has."""
     cdef Turns turns
     cdef Worker *worker
     cdef Arenas arenas

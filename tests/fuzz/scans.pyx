@@ -355,6 +355,7 @@ cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
         judging.out = &nothing
         window.segments = &segment
         window.n_segments = 1
+        window.n_rows = payloads.n
         window.plan = &PLAN.table
         window.walk = &judging
         window.verdicts = verdicts
