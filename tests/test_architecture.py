@@ -22,6 +22,7 @@ ORDER = [
     {"typenames", "settings"},
     {"overrides"},
     {"relations"},
+    {"_room"},
     {"_fault"},
     {"_memory", "_cursor", "_utf8", "_charset", "_source", "_uncached"},
     {"_bits"},

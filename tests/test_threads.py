@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import captures
@@ -193,7 +192,7 @@ def test_rows_are_in_a_stream_or_not_whatever_the_threads(name: str, rng: random
             payloads[row] = rng.choice([None, b"", whole[row][: rng.randrange(1 + len(whole[row]))]])
         column = pa.array(payloads * 3, pa.binary())
         cuts = sorted(rng.choices(range(len(column) + 1), k=4))
-        parts = [column.slice(start, end - start) for start, end in pairwise([0, *cuts, len(column)])]
+        parts = [column.slice(start, end - start) for start, end in itertools.pairwise([0, *cuts, len(column)])]
         for carry in (None, False, True):
             one = verdicts([column], carry, 1)
             assert verdicts(parts, carry, 1) == one

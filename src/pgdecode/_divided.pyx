@@ -130,7 +130,8 @@ cdef FaultCode look(void *own, void *part, Arena *arena, int64_t first, int64_t 
     if sight.window.walk == NULL:
         sight.window = judging.window[0]
         sight.window.walk = &sight.walk
-        open_check(&sight.walk, judging.window.walk, &sight.nothing, &sight.fault)
+        # Not a copy of the other's walk, which is being used meanwhile.
+        open_check(&sight.walk, judging.window.plan, judging.window.walk.rules, &sight.nothing, &sight.fault)
     return look_at(&sight.window, first, stop, &sight.look)
 
 

@@ -95,5 +95,7 @@ cdef Cursor fail_in_sink(Walk *walk, FaultCode code, int label) noexcept nogil
 cdef void keep_zeroed(Envelope *out, const Sink *sink) noexcept nogil
 cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) noexcept nogil
 cdef void open_nothing(Envelope *nothing) noexcept nogil
-cdef void open_check(Walk *walk, const Walk *like, Envelope *nothing, Fault *fault) noexcept nogil
+cdef void open_check(
+    Walk *walk, const PlanTable *plan, const Rules *rules, Envelope *nothing, Fault *fault
+) noexcept nogil
 cdef Rules rules_of(object limits, bint strict_flags) except *

@@ -75,12 +75,14 @@ cdef void open_nothing(Envelope *nothing) noexcept nogil:
     memset(nothing.seen, True, sizeof(nothing.seen))
 
 
-cdef void open_check(Walk *walk, const Walk *like, Envelope *nothing, Fault *fault) noexcept nogil:
-    """Make a walk that only checks, by the same rules as another, which may be under way."""
+cdef void open_check(
+    Walk *walk, const PlanTable *plan, const Rules *rules, Envelope *nothing, Fault *fault
+) noexcept nogil:
+    """Make a walk that only checks."""
     memset(walk, 0, sizeof(walk[0]))
     open_nothing(nothing)
-    walk.plan = like.plan
-    walk.rules = like.rules
+    walk.plan = plan
+    walk.rules = rules
     walk.out = nothing
     walk.fault = fault
 

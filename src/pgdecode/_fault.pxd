@@ -2,7 +2,8 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport realloc
+
+from pgdecode._room cimport make_room
 
 # One code per class of pgdecode.errors, in the order of `_fault.CLASSES`.
 cdef enum FaultCode:
@@ -67,15 +68,8 @@ cdef struct Faults:
 
 
 cdef inline FaultCode keep_fault(Faults *faults, const Fault *fault) noexcept nogil:
-    cdef Fault *items
-    cdef size_t capacity
-    if faults.n == faults.capacity:
-        capacity = 64 if faults.capacity == 0 else 2 * faults.capacity
-        items = <Fault *>realloc(faults.items, capacity * sizeof(Fault))
-        if items == NULL:
-            return FAULT_NO_MEMORY
-        faults.items = items
-        faults.capacity = capacity
+    if not make_room(<void **>&faults.items, faults.n, &faults.capacity, sizeof(Fault), 0):
+        return FAULT_NO_MEMORY
     faults.items[faults.n] = fault[0]
     faults.n += 1
     return OK

@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 
 from pgdecode._cursor cimport Cursor, be16, be32, be64, take, take_string
-from pgdecode._envelope cimport EPOCH_SHIFT_US, Envelope, Rules, Walk, open_nothing, rules_of
+from pgdecode._envelope cimport EPOCH_SHIFT_US, Envelope, Rules, Walk, open_check, rules_of
 from pgdecode._fault cimport OK, Fault, FaultCode, error_of
 from pgdecode._plan cimport (
     COLUMNS,
@@ -257,12 +257,7 @@ cdef object decode_bytes(const uint8_t *data, size_t length, bint in_stream, obj
         rules.strict_flags = strict_flags
     else:
         rules = rules_of(limits, strict_flags)
-    open_nothing(&nothing)
-    memset(&walk, 0, sizeof(walk))
-    walk.plan = plan
-    walk.rules = &rules
-    walk.out = &nothing
-    walk.fault = &fault
+    open_check(&walk, plan, &rules, &nothing, &fault)
     code = walk_message(&walk, data, length, in_stream)
     if code != OK:
         judge_fault(&walk, &nothing, data, length, in_stream, code)

@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pgdecode._cursor cimport be32, be64, call_for
-from pgdecode._envelope cimport rules_of
+from pgdecode._envelope cimport open_check, rules_of
 from pgdecode._fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_NO_MEMORY,
@@ -97,11 +97,9 @@ cdef class Notes:
         self.noting.old = &self.old_sink
         self.walk.plan = &PLAN.table
         self.walk.rules = &self.rules
-        self.judging = self.walk
         self.walk.out = &self.noting
         self.walk.fault = &self.fault
-        self.judging.out = &self.nothing
-        self.judging.fault = &self.judged
+        open_check(&self.judging, &PLAN.table, &self.rules, &self.nothing, &self.judged)
         self.window.plan = &PLAN.table
         self.window.walk = &self.judging
 

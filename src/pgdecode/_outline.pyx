@@ -7,13 +7,14 @@ rules of streams and of two-phase commit are in `pgdecode.transactions`.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 
 from pgdecode._changes cimport Change, Outcome, Range, Wanted, delivered_of, held_of, is_wanted
 from pgdecode._cursor cimport be32, be64, call_for
 from pgdecode._envelope cimport EPOCH_SHIFT_US
 from pgdecode._fault cimport FAULT_NO_MEMORY, OK, FaultCode, rarely
 from pgdecode._plan cimport PLAN, PlanTable, offset_of
+from pgdecode._room cimport make_room
 from pgdecode._source cimport LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, PRESENT, Segment, Source, Span, payload_at
 from pgdecode._versions cimport (
     BAD_PAYLOAD,
@@ -43,25 +44,9 @@ cdef enum Part:
 
 
 cdef enum:
-    LEAST_ROOM = 256
-    MOST_AT_FIRST = 1 << 17
+    MOST_AT_FIRST = 1 << 17  # items
     AHEAD = 32  # rows: how far in front payloads that are read are called from memory
     FEW = 4  # messages of a transaction, with its Begin and Commit
-
-
-cdef FaultCode make_room(void **items, size_t n, size_t *capacity, size_t width, size_t expected) noexcept nogil:
-    """Room for one more item of about so many: moving them from room to room would take longer than listing them."""
-    cdef size_t wanted
-    cdef void *moved
-    if not rarely(n == capacity[0]):
-        return OK
-    wanted = 2 * capacity[0] if capacity[0] else max(LEAST_ROOM, min(expected, MOST_AT_FIRST))
-    moved = realloc(items[0], wanted * width)
-    if moved == NULL:
-        return FAULT_NO_MEMORY
-    items[0] = moved
-    capacity[0] = wanted
-    return OK
 
 
 cdef struct Ends:
@@ -340,9 +325,8 @@ cdef class Outline:
         self, int64_t row, int64_t relation_id, int64_t xid, int32_t version, bint is_truncate
     ) noexcept nogil:
         cdef Change *change
-        if make_room(
-            <void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change), <size_t>self.n_rows
-        ) != OK:
+        cdef size_t expected = min(<size_t>self.n_rows, <size_t>MOST_AT_FIRST)
+        if not make_room(<void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change), expected):
             return FAULT_NO_MEMORY
         change = &self.changes[self.n_changes]
         change.row = row
@@ -379,8 +363,8 @@ cdef class Outline:
         self, int64_t row, int64_t xid, int64_t lsn, int64_t timestamp, int8_t committed
     ) noexcept nogil:
         cdef Outcome *outcome
-        cdef size_t expected = <size_t>self.n_rows // FEW
-        if make_room(<void **>&self.outcomes, self.n_outcomes, &self.room_outcomes, sizeof(Outcome), expected) != OK:
+        cdef size_t expected = min(<size_t>self.n_rows // FEW, <size_t>MOST_AT_FIRST)
+        if not make_room(<void **>&self.outcomes, self.n_outcomes, &self.room_outcomes, sizeof(Outcome), expected):
             return FAULT_NO_MEMORY
         outcome = &self.outcomes[self.n_outcomes]
         outcome.row = row
@@ -394,8 +378,8 @@ cdef class Outline:
     cdef FaultCode put_range(self, int64_t start, int64_t end) noexcept nogil:
         """Deliver changes with the newest outcome."""
         cdef Range *range_
-        cdef size_t expected = <size_t>self.n_rows // FEW
-        if make_room(<void **>&self.ranges, self.n_ranges, &self.room_ranges, sizeof(Range), expected) != OK:
+        cdef size_t expected = min(<size_t>self.n_rows // FEW, <size_t>MOST_AT_FIRST)
+        if not make_room(<void **>&self.ranges, self.n_ranges, &self.room_ranges, sizeof(Range), expected):
             return FAULT_NO_MEMORY
         range_ = &self.ranges[self.n_ranges]
         range_.start = start

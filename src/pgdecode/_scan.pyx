@@ -186,7 +186,7 @@ cdef class Scan:
         cdef Fault fault
         cdef Window window
         cdef FaultCode code
-        open_check(&walk, &self.whole.walk, &nothing, &fault)
+        open_check(&walk, &PLAN.table, &self.rules, &nothing, &fault)
         window.segments = self.source.segments
         window.n_segments = self.source.n_segments
         window.n_rows = self.source.n_rows

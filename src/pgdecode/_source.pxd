@@ -74,6 +74,11 @@ cdef inline Presence view_at(const Segment *segment, int64_t i, Span *out) noexc
     return PRESENT
 
 
+cdef const Segment *segment_with(
+    const Segment *segments, Py_ssize_t n_segments, int64_t row, Py_ssize_t *near
+) noexcept nogil
+
+
 cdef class Source:
     """Payloads of one call, held in place until it is deleted."""
 
@@ -89,5 +94,4 @@ cdef class Source:
     cdef size_t n_bytes(self) noexcept nogil
     cdef size_t bytes_between(self, int64_t first, int64_t stop, Py_ssize_t *near) noexcept nogil
     cdef bint has_offsets(self) noexcept nogil
-    cdef const Segment *segment_with(self, int64_t row, Py_ssize_t *near) noexcept nogil
     cdef Presence find(self, int64_t row, Py_ssize_t *near, Span *out) noexcept nogil

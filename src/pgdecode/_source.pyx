@@ -115,12 +115,12 @@ cdef class Source:
         return self.bytes_between(0, self.n_rows, &near)
 
     cdef size_t bytes_between(self, int64_t first, int64_t stop, Py_ssize_t *near) noexcept nogil:
-        """Length of the payloads of some rows; `near` as in `find`."""
+        """Length of the payloads of some rows; `near` as in `segment_with`."""
         cdef size_t total = 0
         cdef const Segment *segment
         cdef int64_t end
         while first < stop:
-            segment = self.segment_with(first, near)
+            segment = segment_with(self.segments, self.n_segments, first, near)
             end = min(stop, segment.n_before + segment.n_rows)
             total += bytes_in(segment, first - segment.n_before, end - segment.n_before)
             first = end
@@ -135,27 +135,31 @@ cdef class Source:
         return True
 
     cdef Presence find(self, int64_t row, Py_ssize_t *near, Span *out) noexcept nogil:
-        """Locate the payload of a row of the source; `near` is the segment to look in first, then the right one."""
-        cdef const Segment *segment = self.segment_with(row, near)
+        """Locate the payload of a row of the source; `near` as in `segment_with`."""
+        cdef const Segment *segment = segment_with(self.segments, self.n_segments, row, near)
         return payload_at(segment, row - segment.n_before, out)
 
-    cdef const Segment *segment_with(self, int64_t row, Py_ssize_t *near) noexcept nogil:
-        cdef const Segment *segment = &self.segments[near[0]]
-        cdef Py_ssize_t low = 0, high, middle
-        if is_in(segment, row):
-            return segment
-        if near[0] + 1 < self.n_segments and is_in(segment + 1, row):
-            near[0] += 1
-            return segment + 1
-        high = self.n_segments - 1
-        while low < high:
-            middle = (low + high) // 2
-            if row < self.segments[middle + 1].n_before:
-                high = middle
-            else:
-                low = middle + 1
-        near[0] = low
-        return &self.segments[low]
+
+cdef const Segment *segment_with(
+    const Segment *segments, Py_ssize_t n_segments, int64_t row, Py_ssize_t *near
+) noexcept nogil:
+    """The segment that has a row; `near` is the one to look in first, then the right one."""
+    cdef const Segment *segment = &segments[near[0]]
+    cdef Py_ssize_t low = 0, high, middle
+    if is_in(segment, row):
+        return segment
+    if near[0] + 1 < n_segments and is_in(segment + 1, row):
+        near[0] += 1
+        return segment + 1
+    high = n_segments - 1
+    while low < high:
+        middle = (low + high) // 2
+        if row < segments[middle + 1].n_before:
+            high = middle
+        else:
+            low = middle + 1
+    near[0] = low
+    return &segments[low]
 
 
 cdef inline bint is_in(const Segment *segment, int64_t row) noexcept nogil:

@@ -33,13 +33,13 @@ cdef struct Look:
     Delimiter *items
     size_t n, capacity
     int marks            # as a Delimiter's, of the rows behind the last one
-    Py_ssize_t segment   # where the rows end
+    Py_ssize_t segment   # to look in first
 
 cdef struct Order:
     # How far rows in slot order have been followed.
     Carry carry          # the stream state after the last delimiter, or before the first row
     int64_t start        # the first row behind it
-    Py_ssize_t segment   # no segment before this one has it
+    Py_ssize_t segment   # to look in first
     int marks            # of the rows from there on
 
 cdef enum Reading:

@@ -8,13 +8,14 @@ there, and in the other reading that byte is a column kind or the high byte of a
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memset
 
 from pgdecode._cursor cimport CALLED, be32, be64, call_for
 from pgdecode._fault cimport FAULT_LIMIT_PAYLOAD, FAULT_NO_MEMORY, OK
 from pgdecode._plan cimport N_MESSAGES, TAG_DELIMITER, TAG_MARKED
-from pgdecode._source cimport PRESENT, Span, payload_at
+from pgdecode._room cimport make_room
+from pgdecode._source cimport PRESENT, Span, payload_at, segment_with
 from pgdecode._walk cimport (
     BASIS_EVIDENCE,
     BASIS_GUESS,
@@ -29,7 +30,6 @@ from pgdecode._walk cimport (
 
 cdef enum:
     LOOK_ROWS = 4096   # that one thread looks at before it follows them
-    LEAST_ROOM = 64    # delimiters
 
 
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
@@ -65,24 +65,20 @@ cdef bint contradicted(Window *window, Order *order, int64_t end, bint streamed)
     One past a limit is not malformed: `judge_fault` makes the same difference.
     """
     cdef Span payload
-    cdef Py_ssize_t i
-    cdef int64_t row
+    cdef const Segment *segment
+    cdef int64_t row, stop, first = order.start
     cdef FaultCode code
     cdef int this = READING_STREAMED if streamed else READING_PLAIN
-    cdef const Segment *segment = &window.segments[order.segment]
-    while segment.n_before + segment.n_rows <= order.start:
-        order.segment += 1
-        segment = &window.segments[order.segment]
-    for i in range(order.segment, window.n_segments):
-        segment = &window.segments[i]
-        if segment.n_before >= end:
-            break
-        for row in range(max(order.start - segment.n_before, 0), min(end - segment.n_before, segment.n_rows)):
+    while first < end:
+        segment = segment_with(window.segments, window.n_segments, first, &order.segment)
+        stop = min(end, segment.n_before + segment.n_rows)
+        for row in range(first - segment.n_before, stop - segment.n_before):
             if payload_at(segment, row, &payload) != PRESENT or payload.length == 0 or not marks(&payload) & ~this:
                 continue
             code = reading_fault(window, &payload, streamed)
             if code != OK and code < FAULT_LIMIT_PAYLOAD and reading_fault(window, &payload, not streamed) == OK:
                 return True
+        first = stop
     return False
 
 
@@ -129,7 +125,7 @@ cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *
     look.n = 0
     look.marks = 0
     while first < stop:
-        segment = &window.segments[look.segment]
+        segment = segment_with(window.segments, window.n_segments, first, &look.segment)
         end = min(stop, segment.n_before + segment.n_rows)
         for row in range(first - segment.n_before, end - segment.n_before):
             if payload_at(segment, row, &payload) != PRESENT or payload.length == 0:
@@ -143,20 +139,14 @@ cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *
             elif reading_fault(window, &payload, False) == OK:
                 if note_delimiter(look, segment.n_before + row, tag) != OK:
                     return FAULT_NO_MEMORY
-        first = max(first, end)
-        if first < stop:
-            look.segment += 1
+        first = end
     return OK
 
 
 cdef inline FaultCode note_delimiter(Look *look, int64_t row, uint8_t tag) noexcept nogil:
     cdef Delimiter *found
-    if look.n == look.capacity:
-        found = <Delimiter *>realloc(look.items, (2 * look.capacity + LEAST_ROOM) * sizeof(Delimiter))
-        if found == NULL:
-            return FAULT_NO_MEMORY
-        look.items = found
-        look.capacity = 2 * look.capacity + LEAST_ROOM
+    if not make_room(<void **>&look.items, look.n, &look.capacity, sizeof(Delimiter), 0):
+        return FAULT_NO_MEMORY
     found = &look.items[look.n]
     found.row = row
     found.marks = look.marks
@@ -332,21 +322,21 @@ cdef FaultCode judge_rows(Window *window, int64_t start, int64_t end) noexcept n
     cdef Relations known
     cdef FaultCode code = OK
     cdef Span payload
-    cdef Py_ssize_t i
-    cdef int64_t row
+    cdef Py_ssize_t near = 0
+    cdef int64_t row, stop
     cdef const Segment *segment
     memset(&known, 0, sizeof(known))
-    for i in range(window.n_segments):
-        segment = &window.segments[i]
-        for row in range(max(start - segment.n_before, 0), min(end - segment.n_before, segment.n_rows)):
+    while start < end and code == OK:
+        segment = segment_with(window.segments, window.n_segments, start, &near)
+        stop = min(end, segment.n_before + segment.n_rows)
+        for row in range(start - segment.n_before, stop - segment.n_before):
             if payload_at(segment, row, &payload) != PRESENT or payload.length == 0:
                 continue
             if may_carry_xid(window.plan, payload.data[0]):
                 code = judge_payload(window, &known, &payload, &window.verdicts[segment.n_before + row])
                 if code != OK:
                     break
-        if code != OK:
-            break
+        start = stop
     free(known.ids)
     return code
 

@@ -10,7 +10,7 @@ from plain_memory cimport free_bytes, live_blocks
 
 from pgdecode._batch cimport walk_rows
 from pgdecode._cursor cimport be16, be32
-from pgdecode._envelope cimport N_USUAL, Envelope, Rules, Usual, Walk, open_nothing, rules_of
+from pgdecode._envelope cimport N_USUAL, Envelope, Rules, Usual, Walk, open_check, rules_of
 from pgdecode._fault cimport FAULT_LIMIT_BATCH, OK, Fault, FaultCode
 from pgdecode._plan cimport N_ENVELOPE, PLAN
 from pgdecode._sink cimport (
@@ -228,13 +228,8 @@ cdef FaultCode alone(
     cdef Envelope nothing
     cdef Walk walk
     cdef FaultCode code
-    open_nothing(&nothing)
-    memset(&walk, 0, sizeof(walk))
     memset(fault, 0, sizeof(Fault))
-    walk.plan = &PLAN.table
-    walk.rules = rules
-    walk.out = &nothing
-    walk.fault = fault
+    open_check(&walk, &PLAN.table, rules, &nothing, fault)
     code = walk_message(&walk, payload, length, streamed)
     if code != OK:
         code = judge_fault(&walk, &nothing, payload, length, streamed, code)
@@ -350,9 +345,7 @@ cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
         batch.walk.verdict = how
     else:
         memset(verdicts, 0, sizeof(verdicts))
-        open_nothing(&nothing)
-        judging = batch.walk
-        judging.out = &nothing
+        open_check(&judging, &PLAN.table, rules, &nothing, &fault)
         window.segments = &segment
         window.n_segments = 1
         window.n_rows = payloads.n
