@@ -3,7 +3,7 @@ PYTHON ?= .venv/bin/python
 FUZZ_SECONDS ?= 60
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
-.PHONY: env build test lint types sanitize tsan fuzz corpus properties complexity soak servers bench dist audit readme
+.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak servers capture-servers bench dist audit readme
 .PHONY: clean
 
 env:  ## a virtual environment with everything
@@ -13,8 +13,11 @@ env:  ## a virtual environment with everything
 build:  ## compile the native modules in place
 	$(PYTHON) setup.py build_ext --inplace
 
-test:
+test:  ## the quick tier: everything once
 	$(PYTHON) -m pytest -n 2
+
+test-all:  ## everything: captures of all servers, exhaustive and long tests
+	$(PYTHON) -m pytest -n 2 -m ""
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -27,30 +30,31 @@ types:
 # In a folder of its own, so that the usual build stays; the safe path keeps that build, which lies in the current
 # folder, from being imported instead, also by the processes that tests start.
 define instrumented
-	PGDECODE_CFLAGS="$(1)" $(PYTHON) setup.py --quiet build --build-base build/$@ --build-lib build/$@/lib \
-		build_ext --parallel 2
+	PGDECODE_CFLAGS="$(1)" $(PYTHON) setup.py --quiet build --build-base build/$@ --build-lib build/$@/lib
 	PYTHONSAFEPATH=1 PYTHONPATH="$(CURDIR)/build/$@/lib" PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system \
-	LD_PRELOAD="$(foreach library,$(2),$$(gcc -print-file-name=$(library)))" $(3) $(PYTHON) -m pytest -p no:cacheprovider
+	LD_PRELOAD="$(foreach library,$(2),$$(gcc -print-file-name=$(library)))" $(3) $(PYTHON) -m pytest -m "" -p no:cacheprovider
 endef
 
 # A PostgreSQL server started with the sanitizers' libraries loaded hangs.
 sanitize:  ## the suite without Spark and servers, on modules built with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call instrumented,$(SANITIZERS),libasan.so libubsan.so,ASAN_OPTIONS=detect_leaks=0 \
-	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1) --ignore-glob="*spark*" --ignore-glob="tests/test_cli*" \
-		--ignore=tests/test_readme.py --ignore=tests/test_benchmarks.py --ignore-glob="tests/test*_live.py"
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1) --ignore=tests/spark --ignore=tests/cli --ignore=tests/integration
 
 tsan:  ## the tests of threads, on modules built with ThreadSanitizer
 	$(call instrumented,-O1 -g -fsanitize=thread,libtsan.so,TSAN_OPTIONS="suppressions=tests/tsan.supp exitcode=66") \
-		tests/test_threads.py
+		tests/payloads/test_threads.py
 
 complexity:  ## whether a byte costs the same in much hostile data as in little, in instructions
-	$(PYTHON) tests/complexity.py
+	$(PYTHON) tests/robustness/complexity.py
 
 soak:  ## fifty million messages, with memory watched
-	$(PYTHON) tests/soak.py
+	$(PYTHON) tests/robustness/soak.py
 
 servers:  ## random scenarios on PostgreSQL servers, everything that reads them compared
 	PYTHONPATH=tests $(PYTHON) -m servers --install build/servers
+
+capture-servers:  ## capture of random workloads on PostgreSQL servers that are killed, restarted and cut
+	PYTHONPATH=tests:tests/capture $(PYTHON) -m campaign --install build/servers
 
 fuzz:  ## coverage-guided, FUZZ_SECONDS in all; needs clang, and says so
 	PYTHONPATH=tests $(PYTHON) -m fuzz run --seconds $(FUZZ_SECONDS)
@@ -59,7 +63,7 @@ corpus:  ## the least of what the fuzzer has found on this machine and the repos
 	PYTHONPATH=tests $(PYTHON) -m fuzz merge
 
 properties:  ## long property runs
-	$(PYTHON) -m pytest tests/test_fuzz.py tests/test_messages.py --hypothesis-profile=long
+	$(PYTHON) -m pytest tests/property/test_mutations.py tests/envelope/test_decode.py tests/property/test_random_sequences.py -m "" --hypothesis-profile=long
 
 bench:
 	$(PYTHON) -m benchmarks
@@ -73,7 +77,8 @@ audit:  ## known vulnerabilities in what the environment holds
 	.ci/audit
 
 readme:  ## write the generated parts of README.md and SECURITY.md anew
-	$(PYTHON) -m tests.readme
+	$(PYTHON) -m tests.support.readme
 
 clean:
-	rm -rf build dist *.egg-info pgdecode/*.so pgdecode/_codecs/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find pgdecode -name '*.so' -delete
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

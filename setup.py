@@ -9,6 +9,11 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 SOURCES = Path("src")
+PROCESSES = os.cpu_count() or 1
+# Cython generates this module: its memoryview class and other code that every module would have a copy of otherwise.
+SHARED = "pgdecode._native._cyutility"
+# What runs once for a call or a process, never for a row. With -O1 gcc takes half the time.
+COLD = {SHARED, "pgdecode._native.fault", "pgdecode._native.changes.text_layouts", "pgdecode._native.wire.wire_plan"}
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -18,6 +23,13 @@ DIRECTIVES = {
     "embedsignature": True,
     "warn.maybe_uninitialized": True,
 }
+# Modules whose memoryviews are indexed by numbers that come from Python. Their loops over rows use pointers, or do much
+# more than a check costs.
+CHECKED = (
+    "pgdecode._native.arrow.int64_kernels",
+    "pgdecode._native.changes.text_maps",
+    "pgdecode._native.changes.transaction_index",
+)
 # One switch for instrumented builds (see CONTRIBUTING): PGDECODE_CFLAGS="-O1 -g -fsanitize=address,undefined".
 EXTRA = os.environ.get("PGDECODE_CFLAGS", "").split()
 # The walk is one hot loop over small inline functions; left to itself the compiler keeps some of them as calls.
@@ -25,32 +37,39 @@ INLINE = "-DCYTHON_INLINE=inline __attribute__((always_inline))"
 # Should a bounds check ever be missing all the same. Instrumented builds have checks of their own in these places.
 HARDENED = [] if EXTRA else ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
 READ_ONLY = ["-Wl,-z,relro,-z,now"] if sys.platform == "linux" else []
-FLAGS = [] if os.name == "nt" else ["-O3", "-g0", "-Wno-unused-function", INLINE, *HARDENED, *EXTRA]
+FLAGS = [] if os.name == "nt" else ["-g0", "-Wno-unused-function", INLINE, *HARDENED]
+LINK = [*READ_ONLY, *(flag for flag in EXTRA if "sanitize" in flag)]
+
+
+def extension(name: str, source: Path) -> Extension:
+    """One compiled module."""
+    level = [] if os.name == "nt" else ["-O1" if name in COLD else "-O3"]
+    return Extension(name, [str(source)], extra_compile_args=[*level, *FLAGS, *EXTRA], extra_link_args=LINK)
 
 
 def extensions() -> list[Extension]:
-    """One extension per .pyx; src/pgdecode/_scan.pyx becomes pgdecode._scan."""
-    found = []
+    """One extension per .pyx; src/pgdecode/_native/scan/scanner.pyx becomes pgdecode._native.scan.scanner."""
+    found = [extension(SHARED, Path(*SHARED.split(".")).with_suffix(".c"))]
     for path in sorted((ROOT / SOURCES).rglob("*.pyx")):
         relative = path.relative_to(ROOT)
-        module = ".".join(relative.relative_to(SOURCES).with_suffix("").parts)
-        found.append(
-            Extension(
-                module,
-                [str(relative)],
-                extra_compile_args=FLAGS,
-                extra_link_args=[*READ_ONLY, *(flag for flag in EXTRA if "sanitize" in flag)],
-            )
+        found.append(extension(".".join(relative.relative_to(SOURCES).with_suffix("").parts), relative))
+    return found
+
+
+def compiled() -> list[Extension]:
+    """Make C of all modules, those in `CHECKED` with bounds checks."""
+    found = []
+    for checked in (True, False):
+        found += cythonize(
+            [extension for extension in extensions() if (extension.name in CHECKED) is checked],
+            include_path=[str(SOURCES)],
+            build_dir="build/cython",
+            compiler_directives={**DIRECTIVES, "boundscheck": checked},
+            nthreads=0 if os.name == "nt" else PROCESSES,
+            shared_utility_qualified_name=SHARED,
         )
     return found
 
 
-setup(
-    ext_modules=cythonize(
-        extensions(),
-        include_path=[str(SOURCES)],
-        build_dir="build/cython",
-        compiler_directives=DIRECTIVES,
-        nthreads=0 if os.name == "nt" else os.cpu_count() or 1,
-    )
-)
+# In parallel: said here, because `pip install` takes no such option.
+setup(ext_modules=compiled(), options={"build_ext": {"parallel": PROCESSES}})

@@ -70,7 +70,7 @@ def one_by_one(
 
 def load_reference() -> Callable[[bytes], Any]:
     """Find the tests' own decoder, plain Python written from the documents."""
-    decode = importlib.import_module("tests.reference").decode_payload
+    decode = importlib.import_module("tests.support.oracles.reference").decode_payload
     return functools.partial(decode, in_stream=False)
 
 
@@ -79,7 +79,7 @@ def without_reference(data: DataSet) -> str | None:
     try:
         load_reference()
     except ImportError:
-        return "tests/reference.py is not importable (run from the source tree)"
+        return "tests/support/oracles/reference.py is not importable (run from the source tree)"
     return without_order(data)
 
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from benchmarks.changes import TABLES, committed_rows
 from benchmarks.datasets import BATCH_ROWS, DataSet
 from benchmarks.line import require
-from pgdecode.cli import main
-from pgdecode.schemas import envelope_schema
-from pgdecode.writers import CHANGE_LAYOUT, message_layout, open_writer
+from pgdecode.cli.main import main
+from pgdecode.envelope.schema import envelope_schema
+from pgdecode.files.writers import CHANGE_LAYOUT, message_layout, open_writer
 
 
 @dataclass

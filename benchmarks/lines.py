@@ -47,7 +47,7 @@ from benchmarks.line import (
     require,
 )
 from benchmarks.values import ValueSet
-from pgdecode._codecs.registry import decode_values
+from pgdecode._native.codecs.registry import decode_values
 
 TWO_THREADS = ", two threads"
 TWO_HALVES = ", two halves"

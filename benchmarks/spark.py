@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 
 import pgdecode
 from benchmarks.datasets import BATCH_ROWS, load
-from pgdecode.files import payload_files
-from pgdecode.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
+from pgdecode.changes.replication_state import Options
+from pgdecode.files.payload_files import payload_files
+from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 
 try:
     from pyspark.sql import DataFrame
@@ -28,14 +29,14 @@ try:
     from pyspark.sql.types import StructType
 
     from spark_udfs import changes, decode_files, parse_pgoutput, table_changes
-    from spark_udfs.adapters import adapter_named, user_defined
-    from spark_udfs.dataframes import indexed_rows
-    from spark_udfs.executor import ScalarFunction
-    from spark_udfs.file_route import cut, run_tasks
-    from spark_udfs.file_tasks import Task
-    from spark_udfs.parts import Part, attempted, attempts, commit, part_name
-    from spark_udfs.runs import PlainIndex
-    from spark_udfs.session import local_session, pandas_not_minded
+    from spark_udfs.columns.udf_adapters import adapter_named, user_defined
+    from spark_udfs.dataframes.changes import indexed_rows
+    from spark_udfs.dataframes.partition_worker import JsonIndex
+    from spark_udfs.jobs.file_route import cut, run_tasks
+    from spark_udfs.jobs.file_tasks import Task
+    from spark_udfs.jobs.output_committer import Part, attempted, attempts, commit, part_name
+    from spark_udfs.runtime.session import local_session, pandas_not_minded
+    from spark_udfs.runtime.worker import ScalarFunction
 except ImportError as problem:
     sys.exit(f"{problem}\nthis needs the compiled package and extras: python -m pip install -e '.[spark]'")
 
@@ -100,7 +101,7 @@ class Copying:
         """Write the part of a task."""
         parts: list[Part] = []
         schema = self.rows.rows.schema
-        with attempted(self.folder, task.number, "parquet", schema, self.layout, 1, parts) as write:
+        with attempted(self.folder, task.number, "parquet", schema, self.layout, 1, parts, {}) as write:
             for piece in task.pieces:
                 for batch in self.rows(piece.batches(BATCH_ROWS)):
                     write(batch)
@@ -148,7 +149,7 @@ def of_dataframes(df: DataFrame, n_rows: int) -> Lines:
     some = table_changes(df, TABLE, fields=[name for name in of_table.columns if not name.startswith("_old")])
     lines: Lines = {
         "scan in the JVM": lambda: df.agg(F.sum(F.length("data"))).collect(),
-        "index": lambda: indexed_rows(df, "data", "seq", None, None),
+        "index": lambda: indexed_rows(df, "data", "seq", None, None, None, Options()),
     }
     for name, found in (("changes", all_changes), (TABLE, of_table), (f"{TABLE} without _old", some)):
         lines[f"{name}: constant rows"] = done(constant(df, found, n_rows))
@@ -337,8 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     taken.update(measured(lines_of(group, routes, n_rows), *rounds))
                 seconds.update(taken)
                 found.update(summary(taken, n_rows))
-                indexes = indexed_rows(routes.df, "data", "seq", None, None).indexes
-                n_bytes = sum(len(PlainIndex.of(item.source, item.index, item.counts).index) for item in indexes)
+                indexes = indexed_rows(routes.df, "data", "seq", None, None, None, Options()).indexes
+                n_bytes = sum(len(JsonIndex.of(item.source, item.index, item.counts).index) for item in indexes)
             print(f"{n_rows:,} payloads of {DATA_SET} in {FILES} files, {asked.master}; the index is {n_bytes:,} bytes")
             print(*shown({name: found[name] for name in taken}), sep="\n")
     if asked.json:

@@ -1,11 +1,9 @@
 """Decoding of PostgreSQL logical replication (pgoutput) payloads: Arrow in, Arrow out."""
 
-from importlib.metadata import version
-
-from pgdecode.catalog import RelationCatalog
-from pgdecode.changes import ChangeDecoder
-from pgdecode.decode import MessageDecoder, decode, decode_messages
-from pgdecode.errors import (
+from pgdecode.changes.change_decoder import ChangeDecoder
+from pgdecode.changes.table_snapshot import snapshot
+from pgdecode.envelope.decoder import MessageDecoder, decode, decode_messages
+from pgdecode.protocol.errors import (
     ArityMismatch,
     BadColumnKind,
     BadEncoding,
@@ -18,6 +16,7 @@ from pgdecode.errors import (
     DecodeError,
     EmptyName,
     EmptyPayload,
+    InvalidRelation,
     LimitExceeded,
     MissingTerminator,
     NameTooLong,
@@ -42,9 +41,9 @@ from pgdecode.errors import (
     ValueTooLong,
     WrongSize,
 )
-from pgdecode.limits import Limits
-from pgdecode.lsn import lsn_from_text, lsn_to_text
-from pgdecode.messages import (
+from pgdecode.protocol.limits import Limits
+from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+from pgdecode.protocol.messages import (
     Begin,
     BeginPrepare,
     Column,
@@ -67,12 +66,13 @@ from pgdecode.messages import (
     Type,
     Update,
 )
-from pgdecode.relations import row_schema
-from pgdecode.rows import decode_rows
-from pgdecode.snapshots import snapshot
-from pgdecode.versions import RelationVersion
+from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.rows.row_decoder import decode_rows
+from pgdecode.rows.row_schema import row_schema
 
-__version__ = version("pgdecode")
+# The one place of it: pyproject.toml reads it from here, so that a tree without installed metadata has it as well.
+__version__ = "0.1.0"
 
 __all__ = [
     "ArityMismatch",
@@ -95,6 +95,7 @@ __all__ = [
     "EmptyName",
     "EmptyPayload",
     "Insert",
+    "InvalidRelation",
     "LimitExceeded",
     "Limits",
     "LogicalMessage",

@@ -2,6 +2,6 @@
 
 import sys
 
-from pgdecode.cli import main
+from pgdecode.cli.main import main
 
 sys.exit(main())

@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_udfs.dataframes import changes, relation_catalog, table_changes
-    from spark_udfs.functions import parse_pgoutput, register
-    from spark_udfs.jobs import decode_files
-    from spark_udfs.snapshots import snapshot
-    from spark_udfs.typed import from_pgoutput, register_relation
+    from spark_udfs.columns.envelope_column import parse_pgoutput, register
+    from spark_udfs.columns.row_column import from_pgoutput, register_relation
+    from spark_udfs.dataframes.changes import changes, relation_catalog, table_changes
+    from spark_udfs.dataframes.snapshot import snapshot
+    from spark_udfs.jobs.decode_files import decode_files
 
 __all__ = [
     "changes",
@@ -29,15 +29,15 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "changes": "spark_udfs.dataframes",
-    "decode_files": "spark_udfs.jobs",
-    "from_pgoutput": "spark_udfs.typed",
-    "parse_pgoutput": "spark_udfs.functions",
-    "register": "spark_udfs.functions",
-    "register_relation": "spark_udfs.typed",
-    "relation_catalog": "spark_udfs.dataframes",
-    "snapshot": "spark_udfs.snapshots",
-    "table_changes": "spark_udfs.dataframes",
+    "changes": "spark_udfs.dataframes.changes",
+    "decode_files": "spark_udfs.jobs.decode_files",
+    "from_pgoutput": "spark_udfs.columns.row_column",
+    "parse_pgoutput": "spark_udfs.columns.envelope_column",
+    "register": "spark_udfs.columns.envelope_column",
+    "register_relation": "spark_udfs.columns.row_column",
+    "relation_catalog": "spark_udfs.dataframes.changes",
+    "snapshot": "spark_udfs.dataframes.snapshot",
+    "table_changes": "spark_udfs.dataframes.changes",
 }
 
 

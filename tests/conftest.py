@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import random
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import captures
 import hypothesis
 import pytest
-from shell import Shell
+
+from support import captures
+from support.shell import Shell
 
 hypothesis.settings.register_profile(
     "pgdecode",
@@ -21,7 +23,7 @@ hypothesis.settings.register_profile(
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-# `make fuzz`: the same properties, two hundred times as long.
+# `make properties`: the same properties, two hundred times as long.
 hypothesis.settings.register_profile("long", hypothesis.settings.get_profile("pgdecode"), max_examples=20_000)
 hypothesis.settings.load_profile("pgdecode")
 
@@ -38,15 +40,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each process (`-n`) whole files, since their tests share what takes long to make, and one of them Spark."""
+    """Give each process (`-n`) whole files, since their tests share what takes long to make, and two of them Spark."""
     from xdist.scheduler import LoadFileScheduling
+
+    n_processes = len(config.getoption("tx") or ())
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = Path(super()._split_scope(nodeid)).name
-            return "spark" if file.startswith("test_spark_") or file == "test_readme.py" else file
+            with_spark = file.startswith("test_spark_") or file == "test_readme.py"
+            # Up to two processes take whichever file is next.
+            return f"spark {zlib.crc32(file.encode()) % 2}" if with_spark and n_processes > 2 else file
 
     return Files(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave captures of older servers to `make test-all`."""
+    older = set(captures.NAMES) - captures.NEWEST
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec and any(isinstance(value, str) and value in older for value in callspec.params.values()):
+            item.add_marker(pytest.mark.full)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

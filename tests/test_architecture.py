@@ -1,4 +1,4 @@
-"""The rooms and the one direction of imports between them."""
+"""The packages and the one direction of imports between them."""
 
 from __future__ import annotations
 
@@ -11,63 +11,52 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-NATIVE = ROOT / "src" / "pgdecode"
-PACKAGE = ROOT / "pgdecode"
+NATIVE = ROOT / "src" / "pgdecode" / "_native"
 
-# Each room may import those of the lines above it. Command-line rooms share one line's rank and are checked as a tree.
-ORDER = [
-    {"errors", "lsn", "limits", "wire", "encodings"},
-    {"messages"},
-    {"schemas", "pgtypes", "nulls"},
-    {"typenames", "settings"},
-    {"overrides"},
-    {"relations"},
-    {"_room"},
-    {"_fault"},
-    {"_memory", "_cursor", "_utf8", "_charset", "_source", "_uncached"},
-    {"_bits"},
-    {"_sink", "_column"},
-    {"_codec", "_join", "_rowset"},
-    {"_block"},
-    {"_codecs"},
-    {"_plan"},
-    {"_envelope"},
-    {"_fields", "_lane"},
-    {"_cells"},
-    {"_walk", "_heads"},
-    {"_streams", "_batch"},
-    {"_notes", "_part", "_turns"},
-    {"_divided"},
-    {"_layouts", "_versions", "_rowdecoder"},
-    {"_changes"},
-    {"_scan", "_message", "_rows", "_maps", "_outline", "_integers", "_tags"},
-    {"inputs", "parallel"},
-    {"decode", "rows"},
-    {"versions"},
-    {"plain", "visibility"},
-    {"catalog"},
-    {"readings"},
-    {"ledger"},
-    {"scanned"},
-    {"outcomes"},
-    {"transactions", "spill"},
-    {"deliveries"},
-    {"state", "building"},
-    {"tables", "change_maps"},
-    {"changes", "runs"},
-    {"snapshots", "forecast", "run_decoder"},
-    {"__init__"},
+# A package imports only those above it. What is in a package may import each other, but in no ring.
+PACKAGES = [
+    "pgdecode.protocol",
+    "pgdecode.types",
+    "pgdecode.arrow",
+    "pgdecode._native",
+    "pgdecode.payloads",
+    "pgdecode.envelope",
+    "pgdecode.relations",
+    "pgdecode.rows",
+    "pgdecode.changes",
+    "pgdecode.partitions",
+    "pgdecode.files",
+    "pgdecode.capture",
+    "pgdecode.cli",
+    "spark_udfs.schema",
+    "spark_udfs.runtime",
+    "spark_udfs.columns",
+    "spark_udfs.dataframes",
+    "spark_udfs.jobs",
 ]
-RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
-SHELL = {path.stem for path in PACKAGE.glob("*.py")} - set(RANK)
+# Likewise of the native ones. What lies in no folder of theirs (fault, cursor, capacity) is below all.
+NATIVE_PACKAGES = ["memory", "arrow", "wire", "literals", "codecs", "threads", "scan", "rows", "changes"]
+MOST_MODULES = 16  # of a folder; the codecs are as many as there are families of types
 
-NATIVE_IMPORT = re.compile(r"^(?:from pgdecode\.?(\w*) (?:c?import) \(?([\w, ]*)|import pgdecode\b)", re.MULTILINE)
+NATIVE_IMPORT = re.compile(
+    r"^[ \t]*(?:from (pgdecode[\w.]*) c?import (?:\(([^)]*)\)|([^(\n]*))|c?import (pgdecode[\w.]*))", re.MULTILINE
+)
 
 
-def python_imports(path: Path) -> set[str]:
-    """Modules that a file imports anywhere in it, by their full names."""
+def package_of(module: str) -> str:
+    """The package of a module: its first two parts."""
+    return ".".join(module.split(".")[:2])
+
+
+def python_imports(path: Path, at_run_time: bool = False) -> set[str]:
+    """Modules that a file imports anywhere in it, by their full names; `at_run_time`, without those for annotations."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    if at_run_time:
+        tree.body = [
+            node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+        ]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -75,60 +64,88 @@ def python_imports(path: Path) -> set[str]:
     return found
 
 
-def rooms_of(names: set[str]) -> set[str]:
-    """Rooms of the package among imported names."""
-    return {name.split(".")[1] for name in names if name.startswith("pgdecode.")} & (set(RANK) | SHELL)
-
-
 def native_imports(path: Path) -> set[str]:
-    rooms = set()
-    for module, names in NATIVE_IMPORT.findall(path.read_text()):
-        rooms |= {module} if module else {name.split(" as ")[0].strip() for name in names.split(",")}
-    return rooms
+    """Modules of the package that a native source imports or cimports, and names in them."""
+    found = set()
+    for module, many, few, plain in NATIVE_IMPORT.findall(path.read_text()):
+        names = re.findall(r"\w+(?= as |,|\s*$)", (many or few).replace("\n", " "))
+        found |= {plain} if plain else {module, *(f"{module}.{name}" for name in names)}
+    return found
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
-def test_a_python_room_imports_only_rooms_above_it(path: Path) -> None:
-    imported = rooms_of(python_imports(path)) - {path.stem}
-    if path.stem in RANK:
-        assert {room for room in imported if RANK.get(room, len(ORDER)) >= RANK[path.stem]} == set()
+def module_of(path: Path) -> str:
+    base = ROOT / "src" if "src" in path.relative_to(ROOT).parts else ROOT
+    return ".".join(path.relative_to(base).with_suffix("").parts)
 
 
-@pytest.mark.parametrize("path", sorted((NATIVE / "_codecs").glob("*.p[xy]*")), ids=lambda path: path.name)
-def test_a_codec_imports_only_rooms_above_the_codecs(path: Path) -> None:
-    imported = native_imports(path) - {"_codecs"}
-    assert {room for room in imported if RANK[room] >= RANK["_codecs"]} == set()
+PYTHON = sorted(
+    path
+    for folder in ("pgdecode", "spark_udfs")
+    for path in (ROOT / folder).rglob("*.py")
+    if path.name not in ("__init__.py", "__main__.py")
+)
+SOURCES = sorted(path for path in NATIVE.rglob("*.p[xy]*") if path.stem != "__init__")
 
 
-@pytest.mark.parametrize("path", sorted(NATIVE.glob("_*.p[xy]*")), ids=lambda path: path.name)
-def test_a_native_room_imports_only_rooms_above_it(path: Path) -> None:
-    imported = native_imports(path) - {path.stem}
-    assert imported <= set(RANK)
-    assert {room for room in imported if RANK[room] >= RANK[path.stem]} == set()
+def imports_of(path: Path, at_run_time: bool = False) -> set[str]:
+    return python_imports(path, at_run_time) if path.suffix == ".py" else native_imports(path)
 
 
-def test_every_native_room_has_its_place_in_the_order() -> None:
-    assert {path.stem for path in NATIVE.glob("_[a-z]*.p[xy]*")} <= set(RANK)
+@pytest.mark.parametrize("path", [*PYTHON, *SOURCES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_packages_above_its_own(path: Path) -> None:
+    own = package_of(module_of(path))
+    allowed = set(PACKAGES[: PACKAGES.index(own) + 1])
+    imported = {package_of(name) for name in imports_of(path) if name.count(".") > 1}
+    if own == "pgdecode.cli":
+        imported -= {"spark_udfs.runtime"}  # within functions, where a command is to run on Spark
+    assert {name for name in imported if name.startswith(("pgdecode.", "spark_udfs."))} <= allowed
 
 
-def test_no_rooms_of_the_command_line_import_each_other_in_a_ring() -> None:
-    imports = {room: rooms_of(python_imports(PACKAGE / f"{room}.py")) & SHELL - {room} for room in SHELL}
-    while imports:
-        leaves = {room for room, wanted in imports.items() if not wanted & set(imports)}
-        assert leaves, f"a ring among {sorted(imports)}"
-        imports = {room: wanted for room, wanted in imports.items() if room not in leaves}
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(NATIVE)))
+def test_a_native_module_imports_only_native_packages_above_its_own(path: Path) -> None:
+    folder = path.relative_to(NATIVE).parts[0] if path.parent != NATIVE else None
+    allowed = set(NATIVE_PACKAGES[: NATIVE_PACKAGES.index(folder) + 1]) if folder else set()
+    imported = {name.split(".")[2] for name in imports_of(path) if name.startswith("pgdecode._native.")}
+    assert imported & set(NATIVE_PACKAGES) <= allowed
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+def test_no_modules_import_each_other_in_a_ring() -> None:
+    modules: dict[str, set[str]] = {}
+    for path in [*PYTHON, *SOURCES]:
+        modules.setdefault(module_of(path), set()).update(imports_of(path, at_run_time=True) - {module_of(path)})
+    while modules:
+        lowest = {name for name, imported in modules.items() if not imported & set(modules)}
+        assert lowest, f"a ring among {sorted(modules)}"
+        modules = {name: imported for name, imported in modules.items() if name not in lowest}
+
+
+def test_every_module_is_in_a_package_of_the_order() -> None:
+    assert {package_of(module_of(path)) for path in [*PYTHON, *SOURCES]} <= set(PACKAGES)
+    assert {path.relative_to(NATIVE).parts[0] for path in SOURCES if path.parent != NATIVE} == set(NATIVE_PACKAGES)
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    folders: dict[Path, set[str]] = {}
+    for path in [*PYTHON, *SOURCES]:
+        folders.setdefault(path.parent, set()).add(path.stem)
+    del folders[NATIVE / "codecs"]
+    assert {path.name: len(stems) for path, stems in folders.items() if len(stems) > MOST_MODULES} == {}
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_spark_udfs_imports_pyspark(path: Path) -> None:
-    assert not {name for name in python_imports(path) if name.split(".")[0] in ("pyspark", "pandas")}
+    tops = {name.split(".")[0] for name in python_imports(path)}
+    assert path.is_relative_to(ROOT / "spark_udfs") or not tops & {"pyspark", "pandas"}
 
 
-@pytest.mark.parametrize("name", ["errors", "lsn", "limits", "wire", "messages", "encodings"])
-def test_the_tables_need_the_standard_library_alone(name: str) -> None:
-    tops = {module.split(".")[0] for module in python_imports(PACKAGE / f"{name}.py")}
-    # Of the package's own, those of the lines above: see the order.
-    assert tops - {"pgdecode"} <= set(sys.stdlib_module_names)
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((ROOT / "pgdecode" / "protocol").glob("*.py")), ROOT / "pgdecode" / "types" / "encodings.py"],
+    ids=lambda path: path.stem,
+)
+def test_the_wire_contract_needs_the_standard_library_alone(path: Path) -> None:
+    imported = {name for name in python_imports(path) if package_of(name) != "pgdecode.protocol"}
+    assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
 
 
 def test_importing_the_library_needs_pyarrow_alone() -> None:
@@ -141,11 +158,11 @@ def test_importing_the_library_needs_pyarrow_alone() -> None:
     assert seen in ("[]", "['numpy']")
 
 
-def test_only_the_cursor_and_the_source_move_pointers_into_payloads() -> None:
-    # A pointer into a payload is had from take() or from a Span; nobody else adds to one.
+def test_only_the_cursor_moves_pointers_into_payloads() -> None:
+    # A pointer into a payload comes from take() or from a Span; nobody else adds to one.
     arithmetic = re.compile(r"\bcursor\.at \+= (?!1$)", re.MULTILINE)
-    for path in NATIVE.glob("_*.py*"):
-        if path.stem != "_cursor":
+    for path in SOURCES:
+        if path.suffix == ".pyx":
             assert not arithmetic.search(path.read_text()), path.name
 
 

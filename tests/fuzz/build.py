@@ -72,7 +72,6 @@ def build_package() -> None:
     """The package itself, each module with coverage and sanitizers."""
     run(
         *(sys.executable, "setup.py", "--quiet", "build", "--build-base", BUILD, "--build-lib", LIBRARY),
-        *("build_ext", "--parallel", str(os.cpu_count() or 1)),
         CC="clang",
         LDSHARED=" ".join(["clang", "-shared", *WRAP]),
         PGDECODE_CFLAGS=" ".join([COVERAGE, *FLAGS]),

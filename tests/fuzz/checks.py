@@ -14,18 +14,19 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import compare
 import pyarrow as pa
 import pyarrow.parquet as pq
-from reference_changes import DELIMITERS
 
 import pgdecode
 from fuzz import blocks, inputs
 from fuzz.inputs import JOINED, LAYOUT_SHIFT, LAYOUTS, STATES, STREAMED, STRICT, TIGHT
 from fuzz.variants import VARIANTS
-from pgdecode import ChangeDecoder, DecodeError, Limits, decode_messages, decode_rows, messages
-from pgdecode._codecs.registry import decode_values
-from pgdecode.decode import MessageDecoder
+from pgdecode import ChangeDecoder, DecodeError, Limits, decode_messages, decode_rows
+from pgdecode._native.codecs.registry import decode_values
+from pgdecode.envelope.decoder import MessageDecoder
+from pgdecode.protocol import messages
+from support import compare
+from support.oracles.reference_changes import DELIMITERS
 
 Check = Callable[[bytes], None]
 
@@ -116,7 +117,7 @@ def _check_messages(
         return
     rows = compare.rows_of(batch)
     for payload, row, text in zip(payloads, rows, told, strict=True):
-        if payload is None:
+        if not payload:  # no bytes are a null row
             assert set(row.values()) == {None}
             continue
         alone: list[DecodeError] = []
@@ -126,13 +127,15 @@ def _check_messages(
             continue  # a timestamp that datetime has not
         assert [error.code for error in alone] == ([] if text is None else [text.split()[0]]), "decode differs"
         if strict and limits == LIMITS[0]:
-            verdict = compare.reference_verdict(payload, state)
-            if isinstance(verdict, dict):
-                assert row == {name: verdict.get(name, row[name]) for name in row}, (
+            stream_flag = compare.reference_verdict(payload, state)
+            if isinstance(stream_flag, dict):
+                assert row == {name: stream_flag.get(name, row[name]) for name in row}, (
                     "the reference decoder reads something else"
                 )
             else:
-                assert text.startswith(f"{verdict[0]} at offset {verdict[1]}: "), "the reference decoder disagrees"
+                assert text.startswith(f"{stream_flag[0]} at offset {stream_flag[1]}: "), (
+                    "the reference decoder disagrees"
+                )
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -302,7 +305,7 @@ def standing(decoder: ChangeDecoder) -> dict[str, Any]:
 def _check_tables(decoder: ChangeDecoder, payloads: list[bytes | None]) -> None:
     """The tables that were described, as typed columns in a second pass."""
     decoder.undecided().validate(full=True)
-    for name in decoder.catalog.names:
+    for name in decoder.shape_catalog.names:
         try:
             decoder.again().table(blocks.whole(payloads, "binary"), name).validate(full=True)
         except DecodeError:

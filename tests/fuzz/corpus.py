@@ -6,16 +6,16 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import captures
 import pyarrow as pa
 import pyarrow.parquet as pq
-import recorded
-from samples import SAMPLES
 
 from fuzz import checks, inputs
 from fuzz.inputs import STREAMED, STRICT, TIGHT
 from fuzz.targets import LONGEST
 from fuzz.variants import VARIANTS
+from support import captures
+from support.generators.samples import SAMPLES
+from support.oracles import recorded
 
 HERE = Path(__file__).parent / "corpus"
 # Of each type, and of each kind of message in each capture, so many are seeds.

@@ -1,9 +1,11 @@
-"""What replaces pgdecode._memory under the fuzzer: `malloc` alone, so that AddressSanitizer sees each block's end."""
+"""What replaces pgdecode._native.memory.buffers under the fuzzer: `malloc` alone, so that AddressSanitizer sees each
+block's end."""
 
 from libc.stddef cimport size_t
 
-from pgdecode._fault cimport FaultCode
-from pgdecode._memory cimport Bytes
+from pgdecode._native.fault cimport FaultCode
+from pgdecode._native.memory.buffers cimport Bytes
+
 
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil
 cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil

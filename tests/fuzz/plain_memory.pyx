@@ -1,12 +1,13 @@
-"""What replaces pgdecode._memory under the fuzzer: `malloc` alone, so that AddressSanitizer sees each block's end."""
+"""What replaces pgdecode._native.memory.buffers under the fuzzer: `malloc` alone, so that AddressSanitizer sees each
+block's end."""
 
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
-from pgdecode._fault cimport FAULT_NO_MEMORY, OK
-from pgdecode._memory cimport SLACK
+from pgdecode._native.fault cimport FAULT_NO_MEMORY, OK
+from pgdecode._native.memory.buffers cimport SLACK
 
 cdef size_t n_live = 0
 

@@ -1,39 +1,30 @@
 """Targets `walk` and `scan`: messages through the C core, without Python; what is wrong ends the process."""
 
+from exact cimport Block, Target, exact, fail
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
-
-from exact cimport Block, Target, exact, fail
 from plain_memory cimport free_bytes, live_blocks
 
-from pgdecode._batch cimport walk_rows
-from pgdecode._cursor cimport be16, be32
-from pgdecode._envelope cimport N_USUAL, Envelope, Rules, Usual, Walk, open_check, rules_of
-from pgdecode._fault cimport FAULT_LIMIT_BATCH, OK, Fault, FaultCode
-from pgdecode._plan cimport N_ENVELOPE, PLAN
-from pgdecode._sink cimport (
-    NO_WORD,
-    SINK_LIST,
-    SINK_TEXT,
-    ColumnsSink,
-    Sink,
-    SinkType,
-    TupleSink,
-    undo_columns,
-    undo_row,
-    undo_tuple,
+from pgdecode._native.arrow.builder cimport (
+    NO_WORD, SINK_LIST, SINK_TEXT, ColumnsSink, Sink, SinkType, TupleSink, undo_columns, undo_row, undo_tuple,
 )
-from pgdecode._source cimport LAYOUT_SPANS, Segment, Span
-from pgdecode._streams cimport CARRY_NONE, Carry, Window, judge_by_order, judge_each
-from pgdecode._utf8 cimport utf8_prefix
-from pgdecode._walk cimport STREAMED, judge_fault, walk_message
+from pgdecode._native.arrow.payload_array cimport LAYOUT_SPANS, Segment, Span
+from pgdecode._native.cursor cimport be16, be32
+from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, OK, Fault, FaultCode
+from pgdecode._native.memory.utf8 cimport utf8_prefix
+from pgdecode._native.scan.fast_path cimport walk_rows
+from pgdecode._native.wire.envelope_builder cimport N_USUAL, Envelope, Rules, Usual, Walk, open_check, rules_of
+from pgdecode._native.wire.stream_state cimport CARRY_NONE, Carry, Window, judge_by_order, judge_each
+from pgdecode._native.wire.walker cimport STREAMED, judge_fault, walk_message
+from pgdecode._native.wire.wire_plan cimport N_ENVELOPE, PLAN
 
 from fuzz import inputs
-from pgdecode import messages
-from pgdecode._scan import SINK_TYPES
-from pgdecode.limits import Limits
+
+from pgdecode._native.scan.scanner import SINK_TYPES
+from pgdecode.protocol import messages
+from pgdecode.protocol.limits import Limits
 
 cdef enum:
     MAX_ROWS = 160          # as inputs.MAX_ROWS
@@ -271,7 +262,7 @@ cdef void walk_target(const uint8_t *data, size_t size) noexcept nogil:
     segment.n_rows = segment.n_spans = 1
     segment.spans = &span
     open_batch(&batch, 1, ALL_FIELDS, rules)
-    batch.walk.verdict = streamed
+    batch.walk.stream_flag = streamed
     scan(&batch, &segment)
     check_batch(&batch)
     if batch.faults[0].code != code or differ(&batch.faults[0], &fault):
@@ -325,7 +316,7 @@ cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
     cdef Window window
     cdef Walk judging
     cdef Envelope nothing
-    cdef uint8_t[MAX_ROWS] verdicts
+    cdef uint8_t[MAX_ROWS] stream_flags
     cdef Carry carry = CARRY_NONE
     cdef Fault fault
     cdef const Rules *rules
@@ -342,19 +333,19 @@ cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
     segment.spans = payloads.spans
     open_batch(&batch, payloads.n, be32(data + 1), rules)
     if how < 2:
-        batch.walk.verdict = how
+        batch.walk.stream_flag = how
     else:
-        memset(verdicts, 0, sizeof(verdicts))
+        memset(stream_flags, 0, sizeof(stream_flags))
         open_check(&judging, &PLAN.table, rules, &nothing, &fault)
         window.segments = &segment
         window.n_segments = 1
         window.n_rows = payloads.n
         window.plan = &PLAN.table
         window.walk = &judging
-        window.verdicts = verdicts
+        window.stream_flags = stream_flags
         if (judge_by_order(&window, &carry) if how == 2 else judge_each(&window)) != OK:
             fail("payloads could not be judged")
-        batch.walk.verdicts = verdicts
+        batch.walk.stream_flags = stream_flags
     scan(&batch, &segment)
     check_batch(&batch)
     for row in range(payloads.n):
@@ -367,7 +358,9 @@ cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
             if differ(&fault, &batch.faults[row]):
                 fail("a message alone and in a batch have two verdicts")
         elif batch.faults[row].code == OK and (
-            alone(rules, payloads.spans[row].data, payloads.spans[row].length, verdicts[row] & STREAMED, &fault) != OK
+            alone(
+                rules, payloads.spans[row].data, payloads.spans[row].length, stream_flags[row] & STREAMED, &fault
+            ) != OK
         ):
             fail("a row was accepted that is faulty alone")
     close_batch(&batch)

@@ -45,7 +45,7 @@ def use_plain_memory() -> None:
     package = ModuleType("pgdecode")
     package.__path__ = list(location.submodule_search_locations or ())
     sys.modules["pgdecode"] = package
-    memory, plain = import_module("pgdecode._memory"), import_module("plain_memory")
+    memory, plain = import_module("pgdecode._native.memory.buffers"), import_module("plain_memory")
     for function in ("grow", "open_zeroed", "free_bytes"):
         # What other modules cimport, they look up here.
         memory.__pyx_capi__[function] = plain.__pyx_capi__[function]

@@ -1,25 +1,25 @@
 """Targets `text` and `binary`: a value through one codec, without Python; what is wrong ends the process."""
 
+from exact cimport Block, Target, exact, fail
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
-
-from exact cimport Block, Target, exact, fail
 from plain_memory cimport free_bytes, live_blocks
 
-from pgdecode._block cimport put_cells
-from pgdecode._codec cimport Cells, Codec
-from pgdecode._codecs.registry cimport CodecTree
-from pgdecode._column cimport SHAPE_BYTES, SHAPE_FIXED, SHAPE_STRUCT, Column, open_column, put_null, take_back
-from pgdecode._cursor cimport be16
-from pgdecode._fault cimport FAULT_ENCODING, FAULT_LIMIT_VALUE, FAULT_OUT_OF_RANGE, FAULT_TOO_HIGH, OK, FaultCode
-from pgdecode._memory cimport Bytes
-from pgdecode._sink cimport CELL_LEAD, Cell
-from pgdecode._utf8 cimport utf8_prefix
+from pgdecode._native.arrow.builder cimport CELL_LEAD, Cell
+from pgdecode._native.arrow.column_builder cimport (
+    SHAPE_BYTES, SHAPE_FIXED, SHAPE_STRUCT, Column, open_column, put_null, take_back,
+)
+from pgdecode._native.codecs.block_decoder cimport put_cells
+from pgdecode._native.codecs.codec cimport Cells, Codec
+from pgdecode._native.codecs.registry cimport CodecTree
+from pgdecode._native.cursor cimport be16
+from pgdecode._native.fault cimport FAULT_ENCODING, FAULT_LIMIT_VALUE, FAULT_OUT_OF_RANGE, FAULT_TOO_HIGH, OK, FaultCode
+from pgdecode._native.memory.buffers cimport Bytes
+from pgdecode._native.memory.utf8 cimport utf8_prefix
 
 import pyarrow as pa
-
 from fuzz.variants import VARIANTS
 
 cdef struct Variant:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgdecode.encodings import CODECS
-from pgdecode.pgtypes import (
+from pgdecode.types.encodings import CODECS
+from pgdecode.types.pgtypes import (
     ENUM,
     NAME_BY_OID,
     NAMED,
@@ -21,7 +21,7 @@ from pgdecode.pgtypes import (
     range_of,
     scalar,
 )
-from pgdecode.settings import settings_of, under
+from pgdecode.types.session_settings import settings_of, under
 
 NUMERIC_MODIFIERS = [
     (p << 16 | s & 0x7FF) + 4 for p, s in ((1, 0), (4, 4), (14, 2), (18, 0), (19, 5), (38, 9), (38, 38))

@@ -9,10 +9,12 @@ In the folder tests:
 
 On each server, scenarios of interleaved transactions, streams, savepoints, DDL and prepared transactions are read in
 every mode that its pgoutput has, in the middle and at the end. Compared are: the envelope with the reference decoder of
-tests/reference.py; ChangeDecoder, whole and cut in two, with the reference fold; that with test_decoding's text of the
-same WAL, with the tables as they then are, and with what each session knows; binary with text. A line for each server;
-any difference is printed with the scenario's seed, which brings it back (--seed), and is an exit status of 1.
-A version that there is no server of is said, and passed over.
+tests/support/oracles/reference.py; ChangeDecoder, whole and cut in two, with the reference fold; that with
+test_decoding's text of the same WAL, with the tables as they then are, and with what each session knows; binary with
+text. A subscriber whose connection is cut at random places, and that begins again from an LSN it has confirmed, must
+have each change once. A line for each server says what came about: reconnects, DDL under savepoints and in prepared
+transactions. Any difference is printed with the scenario's seed, which brings it back (--seed), and is an exit status
+of 1. A version that there is no server of is said, and passed over.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from servers.record import record
@@ -57,7 +60,8 @@ def found(folder: Path | None) -> dict[int, Path]:
     """Programs of a server of each version: those in a folder of `install` before those of the system."""
     places = list(installed())
     if folder is not None:
-        places += folder.glob("node_modules/pg*/native/bin")
+        # A server runs in a folder of its own, where a relative path would lead nowhere.
+        places += folder.resolve().glob("node_modules/pg*/native/bin")
     return {major_version(programs): programs for programs in places}
 
 
@@ -100,7 +104,8 @@ def main() -> int:
         unreadable = sorted({name for trial in done for name in trial.unreadable})
         print(
             f"PostgreSQL {major}: {len(done)} scenarios, {seen.total()} messages in {', '.join(modes)}; "
-            f"{sum(len(trial.problems) for trial in done)} differences; {time.monotonic() - start:.0f} s"
+            f"{sum(len(trial.problems) for trial in done)} differences; {time.monotonic() - start:.0f} s; "
+            + ", ".join(f"{n} {name}" for name, n in sum((trial.covered for trial in done), start=Counter()).items())
             + (f"; the server could not read {', '.join(unreadable)}" if unreadable else ""),
             flush=True,
         )

@@ -104,7 +104,7 @@ class Slots:
         return "".join(f"{data}\n" for [data] in rows)
 
 
-class Follower:
+class TransactionAssembler:
     """A subscriber that reads while transactions are open, so that much is streamed of what is aborted later."""
 
     def __init__(self, server: Server, database: str, mode: Mode) -> None:

@@ -42,14 +42,14 @@ def record(server: Server, seed: int, folder: Path, n_steps: int) -> list[Path]:
             pass
         stage.scenario.finish()
         stage.follower.catch_up()
-        readings = {mode.name: stage.slots.read(mode) for mode in modes(server.major)}
-        readings[f"live{stage.follower.mode.name}"] = stage.follower.messages
+        value_options = {mode.name: stage.slots.read(mode) for mode in modes(server.major)}
+        value_options[f"live{stage.follower.mode.name}"] = stage.follower.messages
         state = Account(stage.scenario, stage.slots).state
         texts = {"test_decoding.txt": stage.slots.read_text(two_phase=False)}
         if server.major >= 15:
             texts["test_decoding_twophase.txt"] = stage.slots.read_text(two_phase=True)
     written = []
-    for name, messages in readings.items():
+    for name, messages in value_options.items():
         written.append(folder / f"{stem}.{name}.parquet")
         write_messages(written[-1], messages)
     for name, content in {"state.json": json.dumps(state), **texts}.items():

@@ -7,6 +7,7 @@ run from one thread, one after the other.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from servers import tables
@@ -46,6 +47,7 @@ class Scenario:
         self.tables: list[Table] = []
         self.prepared: list[Open] = []
         self.outcome: dict[int, bool] = {}
+        self.covered: Counter[str] = Counter()
         self.log: list[str] = []
         self.origin: str | None = None
         self.via_root = server.major >= 13 and self.rng.random() < 0.5
@@ -118,7 +120,8 @@ class Scenario:
             actions = {
                 **{self.write: 50, self.savepoint: 12, self.rollback_to: 8, self.release: 4, self.truncate: 3},
                 **{self.alter: 6, self.create: 1, self.drop: 1, self.emit: 1},
-                **{self.commit: 6, self.rollback: 3, self.prepare: 3},
+                **{self.commit: 6, self.rollback: 3, self.prepare: 3, self.alter_under_savepoint: 3},
+                self.alter_and_prepare: 3,
             }
         [action] = self.rng.choices(list(actions), weights=list(actions.values()))
         action(session)
@@ -168,6 +171,9 @@ class Scenario:
         self.note_xid(session)
 
     def truncate(self, session: Session) -> None:
+        # PostgreSQL 10 does not replicate it.
+        if self.server.major < 11:
+            return
         owner = self.owner(session)
         lockable = [t for t in self.tables if t.may_be_locked_by(owner) and t.kind != "partitioned"]
         chosen = self.rng.sample(lockable, min(len(lockable), self.rng.choice((1, 1, 2, 3))))
@@ -189,6 +195,27 @@ class Scenario:
             self.run(session.connection, sql)
             self.change_shape(session, table, shape)
             self.note_xid(session)
+
+    def alter_under_savepoint(self, session: Session) -> None:
+        """Change tables and write to them inside a savepoint, roll that back or release it, and write again."""
+        self.savepoint(session)
+        self.write(session)
+        self.alter(session)
+        self.write(session)
+        before = len(self.owner(session).savepoints)
+        self.rng.choice([self.rollback_to, self.rollback_to, self.release])(session)
+        rolled_back = len(self.owner(session).savepoints) == before
+        self.covered["DDL rolled back to a savepoint" if rolled_back else "DDL under a savepoint"] += 1
+        self.write(session)
+
+    def alter_and_prepare(self, session: Session) -> None:
+        """Prepare a transaction that has changed tables and written to them, under a savepoint too."""
+        self.write(session)
+        self.alter(session)
+        self.write(session)
+        if self.rng.random() < 0.5:
+            self.alter_under_savepoint(session)
+        self.prepare(session)
 
     def random_alteration(self, table: Table) -> tuple[str, Shape]:
         shape = table.shape
@@ -279,6 +306,7 @@ class Scenario:
         if owner.xid is not None:
             owner.gid = f"gid ☃ {self.database} {self.fresh()}"
             self.run(session.connection, f"PREPARE TRANSACTION '{owner.gid}'")
+            self.covered["prepared transactions with DDL"] += owner.changes_catalog
             self.prepared.append(owner)
             session.transaction = None
 
@@ -350,6 +378,12 @@ class Scenario:
             table.users.discard(owner)
             table.exclusive = None if table.exclusive is owner else table.exclusive
             table.locked_ids = {number: other for number, other in table.locked_ids.items() if other is not owner}
+
+    @property
+    def changes_catalog(self) -> bool:
+        """Whether an open or prepared transaction has locked a table against all others."""
+        open_ones = [session.transaction for session in self.sessions if session.transaction is not None]
+        return any(owner.changes_catalog for owner in (*self.prepared, *open_ones))
 
     def undecided(self) -> set[int]:
         """The xids of open and prepared transactions."""

@@ -11,10 +11,11 @@ from functools import partial
 from typing import TypeVar
 
 from servers.connection import ServerError
-from servers.reading import Follower, Message, Mode, Slots, modes
+from servers.reading import Message, Mode, Slots, TransactionAssembler, modes
+from servers.reconnecting import Reconnecting
 from servers.scenario import Scenario
 from servers.server import Server
-from servers.verify import Account, fold, problems
+from servers.verify import Account, fold, problems, problems_of_sessions
 
 Found = TypeVar("Found")
 
@@ -28,15 +29,23 @@ class Trial:
     seen: Counter[str] = field(default_factory=Counter)
     # Modes, and test_decoding, in which the server failed to read its own slot.
     unreadable: set[str] = field(default_factory=set)
+    # How often what is rare has come about: reconnects, DDL in prepared transactions and under savepoints.
+    covered: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
 class Stage:
-    """A scenario with its database, its slots and the subscriber that follows it."""
+    """A scenario with its database, its slots, the subscriber that follows it and the one that is cut."""
 
     scenario: Scenario
     slots: Slots
-    follower: Follower
+    follower: TransactionAssembler
+    reconnecting: Reconnecting
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether decoding waits for nobody: before 15, it locks the indexes of a table that it describes."""
+        return self.scenario.server.major >= 15 or not self.scenario.changes_catalog
 
 
 @contextlib.contextmanager
@@ -52,9 +61,11 @@ def staged(server: Server, seed: int) -> Iterator[Stage]:
         closing.callback(scenario.close)
         slots = Slots(server, database)
         closing.callback(slots.close)
-        follower = Follower(server, database, live_mode(server.major, seed))
+        follower = TransactionAssembler(server, database, live_mode(server.major, seed))
         closing.callback(follower.close)
-        yield Stage(scenario, slots, follower)
+        reconnecting = Reconnecting(server, database, live_mode(server.major, seed + 1), seed)
+        closing.callback(reconnecting.close)
+        yield Stage(scenario, slots, follower, reconnecting)
 
 
 def live_mode(major: int, seed: int) -> Mode:
@@ -68,8 +79,10 @@ def steps(stage: Stage, seed: int, n_steps: int) -> Iterator[int]:
     rng = random.Random(f"steps {seed}")
     for number in range(n_steps):
         stage.scenario.step()
-        if rng.random() < 0.25:
+        if rng.random() < 0.25 and stage.may_be_read:
             stage.follower.catch_up()
+        if rng.random() < 0.3 and stage.may_be_read:
+            stage.reconnecting.read()
         yield number
 
 
@@ -79,12 +92,16 @@ def run(server: Server, seed: int, n_steps: int | None = None) -> Trial:
     n_steps = n_steps or rng.randint(20, 120)
     checked_at = rng.randrange(n_steps)
     trial = Trial(seed)
+    is_checked = False
     with staged(server, seed) as stage:
         for number in steps(stage, seed, n_steps):
-            if number == checked_at:
+            if number >= checked_at and not is_checked and stage.may_be_read:
                 check(trial, stage, f"after step {number}")
+                is_checked = True
         stage.scenario.finish()
         check(trial, stage, "at the end")
+        trial.covered += stage.scenario.covered
+        trial.covered["reconnects"] += len(stage.reconnecting.reconnects)
     return trial
 
 
@@ -103,6 +120,10 @@ def check(trial: Trial, stage: Stage, moment: str) -> None:
         note(trial, f"{moment}, {mode.name}", mode, messages, problems(account, mode, messages, twins[mode.two_phase]))
     live, messages = stage.follower.mode, stage.follower.messages
     note(trial, f"{moment}, live {live.name}", live, messages, problems(account, live, messages, None))
+    cut = stage.reconnecting
+    cut.catch_up()
+    found = problems_of_sessions(account, cut.mode, cut.sessions)
+    note(trial, f"{moment}, {len(cut.sessions)} sessions of {cut.mode.name}", cut.mode, cut.messages, found)
 
 
 def readable(trial: Trial, name: str, read: Callable[[], Found]) -> Found | None:

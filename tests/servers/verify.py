@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from typing import Any
-
-import compare
-import reference
-import reference_changes
-import replay
-import testdecoding
-from change_rows import changes_of
-from reference_changes import Change
 
 import pgdecode
 from pgdecode import ChangeDecoder
 from servers import tables
 from servers.reading import Message, Mode, Slots
 from servers.scenario import Scenario
+from support import compare
+from support.change_rows import changes_of
+from support.oracles import reference, reference_changes, replay, testdecoding
+from support.oracles.reference_changes import Change
 
 EPOCH_SQL = "(extract(epoch FROM pg_xact_commit_timestamp('{xid}'::xid)) * 1000000)::bigint"
 
@@ -117,6 +114,61 @@ def problems(account: Account, mode: Mode, messages: list[Message], text_twin: l
     unreadable = account.unreadable
     found += replay.differences(rows, account.state, tables=unreadable)[0]
     return found
+
+
+def problems_of_sessions(account: Account, mode: Mode, sessions: list[list[Message]]) -> list[str]:
+    """What is wrong with what a subscriber received that was cut and began again, its reconnects announced or not."""
+    messages = [message for session in sessions for message in session]
+    pairs = [(position, message.payload) for position, message in enumerate(messages)]
+    places = list(itertools.accumulate(len(session) for session in sessions))[:-1]
+    told = reference_changes.Fold(pairs, drop_duplicates=True, reconnects=places)
+    committed = told.committed()
+    unordered = {
+        f"{t.shape.namespace}.{t.shape.name}"
+        for t in account.scenario.tables
+        if t.kind == "partitioned" and account.scenario.via_root
+    }
+    found = wrong_outcomes(account, committed, [])
+    found += testdecoding.differences(committed, account.texts[mode.two_phase], unordered=unordered)
+    try:
+        alone = reference_changes.Fold(pairs, drop_duplicates=True).committed()
+    except reference_changes.Refused:
+        alone = committed
+    if alone != committed:
+        found.append("the fold, not told of reconnects, gives other changes")
+    return found + wrongly_decoded_sessions(sessions, committed)
+
+
+def wrongly_decoded_sessions(sessions: list[list[Message]], committed: list[Change]) -> list[str]:
+    """Whether the package gives each change of several sessions once, told of reconnects; and no other one, if not."""
+    found = []
+    decoder = ChangeDecoder(drop_duplicates=True)
+    changes = []
+    position = 0
+    for number, session in enumerate(sessions):
+        if number:
+            decoder.reconnected()
+        # The state is stored in the middle of each session.
+        for part in (session[: len(session) // 2], session[len(session) // 2 :]):
+            places = range(position, position + len(part))
+            changes += changes_of(decoder.decode([message.payload for message in part], places))
+            decoder = ChangeDecoder(drop_duplicates=True, state=json.loads(json.dumps(decoder.state)))
+            position += len(part)
+    if sorted(changes, key=place) != committed:
+        found.append("ChangeDecoder, told of reconnects, gives other changes")
+    try:
+        batch = ChangeDecoder(drop_duplicates=True).decode(
+            [message.payload for session in sessions for message in session]
+        )
+    except pgdecode.DecodeError as error:
+        return found if len(sessions) > 1 else [*found, f"ChangeDecoder refuses one session: {error}"]
+    if changes_of(batch) != committed:
+        found.append("ChangeDecoder, not told of reconnects, gives other changes")
+    return found
+
+
+def place(change: Change) -> tuple[int, int]:
+    return change["commit_position"], change["position"]
 
 
 def wrong_envelopes(messages: list[Message]) -> list[str]:

@@ -1,1 +1,0 @@
-# Native only: nothing here is for Python.

@@ -1,5 +1,0 @@
-from pgdecode.errors import DecodeError
-
-CLASSES: tuple[type[DecodeError] | None, ...]
-HINTS: tuple[str, ...]
-OF_VALUES: str

@@ -1,9 +1,0 @@
-from collections.abc import Sequence
-
-from pgdecode.pgtypes import Decoding
-
-class TextLayout:
-    names: tuple[str, ...]
-    def __init__(
-        self, relation_id: int, names: Sequence[str], is_key: Sequence[bool], decodings: Sequence[Decoding]
-    ) -> None: ...

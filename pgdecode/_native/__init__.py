@@ -1,0 +1,1 @@
+"""The compiled modules; their sources are in src/, in the same folders."""

@@ -1,0 +1,1 @@
+"""Arrow arrays read in place, and builders of Arrow columns."""

@@ -1,0 +1,1 @@
+"""Digits, decimals, dates and floats between text and numbers."""

@@ -1,0 +1,1 @@
+"""Growable memory, bits, copies and text encodings."""

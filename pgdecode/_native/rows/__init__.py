@@ -1,0 +1,1 @@
+"""The rows of one relation to typed columns."""

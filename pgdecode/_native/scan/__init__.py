@@ -1,0 +1,1 @@
+"""A batch of payloads to the columns of the envelope."""

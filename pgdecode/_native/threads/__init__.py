@@ -1,0 +1,1 @@
+"""Rows divided among threads, and their results merged."""

@@ -1,0 +1,1 @@
+"""One message: its plan, and the walk over its fields."""

@@ -1,5 +1,0 @@
-import pyarrow as pa
-
-from pgdecode._source import Source
-
-def tagged(source: Source, wanted: bytes, at_ends: bytes) -> tuple[pa.Buffer | None, int, int, bytes]: ...

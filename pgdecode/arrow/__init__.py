@@ -1,0 +1,1 @@
+"""Arrow arrays that need no native code."""

@@ -1,0 +1,22 @@
+"""Capture: from a live slot to files of payloads, every committed change once. Needs `pgdecode[capture]`."""
+
+from pgdecode.capture.capture import Capture, CaptureResult, Progress
+from pgdecode.capture.errors import CaptureError, GapError, RequestError, StoppedError
+from pgdecode.capture.options import PluginOptions
+from pgdecode.capture.recorder import FileRules
+from pgdecode.capture.retention import Retention
+from pgdecode.capture.server import drop_slot
+
+__all__ = [
+    "Capture",
+    "CaptureError",
+    "CaptureResult",
+    "FileRules",
+    "GapError",
+    "PluginOptions",
+    "Progress",
+    "RequestError",
+    "Retention",
+    "StoppedError",
+    "drop_slot",
+]

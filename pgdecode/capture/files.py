@@ -1,0 +1,179 @@
+"""One Parquet file of messages: written beside its name, and under it once it is complete and on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pgdecode.capture.errors import StoppedError
+from pgdecode.capture.frames import SCHEMA
+from pgdecode.capture.journal import METADATA_KEY, FileEntry, file_name, partial_name, sync_folder
+
+# What a row group holds, about: enough to read at speed, little beside the interpreter itself.
+GROUP_BYTES = 16 * 2**20
+GROUP_ROWS = 2**18
+
+
+class FileWriter:
+    """A file in the making.
+
+    Parameters
+    ----------
+    folder : Path
+    first_seq : int
+        Number of its first message.
+    compression : str
+        As pyarrow names it.
+
+    Raises
+    ------
+    StoppedError
+        By all methods that write, if the file cannot be written.
+    """
+
+    def __init__(self, folder: Path, first_seq: int, compression: str) -> None:
+        self.first_seq = first_seq
+        self.n_rows = 0
+        self.payload_bytes = 0
+        self.begun = time.monotonic()
+        self._folder = folder
+        self._hidden = folder / partial_name(first_seq)
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = self._held_rows = 0
+        self._first_lsn = self._last_lsn = 0
+        try:
+            self._open(compression)
+        except StoppedError:
+            # Not even the first bytes could be written.
+            self._hidden.unlink(missing_ok=True)
+            raise
+
+    def _open(self, compression: str) -> None:
+        with self._reported():
+            self._sink = pa.OSFile(str(self._hidden), "wb")
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                SCHEMA,
+                compression=compression,
+                compression_level=1 if compression == "zstd" else None,
+                # Payloads hardly repeat, and numbers that ascend are smaller as differences.
+                use_dictionary=["received"],
+                column_encoding={"seq": "DELTA_BINARY_PACKED", "lsn": "DELTA_BINARY_PACKED", "data": "PLAIN"},
+                write_statistics=["seq", "lsn", "received"],
+                store_schema=False,
+            )
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Write messages, or hold them until there are enough for a row group."""
+        if not len(rows):
+            return
+        # The server sends descriptions of relations and types with an LSN of 0.
+        lsns = rows.column("lsn")
+        if not self._first_lsn:
+            self._first_lsn = next((lsn for lsn in lsns.to_pylist() if lsn), 0)
+        self._last_lsn = max(self._last_lsn, pc.max(lsns).as_py())
+        self.n_rows += len(rows)
+        self._held.append(rows)
+        self._held_rows += len(rows)
+        self._held_bytes += rows.nbytes
+        self.payload_bytes += rows.column("data").nbytes
+        if self._held_bytes >= GROUP_BYTES or self._held_rows >= GROUP_ROWS:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if not self._held:
+            return
+        table = pa.Table.from_batches(self._held)
+        self._held, self._held_bytes, self._held_rows = [], 0, 0
+        with self._reported():
+            self._writer.write_table(table, row_group_size=len(table))
+
+    def seal(
+        self,
+        recorded: int,
+        session: int,
+        undecided: tuple[int, int],
+        metadata: Mapping[str, Any],
+        others: Mapping[bytes, str],
+    ) -> FileEntry:
+        """Complete the file: footer, fsync, rename, fsync of the folder.
+
+        Parameters
+        ----------
+        recorded : int
+            LSN up to which it and the files before have everything.
+        session : int
+        undecided : tuple of int
+            Streamed and prepared transactions without an outcome at its end.
+        metadata : mapping
+            What the capture says of itself and the server; JSON's own types.
+        others : mapping
+            More keys of the footer.
+        """
+        name = file_name(self.first_seq)
+        entry = FileEntry(
+            name=name,
+            rows=self.n_rows,
+            bytes=0,
+            first_seq=self.first_seq,
+            last_seq=self.first_seq + self.n_rows - 1,
+            first_lsn=self._first_lsn,
+            last_lsn=self._last_lsn,
+            recorded=recorded,
+            session=session,
+            open_streams=undecided[0],
+            prepared=undecided[1],
+            sealed_us=time.time_ns() // 1000,
+        )
+        self._write_group()
+        with self._reported():
+            self._writer.add_key_value_metadata(
+                {METADATA_KEY: json.dumps({**metadata, "file": entry.as_dict()}), **others}
+            )
+            self._writer.close()
+            self._sink.close()
+            handle = os.open(self._hidden, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            size = self._hidden.stat().st_size
+            self._hidden.rename(self._folder / name)
+            sync_folder(self._folder)
+        return FileEntry(**{**vars(entry), "bytes": size})
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self._held = []
+        # On a full disk neither the footer nor the rest of a buffer can be written.
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._writer.close()
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._sink.close()
+        self._hidden.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _reported(self) -> Any:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise StoppedError(f"{self._folder}: cannot be written: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Say in the operating system's words what went wrong; Arrow puts the number at the end of its own."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    _, found, detail = text.partition("[errno ")
+    number = detail.partition("]")[0]
+    return os.strerror(int(number)) if found and number.isdigit() else text

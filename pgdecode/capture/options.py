@@ -1,0 +1,160 @@
+"""What a capture asks pgoutput for, and which servers have it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pgdecode.capture.errors import RequestError
+
+Streaming = Literal["off", "on", "parallel"]
+Origin = Literal["any", "none"]
+
+# The first major version of PostgreSQL with each protocol version (src/include/replication/logicalproto.h).
+FIRST_MAJOR = {1: 10, 2: 14, 3: 15, 4: 16}
+_NEEDED_BY = {"on": 2, "parallel": 4}
+
+# Settings that the text form of values depends on, and timeouts that would end a session that waits for changes.
+SETTINGS = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+_FIRST_WITH_SETTING = {"idle_session_timeout": 14}
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
+
+
+@dataclass(frozen=True)
+class PluginOptions:
+    """Options of pgoutput.
+
+    Parameters
+    ----------
+    protocol : int, optional
+        1 to 4; by default the least that the other options need.
+    streaming : {"off", "on", "parallel"}
+        Whether large transactions are sent before they commit.
+    two_phase : bool
+        Whether prepared transactions are sent when they are prepared.
+    binary : bool
+        Whether values are sent in binary form where their type has one.
+    messages : bool
+        Whether messages of pg_logical_emit_message are sent.
+    origin : {"any", "none"}, optional
+        "none" leaves out changes that were replicated to the server.
+
+    Raises
+    ------
+    RequestError
+        For a value that pgoutput does not have, or options that exclude each other.
+    """
+
+    protocol: int | None = None
+    streaming: Streaming = "off"
+    two_phase: bool = False
+    binary: bool = False
+    messages: bool = False
+    origin: Origin | None = None
+
+    def __post_init__(self) -> None:
+        if self.protocol is not None and self.protocol not in FIRST_MAJOR:
+            raise RequestError(f"protocol is 1 to 4, not {self.protocol!r}")
+        if self.streaming not in ("off", "on", "parallel"):
+            raise RequestError(f'streaming is "off", "on" or "parallel", not {self.streaming!r}')
+        if self.origin not in (None, "any", "none"):
+            raise RequestError(f'origin is "any" or "none", not {self.origin!r}')
+        if self.protocol is not None and self.protocol < self._least_protocol:
+            what = f"streaming {self.streaming}" if self._by_streaming > self.protocol else "two_phase"
+            raise RequestError(f"{what} needs protocol {self._least_protocol}, not {self.protocol}")
+
+    @property
+    def _by_streaming(self) -> int:
+        return _NEEDED_BY.get(self.streaming, 1)
+
+    @property
+    def _least_protocol(self) -> int:
+        return max(self._by_streaming, 3 if self.two_phase else 1)
+
+    @property
+    def proto_version(self) -> int:
+        """The protocol version that is asked for."""
+        return self.protocol or self._least_protocol
+
+    def check(self, server_version: int) -> None:
+        """Compare with what a server has.
+
+        Parameters
+        ----------
+        server_version : int
+            As `server_version_num` says it, such as 160004.
+
+        Raises
+        ------
+        RequestError
+            For the first option that the server does not have.
+        """
+        major = server_version // 10000
+        wanted = [
+            (f"protocol {self.proto_version}", self.proto_version > 1, FIRST_MAJOR[self.proto_version]),
+            (f"streaming {self.streaming}", self.streaming != "off", 16 if self.streaming == "parallel" else 14),
+            ("two_phase", self.two_phase, 15),
+            ("binary", self.binary, 14),
+            ("messages", self.messages, 14),
+            ("origin", self.origin is not None, 16),
+        ]
+        for name, is_wanted, since in wanted:
+            if is_wanted and major < since:
+                raise RequestError(f"{name} needs PostgreSQL {since}, the server is {major}")
+
+    def as_dict(self, publications: Sequence[str]) -> dict[str, str]:
+        """Give the options as START_REPLICATION takes them."""
+        found = {
+            "proto_version": str(self.proto_version),
+            "publication_names": ",".join(quoted_name(name) for name in publications),
+        }
+        if self.streaming != "off":
+            found["streaming"] = self.streaming
+        for name in ("two_phase", "binary", "messages"):
+            if getattr(self, name):
+                found[name] = "on"
+        if self.origin is not None:
+            found["origin"] = self.origin
+        return found
+
+
+def session_settings(server_version: int) -> dict[str, str]:
+    """Give the settings of the capturing session that a server has."""
+    major = server_version // 10000
+    return {name: value for name, value in SETTINGS.items() if major >= _FIRST_WITH_SETTING.get(name, 10)}
+
+
+def quoted_name(name: str) -> str:
+    """Quote an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quoted_text(text: str) -> str:
+    """Quote an SQL string, for servers with standard_conforming_strings."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def seconds_from_text(text: str) -> float | None:
+    """Read a duration such as 30s, 5min, 2h or 7d; None if it is not one. 5M is a size."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)", text.strip())
+    return float(match[1]) * _UNITS[match[2]] if match else None
+
+
+def bytes_from_text(text: str) -> int | None:
+    """Read a size such as 512MB or 20 GB, in powers of 1024; None if it is not one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    return int(float(match[1]) * _SIZES[match[2] + "b" if match[2] else ""]) if match else None

@@ -1,0 +1,366 @@
+"""The thread that writes: messages to files, files to the log, and with that the LSN that may be confirmed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgdecode.capture.channel import Channel, Keepalive, SessionEnd, SessionStart
+from pgdecode.capture.files import FileWriter
+from pgdecode.capture.frames import (
+    Chunk,
+    Messages,
+    boundary_after,
+    is_open_after,
+    last_boundary,
+    last_position,
+    messages_of,
+    positions,
+)
+from pgdecode.capture.journal import Journal
+from pgdecode.capture.retention import Retention, delete_old
+from pgdecode.capture.undecided import SessionState
+from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY
+
+# Rows of an open transaction that are held before they go into a file of their own.
+TAIL_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class FileRules:
+    """When a file ends, and how it is written.
+
+    Attributes
+    ----------
+    max_bytes : int
+        Bytes of payloads after which the file ends at the next boundary.
+    max_seconds : float
+        Seconds after which it does.
+    position_seconds : float
+        Seconds between records of an idle slot's LSN.
+    compression : str
+        As pyarrow names it.
+    """
+
+    max_bytes: int = 256 * 2**20
+    max_seconds: float = 30.0
+    position_seconds: float = 10.0
+    compression: str = "zstd"
+
+
+@dataclass
+class Target:
+    """Where a capture ends by itself; what is None does not end it.
+
+    Attributes
+    ----------
+    lsn : int, optional
+        Everything that was complete by this LSN is captured.
+    deadline : float, optional
+        `time.monotonic()` after which the next boundary is the end.
+    max_messages : int, optional
+        The first boundary after so many messages is the end.
+    idle_seen : float, optional
+        When the server was seen to have sent everything, though its position is short of `lsn`: LSNs may lie inside
+        a record that is not complete.
+    """
+
+    lsn: int | None = None
+    deadline: float | None = None
+    max_messages: int | None = None
+    idle_seen: float | None = None
+
+
+@dataclass
+class Counts:
+    """What a run has recorded and received."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+    received_messages: int = 0
+    received_bytes: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    last_received_us: int = 0
+
+
+class Recorder(threading.Thread):
+    """Writes what comes out of a channel until the run is over.
+
+    Parameters
+    ----------
+    channel : Channel
+    journal : Journal
+    rules : FileRules
+    target : Target
+    retention : Retention or None
+    prepared : set of str
+        Prepared transactions without an outcome in the files that are there.
+    read_types : callable
+        Reads the user-defined types of the database as JSON; None if that failed.
+    on_recorded : callable
+        Called when more is recorded, and when there is room in the channel.
+    on_finished : callable
+        Called once when the target is reached.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        journal: Journal,
+        rules: FileRules,
+        target: Target,
+        retention: Retention | None,
+        prepared: set[str],
+        read_types: Callable[[], str | None],
+        on_recorded: Callable[[], None],
+        on_finished: Callable[[], None],
+    ) -> None:
+        super().__init__(name="pgdecode-capture-recorder", daemon=True)
+        self.failure: BaseException | None = None
+        self.counts = Counts()
+        self.target = target
+        self._channel = channel
+        self._journal = journal
+        self._folder: Path = journal.folder
+        self._rules = rules
+        self._retention = retention
+        self._read_types = read_types
+        self._on_recorded = on_recorded
+        self._on_finished = on_finished
+        self._closing = threading.Event()
+        self._state = SessionState(prepared)
+        self._types: str | None = None
+        self._session = SessionStart(0, {})
+        self._file: FileWriter | None = None
+        self._file_catalog = "{}"
+        # Messages after the last boundary, which may be dropped yet.
+        self._tail: list[Messages] = []
+        self._tail_bytes = 0
+        self._is_open = False
+        # Whether the file holds messages of a transaction that is still open, and nothing else.
+        self._spilling = False
+        self._finished = False
+        self._next_seq = self._first_seq = journal.contents.next_seq
+        recorded = journal.contents.recorded or 0
+        self.recorded = recorded
+        # The LSN at the last boundary, once what comes before is recorded.
+        self._position = recorded
+        self._position_at = time.monotonic()
+
+    def close(self) -> None:
+        """End the thread; what is not recorded by then is dropped."""
+        self._closing.set()
+        self._channel.wake()
+
+    def run(self) -> None:
+        """Write until closed."""
+        item = None
+        try:
+            while not self._closing.is_set():
+                item = self._channel.take(self._seconds_left())
+                if isinstance(item, Chunk):
+                    self._take_chunk(item)
+                    self._on_recorded()
+                elif isinstance(item, Keepalive):
+                    self._take_keepalive(item)
+                elif isinstance(item, SessionStart):
+                    self._begin_session(item)
+                elif isinstance(item, SessionEnd):
+                    self._end_session()
+                    item.done.set()
+                    self._on_recorded()
+                self._look_at_clock()
+        except BaseException as error:
+            self.failure = error
+            self._channel.fail(error)
+            if isinstance(item, SessionEnd):
+                item.done.set()
+            self._on_recorded()
+        finally:
+            self._drop()
+            if self._file is not None:
+                self._file.discard()
+
+    # Sessions.
+
+    def _begin_session(self, session: SessionStart) -> None:
+        self._session = session
+        self._state.begin_session()
+        self._state.saw_type = self._types is None
+        self._is_open = False
+
+    def _end_session(self) -> None:
+        """Record what is complete; the server sends the rest again."""
+        self._drop()
+        self._seal()
+        self._record_position()
+
+    def _drop(self) -> None:
+        self._tail, self._tail_bytes, self._is_open = [], 0, False
+        if self._spilling and self._file is not None:
+            self._next_seq = self._file.first_seq
+            self._file.discard()
+            self._file = None
+            self._spilling = False
+        elif self._file is not None:
+            self._next_seq = self._file.first_seq + self._file.n_rows
+        else:
+            self._next_seq = self._journal.contents.next_seq
+
+    # Messages.
+
+    def _take_chunk(self, chunk: Chunk) -> None:
+        if self._finished:
+            return
+        messages = messages_of(chunk, self._next_seq)
+        self._next_seq += len(chunk)
+        self.target.idle_seen = None
+        self.counts.received_messages += len(chunk)
+        self.counts.received_bytes += len(chunk.content)
+        self.counts.last_received_us = chunk.received_us
+        end = self._end_in(messages)
+        boundary = last_boundary(messages.tags, self._is_open) if end is None else end
+        if boundary is None:
+            self._hold(messages, 0)
+        else:
+            self._complete(messages, boundary)
+            if end is not None:
+                self._finish()
+                return
+            self._hold(messages, boundary)
+        self._is_open = is_open_after(messages.tags, self._is_open)
+        if self._tail_bytes >= TAIL_BYTES:
+            self._spill()
+        if self._file is not None and not self._spilling and self._file.payload_bytes >= self._rules.max_bytes:
+            self._seal()
+
+    def _hold(self, messages: Messages, start: int) -> None:
+        if start < len(messages.tags):
+            rest = Messages(messages.rows.slice(start), messages.tags[start:])
+            self._tail.append(rest)
+            self._tail_bytes += rest.rows.nbytes
+
+    def _complete(self, messages: Messages, count: int) -> None:
+        """Take up what is held, and so many messages more: they end at a boundary."""
+        if count == 0 and not self._tail:
+            return
+        for held in self._tail:
+            self._write(held, len(held.tags))
+        self._tail, self._tail_bytes, self._spilling = [], 0, False
+        if count:
+            self._write(messages, count)
+        self._position = max(self._position, last_position(messages, count) or 0)
+
+    def _write(self, messages: Messages, count: int) -> None:
+        if self._file is None:
+            self._file = FileWriter(self._folder, messages.first_seq, self._rules.compression)
+            self._file_catalog = self._state.catalog().to_json()
+        self._file.add(messages.rows.slice(0, count))
+        self._state.add(messages, 0, count)
+        self.counts.payload_bytes += messages.rows.column("data").slice(0, count).nbytes
+
+    def _spill(self) -> None:
+        """Write a transaction that is too large for memory into a file that begins with it, before it is complete."""
+        if not self._spilling:
+            self._seal()
+            self._spilling = True
+        for held in self._tail:
+            self._write(held, len(held.tags))
+        self._tail, self._tail_bytes = [], 0
+
+    # What is recorded.
+
+    def _seal(self) -> None:
+        """End the file, which stands at a boundary."""
+        if self._file is None:
+            return
+        if self._state.saw_type:
+            self._types = self._read_types() or self._types
+            self._state.saw_type = False
+        file, self._file = self._file, None
+        others = {CATALOG_KEY: self._file_catalog, **({TYPES_KEY: self._types} if self._types else {})}
+        undecided = len(self._state.streams), len(self._state.prepared)
+        metadata = {**self._session.metadata, "prepared": sorted(self._state.prepared)}
+        try:
+            entry = file.seal(self._position, self._session.number, undecided, metadata, others)
+        except BaseException:
+            file.discard()
+            raise
+        self._journal.add_file(entry)
+        self._set_recorded()
+        self.counts.messages += entry.rows
+        self.counts.files += 1
+        self.counts.file_bytes += entry.bytes
+        if self._retention is not None:
+            delete_old(self._journal, self._retention)
+
+    def _record_position(self) -> None:
+        if self._file is None and self._position > self.recorded:
+            self._journal.add_position(self._position)
+            self._set_recorded()
+
+    def _set_recorded(self) -> None:
+        self.recorded = self._position
+        self._position_at = time.monotonic()
+        self._on_recorded()
+
+    def _take_keepalive(self, keepalive: Keepalive) -> None:
+        if self._finished or self._is_open or self._tail:
+            return
+        self._position = max(self._position, keepalive.lsn)
+        if keepalive.wants_reply:
+            self._seal()
+            self._record_position()
+        target = self.target
+        reached = target.lsn is not None and self._position >= target.lsn
+        seen, asked_at = target.idle_seen, keepalive.asked_at
+        if reached or (target.lsn is not None and seen is not None and asked_at is not None and asked_at > seen):
+            self._finish()
+
+    # The clock, and the end.
+
+    def _seconds_left(self) -> float:
+        now = time.monotonic()
+        moments = [now + 1.0]
+        if self._file is not None:
+            moments.append(self._file.begun + self._rules.max_seconds)
+        if self.target.deadline is not None and not self._finished:
+            moments.append(self.target.deadline)
+        return max(min(moments) - now, 0.0)
+
+    def _look_at_clock(self) -> None:
+        if self._spilling:
+            return
+        now = time.monotonic()
+        if self._file is not None and now - self._file.begun >= self._rules.max_seconds:
+            self._seal()
+        if self._file is None and now - self._position_at >= self._rules.position_seconds:
+            self._record_position()
+        deadline = self.target.deadline
+        if deadline is not None and now >= deadline and not self._is_open and not self._finished:
+            self._finish()
+
+    def _end_in(self, messages: Messages) -> int | None:
+        """Count the messages of a chunk up to where the run ends; None if it goes on."""
+        target = self.target
+        if target.max_messages is not None:
+            left = target.max_messages - (messages.first_seq - self._first_seq)
+            if left <= len(messages.tags):
+                found = boundary_after(messages.tags, self._is_open, max(left, 0))
+                if found is not None:
+                    return found
+        if target.deadline is not None and time.monotonic() >= target.deadline:
+            return boundary_after(messages.tags, self._is_open, 0)
+        if target.lsn is not None:
+            found_lsn = last_position(messages, last_boundary(messages.tags, self._is_open) or 0)
+            if found_lsn is not None and found_lsn >= target.lsn:
+                return next(count for count, lsn in positions(messages, self._is_open) if lsn >= target.lsn)
+        return None
+
+    def _finish(self) -> None:
+        self._finished = True
+        self._on_finished()

@@ -1,0 +1,280 @@
+"""What a server says of itself, of a slot and of publications, and what of it endangers a capture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgdecode.capture.connection import Connection
+from pgdecode.capture.errors import RequestError, ServerError, StoppedError
+from pgdecode.capture.options import quoted_name, quoted_text, seconds_from_text
+from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+
+_SHOWN = 5
+_OPERATIONS = {"pubinsert": "insert", "pubupdate": "update", "pubdelete": "delete", "pubtruncate": "truncate"}
+# Below so many bytes of WAL until a slot is lost, it is worth a warning.
+_LITTLE_WAL = 2**30
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which server, and which history of it.
+
+    Attributes
+    ----------
+    system : str
+        The system identifier of the cluster.
+    timeline : int
+    database : str
+    version : int
+        As `server_version_num`.
+    """
+
+    system: str
+    timeline: int
+    database: str
+    version: int
+
+    @property
+    def major(self) -> int:
+        """Major version of the server."""
+        return self.version // 10000
+
+
+def identify(replication: Connection) -> Identity:
+    """Ask a replication connection which server it leads to.
+
+    Raises
+    ------
+    RequestError
+        If the server has no pgoutput.
+    """
+    if replication.server_version < 100000:
+        raise RequestError("pgoutput needs PostgreSQL 10 or newer")
+    [[system, timeline, _, database]] = replication.rows("IDENTIFY_SYSTEM")
+    return Identity(str(system), int(timeline or 0), str(database), replication.server_version)
+
+
+def timeline_start(replication: Connection, timeline: int, former: int) -> int | None:
+    """Find where a server left a former timeline on its way to the present one; None if it never was on it."""
+    [[_, content]] = replication.rows(f"TIMELINE_HISTORY {timeline}")
+    text = content or ""
+    # Before PostgreSQL 15 the content is declared as bytea, and is the text itself all the same.
+    for line in text.splitlines():
+        fields = line.split("\t")
+        if len(fields) >= 2 and fields[0].strip() == str(former):
+            return lsn_from_text(fields[1].strip())
+    return None
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """A row of pg_replication_slots, with whatever columns the server has."""
+
+    columns: dict[str, Any]
+
+    @property
+    def confirmed(self) -> int:
+        """The LSN that was confirmed last."""
+        return lsn_from_text(self.columns["confirmed_flush_lsn"])
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether prepared transactions are decoded when they are prepared."""
+        return bool(self.columns.get("two_phase"))
+
+    @property
+    def loss(self) -> str | None:
+        """Why the slot can be read no more, if so."""
+        reason = self.columns.get("invalidation_reason")
+        if reason:
+            return f"was invalidated by the server ({reason})"
+        if self.columns.get("wal_status") == "lost":
+            return "was invalidated by the server: WAL that it needs was removed (wal_status lost)"
+        if self.columns.get("conflicting"):
+            return "was invalidated by the server (conflicting with recovery)"
+        return None
+
+    def warnings(self) -> Iterator[str]:
+        """Say what endangers the slot now."""
+        status = self.columns.get("wal_status")
+        if status == "unreserved":
+            yield "the slot's WAL may be removed at the next checkpoint (wal_status unreserved)"
+        elif status == "extended":
+            yield "the slot holds more WAL than max_wal_size (wal_status extended)"
+        left = self.columns.get("safe_wal_size")
+        if left is not None and left < _LITTLE_WAL:
+            yield f"the slot will be lost after {max(left, 0):,} more bytes of WAL (safe_wal_size)"
+
+
+def find_slot(connection: Connection, slot: str) -> SlotState | None:
+    """Read a slot's row, if there is one."""
+    found = connection.value(
+        f"SELECT row_to_json(s)::text FROM pg_catalog.pg_replication_slots s WHERE slot_name = {quoted_text(slot)}"
+    )
+    return None if found is None else SlotState(json.loads(found))
+
+
+def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
+    """Read the row of a slot that pgoutput can be read from.
+
+    Raises
+    ------
+    RequestError
+        If there is none of that name, or it is of another kind or database.
+    StoppedError
+        If the server has invalidated it.
+    """
+    found = find_slot(connection, slot)
+    if found is None:
+        raise RequestError(f"slot {slot!r} does not exist")
+    if found.columns["slot_type"] != "logical" or found.columns["plugin"] != "pgoutput":
+        kind = found.columns["plugin"] or found.columns["slot_type"]
+        raise RequestError(f"slot {slot!r} is of {kind}, not of pgoutput")
+    if found.columns["database"] != database:
+        raise RequestError(f"slot {slot!r} is of database {found.columns['database']!r}, not {database!r}")
+    if found.loss:
+        raise StoppedError(f"slot {slot!r} {found.loss}; a new slot begins with a gap")
+    return found
+
+
+def create_slot(
+    replication: Connection, slot: str, *, temporary: bool = False, two_phase: bool = False, failover: bool = False
+) -> int:
+    """Create a slot on a replication connection, and give the LSN that it begins at.
+
+    Raises
+    ------
+    RequestError
+        If the server cannot have such a slot.
+    """
+    major = replication.server_version // 10000
+    if failover and major < 17:
+        raise RequestError(f"failover needs PostgreSQL 17, the server is {major}")
+    if two_phase and major < 15:
+        raise RequestError(f"two_phase needs PostgreSQL 15, the server is {major}")
+    command = f"CREATE_REPLICATION_SLOT {quoted_name(slot)}{' TEMPORARY' if temporary else ''} LOGICAL pgoutput"
+    if major >= 15:
+        options = ["SNAPSHOT 'nothing'", *(["TWO_PHASE"] if two_phase else []), *(["FAILOVER"] if failover else [])]
+        command += f" ({', '.join(options)})"
+    else:
+        command += " NOEXPORT_SNAPSHOT"
+    try:
+        [[_, start, *_]] = replication.rows(command)
+    except ServerError as error:
+        raise RequestError(f"slot {slot!r} cannot be created: {error}") from error
+    return lsn_from_text(str(start))
+
+
+def drop_slot(dsn: str, slot: str) -> None:
+    """Drop a slot.
+
+    Raises
+    ------
+    RequestError
+        If there is no such slot, or it is in use.
+    """
+    connection = Connection(dsn)
+    try:
+        connection.rows(f"SELECT pg_catalog.pg_drop_replication_slot({quoted_text(slot)})")
+    except ServerError as error:
+        raise RequestError(f"slot {slot!r} cannot be dropped: {error}") from error
+    finally:
+        connection.close()
+
+
+def server_warnings(connection: Connection) -> Iterator[str]:
+    """Say which settings of the server may invalidate slots."""
+    limit = setting(connection, "max_slot_wal_keep_size")
+    if limit not in (None, "-1"):
+        yield f"the server invalidates slots that hold more than max_slot_wal_keep_size = {limit}"
+    idle = setting(connection, "idle_replication_slot_timeout")
+    if idle not in (None, "0"):
+        yield f"the server invalidates slots that nobody reads for idle_replication_slot_timeout = {idle}"
+
+
+def publication_warnings(connection: Connection, publications: Sequence[str]) -> Iterator[str]:
+    """Say what publications leave out, and which of their tables cannot be followed.
+
+    Raises
+    ------
+    RequestError
+        If a publication does not exist.
+    """
+    names = ", ".join(map(quoted_text, publications))
+    found = connection.rows(
+        f"SELECT row_to_json(p)::text FROM pg_catalog.pg_publication p WHERE pubname IN ({names}) ORDER BY pubname"
+    )
+    rows = [json.loads(row[0] or "{}") for row in found]
+    for name in publications:
+        if name not in {row["pubname"] for row in rows}:
+            raise RequestError(f"publication {name!r} does not exist")
+    for row in rows:
+        # PostgreSQL 10 has no truncates to publish.
+        left_out = [word for column, word in _OPERATIONS.items() if row.get(column) is False]
+        if left_out:
+            yield f"publication {row['pubname']!r} leaves out {', '.join(left_out)}"
+    if any(row["pubupdate"] or row["pubdelete"] for row in rows):
+        yield from _identity_warnings(connection, names)
+
+
+def _identity_warnings(connection: Connection, names: str) -> Iterator[str]:
+    # From catalogs alone: pg_publication_tables locks each table, and would wait for whoever alters one.
+    by_schema = (
+        "OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s JOIN pg_catalog.pg_publication p "
+        f"ON p.oid = s.pnpubid WHERE s.pnnspid = c.relnamespace AND p.pubname IN ({names})) "
+    )
+    rows = connection.rows(
+        "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.oid >= 16384 AND (EXISTS (SELECT FROM "
+        f"pg_catalog.pg_publication p WHERE p.puballtables AND p.pubname IN ({names})) "
+        "OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p "
+        f"ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname IN ({names})) "
+        f"{by_schema if connection.server_version >= 150000 else ''}) "
+        "AND (c.relreplident = 'n' OR c.relreplident = 'd' AND NOT EXISTS "
+        "(SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)) ORDER BY 1"
+    )
+    tables = [str(row[0]) for row in rows]
+    if tables:
+        more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
+        yield (
+            "tables without a replica identity, on which the server refuses UPDATE and DELETE: "
+            f"{', '.join(tables[:_SHOWN])}{more}"
+        )
+
+
+def setting(connection: Connection, name: str) -> str | None:
+    """Read a setting as SHOW prints it; None if the server does not have it."""
+    return connection.value(f"SELECT pg_catalog.current_setting({quoted_text(name)}, true)")
+
+
+def current_lsn(connection: Connection) -> int:
+    """Find up to where the server's WAL is on disk, or replayed on a standby."""
+    text = connection.value(
+        "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
+        "ELSE pg_catalog.pg_current_wal_flush_lsn() END"
+    )
+    return lsn_from_text(text or "0/0")
+
+
+def waits_for_wal(connection: Connection, slot: str) -> bool:
+    """Whether the walsender of a slot has sent everything and waits for more WAL."""
+    event = connection.value(
+        "SELECT a.wait_event FROM pg_catalog.pg_replication_slots s "
+        f"JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = {quoted_text(slot)}"
+    )
+    # Its name is WalSenderWaitForWAL until PostgreSQL 16, WalSenderWaitForWal later; WalSenderMain on its way there.
+    return (event or "").lower() == "walsenderwaitforwal"
+
+
+def timeout_seconds(replication: Connection) -> float:
+    """Read wal_sender_timeout; 0 if the server does not watch its clients."""
+    return seconds_from_text(replication.value("SHOW wal_sender_timeout") or "") or 0.0
+
+
+def described_gap(recorded: int | None, confirmed: int) -> str:
+    """Say what lies between two LSNs."""
+    return f"recorded up to {lsn_to_text(recorded or 0)}, the slot begins at {lsn_to_text(confirmed)}"

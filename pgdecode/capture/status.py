@@ -1,0 +1,155 @@
+"""How a capture's folder and its slot stand."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pgdecode.capture import server
+from pgdecode.capture.connection import Connection
+from pgdecode.capture.errors import RequestError, ServerError
+from pgdecode.capture.journal import LOG_NAME, read_log
+from pgdecode.protocol.lsn import lsn_to_text
+
+_SLOT_COLUMNS = (
+    ("active", "slot active"),
+    ("restart_lsn", "slot restart_lsn"),
+    ("confirmed_flush_lsn", "slot confirmed_flush_lsn"),
+    ("wal_status", "slot wal_status"),
+    ("safe_wal_size", "slot safe_wal_size"),
+    ("invalidation_reason", "slot invalidation_reason"),
+    ("two_phase", "slot two_phase"),
+    ("failover", "slot failover"),
+    ("inactive_since", "slot inactive_since"),
+)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is recorded, what the server has, and what lies between.
+
+    Attributes
+    ----------
+    folder : str
+    recorded : int or None
+        LSN up to which everything is recorded.
+    files, rows, bytes : int
+        Complete files that are there.
+    first_seq, last_seq : int or None
+    last_sealed_us : int or None
+        When the last file was complete, in microseconds since 1970.
+    deleted_files, deleted_bytes : int
+        Under rules of retention.
+    gaps : list
+        Gaps that were accepted, as the log has them.
+    current : int
+        LSN up to which the server has WAL.
+    lag_bytes : int or None
+        WAL that is not recorded.
+    lag_seconds : float or None
+        Since the last file was complete, if WAL has been written since; 0 if all is recorded.
+    slot : dict
+        The slot's row in pg_replication_slots; empty if there is no such slot.
+    warnings : list of str
+    """
+
+    folder: str
+    recorded: int | None
+    files: int
+    rows: int
+    bytes: int
+    first_seq: int | None
+    last_seq: int | None
+    last_sealed_us: int | None
+    deleted_files: int
+    deleted_bytes: int
+    gaps: list[dict[str, Any]]
+    current: int
+    lag_bytes: int | None
+    lag_seconds: float | None
+    slot: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the status as JSON's own types, LSNs as PostgreSQL writes them."""
+        lsns = {
+            "recorded": None if self.recorded is None else lsn_to_text(self.recorded),
+            "current": lsn_to_text(self.current),
+        }
+        return {**vars(self), **lsns}
+
+
+def read_status(dsn: str, folder: Path, slot: str) -> Status:
+    """Read the log of a folder, which a capture may be writing to, and ask the server of the slot.
+
+    Raises
+    ------
+    RequestError
+        If the folder is not of a capture, or the server cannot be reached.
+    """
+    if not (folder / LOG_NAME).exists():
+        raise RequestError(f"{folder}: no capture has written to it")
+    contents = read_log(folder)
+    files = list(contents.files.values())
+    warnings: list[str] = []
+    try:
+        with contextlib.closing(Connection(dsn)) as connection:
+            state = server.find_slot(connection, slot)
+            current = server.current_lsn(connection)
+            warnings += server.server_warnings(connection)
+    except ServerError as error:
+        raise RequestError(str(error)) from error
+    if state is None:
+        warnings.append(f"slot {slot!r} does not exist")
+    else:
+        warnings += [f"slot {slot!r} {state.loss}"] if state.loss else state.warnings()
+        if (
+            contents.recorded is not None
+            and state.columns["confirmed_flush_lsn"]
+            and state.confirmed > contents.recorded
+        ):
+            warnings.append(f"gap: {server.described_gap(contents.recorded, state.confirmed)}")
+    lag = None if contents.recorded is None else max(current - contents.recorded, 0)
+    last_us = files[-1].sealed_us if files else None
+    since = None if last_us is None else time.time() - last_us / 1e6
+    return Status(
+        folder=str(folder),
+        recorded=contents.recorded,
+        files=len(files),
+        rows=sum(entry.rows for entry in files),
+        bytes=sum(entry.bytes for entry in files),
+        first_seq=files[0].first_seq if files else None,
+        last_seq=files[-1].last_seq if files else None,
+        last_sealed_us=last_us,
+        deleted_files=contents.deleted_files,
+        deleted_bytes=contents.deleted_bytes,
+        gaps=contents.gaps,
+        current=current,
+        lag_bytes=lag,
+        lag_seconds=0.0 if lag == 0 else since,
+        slot={} if state is None else state.columns,
+        warnings=warnings,
+    )
+
+
+def status_rows(status: Status) -> list[tuple[str, str]]:
+    """Give a status as rows of a table."""
+    rows = [
+        ("recorded up to", "nothing" if status.recorded is None else lsn_to_text(status.recorded)),
+        ("server's WAL", lsn_to_text(status.current)),
+        ("lag", "unknown" if status.lag_bytes is None else f"{status.lag_bytes:,} bytes of WAL"),
+        ("lag in time", "unknown" if status.lag_seconds is None else f"{status.lag_seconds:,.1f} s"),
+        ("files", f"{status.files:,} of {status.bytes:,} bytes, {status.rows:,} messages"),
+    ]
+    if status.last_sealed_us is not None:
+        moment = datetime.fromtimestamp(status.last_sealed_us / 1e6, UTC)
+        rows.append(("last file", moment.isoformat(sep=" ", timespec="seconds")))
+    if status.deleted_files:
+        rows.append(("deleted", f"{status.deleted_files:,} files of {status.deleted_bytes:,} bytes"))
+    rows += [(title, str(status.slot[name])) for name, title in _SLOT_COLUMNS if status.slot.get(name) is not None]
+    rows += [("accepted gap", f"{gap['from']} to {gap['to']}: {gap['reason']}") for gap in status.gaps]
+    return rows + [("warning", text) for text in status.warnings]

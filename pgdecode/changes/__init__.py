@@ -1,0 +1,1 @@
+"""Ordered payloads to the changes of committed transactions."""

@@ -1,0 +1,115 @@
+"""Changes of all tables as record batches of one schema, their tuples as maps of text."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._native.changes.text_layouts import TextLayout
+from pgdecode._native.changes.text_maps import MAP, NAMES, Maps
+from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_negative, values_of
+from pgdecode.changes.replication_state import Options
+from pgdecode.protocol.errors import DecodeError
+from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.rows.row_decoder import texts
+from pgdecode.rows.value_options import ValueOptions
+
+CHANGES = pa.schema(
+    [
+        ("position", pa.int64()),
+        ("commit_position", pa.int64()),
+        ("op", pa.string()),
+        ("xid", pa.int64()),
+        ("subxid", pa.int64()),
+        ("commit_lsn", pa.int64()),
+        ("commit_timestamp", TIMESTAMP),
+        ("gid", pa.string()),
+        ("relation_id", pa.int64()),
+        ("namespace", pa.string()),
+        ("relation_name", pa.string()),
+        ("old_type", pa.string()),
+        ("old", MAP),
+        ("new", MAP),
+        ("unchanged", NAMES),
+        ("committed", pa.bool_()),
+        ("error", pa.string()),
+    ]
+)
+
+
+class ChangeBuilder:
+    """Builds record batches of the changes of all tables, by the schema `CHANGES`."""
+
+    error = "error"
+    numbers = None
+
+    def __init__(
+        self,
+        versions: list[RelationVersion],
+        layouts: dict[int, TextLayout],
+        value_options: ValueOptions,
+        options: Options,
+    ) -> None:
+        self.versions = versions
+        self.layouts = layouts
+        self.value_options = value_options
+        self.options = options
+
+    def _layout(self, index: int) -> TextLayout:
+        if index not in self.layouts:
+            version = self.versions[index]
+            columns = version.columns
+            self.layouts[index] = TextLayout(
+                version.relation_id,
+                [item.name for item in columns],
+                [item.flags & 1 != 0 for item in columns],
+                self.value_options.texts(version),
+            )
+        return self.layouts[index]
+
+    def _relation_bytes(self, index: int) -> int:
+        version = self.versions[index]
+        return len(version.namespace.encode()) + len(version.name.encode())
+
+    def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
+        """Build the changes of a stretch."""
+        # What a batch costs goes by the versions that it has, not by all that there are.
+        versions, counts, numbers = change_slice.dense_versions(len(self.versions))
+        layouts: list[TextLayout | None] = [self._layout(version) for version in versions]
+        namespaces = pa.array([self.versions[version].namespace for version in versions], pa.string())
+        names = pa.array([self.versions[version].name for version in versions], pa.string())
+        options = self.options
+        gid = change_slice.gid
+        # Names that every change has of its relation and its transaction.
+        made = sum(n * self._relation_bytes(version) for version, n in zip(versions, counts, strict=True))
+        made += pc.sum(pc.binary_length(gid)).as_py() or 0
+        permissive = options.mode != "FAILFAST"
+        maps = Maps(change_slice.source, layouts, options.limits, options.strict_flags, permissive, made)
+        try:
+            columns, errors = maps.run(*map(values_of, (change_slice.rows, numbers, change_slice.streamed)))
+        except DecodeError as error:
+            raise change_slice.placed(error) from None
+        op, old_type, old, new, unchanged = columns
+        places = unless_negative(numbers)
+        return pa.RecordBatch.from_arrays(
+            [
+                change_slice.position,
+                change_slice.commit_position,
+                op,
+                change_slice.xid,
+                change_slice.subxid,
+                change_slice.commit_lsn,
+                change_slice.commit_timestamp,
+                gid,
+                change_slice.relation_id,
+                namespaces.take(places),
+                names.take(places),
+                old_type,
+                old,
+                new,
+                unchanged,
+                change_slice.committed,
+                texts(errors | change_slice.unknown(), change_slice.n),
+            ],
+            schema=CHANGES,
+        )

@@ -1,0 +1,302 @@
+"""A replication state as JSON's own types, and back: what a decoder that is to go on elsewhere must know."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pgdecode.changes.replication_state import BufferedChanges, ReplicationState, Skipped, Transaction
+from pgdecode.changes.spill_files import buffered_in, path_in
+from pgdecode.protocol.wire import MAX_LSN
+from pgdecode.relations.relation_json import (
+    MAX_POSITION,
+    MAX_XID,
+    relation_from_json,
+    type_from_json,
+    type_to_json,
+    version_from_json,
+    version_to_json,
+    whole_number,
+)
+from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.version_tracker import (
+    INVALID,
+    Contradiction,
+    RelationTracker,
+    Scope,
+    Sent,
+    SentType,
+)
+
+FORMAT = "pgdecode.ChangeDecoder"
+FORMAT_VERSION = 2
+ROWS = (b"I", b"U", b"D", b"T")  # tags of the messages that are held
+
+
+def state_to_json(state: ReplicationState, *, with_versions: bool = True) -> dict[str, Any]:
+    """Everything that a state holds; payloads of undecided transactions in base 64.
+
+    Without the versions of relations where these are kept elsewhere.
+    """
+    skipped = state.skipped
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "position": state.position,
+        "begun": state.begun,
+        "in_stream": state.in_stream,
+        "is_reconnected": state.is_reconnected,
+        "last_lsn": state.last_lsn,
+        "last_lsn_position": state.last_lsn_position,
+        "stream": state.stream,
+        "open": None if state.open is None else _transaction_to_json(state.open),
+        "streamed": [_transaction_to_json(item) for item in state.streamed.values()],
+        "prepared": [_transaction_to_json(item) for item in state.prepared.values()],
+        "skipped": {
+            "n": skipped.n,
+            "xids": sorted(skipped.xids),
+            "gids": sorted(skipped.gids),
+            "has_head": skipped.has_head,
+            "has_streamed_head": skipped.has_streamed_head,
+        },
+        "catalog": _relations_to_json(state.relations, with_versions),
+    }
+
+
+def state_from_json(
+    plain: Mapping[str, Any], spill: Path | None = None, versions: Iterable[RelationVersion] | None = None
+) -> ReplicationState:
+    """Undo `state_to_json`.
+
+    Parameters
+    ----------
+    plain : mapping
+    spill : Path, optional
+        The folder of payloads on disk.
+    versions : iterable of RelationVersion, optional
+        Those of the catalog, where they are kept elsewhere.
+
+    Raises
+    ------
+    ValueError
+        If it is something else, or of a later version of the format.
+    FileNotFoundError
+        If a file that payloads were spilled to is gone.
+    """
+    if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
+        raise ValueError(f"state is what {FORMAT}.state gave, which this is not")
+    if plain.get("version") != FORMAT_VERSION:
+        raise ValueError(f"state of another version than {FORMAT_VERSION}, which this pgdecode reads")
+    try:
+        streamed = [_transaction_from_json(item, spill) for item in plain["streamed"]]
+        prepared = [_transaction_from_json(item, spill) for item in plain["prepared"]]
+        state = ReplicationState(
+            position=whole_number(plain["position"], 0, MAX_POSITION + 1),
+            begun=bool(plain["begun"]),
+            in_stream=None if plain["in_stream"] is None else bool(plain["in_stream"]),
+            is_reconnected=bool(plain["is_reconnected"]),
+            last_lsn=whole_number(plain["last_lsn"], -1, MAX_LSN),
+            last_lsn_position=whole_number(plain["last_lsn_position"], -1, MAX_POSITION),
+            stream=None if plain["stream"] is None else whole_number(plain["stream"], 0, MAX_XID),
+            open=None if plain["open"] is None else _transaction_from_json(plain["open"], spill),
+            streamed={item.xid: item for item in streamed},
+            prepared={item.gid or "": item for item in prepared},
+            relations=_relations_from_json(plain["catalog"], versions),
+            skipped=_skipped_from_json(plain["skipped"]),
+        )
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        # Only what this package words itself says nothing of what the state holds.
+        wrong = str(error) if type(error) is ValueError else type(error).__name__
+        raise ValueError(f"state of {FORMAT} is not whole: {wrong}") from None
+    _check(state)
+    return state
+
+
+def spent_from_json(plain: Mapping[str, Any] | None, spill: Path | None) -> set[Path]:
+    """Find the files that a state names and that nobody needs any more.
+
+    Raises
+    ------
+    ValueError
+        If they are no list of a decoder's files.
+    """
+    names = (plain or {}).get("spent") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"state of {FORMAT} is not whole: what is spent is no list of files")
+    return {path_in(spill, name) for name in names}
+
+
+def _check(state: ReplicationState) -> None:
+    """Refuse versions that the catalog does not have, and a stream that is not open."""
+    relations = state.relations
+    n_versions = len(relations.versions)
+    numbers = [
+        number
+        for item in state.undecided
+        for buffered in item.buffered
+        for number in memoryview(buffered.versions).cast("B").cast("i").tolist()
+    ]
+    numbers += [number for item in state.undecided for number in item.relations]
+    sent = [item.number for item in relations.common.values()]
+    sent += [
+        item.number
+        for scope in relations.scopes.values()
+        for sendings in scope.relations.values()
+        for item in sendings.by_xid.values()
+    ]
+    # Neither a bad payload is ever buffered, nor is a relation visible that is not known.
+    if any(number >= n_versions or number == -2 for number in (*numbers, *sent)) or -1 in sent:
+        raise ValueError(f"state of {FORMAT} names a relation version that its catalog does not have")
+    others = [n for scope in relations.scopes.values() for numbers in scope.numbers_by_xid.values() for n in numbers]
+    if any(number >= n_versions for number in (*relations.in_shape, *others)):
+        raise ValueError(f"state of {FORMAT} names a relation version that its catalog does not have")
+    if state.stream is not None and state.stream not in state.streamed and state.open is not None:
+        raise ValueError(f"state of {FORMAT} is inside a stream and inside a plain transaction")
+
+
+def _transaction_to_json(item: Transaction) -> dict[str, Any]:
+    return {
+        "xid": item.xid,
+        "begin_position": item.begin_position,
+        "gid": item.gid,
+        "final_lsn": item.final_lsn,
+        "aborted": list(item.aborted.items()),
+        "relations": item.relations,
+        "block_position": item.block_position,
+        "spilled": list(dict.fromkeys(part.path.name for part in item.buffered if part.path is not None)),
+        "held": [_buffered_to_json(part) for part in item.buffered if part.path is None],
+    }
+
+
+def _transaction_from_json(plain: Mapping[str, Any], spill: Path | None) -> Transaction:
+    gid = plain["gid"]
+    if gid is not None and not isinstance(gid, str):
+        raise ValueError(f"no gid in JSON, but a {type(gid).__name__}")
+    buffered = [part for name in plain["spilled"] for part in buffered_in(path_in(spill, name))]
+    buffered += map(_buffered_from_json, plain["held"])
+    return Transaction(
+        whole_number(plain["xid"], 0, MAX_XID),
+        whole_number(plain["begin_position"], -1, MAX_POSITION),
+        gid,
+        whole_number(plain["final_lsn"], -1, MAX_LSN),
+        buffered=buffered,
+        aborted=_numbers(plain["aborted"]),
+        n_changes=sum(map(len, buffered)),
+        relations=[whole_number(number, 0, MAX_POSITION) for number in plain["relations"]],
+        block_position=whole_number(plain["block_position"], -1, MAX_POSITION),
+    )
+
+
+def _buffered_to_json(held: BufferedChanges) -> dict[str, Any]:
+    return {
+        "payloads": [base64.b64encode(item).decode("ascii") for item in held.payloads.to_pylist()],
+        "positions": held.positions.to_pylist(),
+        "relation_ids": memoryview(held.relation_ids).cast("B").cast("q").tolist(),
+        "xids": memoryview(held.xids).cast("B").cast("q").tolist(),
+        "versions": memoryview(held.versions).cast("B").cast("i").tolist(),
+    }
+
+
+def _buffered_from_json(plain: Mapping[str, Any]) -> BufferedChanges:
+    columns = [plain[name] for name in ("payloads", "positions", "relation_ids", "xids", "versions")]
+    if len({len(column) for column in columns}) != 1:
+        raise ValueError(f"state of {FORMAT} is not whole: held changes are cut")
+    payloads = [base64.b64decode(item, validate=True) for item in columns[0]]
+    if not all(payload[:1] in ROWS for payload in payloads):
+        raise ValueError(f"state of {FORMAT} holds payloads that change no row")
+    types = (pa.int64(), pa.int64(), pa.int64(), pa.int32())
+    positions, *others = (pa.array(column, type) for column, type in zip(columns[1:], types, strict=True))
+    if positions.null_count or any(column.null_count for column in others):
+        raise ValueError(f"state of {FORMAT} is not whole: held changes have nulls")
+    buffers = [column.buffers()[1] or pa.py_buffer(b"") for column in others]
+    return BufferedChanges(pa.array(payloads, pa.large_binary()), positions, *buffers)
+
+
+def _skipped_from_json(plain: Mapping[str, Any]) -> Skipped:
+    if not all(isinstance(gid, str) for gid in plain["gids"]):
+        raise ValueError(f"state of {FORMAT} is not whole: a gid that is no text")
+    xids = {whole_number(xid, 0, MAX_XID) for xid in plain["xids"]}
+    n = whole_number(plain["n"], 0, MAX_POSITION)
+    return Skipped(n, xids, set(plain["gids"]), bool(plain["has_head"]), bool(plain["has_streamed_head"]))
+
+
+def _relations_to_json(relations: RelationTracker, with_versions: bool) -> dict[str, Any]:
+    return {
+        "versions": [version_to_json(item) for item in relations.versions] if with_versions else [],
+        "shape": sorted(relations.in_shape) if with_versions else [],
+        "visible": [[oid, *sent] for oid, sent in relations.common.items()],
+        "types": [[sent.position, type_to_json(sent.type)] for sent in relations.types.values()],
+        "contradictions": [
+            [
+                asdict(item.relation),
+                item.position,
+                item.other_position,
+                item.common_position,
+            ]
+            for item in relations.contradictions.values()
+        ],
+        "scopes": [
+            {
+                "xid": xid,
+                "visible": [
+                    [oid, own, *sent] for oid, sendings in scope.relations.items() for own, sent in sendings.in_order
+                ],
+                "numbers": list(scope.numbers_by_xid.items()),
+                "types": [
+                    [own, sent.position, type_to_json(sent.type)]
+                    for sendings in scope.types.values()
+                    for own, sent in sendings.in_order
+                ],
+            }
+            for xid, scope in relations.scopes.items()
+        ],
+    }
+
+
+def _relations_from_json(plain: Mapping[str, Any], versions: Iterable[RelationVersion] | None) -> RelationTracker:
+    relations = RelationTracker()
+    for version in map(version_from_json, plain["versions"]) if versions is None else ():
+        relations.append(version)
+    relations.in_shape = {whole_number(number, 0, MAX_POSITION) for number in plain["shape"]}
+    relations.common = {whole_number(oid, 0, MAX_XID): _sent(*sent) for oid, *sent in plain["visible"]}
+    for position, item in plain["types"]:
+        sent = SentType(type_from_json(item), _position(position))
+        relations.types[sent.type.type_id] = sent
+    for item, position, other, common in plain["contradictions"]:
+        relation = relation_from_json(item)
+        found = Contradiction(relation, _position(position), _position(other), _position(common))
+        relations.contradictions[relation.relation_id] = found
+    for item in plain["scopes"]:
+        scope = relations.scopes.setdefault(whole_number(item["xid"], 0, MAX_XID), Scope())
+        for oid, own, *sent_relation in item["visible"]:
+            xid = whole_number(own, 0, MAX_XID)
+            scope.send("relations", whole_number(oid, 0, MAX_XID), xid, _sent(*sent_relation), relations.journal)
+        scope.numbers_by_xid = {
+            whole_number(own, 0, MAX_XID): [whole_number(number, 0, MAX_POSITION) for number in numbers]
+            for own, numbers in item["numbers"]
+        }
+        for own, position, found_type in item["types"]:
+            sent = SentType(type_from_json(found_type), _position(position))
+            scope.send("types", sent.type.type_id, whole_number(own, 0, MAX_XID), sent, relations.journal)
+    if versions is None:
+        relations.fill_table()
+    else:
+        relations.versions = list(versions)
+    return relations
+
+
+def _sent(number: Any, position: Any) -> Sent:
+    return Sent(whole_number(number, INVALID, MAX_POSITION), _position(position))
+
+
+def _position(value: Any) -> int:
+    return whole_number(value, -1, MAX_POSITION)
+
+
+def _numbers(pairs: list[list[int]]) -> dict[int, int]:
+    return {whole_number(key, 0, MAX_XID): whole_number(value, -1, MAX_POSITION) for key, value in pairs}

@@ -1,0 +1,185 @@
+"""A stretch of what a batch has delivered, as Arrow columns: which row each change is, and how it was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._native.arrow.int64_kernels import dense, grouped
+from pgdecode._native.arrow.payload_array import Source
+from pgdecode.arrow.null_arrays import null_array
+from pgdecode.changes.replication_state import CommittedChanges
+from pgdecode.changes.transaction_assembler import TransactionAssembler
+from pgdecode.protocol.errors import DecodeError
+from pgdecode.relations.version_tracker import BAD_PAYLOAD, INVALID
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class ChangeSlice:
+    """Changes `start` to `start + n` of what a batch has committed; all columns have n rows."""
+
+    assembler: TransactionAssembler
+    changes: CommittedChanges
+    source: Source
+    start: int
+    n: int
+
+    def _part(self, name: str, type: pa.DataType) -> pa.Array:
+        return pa.Array.from_buffers(type, self.n, [None, self.changes.found[name]], offset=self.start)
+
+    def _of_commit(self, name: str, type: pa.DataType) -> pa.Array:
+        values = self._part(name, type)
+        if self.changes.is_certain:
+            return values
+        return _unless(_is_negative(self._part("commit_rows", pa.int64())), values)
+
+    def _positions_of(self, name: str) -> pa.Array:
+        """Positions of rows; -1 where there is none."""
+        buffer = self.changes.positions.taken(values_of(self._part(name, pa.int64())))
+        return pa.Array.from_buffers(pa.int64(), self.n, [None, buffer])
+
+    @cached_property
+    def rows(self) -> pa.Array:
+        """Where the payloads lie, in the parts of the delivery."""
+        return self._part("rows", pa.int64())
+
+    @cached_property
+    def versions(self) -> pa.Array:
+        """Version of each relation, by its index in the catalog; negative for none."""
+        return self._part("versions", pa.int32())
+
+    @cached_property
+    def streamed(self) -> pa.Array:
+        """Whether each payload carries an xid, 1 or 0."""
+        return self._part("streamed", pa.uint8())
+
+    @cached_property
+    def _outcomes(self) -> pa.Array:
+        return self._part("outcomes", pa.int32())
+
+    @cached_property
+    def position(self) -> pa.Array:
+        """Position of each payload."""
+        return self._positions_of("rows")
+
+    @cached_property
+    def commit_position(self) -> pa.Array:
+        """Position of the message that committed it."""
+        positions = self._positions_of("commit_rows")
+        if self.changes.is_certain:
+            return positions
+        return _unless(_is_negative(self._part("commit_rows", pa.int64())), positions)
+
+    @cached_property
+    def xid(self) -> pa.Array:
+        """Top-level transaction."""
+        values = self._part("xids", pa.int64())
+        return values if self.changes.is_certain else _unless_zero(values)
+
+    @cached_property
+    def subxid(self) -> pa.Array:
+        """Sub-transaction, where the change was one's."""
+        return _unless_zero(self._part("subxids", pa.int64()))
+
+    @cached_property
+    def commit_lsn(self) -> pa.Array:
+        """LSN of the commit."""
+        return self._of_commit("lsns", pa.int64())
+
+    @cached_property
+    def commit_timestamp(self) -> pa.Array:
+        """Time of the commit."""
+        return self._of_commit("timestamps", TIMESTAMP)
+
+    @cached_property
+    def committed(self) -> pa.Array:
+        """True, false for rolled back, null for undecided."""
+        buffer = self.changes.found["committed"]
+        values = pa.Array.from_buffers(pa.int8(), buffer.size, [None, buffer])
+        return unless_negative(values).cast(pa.bool_()).take(self._outcomes)
+
+    @cached_property
+    def gid(self) -> pa.Array:
+        """Name of the prepared transaction."""
+        gids = self.changes.gids
+        if not gids:
+            return null_array(self.n, pa.string())
+        n = self.changes.found["committed"].size
+        return pa.array([gids.get(i) for i in range(n)], pa.string()).take(self._outcomes)
+
+    @cached_property
+    def relation_id(self) -> pa.Array:
+        """OID of the table."""
+        return unless_negative(self._part("relation_ids", pa.int64()))
+
+    @cached_property
+    def truncates(self) -> pa.Array:
+        """Whether each is a table that a Truncate names."""
+        return self._part("truncates", pa.uint8()).cast(pa.bool_())
+
+    def by_version(self, n_versions: int) -> Iterator[tuple[int, pa.Array]]:
+        """Versions below a number that the changes have, each with the places of its own."""
+        found, places = grouped(values_of(self.versions), n_versions)
+        for version, start, end in found:
+            yield version, pa.Array.from_buffers(pa.int64(), end - start, [None, places], offset=start)
+
+    def dense_versions(self, n_versions: int) -> tuple[list[int], list[int], pa.Array]:
+        """Versions below a number that the changes have, how often, and the place of each change's; -1 for none."""
+        found, counts, places = dense(values_of(self.versions), n_versions)
+        return found, counts, pa.Array.from_buffers(pa.int32(), self.n, [None, places])
+
+    def unknown(self) -> dict[int, str]:
+        """Errors of the rows that have no relation: bad payloads, and those that nothing has described."""
+        errors: dict[int, str] = {}
+        if self.changes.is_known:
+            return errors
+        for place in pc.indices_nonzero(_is_negative(self.versions)).to_pylist():
+            row = self.rows[place].as_py()
+            version = self.versions[place].as_py()
+            if version == BAD_PAYLOAD:
+                errors[place] = self.changes.row_errors[row]
+                continue
+            kind = self.assembler.batch.kind_of(row)
+            # A truncate needs no columns; but which table's it is, is not known where the relation is invalid.
+            if kind != "truncate" or version == INVALID:
+                errors[place] = self.assembler.unknown_relation(
+                    self.relation_id[place].as_py(), kind, None, version
+                ).cell
+        return errors
+
+    def placed(self, error: DecodeError, places: pa.Array | None = None) -> DecodeError:
+        """Give the error of a change the row of its payload."""
+        return self.assembler.placed(error, self.rows if places is None else self.rows.take(places))
+
+
+def values_of(array: pa.Array) -> memoryview:
+    """View the values of an array without nulls, as the native rooms take them."""
+    width = array.type.bit_width // 8
+    first = array.offset * width
+    buffer = array.buffers()[1] or b""
+    view = memoryview(buffer).cast("B")[first : first + len(array) * width]
+    return view if width == 1 else view.cast("i") if width == 4 else view.cast("q")
+
+
+def _is_negative(values: pa.Array) -> pa.Array:
+    # Given a Python number, Arrow raises TypeError where there is no memory to make a scalar of it.
+    return pc.less(values, pa.scalar(0, values.type))
+
+
+def _unless(condition: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(condition, pa.scalar(None, values.type), values)
+
+
+def unless_negative(values: pa.Array) -> pa.Array:
+    """Null the negative ones of the values."""
+    return _unless(_is_negative(values), values)
+
+
+def _unless_zero(values: pa.Array) -> pa.Array:
+    return _unless(pc.equal(values, pa.scalar(0, values.type)), values)

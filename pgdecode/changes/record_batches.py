@@ -1,0 +1,152 @@
+"""Record batches of what was committed, whatever builder makes them: cut where they are too large, or joined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._native.arrow.payload_array import Source
+from pgdecode.arrow.null_arrays import null_array
+from pgdecode.changes.committed_changes import ChangeSlice
+from pgdecode.changes.replication_state import CommittedChanges
+from pgdecode.changes.transaction_assembler import TransactionAssembler
+from pgdecode.protocol.errors import BatchExpands, BatchTooLarge
+from pgdecode.protocol.limits import FREE_EXPANSION, FREE_NAME
+
+ONE_BATCH = 1 << 62  # rows or more: all that is built becomes one batch, as in `ChangeDecoder.decode`
+
+
+class Builder(Protocol):
+    """Makes record batches of committed changes."""
+
+    error: str  # name of the column that says what is wrong with a row
+
+    @property
+    def numbers(self) -> Collection[int] | None:
+        """Numbers of the versions of relations whose changes it builds; None: of all."""
+
+    def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
+        """Build the changes of a stretch."""
+
+
+def built(
+    committed: Iterable[tuple[TransactionAssembler, CommittedChanges]],
+    builders: Sequence[Builder],
+    max_rows: int,
+    drop_bad: bool,
+    bad_rows: Counter[str],
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Build changes by each of several builders, so many at a time; each batch with its builder's number.
+
+    Bad rows are counted by the code of their error, and left out where that is wanted. With `ONE_BATCH` changes at a
+    time, they are to become one batch together.
+
+    Raises
+    ------
+    BatchExpands
+        If they are to, and would make more text of the payloads than `Limits.max_expansion` allows.
+    """
+    n_bytes = made = 0
+    for assembler, changes in committed:
+        n = changes.found["rows"].size // 8
+        source = Source(changes.parts)
+        n_bytes += source.payload_bytes
+        for start in range(0, n, max_rows):
+            change_slice = ChangeSlice(assembler, changes, source, start, min(max_rows, n - start))
+            for number, builder in enumerate(builders):
+                for batch in fitting_batches(builder, change_slice):
+                    if max_rows >= ONE_BATCH:
+                        made += text_bytes(batch)
+                        if made > assembler.options.limits.max_expansion * n_bytes + FREE_EXPANSION:
+                            raise BatchExpands(BatchExpands.wording)
+                    yield number, counted_batch(batch, builder.error, drop_bad, bad_rows)
+
+
+def counted_batch(batch: pa.RecordBatch, error: str, drop_bad: bool, bad_rows: Counter[str]) -> pa.RecordBatch:
+    """Count the bad rows of a batch by the code of their error, and leave them out where that is wanted."""
+    errors = batch.column(error)
+    if errors.null_count == len(errors):
+        return batch
+    bad_rows.update(code_of(text) for text in errors.drop_null().to_pylist())
+    return batch.filter(errors.is_null()) if drop_bad else batch
+
+
+def code_of(error: str) -> str:
+    """Code of an error, by its text in an error column."""
+    return error.partition(" ")[0]
+
+
+def fitting_batches(builder: Builder, change_slice: ChangeSlice) -> Iterator[pa.RecordBatch]:
+    """Build a stretch as one record batch, or as several where it would pass what Arrow's offsets reach."""
+    batch = None
+    try:
+        batch = builder.batch(change_slice)
+    except BatchTooLarge:
+        if change_slice.n == 1:
+            raise
+    # Out of the handler: the error holds what had been built, through its traceback.
+    if batch is not None:
+        yield batch
+        return
+    half = change_slice.n // 2
+    yield from fitting_batches(builder, replace(change_slice, n=half))
+    yield from fitting_batches(builder, replace(change_slice, start=change_slice.start + half, n=change_slice.n - half))
+
+
+def text_bytes(batch: pa.RecordBatch) -> int:
+    """Bytes of text in a batch, without `FREE_NAME` bytes for each name of a column."""
+    total = 0
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name in ("unchanged", "_unchanged"):
+            total += _names(column.flatten())
+        elif batch.schema.names[0] == "position" and pa.types.is_map(column.type):
+            # Of all tables, by the names of their columns; not an hstore in a typed one.
+            total += _names(column.keys) + _text(column.items)
+        else:
+            total += _text(column)
+    return total
+
+
+def _names(column: pa.Array) -> int:
+    return max(_text(column) - FREE_NAME * len(column), 0)
+
+
+def _text(column: pa.Array) -> int:
+    if pa.types.is_map(column.type):
+        return _text(column.keys) + _text(column.items)
+    if pa.types.is_list(column.type):
+        return _text(column.flatten())
+    if pa.types.is_struct(column.type):
+        return sum(map(_text, column.flatten()))
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        return pc.sum(pc.binary_length(column)).as_py() or 0
+    return 0
+
+
+def one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Make one record batch of several, or of none; the several are let go of column by column."""
+    if len(batches) == 1:
+        return batches[0]
+    columns: list[list[pa.Array]] = [[batch.column(i) for batch in batches] for i in range(len(schema))]
+    if not batches:
+        columns = [[pa.array([], item.type)] for item in schema]
+    batches.clear()
+    try:
+        return pa.RecordBatch.from_arrays([_joined(parts) for parts in columns], schema=schema)
+    except pa.ArrowInvalid:
+        # "offset overflow while concatenating arrays": in batches they can be had.
+        raise BatchTooLarge(BatchTooLarge.wording.format(field="a column")) from None
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    """Join the parts of a column, which are let go of."""
+    n_null = sum(part.null_count for part in parts)
+    n = sum(map(len, parts))
+    found = null_array(n, parts[0].type) if n_null == n else pa.concat_arrays(parts)
+    parts.clear()
+    return found

@@ -1,0 +1,273 @@
+"""The changes of one table as typed columns, over all versions that the table has had."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._native.rows.row_decoder import Rows
+from pgdecode.arrow.null_arrays import null_array
+from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_negative, values_of
+from pgdecode.changes.replication_state import Options
+from pgdecode.protocol.errors import DecodeError
+from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.version_tracker import SchemaChanged
+from pgdecode.rows.row_decoder import texts
+from pgdecode.rows.value_options import ValueOptions
+from pgdecode.types.pgtypes import Decoding
+
+META = (
+    ("_op", pa.string()),
+    ("_position", pa.int64()),
+    ("_commit_position", pa.int64()),
+    ("_xid", pa.int64()),
+    ("_commit_lsn", pa.int64()),
+    ("_commit_timestamp", TIMESTAMP),
+    ("_old_type", pa.string()),
+)
+# Number of the version of a row's relation.
+VERSION = pa.field("_version", pa.int32())
+META_BEHIND = (("_unchanged", pa.list_(pa.string())), ("_error", pa.string()))
+_META_NAMES = {name for name, _ in (*META, *META_BEHIND)} | {"_old"}
+_INTEGERS = (pa.int16(), pa.int32(), pa.int64())
+_FLOATS = (pa.float32(), pa.float64())
+
+
+def widened(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """Find the one type of several that holds all their values; None where only text does."""
+    first, *others = dict.fromkeys(types)
+    if not others:
+        return first
+    for ladder in (_INTEGERS, _FLOATS):
+        if all(item in ladder for item in types):
+            return max(types, key=ladder.index)
+    if all(pa.types.is_decimal(item) for item in types):
+        scale = max(item.scale for item in types)
+        precision = scale + max(item.precision - item.scale for item in types)
+        return pa.decimal128(precision, scale) if precision <= 38 else None
+    return None
+
+
+def versions_of(
+    catalog: Iterable[RelationVersion], relation: str | int, shape: Collection[int] | None = None
+) -> dict[int, RelationVersion]:
+    """Find the versions of a table by their numbers in a catalog: those of a shape, or all."""
+    return {
+        number: item
+        for number, item in enumerate(catalog)
+        if relation in (item.qualified_name, item.relation_id) and (shape is None or number in shape)
+    }
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table over its versions."""
+
+    name: str
+    arrow: pa.DataType
+    is_text: bool  # in PostgreSQL's text form, since its types have no other in common
+    metadata: dict[str, str]
+
+
+class Table:
+    """What the versions of a table have in common.
+
+    Columns go by name, in the order in which they were first sent. Where a column has had several types, it has the
+    one that holds all (int2, int4, int8; float4, float8; numeric that grew), or else PostgreSQL's text form; the
+    field's metadata then names the types, in `pg:types`.
+
+    Raises
+    ------
+    ValueError
+        If a column bears the name of one of those about the change, or a name twice.
+    """
+
+    def __init__(self, versions: Iterable[RelationVersion], value_options: ValueOptions) -> None:
+        self.versions = list(versions)
+        self.value_options = value_options
+        fields: dict[str, list[pa.Field]] = {}
+        for version in self.versions:
+            for field in value_options.fields(version):
+                fields.setdefault(field.name, []).append(field)
+        taken = _META_NAMES & set(fields)
+        if taken:
+            raise ValueError(f"the table has a column {min(taken)!r}, which is the name of one about the change")
+        self.columns = [self._column(name, found) for name, found in fields.items()]
+        self.schema = self._schema()
+
+    def _column(self, name: str, fields: list[pa.Field]) -> TableColumn:
+        arrow = widened([item.type for item in fields])
+        metadata = {key.decode(): value.decode() for key, value in fields[-1].metadata.items()}
+        described = list(dict.fromkeys(item.metadata[b"pg:type"].decode() for item in fields))
+        if len(described) > 1 or arrow is None:
+            metadata["pg:types"] = ", ".join(described)
+        return TableColumn(name, pa.string() if arrow is None else arrow, arrow is None, metadata)
+
+    def _schema(self) -> pa.Schema:
+        old = pa.struct([pa.field(item.name, item.arrow) for item in self.columns])
+        columns = [pa.field(item.name, item.arrow, metadata=item.metadata) for item in self.columns]
+        return pa.schema([*META, ("_old", old), *META_BEHIND, *columns])
+
+    def decodings(self, version: RelationVersion) -> list[Decoding]:
+        """How the columns of a version are decoded for this table."""
+        return self.value_options.decodings(version, frozenset(item.name for item in self.columns if item.is_text))
+
+    def fitted(self, version: RelationVersion, arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
+        """Fit the columns of a version to those of the table."""
+        by_name = {column.name: array for column, array in zip(version.columns, arrays, strict=True)}
+        return [
+            _as_type(by_name[item.name], item.arrow) if item.name in by_name else null_array(n, item.arrow)
+            for item in self.columns
+        ]
+
+
+def _as_type(array: pa.Array, type: pa.DataType) -> pa.Array:
+    # Even a cast that changes nothing takes its time.
+    return array if array.type == type else array.cast(type)
+
+
+class TableBuilder:
+    """Builds record batches of one table's changes.
+
+    Parameters
+    ----------
+    table : Table
+    versions : mapping
+        The table's versions by their numbers in the catalog.
+    options : Options
+    others : collection of int
+        Numbers of further versions of the table, which the table was not made of.
+    with_version : bool
+        Give the number of the version of each row too, in a last column, `VERSION`.
+    """
+
+    error = "_error"
+
+    def __init__(
+        self,
+        table: Table,
+        versions: Mapping[int, RelationVersion],
+        options: Options,
+        others: Collection[int] = (),
+        *,
+        with_version: bool = False,
+    ) -> None:
+        self.table = table
+        self.versions = dict(versions)
+        self.others = frozenset(others)
+        self.options = options
+        self.with_version = with_version
+        self.schema = table.schema.append(VERSION) if with_version else table.schema
+        self.numbers = self.others.union(versions)
+        self._decodings: dict[int, list[Decoding]] = {}
+
+    def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
+        """Build the table's changes in a stretch; bad payloads, which may be of any table, are among them.
+
+        Raises
+        ------
+        SchemaChanged
+            If a change is of a version that the table was not made of.
+        """
+        errors = change_slice.unknown()
+        places: list[pa.Array] = []
+        pieces: list[list[pa.Array]] = []
+        if errors:
+            bad = pa.array(errors, pa.int64())
+            places.append(bad)
+            pieces.append(self._empty(len(bad), texts(dict(enumerate(errors.values())), len(bad)), None))
+        for number, of_version in change_slice.by_version(max(self.numbers, default=-1) + 1):
+            if number in self.others:
+                position = change_slice.position[of_version[0].as_py()]
+                raise SchemaChanged(f"position {position}: a change has columns that the table was not made of")
+            if number not in self.versions:
+                continue
+            for chosen, is_row in self._by_kind(change_slice, of_version):
+                places.append(chosen)
+                if is_row:
+                    pieces.append(self._decoded(change_slice, number, chosen))
+                else:
+                    pieces.append(self._empty(len(chosen), null_array(len(chosen), pa.string()), "truncate"))
+        return self._joined(change_slice, places, pieces)
+
+    def _by_kind(self, change_slice: ChangeSlice, places: pa.Array) -> list[tuple[pa.Array, bool]]:
+        """Places of rows, and those of truncates."""
+        if not change_slice.changes.has_truncates:
+            return [(places, True)]
+        is_truncate = change_slice.truncates if len(places) == change_slice.n else change_slice.truncates.take(places)
+        parts = [(places.filter(pc.invert(is_truncate)), True), (places.filter(is_truncate), False)]
+        return [part for part in parts if len(part[0])]
+
+    def _empty(self, n: int, errors: pa.Array, op: str | None) -> list[pa.Array]:
+        """_op, _old_type, _old, _unchanged, _error and the columns of rows without tuples."""
+        unchanged = null_array(n, pa.list_(pa.string()))
+        if op is not None:
+            unchanged = pa.array([[]] * n, pa.list_(pa.string()))
+        return [
+            pa.array([op] * n, pa.string()),
+            null_array(n, pa.string()),
+            null_array(n, self.table.schema.field("_old").type),
+            unchanged,
+            errors,
+            *(null_array(n, item.arrow) for item in self.table.columns),
+        ]
+
+    def _decoded(self, change_slice: ChangeSlice, number: int, places: pa.Array) -> list[pa.Array]:
+        n = len(places)
+        version = self.versions[number]
+        if number not in self._decodings:
+            self._decodings[number] = self.table.decodings(version)
+        whole = n == change_slice.n
+        rows = Rows(
+            change_slice.source,
+            version.relation_id,
+            [item.name for item in version.columns],
+            self._decodings[number],
+            self.options.limits,
+            self.options.strict_flags,
+            self.options.mode != "FAILFAST",
+            self.table.value_options.unrepresentable == "null",
+            selection=values_of(change_slice.rows if whole else change_slice.rows.take(places)),
+            streamed=values_of(change_slice.streamed if whole else change_slice.streamed.take(places)),
+        )
+        try:
+            rows.run()
+            (op, _, old_type, old, unchanged), columns = rows.results()
+        except DecodeError as error:
+            raise change_slice.placed(error, places) from None
+        olds = self.table.fitted(version, [old.field(i) for i in range(old.type.num_fields)], n)
+        fields = list(self.table.schema.field("_old").type)
+        old = pa.StructArray.from_arrays(olds, fields=fields, mask=old.is_null()) if fields else old
+        return [op, old_type, old, unchanged, texts(rows.told, n), *self.table.fitted(version, columns, n)]
+
+    def _joined(
+        self, change_slice: ChangeSlice, places: list[pa.Array], pieces: list[list[pa.Array]]
+    ) -> pa.RecordBatch:
+        schema = self.schema
+        if not places:
+            return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)
+        if len(places) == 1:
+            at, columns = places[0], pieces[0]
+        else:
+            joined = pa.concat_arrays(places)
+            order = pc.sort_indices(joined)
+            at = joined.take(order)
+            columns = [pa.concat_arrays(parts).take(order) for parts in zip(*pieces, strict=True)]
+        op, old_type, old, unchanged, errors, *values = columns
+        about = [
+            change_slice.position,
+            change_slice.commit_position,
+            change_slice.xid,
+            change_slice.commit_lsn,
+            change_slice.commit_timestamp,
+        ]
+        if len(at) != change_slice.n:
+            about = [column.take(at) for column in about]
+        if self.with_version:
+            values.append(
+                unless_negative(change_slice.versions if len(at) == change_slice.n else change_slice.versions.take(at))
+            )
+        return pa.RecordBatch.from_arrays([op, *about, old_type, old, unchanged, errors, *values], schema=schema)

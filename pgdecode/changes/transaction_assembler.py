@@ -1,0 +1,783 @@
+"""The rules of transactions: which changes were committed and when; plain, streamed and prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from pgdecode._native.arrow.int64_kernels import Joined
+from pgdecode._native.changes.transaction_index import TransactionIndex
+from pgdecode.changes.replication_state import CommittedChanges, Options, ReplicationState, Transaction
+from pgdecode.changes.scanned_batch import NO_KIND, ScannedBatch
+from pgdecode.protocol.errors import DecodeError, InvalidRelation, StreamDesync, TransactionDesync, UnknownRelation
+from pgdecode.protocol.messages import MESSAGES, Relation
+from pgdecode.relations.version_tracker import INVALID, SchemaChanged
+
+_HEAD = (
+    '; payloads begin inside a transaction: pass state= of the run before, or start="anywhere" to leave such '
+    "transactions out"
+)
+_RECONNECT = "; where the connection was lost before this message, say so with reconnected()"
+
+
+class Outcomes(Protocol):
+    """What a `TransactionAssembler` calls when it knows what becomes of a transaction."""
+
+    wants_lost: bool  # whether each plain transaction that loses its outcome matters, though nothing of it is given
+    knows_relations: bool  # whether all versions of relations are known, so that another one is a fault
+
+    def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
+        """Come to the commit of a transaction, in a row."""
+
+    def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
+        """Come to the rollback of a transaction."""
+
+    def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
+        """Give up a transaction without an outcome; the server sends it again after a reconnect, or it is missing."""
+
+    def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
+        """Come to the rollback of a sub-transaction, in a row."""
+
+    def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
+        """Come to the end of a stream block."""
+
+    def end_batch(self, assembler: TransactionAssembler) -> None:
+        """Come to the end of a batch: what is without an outcome must be kept."""
+
+    def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
+        """Name the payload of a change's error, whose row counts in `rows`."""
+
+
+class TransactionAssembler:
+    """Puts the messages of one batch together to transactions; the state is changed in place.
+
+    Parameters
+    ----------
+    state : ReplicationState
+    payloads, positions : pa.Array
+    options : Options
+    outcomes : Outcomes
+        What is done with transactions.
+    first_row : int
+        Number of the batch's first payload, for errors.
+    wanted : bytes, optional
+        Versions whose changes are given, a byte each; by default all.
+
+    Attributes
+    ----------
+    batch : ScannedBatch
+    outline : Outline
+    handled : list of int
+        Rows that the outline has left to the rules; not Relation messages that say again what counts already.
+    touched : list of Transaction
+        Those that this batch has added to.
+    """
+
+    def __init__(
+        self,
+        state: ReplicationState,
+        payloads: Any,
+        positions: Any,
+        options: Options,
+        outcomes: Outcomes,
+        first_row: int = 0,
+        wanted: bytes | None = None,
+    ) -> None:
+        self.state = state
+        self.options = options
+        self.outcomes = outcomes
+        state.relations.limits = options.limits
+        if state.is_reconnected:
+            self._set("in_stream", False)
+        self.batch = ScannedBatch(state, payloads, positions, options, first_row)
+        self.transaction_index = TransactionIndex(
+            self.batch.source,
+            self.batch.kinds,
+            self.batch.relation_ids,
+            self.batch.stream_flags,
+            state.last_lsn,
+            options.drop_duplicates,
+            not (self.outcomes.wants_lost or options.include_uncommitted),
+            self._is_repeated,
+            state.relations.table,
+            wanted,
+        )
+        self.gids: dict[int, str] = {}
+        self.row_errors: dict[int, str] = {}
+        self.since = 0  # the first change since a transaction was entered
+        self.handled: list[int] = []
+        self.touched: list[Transaction] = []
+        self._token = object()
+        self._plain_relations: list[int] = []  # versions that the plain transaction has sent
+
+    def run(self) -> CommittedChanges:
+        """Go through all rows."""
+        state = self.state
+        if state.is_reconnected:
+            self._set("is_reconnected", False)
+            self._end_session(None)
+        self._resume()
+        row = self.transaction_index.follow(0)
+        while row < self.batch.n_rows:
+            self._handle(row)
+            row = self.transaction_index.follow(row + 1)
+        self._check_relations()
+        self._end_batch()
+        transaction_index = self.transaction_index
+        if transaction_index.last_lsn_row >= 0:
+            self._set("last_lsn", transaction_index.last_lsn)
+            self._set("last_lsn_position", self.batch.position(transaction_index.last_lsn_row))
+        if self.begun != state.begun:
+            self._set("begun", self.begun)
+        if self.batch.n_rows:
+            self._set("position", self.batch.position(self.batch.n_rows - 1) + 1)
+        return self.committed()
+
+    def committed(self) -> CommittedChanges:
+        """Give what has been committed so far."""
+        relations = self.state.relations
+        positions = Joined(self.batch.all_positions)
+        found = self.transaction_index.delivered(len(relations.versions))
+        relations.count_for_shape(found[-1])
+        return CommittedChanges(self.batch.parts, positions, *found, self.gids, self.row_errors)
+
+    def release(self) -> None:
+        """Let go of what only the rules need, when all is committed: it is larger than what is."""
+        self.batch.release()
+        del self.transaction_index, self.handled, self.touched
+
+    @property
+    def begun(self) -> bool:
+        """Whether a transaction boundary has come by."""
+        return self.state.begun or self.transaction_index.begun
+
+    def decide(
+        self, transaction: Transaction, committed: int, row: int = -1, lsn: int = -1, timestamp: int = -1
+    ) -> None:
+        """Make the outcome of the changes that are given next."""
+        outcome = self.transaction_index.decide(row, transaction.xid, lsn, timestamp, committed)
+        if transaction.gid is not None:
+            self.gids[outcome] = transaction.gid
+
+    # -- the beginning and the end of a batch ----------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Go on where the state stands."""
+        state, transaction_index = self.state, self.transaction_index
+        transaction_index.has_streamed = bool(state.streamed)
+        if self._is_skipping:
+            transaction_index.skip()
+        elif state.stream is not None:
+            transaction_index.begin(state.stream)
+        elif state.open is not None:
+            transaction_index.begin()
+
+    def _end_batch(self) -> None:
+        """Come to the end of the batch: what is open has got all the changes that are its own."""
+        state = self.state
+        if not self.begun and self.transaction_index.has_skipped and not state.skipped.has_head:
+            self._note_head()
+        if self.transaction_index.is_plain:
+            self._set("begun", True)
+            self._set("open", self._plain())
+        elif self._current is not None:
+            self._pause()
+        self.outcomes.end_batch(self)
+
+    def undecided(self) -> list[Transaction]:
+        """List the transactions that this batch has added to, and that are without an outcome."""
+        state = self.state
+        return [
+            item
+            for item in self.touched
+            if item is state.open
+            or item is state.streamed.get(item.xid)
+            or (item.gid is not None and item is state.prepared.get(item.gid))
+        ]
+
+    @property
+    def _is_skipping(self) -> bool:
+        """Whether what comes is of a transaction whose beginning is missing, and is left out."""
+        state = self.state
+        if state.stream is not None:
+            return state.stream not in state.streamed
+        return state.open is None and not self.begun and self.options.start == "anywhere"
+
+    # -- changes of the state ----------------------------------------------------------------------------------------
+
+    def _set(self, name: str, value: Any) -> None:
+        self.state.journal.set_attribute(self.state, name, value)
+
+    @property
+    def _current(self) -> Transaction | None:
+        """The transaction that is open, if the outline has not got it."""
+        state = self.state
+        return state.open if state.stream is None else state.streamed.get(state.stream)
+
+    def _pause(self) -> None:
+        """Give the changes listed since the last boundary to the transaction that is open."""
+        current = self._current
+        if current is not None and self.since < self.transaction_index.n:
+            self._touch(current)
+            current.ranges.append((self.since, self.transaction_index.n))
+            current.n_changes += self.transaction_index.n - self.since
+        self.since = self.transaction_index.n
+
+    def _touch(self, transaction: Transaction) -> None:
+        """Note that this batch adds to a transaction."""
+        if transaction.batch is not self._token:
+            self.state.journal.note(_cut_back, transaction, len(transaction.buffered), transaction.n_changes)
+            transaction.batch = self._token
+            self.touched.append(transaction)
+
+    def _plain(self) -> Transaction:
+        """Take over the transaction that the outline has followed so far."""
+        transaction_index = self.transaction_index
+        transaction = Transaction(
+            transaction_index.xid,
+            self.batch.position(transaction_index.begin_row),
+            final_lsn=transaction_index.lsn,
+            ranges=[(transaction_index.start, transaction_index.n)],
+            n_changes=transaction_index.n - transaction_index.start,
+            relations=self._plain_relations,
+            batch=self._token,
+        )
+        self._plain_relations = []
+        self.touched.append(transaction)
+        self.since = transaction_index.n
+        return transaction
+
+    def _take_over(self) -> None:
+        """Have the plain transaction of the outline in the state, where rules can see it."""
+        if self.transaction_index.is_plain:
+            self._set("open", self._plain())
+            self.transaction_index.begin()
+
+    def _open(self, transaction: Transaction) -> None:
+        self._set("open", transaction)
+        self.transaction_index.begin()
+        self.since = self.transaction_index.n
+
+    def _leave(self) -> None:
+        if self.state.open is not None:
+            self._set("open", None)
+        if self.state.stream is not None:
+            self._set("stream", None)
+        if not self.state.begun:
+            self._set("begun", True)
+        self.transaction_index.end()
+        self.since = self.transaction_index.n
+
+    def _pop_streamed(self, xid: int) -> Transaction | None:
+        transaction: Transaction | None = self.state.journal.pop(self.state.streamed, xid)
+        self.transaction_index.has_streamed = bool(self.state.streamed)
+        return transaction
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def _end_session(self, position: int | None) -> None:
+        """Come to a reconnect: the server sends again what was open; prepared transactions stay.
+
+        Streamed transactions that began after a position are kept: they may be of the session that goes on. Without a
+        position it is known that the session ended just here.
+        """
+        state = self.state
+        self._take_over()
+        self._pause()
+        if state.open is not None:
+            lost = state.open
+            self._set("open", None)
+            self.outcomes.lose(self, lost, True)
+        if state.stream is not None:
+            self._set("stream", None)
+        # They stand in the order in which they began.
+        while state.streamed:
+            xid, transaction = next(iter(state.streamed.items()))
+            if position is not None and transaction.begin_position > position:
+                break
+            self._pop_streamed(xid)
+            state.relations.drop(xid)
+            self.outcomes.lose(self, transaction, True)
+        self.since = self.transaction_index.n
+
+    def _is_sent_again(self, row: int) -> bool:
+        """Whether a message inside a transaction shows a reconnect: commits come in the order of their LSNs."""
+        state, batch = self.state, self.batch
+        kind = batch.kind(row)
+        if kind in _LSN_OF_END:
+            last = self.transaction_index.last_lsn if state.open is None else state.open.final_lsn
+            return bool(batch.value(_LSN_OF_END[kind], row) <= last)
+        if kind == "stream_start":
+            return batch.value("first_segment", row) and batch.value("xid", row) in state.streamed
+        return False
+
+    @property
+    def _last_lsn_position(self) -> int:
+        """Position of the commit with the greatest LSN."""
+        row = self.transaction_index.last_lsn_row
+        return self.state.last_lsn_position if row < 0 else self.batch.position(row)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _handle(self, row: int) -> None:
+        """Deal with a row that the outline leaves to these rules."""
+        code = self.batch.kinds[row]
+        self.handled.append(row)
+        if code != NO_KIND:
+            _HANDLERS[code](self, row)
+            return
+        error = self.batch.error(row)
+        if error is not None:
+            self.row_errors[row] = error
+            self.transaction_index.list_bad(row)
+            self._invalidate(row, error)
+
+    def _fail(self, row: int, cls: type[DecodeError], detail: str) -> None:
+        """Raise, or keep the error of the row."""
+        self._report(row, cls(detail, row=row, tag=MESSAGES[self.batch.kinds[row]].tag))
+
+    def _report(self, row: int, error: DecodeError) -> None:
+        error.row = row
+        if self.options.mode == "FAILFAST":
+            raise self.batch.moved(error) from None
+        self.row_errors[row] = error.cell
+        self.transaction_index.list_bad(row)
+
+    def _fail_without_beginning(self, row: int, beginning: str, begun: bool) -> None:
+        """Refuse a message of a transaction whose beginning is missing, unless it has been refused before."""
+        if row in self.row_errors:
+            return
+        kind = self.batch.kind(row)
+        where = "of an unknown transaction" if kind in _OF_XID else "outside a transaction"
+        hint = _RECONNECT if begun else _HEAD
+        self._fail(row, TransactionDesync, f"{kind} {where}: its {beginning} is missing{hint}")
+
+    def _cross_boundary(self, row: int) -> None:
+        """Come to a message that stands outside streams and transactions; end what is open, and say so."""
+        state, batch = self.state, self.batch
+        kind = batch.kind(row)
+        self._take_over()
+        if state.stream is not None or state.open is not None:
+            self._pause()
+            if self._is_sent_again(row):
+                self._end_session(None)
+            elif state.stream is not None:
+                detail = f"{kind} inside a stream: the stream_stop before it is missing{_RECONNECT}"
+                self._fail(row, StreamDesync, detail)
+            else:
+                detail = f"{kind} inside a transaction: the commit before it is missing{_RECONNECT}"
+                self._fail(row, TransactionDesync, detail)
+                lost = state.open
+                assert lost is not None
+                self._set("open", None)
+                self.outcomes.lose(self, lost, False)
+        elif (
+            kind in ("begin", "begin_prepare")
+            and state.streamed
+            and batch.value("lsn", row) <= self.transaction_index.last_lsn
+        ):
+            self._end_session(self._last_lsn_position)
+        if not self.begun:
+            self._end_head(kind)
+        self._leave()
+
+    # -- what lacks its beginning --------------------------------------------------------------------------------------
+
+    def _note_head(self) -> None:
+        self.state.journal.set_attribute(self.state.skipped, "has_head", True)
+
+    def _end_head(self, kind: str) -> None:
+        """Come to the first boundary: what came before it is of a transaction whose beginning is missing."""
+        if self.options.start != "anywhere":
+            return
+        skipped, journal = self.state.skipped, self.state.journal
+        has_head = skipped.has_head or self.transaction_index.has_skipped
+        if skipped.has_head:
+            journal.set_attribute(skipped, "has_head", False)
+        if kind == "stream_stop":
+            journal.set_attribute(skipped, "has_streamed_head", True)
+        elif has_head or kind in ("commit", "prepare"):
+            journal.set_attribute(skipped, "n", skipped.n + 1)
+
+    def _skip_stream(self, xid: int) -> None:
+        """Leave out a streamed transaction whose beginning is missing."""
+        skipped, journal = self.state.skipped, self.state.journal
+        if xid not in skipped.xids:
+            journal.add(skipped.xids, xid)
+            journal.set_attribute(skipped, "n", skipped.n + 1)
+            if skipped.has_streamed_head:
+                journal.set_attribute(skipped, "has_streamed_head", False)
+
+    def _is_transaction_open(self) -> bool:
+        return self.transaction_index.is_plain or self.state.open is not None or self.state.stream is not None
+
+    # -- plain transactions --------------------------------------------------------------------------------------------
+
+    def _on_begin(self, row: int) -> None:
+        self.transaction_index.on_end(row)
+        self._cross_boundary(row)
+        batch = self.batch
+        self._open(Transaction(batch.value("xid", row), batch.position(row), final_lsn=batch.value("lsn", row)))
+
+    def _on_commit(self, row: int) -> None:
+        state = self.state
+        self.transaction_index.on_end(row)
+        self._take_over()
+        if state.stream is None and state.open is not None:
+            self._pause()
+            self.outcomes.commit(self, row, state.open)
+            self._leave()
+        else:
+            self._end_unopened(row, "begin")
+
+    def _end_unopened(self, row: int, beginning: str) -> None:
+        """Come to the end of a plain transaction that is not open."""
+        in_stream, begun = self.state.stream is not None, self.begun
+        self._cross_boundary(row)
+        # Inside a stream, what is wrong has been said.
+        if not in_stream and (begun or self.options.start != "anywhere"):
+            self._fail_without_beginning(row, beginning, begun)
+
+    def _on_row(self, row: int) -> None:
+        """Take a row that the outline leaves: it is outside any transaction, or its relation is uncertain."""
+        batch = self.batch
+        if not self._is_transaction_open():
+            self._fail_without_beginning(row, "stream_start" if batch.is_streamed(row) else "begin", self.begun)
+            return
+        relation_id = batch.value("relation_id", row)
+        self.transaction_index.list_row(row, relation_id, batch.value("xid", row) or 0, self._version_of(relation_id))
+
+    def _version_of(self, relation_id: int) -> int:
+        stream = self.state.stream
+        began = 0 if stream is None else self.state.streamed[stream].begin_position
+        return self.state.relations.number_for(stream, relation_id, began)
+
+    def _on_truncate(self, row: int) -> None:
+        xid = self.batch.value("xid", row)
+        if self._is_skipping:
+            if not self.begun and not self.state.skipped.has_head:
+                self._note_head()
+        elif not self._is_transaction_open():
+            self._on_row(row)
+        else:
+            for relation_id in self.batch.message(row, xid is not None).relation_ids:
+                self.transaction_index.list_row(
+                    row, relation_id, xid or 0, self._version_of(relation_id), is_truncate=True
+                )
+
+    def _on_logical_message(self, row: int) -> None:
+        """Take a transactional message outside any transaction."""
+        self._fail_without_beginning(row, "stream_start" if self.batch.is_streamed(row) else "begin", self.begun)
+
+    def _on_origin(self, row: int) -> None:
+        """Pass over an origin, which the outline does not leave."""
+
+    # -- relations -----------------------------------------------------------------------------------------------------
+
+    def _is_repeated(self, payload: bytes, row: int) -> bool:
+        """Whether a Relation message outside streams says again what counts already."""
+        relations = self.state.relations
+        relation_id = relations.is_repeated(payload)
+        if relation_id is None:
+            return False
+        if relations.scopes:
+            # Only against those of streams does it matter when it was sent last.
+            relations.repeat(relation_id, self.batch.position(row))
+        return True
+
+    def _on_relation(self, row: int) -> None:
+        batch, relations = self.batch, self.state.relations
+        xid = batch.value("xid", row)
+        stream = self._stream_of(xid)
+        position = batch.position(row)
+        message = batch.message(row, xid is not None)
+        try:
+            number = self._describe(message, position, stream)
+        except DecodeError as error:
+            self._report(row, error)
+            relations.invalidate(message.relation_id, position, stream, xid)
+            return
+        if stream is None:
+            relations.keep_payload(message.relation_id, batch.payload_of(row))
+            self._count_relation(number)
+
+    def _describe(self, message: Relation, position: int, stream: int | None) -> int:
+        try:
+            return self.state.relations.add(message, position, stream)
+        except SchemaChanged:
+            if not self.outcomes.knows_relations:
+                raise
+            # Among all messages of its run it is another one than among those that matter everywhere: a boundary is
+            # missing or out of order.
+            detail = StreamDesync.wording.format(field="relation")
+            raise StreamDesync(detail, offset=1, tag="R", relation=message.relation_id) from None
+
+    def _count_relation(self, number: int) -> None:
+        """Count a version for the shape of its table, now or with the transaction that it was sent in."""
+        if self.transaction_index.is_plain:
+            self.transaction_index.has_relations = True
+            self._plain_relations.append(number)
+        elif self.state.open is not None and self.state.stream is None:
+            self.state.journal.append(self.state.open.relations, number)
+        else:
+            self.state.relations.count_for_shape([number])
+
+    def _on_type(self, row: int) -> None:
+        xid = self.batch.value("xid", row)
+        message = self.batch.message(row, xid is not None)
+        try:
+            self.state.relations.add_type(message, self.batch.position(row), self._stream_of(xid))
+        except DecodeError as error:
+            self._report(row, error)
+
+    def _stream_of(self, xid: int | None) -> int | None:
+        """Transaction in whose stream a message was sent; where the block's start is missing, its xid is the best."""
+        return xid if self.state.stream is None else self.state.stream
+
+    def _invalidate(self, row: int, error: str) -> None:
+        """Let no older version count for the relation of a bad Relation message, if that can be read."""
+        # Before the first boundary the state knows of no stream; the scan has found it by what comes after.
+        streamed = self.batch.is_streamed(row)
+        start = 5 if streamed else 1
+        # As a buffer: a payload of any length costs nothing.
+        head = bytes(self.batch.payloads[row].as_buffer()[: start + 4])
+        if head[:1] != b"R":
+            return
+        position = self.batch.position(row)
+        if error.startswith(StreamDesync.code):
+            self._invalidate_everywhere(row, not streamed, position)
+        elif len(head) == start + 4:
+            xid = int.from_bytes(head[1:5], "big") if streamed else None
+            relation_id = int.from_bytes(head[start:], "big")
+            self.state.relations.invalidate(relation_id, position, self._stream_of(xid), xid)
+
+    def _invalidate_everywhere(self, row: int, streamed: bool, position: int) -> None:
+        """Do so with one that contradicts the stream state, and may be of any transaction."""
+        try:
+            message = self.batch.message(row, streamed)
+        except DecodeError:
+            # Neither reading can be made an object: nothing more is known of it than that it is bad.
+            return
+        if isinstance(message, Relation):
+            self.state.relations.invalidate_everywhere(message, position)
+
+    def _check_relations(self) -> None:
+        """Refuse rows of relations that have not been described."""
+        unknown = self.transaction_index.first_unknown()
+        if unknown is None or self.options.mode != "FAILFAST":
+            return
+        row, relation_id, version = unknown
+        raise self.unknown_relation(relation_id, self.batch.kind(row), self.batch.first_row + row, version)
+
+    def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
+        """Name the payload of a change's error, whose row counts in `rows`."""
+        return self.outcomes.placed(self.batch, error, rows)
+
+    def unknown_relation(self, relation_id: int, kind: str, row: int | None, version: int) -> UnknownRelation:
+        """Make the error of a row whose relation has not been described, or not so that it could be read."""
+        cls = InvalidRelation if version == INVALID else UnknownRelation
+        tag = {item.kind: item.tag for item in MESSAGES}[kind]
+        detail = cls.wording.format(seen=relation_id, field=kind)
+        return cls(detail, row=row, offset=1, tag=tag, relation=relation_id, seen=relation_id)
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def _on_stream_start(self, row: int) -> None:
+        state, batch = self.state, self.batch
+        xid, is_first = batch.value("xid", row), batch.value("first_segment", row)
+        begun = self.begun
+        if not self._is_transaction_open() and is_first and xid in state.streamed:
+            self._end_session(state.streamed[xid].block_position)
+        self._cross_boundary(row)
+        position = batch.position(row)
+        self._set("stream", xid)
+        if is_first:
+            lost = self._pop_streamed(xid)
+            if lost is not None:
+                self.outcomes.lose(self, lost, True)
+            state.relations.drop(xid)
+            state.journal.discard(state.skipped.xids, xid)
+            state.journal.put(state.streamed, xid, Transaction(xid, position, block_position=position))
+            self.transaction_index.has_streamed = True
+        elif xid in state.streamed:
+            state.journal.set_attribute(state.streamed[xid], "block_position", position)
+        else:
+            if self.options.start == "anywhere":
+                self._skip_stream(xid)
+            else:
+                self._fail_without_beginning(row, "first stream_start", begun)
+            self.transaction_index.skip()
+            self.since = self.transaction_index.n
+            return
+        self.transaction_index.begin(xid)
+        self.since = self.transaction_index.n
+
+    def _on_stream_stop(self, row: int) -> None:
+        state = self.state
+        if state.stream is None:
+            if self.begun:
+                detail = f"stream_stop outside a stream: its stream_start is missing{_RECONNECT}"
+                self._fail(row, StreamDesync, detail)
+            else:
+                self._end_head("stream_stop")
+            if not self._is_transaction_open():
+                self._leave()
+            return
+        self._pause()
+        transaction = self._current
+        self._leave()
+        if transaction is not None:
+            self.outcomes.end_block(self, transaction)
+
+    def _on_stream_commit(self, row: int) -> None:
+        transaction = self._end_stream(row)
+        if transaction is not None:
+            self.outcomes.commit(self, row, transaction)
+        elif self.options.start == "anywhere":
+            self.state.journal.discard(self.state.skipped.xids, self.batch.value("xid", row))
+
+    def _on_stream_prepare(self, row: int) -> None:
+        transaction = self._end_stream(row)
+        if transaction is not None:
+            self._prepare(row, transaction)
+        else:
+            self.state.journal.discard(self.state.skipped.xids, self.batch.value("xid", row))
+            self._prepare_unknown(row)
+
+    def _end_stream(self, row: int) -> Transaction | None:
+        """Come to the commit or prepare of a streamed transaction; its relations are for all from here on."""
+        begun = self.begun
+        self._cross_boundary(row)
+        xid = self.batch.value("xid", row)
+        transaction = self._pop_streamed(xid)
+        numbers = self.state.relations.publish(xid, self.batch.position(row))
+        if transaction is not None:
+            self.state.journal.set_attribute(transaction, "relations", numbers)
+        elif self.options.start == "anywhere":
+            self._skip_stream(xid)
+        else:
+            self._fail_without_beginning(row, "first stream_start", begun)
+        return transaction
+
+    def _on_stream_abort(self, row: int) -> None:
+        self._cross_boundary(row)
+        state = self.state
+        xid, subxid = self.batch.value("xid", row), self.batch.value("subxid", row)
+        if subxid != xid:
+            state.relations.drop_part(xid, subxid)
+            if xid in state.streamed:
+                self.outcomes.abort_part(self, row, state.streamed[xid], subxid)
+            return
+        state.relations.drop(xid)
+        state.journal.discard(state.skipped.xids, xid)
+        transaction = self._pop_streamed(xid)
+        if transaction is not None:
+            self.outcomes.abort(self, transaction)
+
+    # -- two-phase commit ----------------------------------------------------------------------------------------------
+
+    def _on_begin_prepare(self, row: int) -> None:
+        self._cross_boundary(row)
+        xid, gid, lsn = (self.batch.value(name, row) for name in ("xid", "gid", "lsn"))
+        self._open(Transaction(xid, self.batch.position(row), gid, lsn))
+
+    def _on_prepare(self, row: int) -> None:
+        state = self.state
+        self._take_over()
+        if state.stream is None and state.open is not None:
+            self._pause()
+            self._prepare(row, state.open)
+            self._leave()
+        else:
+            in_stream = state.stream is not None
+            self._end_unopened(row, "begin_prepare")
+            if not in_stream:
+                self._prepare_unknown(row)
+
+    def _prepare_unknown(self, row: int) -> None:
+        """Come to the prepare of a transaction whose beginning is missing; an earlier one of its name is no more."""
+        gid = self._forget_prepared(row)
+        if self.options.start == "anywhere":
+            self.state.journal.add(self.state.skipped.gids, gid)
+
+    def _prepare(self, row: int, transaction: Transaction) -> None:
+        gid = self._forget_prepared(row)
+        self.state.journal.set_attribute(transaction, "gid", gid)
+        self.state.journal.put(self.state.prepared, gid, transaction)
+
+    def _forget_prepared(self, row: int) -> str:
+        """Give up the transaction that was prepared under the name of another one: the server has started over."""
+        journal = self.state.journal
+        gid: str = self.batch.value("gid", row)
+        replaced = journal.pop(self.state.prepared, gid)
+        if replaced is not None:
+            self.outcomes.lose(self, replaced, True)
+        journal.discard(self.state.skipped.gids, gid)
+        return gid
+
+    def _on_commit_prepared(self, row: int) -> None:
+        begun = self.begun
+        self._cross_boundary(row)
+        state, gid = self.state, self.batch.value("gid", row)
+        is_sent_again = self.batch.value("lsn", row) <= self.transaction_index.last_lsn
+        prepared = state.prepared.get(gid)
+        if is_sent_again and prepared is not None and prepared.xid != self.batch.value("xid", row):
+            # It has been committed before another transaction was prepared under its name.
+            pass
+        elif prepared is not None:
+            state.journal.pop(state.prepared, gid)
+            self.outcomes.commit(self, row, prepared)
+        elif gid in state.skipped.gids:
+            state.journal.discard(state.skipped.gids, gid)
+        elif is_sent_again:
+            # It has been committed before the reconnect.
+            pass
+        elif self.options.start == "anywhere":
+            state.journal.set_attribute(state.skipped, "n", state.skipped.n + 1)
+        else:
+            self._fail_without_beginning(row, "begin_prepare", begun)
+
+    def _on_rollback_prepared(self, row: int) -> None:
+        self._cross_boundary(row)
+        state, gid = self.state, self.batch.value("gid", row)
+        transaction = state.journal.pop(state.prepared, gid)
+        state.journal.discard(state.skipped.gids, gid)
+        if transaction is not None:
+            self.outcomes.abort(self, transaction)
+
+
+# Field that has the LSN at which a transaction ends.
+_LSN_OF_END = {"begin": "lsn", "begin_prepare": "lsn", "commit_prepared": "lsn", "rollback_prepared": "end_lsn"}
+_OF_XID = ("stream_start", "stream_commit", "stream_prepare", "commit_prepared")
+
+_BY_KIND: dict[str, Callable[[TransactionAssembler, int], None]] = {
+    "begin": TransactionAssembler._on_begin,
+    "commit": TransactionAssembler._on_commit,
+    "origin": TransactionAssembler._on_origin,
+    "relation": TransactionAssembler._on_relation,
+    "type": TransactionAssembler._on_type,
+    "insert": TransactionAssembler._on_row,
+    "update": TransactionAssembler._on_row,
+    "delete": TransactionAssembler._on_row,
+    "truncate": TransactionAssembler._on_truncate,
+    "message": TransactionAssembler._on_logical_message,
+    "stream_start": TransactionAssembler._on_stream_start,
+    "stream_stop": TransactionAssembler._on_stream_stop,
+    "stream_commit": TransactionAssembler._on_stream_commit,
+    "stream_abort": TransactionAssembler._on_stream_abort,
+    "begin_prepare": TransactionAssembler._on_begin_prepare,
+    "prepare": TransactionAssembler._on_prepare,
+    "commit_prepared": TransactionAssembler._on_commit_prepared,
+    "rollback_prepared": TransactionAssembler._on_rollback_prepared,
+    "stream_prepare": TransactionAssembler._on_stream_prepare,
+}
+_HANDLERS = tuple(_BY_KIND[message.kind] for message in MESSAGES)
+
+
+def _cut_back(transaction: Transaction, n_buffered: int, n_changes: int) -> None:
+    """Undo what a batch has added to a transaction."""
+    del transaction.buffered[n_buffered:]
+    transaction.ranges = []
+    transaction.n_changes = n_changes

@@ -1,0 +1,335 @@
+"""The command `capture`: a live slot to payload files."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pgdecode.capture import (
+    Capture,
+    CaptureResult,
+    FileRules,
+    PluginOptions,
+    Progress,
+    RequestError,
+    Retention,
+    StoppedError,
+    drop_slot,
+)
+from pgdecode.capture.capture import delete_files
+from pgdecode.capture.options import bytes_from_text, seconds_from_text
+from pgdecode.capture.status import Status, read_status, status_rows
+from pgdecode.cli import parameters
+from pgdecode.cli.report import size_text
+from pgdecode.cli.terminal import counted, standard_output
+from pgdecode.files.envelope_text import printable
+from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+
+STOPPED, MISUSE = 3, 2
+_FLAGS = {
+    "two_phase": "--two-phase",
+    "temporary and failover are": "--temporary and --failover are",
+}
+
+
+def _until(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is None or value == "now" or seconds_from_text(value) is not None:
+        return value
+    try:
+        lsn_from_text(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is none of now, an LSN such as 16/B374D848, and a duration such as 90s, 5min or 1h",
+            context,
+            option,
+        ) from None
+    return value
+
+
+def _messages(context: click.Context, option: click.Parameter, value: str | None) -> int | bool | None:
+    if value is None or value == "on":
+        return value == "on" or None
+    if not value.isdecimal() or not int(value):
+        raise click.BadParameter(f"{value!r} is not a number of messages", context, option)
+    return int(value)
+
+
+def _retention(context: click.Context, option: click.Parameter, value: str | None) -> Retention | None:
+    if value is None:
+        return None
+    # What has no unit is bytes.
+    seconds, n_bytes = seconds_from_text(value), bytes_from_text(value)
+    if seconds is None and n_bytes is None:
+        raise click.BadParameter(
+            f"{value!r} is neither a duration such as 7d nor a size such as 500GB", context, option
+        )
+    return Retention(seconds=seconds, bytes=None if seconds is not None else n_bytes)
+
+
+def _seconds(context: click.Context, option: click.Parameter, value: str) -> float:
+    found = seconds_from_text(value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is not a duration such as 30s, 5min or 1h", context, option)
+    return found
+
+
+def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
+    found = bytes_from_text(value)
+    if not found:
+        raise click.BadParameter(f"{value!r} is not a size such as 64MB", context, option)
+    return found
+
+
+@click.command(short_help="Land what a live slot sends as Parquet files.")
+@click.argument("dsn")
+@click.argument("out", type=parameters.path, metavar="OUT")
+@click.option("--slot", required=True, metavar="NAME", help="The replication slot to read.")
+@click.option(
+    "--publication",
+    "publications",
+    multiple=True,
+    metavar="NAME",
+    help="The publication whose tables are sent. Repeatable.",
+)
+@click.option("--protocol", type=click.IntRange(1, 4), help="Default: the least that the other options need.")
+@click.option(
+    "--streaming",
+    type=click.Choice(["off", "on", "parallel"]),
+    default="off",
+    show_default=True,
+    help="Have large transactions sent before they commit.",
+)
+@click.option("--two-phase", is_flag=True, help="Have prepared transactions sent when they are prepared.")
+@click.option("--binary", is_flag=True, help="Have values sent in binary form where their type has one.")
+@click.option(
+    "--messages",
+    is_flag=False,
+    flag_value="on",
+    callback=_messages,
+    metavar="[N]",
+    help="Alone: have the messages of pg_logical_emit_message sent, too. With a number N: as --max-messages N.",
+)
+@click.option("--origin", type=click.Choice(["any", "none"]), help="none: leave out what was replicated to the server.")
+@click.option("--create-slot", is_flag=True, help="Create the slot if there is none of this name.")
+@click.option("--temporary", is_flag=True, help="With --create-slot: for as long as this capture is connected.")
+@click.option("--failover", is_flag=True, help="With --create-slot: have it synchronised to standbys.")
+@click.option("--drop-slot", "drop", is_flag=True, help="Drop the slot, and do nothing else.")
+@click.option(
+    "--until",
+    callback=_until,
+    metavar="now|LSN|DURATION",
+    help="Stop when all is captured that was committed by now, or by an LSN, or at the end of a time such as 10min. "
+    "Default: go on until SIGINT or SIGTERM.",
+)
+@click.option(
+    "--max-messages",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after N messages, at the end of the transaction.",
+)
+@click.option("--accept-gap", is_flag=True, help="Go on although changes are missing; the log of OUT says so.")
+@click.option(
+    "--file-size",
+    default="256MB",
+    show_default=True,
+    callback=_bytes,
+    metavar="SIZE",
+    help="Begin a new file after so many bytes of messages.",
+)
+@click.option(
+    "--file-time",
+    default="30s",
+    show_default=True,
+    callback=_seconds,
+    metavar="DURATION",
+    help="Begin a new file after this time. What is in complete files is confirmed to the server.",
+)
+@click.option(
+    "--retain",
+    callback=_retention,
+    metavar="DURATION|SIZE",
+    help="Delete files that are older, or the oldest past this size, once they are confirmed.",
+)
+@click.option(
+    "--retry",
+    default="5min",
+    show_default=True,
+    callback=_seconds,
+    metavar="DURATION",
+    help="Try for so long to connect again after the connection is lost.",
+)
+@click.option("--status", "as_status", is_flag=True, help="Say how OUT and the slot stand, and do nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="With --status: print one JSON object, not a table.")
+def capture(
+    dsn: str,
+    out: Path,
+    slot: str,
+    publications: tuple[str, ...],
+    protocol: int | None,
+    streaming: Any,
+    two_phase: bool,
+    binary: bool,
+    messages: int | bool | None,
+    origin: Any,
+    create_slot: bool,
+    temporary: bool,
+    failover: bool,
+    drop: bool,
+    until: str | None,
+    max_messages: int | None,
+    accept_gap: bool,
+    file_size: int,
+    file_time: float,
+    retain: Retention | None,
+    retry: float,
+    as_status: bool,
+    as_json: bool,
+) -> int:
+    """Land what slot NAME of the server at DSN sends in OUT, a folder of Parquet files, every committed change once.
+
+    DSN is a URI or keyword string of libpq, or "" where PG* variables say it all; passwords are best kept in a
+    password file. Files have the columns seq, lsn, received and data; OUT is what "pgdecode decode" takes as IN. A file
+    appears when it is complete and on disk, and the server may forget what is in it only then. A capture that was
+    interrupted, however, goes on where OUT ends.
+
+    The slot is never created, dropped or advanced unasked. Where changes are missing between OUT and the slot, or the
+    server is another one, nothing is captured without --accept-gap.
+
+    Exit codes: 0 done; 2 what was asked for cannot be done; 3 refused, or ended by the state of the server or of OUT.
+    """
+    try:
+        if as_json and not as_status:
+            raise click.UsageError("--json is of --status")
+        if drop:
+            drop_slot(dsn, slot)
+            click.echo(f"slot {printable(slot)}: dropped", err=True)
+            return 0
+        if as_status:
+            _print_status(read_status(dsn, out, slot), as_json=as_json)
+            return 0
+        if not publications:
+            raise click.UsageError("Missing option '--publication'.")
+        if isinstance(messages, int) and not isinstance(messages, bool):
+            max_messages, messages = messages, None
+        with _shown() as show:
+            running = Capture(
+                dsn,
+                out,
+                slot=slot,
+                publication=publications,
+                options=PluginOptions(protocol, streaming, two_phase, binary, bool(messages), origin),
+                create_slot=create_slot,
+                temporary=temporary,
+                failover=failover,
+                accept_gap=accept_gap,
+                rules=FileRules(max_bytes=file_size, max_seconds=file_time),
+                retention=retain,
+                retry_seconds=retry,
+                on_progress=show,
+                on_warning=_warn,
+            )
+            with _stopped_by_signals(running):
+                result = running.run(until=until, max_messages=max_messages)
+        _say_result(out, result)
+        if retain is not None:
+            delete_files(out, retain)
+    except RequestError as error:
+        raise click.UsageError(_in_words_of_the_command(str(error))) from error
+    except StoppedError as error:
+        hint = " (--accept-gap goes on)" if type(error).__name__ == "GapError" else ""
+        click.echo(f"pgdecode: {printable(str(error))}{hint}", err=True)
+        return STOPPED
+    return 0
+
+
+def _in_words_of_the_command(text: str) -> str:
+    for words, flags in _FLAGS.items():
+        text = text.replace(words, flags)
+    return printable(text)
+
+
+def _warn(text: str) -> None:
+    click.echo(f"pgdecode: warning: {printable(text)}", err=True)
+
+
+@contextmanager
+def _stopped_by_signals(running: Capture) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the capture in order; a second one ends the process."""
+    former: dict[int, Any] = {}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        running.stop()
+        signal.signal(number, former[number])
+
+    if threading.current_thread() is threading.main_thread():
+        former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _shown() -> Iterator[Any]:
+    """Show on a terminal how a capture goes; give what to tell."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    last = [Progress(0.0, 0, 0, 0, 0, None, 0)]
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+
+        def show(now: Progress) -> None:
+            before = last[0]
+            seconds = now.seconds - before.seconds
+            if seconds < 0.5:
+                return
+            last[0] = now
+            rate = (now.received_messages - before.received_messages) / seconds
+            speed = (now.received_bytes - before.received_bytes) / seconds / 1e6
+            lag = "unknown" if now.lag_bytes is None else size_text(now.lag_bytes)
+            live.update(
+                Text(
+                    f"{now.received_messages:,} messages, {rate:,.0f}/s, {speed:,.1f} MB/s; "
+                    f"{counted(now.files, 'file')}, recorded up to {lsn_to_text(now.recorded)}, lag {lag}"
+                )
+            )
+
+        yield show
+
+
+def _say_result(out: Path, result: CaptureResult) -> None:
+    again = f", {counted(result.reconnects, 'reconnect')}" if result.reconnects else ""
+    click.echo(
+        f"{printable(str(out))}: {counted(result.messages, 'message')} ({size_text(result.payload_bytes)}) in "
+        f"{result.seconds:.2f} s, {counted(result.files, 'file')} ({size_text(result.file_bytes)}); recorded up to "
+        f"{lsn_to_text(result.recorded)}{again}",
+        err=True,
+    )
+
+
+def _print_status(status: Status, *, as_json: bool) -> None:
+    with standard_output() as write:
+        if as_json:
+            write(json.dumps(status.as_dict(), ensure_ascii=False, indent=2) + "\n")
+            return
+        table = Table(show_header=False, box=None)
+        for name, value in status_rows(status):
+            table.add_row(name, printable(value))
+        console = Console()
+        with console.capture() as captured:
+            console.print(table)
+        write(captured.get())

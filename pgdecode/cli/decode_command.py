@@ -1,0 +1,300 @@
+"""The command `decode`: messages, changes or tables to files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgdecode.changes.change_decoder import Mode
+from pgdecode.cli import parameters
+from pgdecode.cli.preview import first_lines
+from pgdecode.cli.report import size_text
+from pgdecode.cli.terminal import counted, fitting, progress, standard_output
+from pgdecode.files.atomic_output import check_target, scratch_folder, staged
+from pgdecode.files.change_export import convert_changes
+from pgdecode.files.change_reader import ChangeOptions
+from pgdecode.files.envelope_text import printable
+from pgdecode.files.message_export import convert
+from pgdecode.files.ordered_files import OrderedFiles, ordered_files
+from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile, payload_files
+from pgdecode.files.writers import CHANGE_LAYOUT, FORMATS, TABLE_LAYOUT, Layout, message_layout
+from pgdecode.protocol.messages import ENVELOPE
+
+ENVELOPE_NAMES = tuple(column.name for column in ENVELOPE)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `decode` was asked for."""
+
+    source: Path
+    target: Path
+    engine: str
+    format: str
+    payload: str
+    mode: Mode
+    batch_rows: int
+
+    @property
+    def as_file(self) -> bool:
+        """Whether the target is to be a file, by its name."""
+        return self.engine == "local" and self.target.suffix == f".{self.format}"
+
+
+@click.command(short_help="Decode to Parquet, JSON lines or CSV.")
+@click.argument("source", type=parameters.path, metavar="IN")
+@click.argument("target", type=parameters.path, metavar="OUT")
+@click.option("--messages", is_flag=True, help="Write one row per message (this is the default).")
+@click.option("--changes", is_flag=True, help="Write one row per committed change of any table.")
+@parameters.tables
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="In this process, in constant memory; or as a job of a local Spark.",
+)
+@click.option("--format", type=click.Choice(FORMATS), help="Default: what the name OUT ends in, else parquet.")
+@parameters.payload
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="COLUMN,...",
+    callback=parameters.names,
+    help="Columns of the input to carry along, in front of the decoded ones. For messages.",
+)
+@click.option(
+    "--fields",
+    multiple=True,
+    metavar="FIELD,...",
+    callback=parameters.known(ENVELOPE_NAMES),
+    help="Decoded columns to write, in this order. Default: all but xid_basis. For messages.",
+)
+@parameters.in_stream
+@parameters.changes
+@parameters.unrepresentable
+@parameters.mode
+@click.option("--batch-rows", type=click.IntRange(min=1), metavar="N", help=f"Rows at a time. Default: {BATCH_ROWS}.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT, once the new output is complete.")
+@click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Then print the first N rows of OUT.")
+def decode(
+    source: Path,
+    target: Path,
+    messages: bool,
+    changes: bool,
+    tables: tuple[str, ...],
+    engine: str,
+    format: str | None,
+    payload: str,
+    keep: tuple[str, ...],
+    fields: tuple[str, ...],
+    in_stream: str,
+    position: str | None,
+    session: str | None,
+    unrepresentable: str,
+    mode: Mode,
+    batch_rows: int | None,
+    overwrite: bool,
+    show: int,
+    **of_changes: Any,
+) -> None:
+    """Decode IN, a Parquet file or a folder of them, to OUT.
+
+    Messages: OUT is a file if IN is one and OUT ends in .parquet, .jsonl or .csv; else a folder, with a file for each
+    input under the same name. With --engine spark it is always a folder. It appears when it is complete, or not at
+    all.
+
+    In JSON lines each object has the fields of its message, as "pgdecode cat" prints them; with --fields it has all
+    of these, null where empty. In CSV nested columns are JSON text and an empty string is "", unlike null.
+
+    Changes and tables: IN is one sequence in slot order (see --position), and OUT has what its transactions commit,
+    in the order in which to apply it. OUT is a file if it ends in .parquet, .jsonl or .csv; else, and always with
+    several tables, a folder with "changes", or with a file for each table under its name. All versions of a table must
+    be known before its first row is written: where not all come in the beginning, IN is read twice more. Large
+    transactions are kept in files beside OUT until they end. With --engine spark the rows come in no order, and OUT is
+    always a folder.
+    """
+    context = click.get_current_context()
+    if messages + changes + bool(tables) > 1:
+        raise click.UsageError("--messages, --changes and --table: one of them")
+    if changes or tables:
+        parameters.refuse(context, parameters.OF_MESSAGES, "messages")
+    else:
+        parameters.refuse(context, parameters.OF_CHANGES, "--changes and --table")
+    if not tables:
+        parameters.refuse(context, ["unrepresentable"], "--table")
+    if engine == "spark":
+        parameters.refuse(context, ["batch_rows", "drop_duplicates"], "--engine local")
+    chosen = _format(target, format)
+    request = Request(source, target, engine, chosen, payload, mode, batch_rows or BATCH_ROWS)
+    begun = time.monotonic()
+    if changes or tables:
+        asked = parameters.change_parameters(mode, of_changes, unrepresentable)
+        files = ordered_files(source, payload, position, session)
+        n_rows = files.n_rows
+        layout = TABLE_LAYOUT if tables else CHANGE_LAYOUT
+        if engine == "spark" and files.position is None:
+            raise click.UsageError("--engine spark needs --position COLUMN: rows on Spark have no order of their own")
+        check_target(target, source, overwrite=overwrite)
+        with staged(target) as hidden, scratch_folder(target.parent) as spill:
+            done = _decode_changes(request, hidden, files, tables, replace(asked, spill=spill))
+            written = _size(hidden)
+    else:
+        # Spark would not tell apart names that differ in case only.
+        collision = next((name for name in keep if name.lower() in ENVELOPE_NAMES), None)
+        if collision is not None:
+            raise click.UsageError(f"--keep {collision}: a decoded column has that name")
+        layout = message_layout(keep, fields or None)
+        found = payload_files(source, payload, keep)
+        n_rows = sum(file.n_rows for file in found)
+        check_target(target, source, overwrite=overwrite)
+        with staged(target) as hidden:
+            done = _decode_messages(request, hidden, found, keep, fields, parameters.IN_STREAM[in_stream])
+            written = _size(hidden)
+    read, counts = done
+    seconds = time.monotonic() - begun
+    click.echo(
+        f"{printable(str(target))}: {counted(n_rows, 'row')}{read} in {seconds:.2f} s, {counts}; "
+        f"{size_text(written)} written",
+        err=True,
+    )
+    if show:
+        _show(target, show, chosen, layout)
+
+
+def _decode_messages(
+    request: Request,
+    target: Path,
+    files: Sequence[PayloadFile],
+    keep: tuple[str, ...],
+    fields: tuple[str, ...],
+    in_stream: bool | str | None,
+) -> tuple[str, str]:
+    """Decode messages by the engine asked for; what to say of it."""
+    if request.engine == "spark":
+        _with_spark(
+            request,
+            target,
+            keep=keep,
+            fields=fields or None,
+            in_stream=in_stream,
+        )
+        return "", "no bad ones" if request.mode == "FAILFAST" else "bad ones not counted"
+    with progress(sum(file.n_rows for file in files)) as on_rows:
+        totals = convert(
+            files,
+            request.source,
+            target,
+            as_file=request.source.is_file() and request.as_file,
+            format=request.format,
+            fields=fields or None,
+            in_stream=in_stream,
+            mode=request.mode,
+            batch_rows=request.batch_rows,
+            on_rows=on_rows,
+        )
+    return f" ({size_text(totals.payload_bytes)} of messages)", _bad(totals.bad_rows, request.mode)
+
+
+def _decode_changes(
+    request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], asked: ChangeOptions
+) -> tuple[str, str]:
+    """Decode changes or tables by the engine asked for; what to say of it."""
+    if request.engine == "spark":
+        _with_spark(
+            request,
+            target,
+            what=tables or "changes",
+            position=files.position,
+            session=files.session,
+            start=asked.start,
+            empty=asked.empty,
+            include_uncommitted=asked.include_uncommitted,
+            catalog=asked.catalog,
+            types=asked.value_options.types,
+            unrepresentable=asked.value_options.unrepresentable,
+            encoding=asked.value_options.encoding,
+            datestyle=asked.value_options.datestyle,
+        )
+        return "", "no bad ones" if request.mode == "FAILFAST" else "bad ones not counted"
+    with progress(files.n_rows * (2 if tables else 1)) as on_rows:
+        totals = convert_changes(
+            files,
+            target,
+            relations=tables,
+            as_file=len(tables) < 2 and request.as_file,
+            format=request.format,
+            options=asked,
+            batch_rows=request.batch_rows,
+            on_rows=on_rows,
+        )
+    left = ""
+    if totals.skipped:
+        left += f", {counted(totals.skipped, 'transaction')} without a beginning left out"
+    if totals.undecided:
+        verb = "included" if asked.include_uncommitted else "left out"
+        left += f", {counted(totals.undecided, 'transaction')} without an outcome {verb}"
+    if totals.empty_payloads:
+        left += f", {counted(totals.empty_payloads, 'empty payload')} passed over"
+    made = f"{counted(totals.changes, 'change')}, {_bad_by_class(totals.bad_rows, request.mode)}{left}"
+    return f" ({size_text(totals.payload_bytes)} of messages)", made
+
+
+def _with_spark(request: Request, target: Path, **asked: Any) -> None:
+    """Run the job on Spark."""
+    try:
+        from spark_udfs import decode_files
+        from spark_udfs.runtime.jvm import JavaNotFound
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
+            raise
+        raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
+    try:
+        decode_files(
+            None,
+            request.source,
+            target,
+            payload=request.payload,
+            mode=request.mode,
+            format=request.format,
+            **asked,
+        )
+    except JavaNotFound as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _format(target: Path, format: str | None) -> str:
+    ending = target.suffix.removeprefix(".")
+    if ending in FORMATS:
+        if format not in (None, ending):
+            raise click.UsageError(f"--format {format}, but {target.name} ends in .{ending}")
+        return ending
+    return format or "parquet"
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of the files in a folder."""
+    return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())
+
+
+def _bad(n_rows: int, mode: str) -> str:
+    if n_rows == 0:
+        return "no bad ones"
+    return f"{n_rows:,} bad ones {'left out' if mode == 'DROPMALFORMED' else 'with their error'}"
+
+
+def _bad_by_class(bad_rows: Mapping[str, int], mode: str) -> str:
+    said = _bad(sum(bad_rows.values()), mode)
+    classes = ", ".join(f"{n_rows:,} {code}" for code, n_rows in sorted(bad_rows.items()))
+    return f"{said} ({classes})" if bad_rows else said
+
+
+def _show(target: Path, n_rows: int, format: str, layout: Layout) -> None:
+    with standard_output() as write:
+        for line in first_lines(target, n_rows, format, layout.lines):
+            write(fitting(line) + "\n")

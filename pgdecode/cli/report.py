@@ -1,0 +1,180 @@
+"""The figures of `pgdecode inspect` as tables for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from pgdecode.files.envelope_text import printable
+from pgdecode.files.message_statistics import CHANGES
+
+COLUMNS_SHOWN = 60
+VERSIONS_SHOWN = 10
+_GLUE = "\u00a0"  # no-break space; in names it is escaped
+
+
+def report_text(figures: dict[str, Any], title: str, console: Console) -> str:
+    """Write what `MessageStatistics.as_dict` gives, as wide and as coloured as the console is."""
+    with console.capture() as captured:
+        for part in _parts(figures, title):
+            console.print(part, "", sep="\n")
+    # Rich fills cells to their width; nobody sees those spaces, but files would keep them.
+    text = "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()) + "\n"
+    return text.replace(_GLUE, " ")
+
+
+def size_text(n_bytes: int) -> str:
+    """Write a number of bytes in decimal units, as disks are sold."""
+    if n_bytes < 1000:
+        return f"{n_bytes} bytes"
+    for unit, size in (("kB", 1e3), ("MB", 1e6)):
+        if n_bytes < 999.95 * size:
+            return f"{n_bytes / size:.1f} {unit}"
+    return f"{n_bytes / 1e9:,.1f} GB"
+
+
+def _parts(figures: dict[str, Any], title: str) -> Iterator[RenderableType]:
+    yield Group(_text(title, "bold"), _overview(figures))
+    if figures["kinds"]:
+        yield _kinds(figures["kinds"])
+    if figures["relations"]:
+        yield _changes(figures["relations"])
+        legend = _text("columns: name, * if in the key, type (its oid if not described)", "cyan")
+        yield Group(legend, *map(_definition, figures["relations"]))
+    if figures["types"]:
+        yield _types(figures["types"])
+    if figures["left_out"]:
+        yield _text(f"{figures['left_out']:,} messages are of further relations, versions or types, not listed")
+    if figures["errors"]:
+        yield _errors(figures["errors"])
+
+
+def _overview(figures: dict[str, Any]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column(overflow="fold")
+    n_bad = sum(error["rows"] for error in figures["errors"])
+    notes = _counted({"null": figures["null_rows"], "empty payloads": figures["empty_payloads"], "bad": n_bad})
+    grid.add_row("rows", f"{figures['rows']:,} ({size_text(figures['payload_bytes'])}{', ' + notes if notes else ''})")
+    grid.add_row("transactions", _counted(figures["transactions"]) or "none")
+    grid.add_row("order", _order(figures["order"]))
+    for name in ("lsn", "time"):
+        if figures[name]:
+            grid.add_row(name, f"{figures[name]['first']} to {figures[name]['last']}")
+    hints = figures["protocol"]
+    seen = [name.replace("_", " ") for name, value in hints.items() if value is True] or ["nothing streamed"]
+    grid.add_row("protocol", f"version {hints['version_at_least']} or later ({', '.join(seen)})")
+    grid.add_row("values", _counted(figures["values"]) or "none")
+    return grid
+
+
+def _order(order: dict[str, Any]) -> Text:
+    """Say what the order of the messages was taken from, and where it does not hold."""
+    if order["fault"]:
+        return _text(order["fault"])
+    if not order["followed"]:
+        return _text("not followed")
+    return _text("as in the files" if order["position"] is None else f"by column {order['position']}")
+
+
+def _kinds(kinds: dict[str, dict[str, int]]) -> Table:
+    table = _table("kind", "#messages", "#bytes", "#bytes each")
+    for kind, found in kinds.items():
+        each = found["bytes"] / found["messages"]
+        table.add_row(kind, f"{found['messages']:,}", f"{found['bytes']:,}", f"{each:,.1f}")
+    return table
+
+
+def _changes(relations: list[dict[str, Any]]) -> Table:
+    table = _table("relation", "#oid", *(f"#{kind}s" for kind in CHANGES))
+    for relation in relations:
+        changes = (f"{relation[f'{kind}s']:,}" if relation[f"{kind}s"] else "-" for kind in CHANGES)
+        table.add_row(_text(_qualified(relation)), str(relation["relation_id"]), *changes)
+    return table
+
+
+def _definition(relation: dict[str, Any]) -> RenderableType:
+    """Lay out a relation's last definition, and before it those that differ, each with its position."""
+    n_versions = relation["versions"]
+    versions = f"{n_versions} version{'' if n_versions == 1 else 's'}"
+    identity = relation["replica_identity"]
+    notes = f"  {relation['relation_id']}, {versions}, replica identity {identity or 'unknown'}"
+    parts: list[RenderableType] = [_text(_qualified(relation)).append(notes, "dim")]
+    history = relation["history"]
+    if len(history) < 2 and all(version["visible_from"] is not None for version in history):
+        return Group(*parts, _indented(_columns(relation["columns"])))
+    if len(history) > VERSIONS_SHOWN:
+        parts.append(_indented(f"{len(history) - VERSIONS_SHOWN:,} versions before (--json has all)"))
+    for version in history[-VERSIONS_SHOWN:]:
+        counts = "" if version["visible_from"] is not None else ", not committed"
+        renamed = "" if version["name"] == relation["name"] else f", as {printable(_qualified(version))}"
+        listed = _columns(version["columns"])
+        parts.append(_indented(f"at {version['position']}{counts}{renamed}: {listed}"))
+    return Group(*parts)
+
+
+def _indented(text: str) -> Padding:
+    return Padding(Text(text), (0, 0, 0, 4))
+
+
+def _columns(columns: list[dict[str, Any]]) -> str:
+    """List columns with their types."""
+    listed = [
+        f"{column['name']}{'*' * column['key']} {column['type'] or column['type_id']}"
+        for column in columns[:COLUMNS_SHOWN]
+    ]
+    # A name and its type stay on one line.
+    listed = [printable(item).replace(" ", _GLUE) for item in listed]
+    if len(columns) > COLUMNS_SHOWN:
+        listed.append(f"and {len(columns) - COLUMNS_SHOWN:,} more (--json has all)")
+    return ", ".join(listed) or "no columns"
+
+
+def _types(types: list[dict[str, Any]]) -> Table:
+    table = _table("type", "#oid")
+    for type in types:
+        table.add_row(_text(_qualified(type)), str(type["type_id"]))
+    return table
+
+
+def _errors(errors: list[dict[str, Any]]) -> Table:
+    table = _table("error", "#rows", "first")
+    for error in errors:
+        first = error["first"]
+        # The code stands in the first column already.
+        detail = first["error"].removeprefix(f"{error['code']} ")
+        table.add_row(error["code"], f"{error['rows']:,}", _text(f"{first['file']}: row {first['row']}: {detail}"))
+    return table
+
+
+def _table(*headers: str) -> Table:
+    """Begin a table; headers that begin with # are of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="cyan")
+    for header in headers:
+        number = header.startswith("#")
+        table.add_column(
+            header.removeprefix("#"), justify="right" if number else "left", no_wrap=number, overflow="fold"
+        )
+    return table
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+
+
+def _qualified(item: dict[str, Any]) -> str:
+    if item["name"] is None:
+        return "(not described)"
+    # On the wire an empty namespace is pg_catalog.
+    return f"{item['namespace'] or 'pg_catalog'}.{item['name']}"
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Make names safe to print: no markup, no control characters."""
+    return Text(printable(text), style=style)

@@ -1,0 +1,1 @@
+"""Payloads to messages: one dataclass each, or one Arrow row each."""

@@ -1,0 +1,249 @@
+"""Payloads to messages and to the envelope: owner of the Arrow arrays over the native buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from pgdecode._native.arrow.payload_array import Source
+from pgdecode._native.scan.scanner import Scan
+from pgdecode._native.wire.single_message import decode_one
+from pgdecode.arrow.null_arrays import null_array
+from pgdecode.envelope.schema import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
+from pgdecode.payloads.parallel import Exclusive, check_threads, resolvers_for, threads_for
+from pgdecode.payloads.payload_input import empty_is_null, payload_parts, stream_state
+from pgdecode.protocol.limits import LIMITS, Limits
+from pgdecode.protocol.messages import Message
+
+_CELLS = ("old", "new")
+
+
+def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True, limits: Limits = LIMITS) -> Message:
+    """Decode one payload.
+
+    Parameters
+    ----------
+    payload : bytes-like
+        One pgoutput message, tag byte first, without any frame around it.
+    in_stream : bool
+        Whether the payload was sent between a Stream Start and a Stream Stop, where some messages carry an xid.
+    strict_flags : bool
+        Refuse flag bits that no server defines today.
+    limits : Limits
+        Sizes past which the payload is refused.
+
+    Returns
+    -------
+    Message
+        One of the 19 dataclasses of `pgdecode.protocol.messages`, such as `Insert`. LSNs are int (`lsn_to_text`),
+        timestamps aware datetimes in UTC, tuple values bytes as they were sent.
+
+    Raises
+    ------
+    DecodeError
+        With `offset`, `tag` and where known `relation` and `column`; `row` is None. `EmptyPayload` for no bytes, of
+        which `decode_messages` makes a null row. Also for a timestamp outside
+        the years 1 to 9999, which `decode_messages` can hold and datetime cannot.
+    """
+    if not isinstance(in_stream, bool):
+        raise TypeError(f"in_stream is a bool, not {type(in_stream).__name__}")
+    # Arrow's buffers and numpy's may be signed; bytes, the usual case, need no view.
+    data = payload if type(payload) is bytes else memoryview(payload).cast("B")
+    return decode_one(data, in_stream, limits, strict_flags)
+
+
+def decode_messages(
+    payloads: Any,
+    *,
+    in_stream: Any = None,
+    fields: Iterable[str] | None = None,
+    mode: str = "FAILFAST",
+    limits: Limits = LIMITS,
+    strict_flags: bool = True,
+    threads: int = 1,
+    empty: Literal["null", "error"] = "null",
+) -> pa.RecordBatch:
+    """Decode a column of payloads into the envelope, one row per payload.
+
+    Parameters
+    ----------
+    payloads : pa.Array or pa.ChunkedArray of binary, large_binary or binary_view; any object with __arrow_c_array__ \
+or __arrow_c_stream__ of such; or a sequence of bytes
+        One pgoutput message per row, tag byte first. Null rows give null rows. Arrow data is read in place.
+    in_stream : None, "auto", bool, or boolean column of the same length
+        How to know which messages carry the xid of a streamed transaction. None: the payloads are in slot order, the
+        Stream Start and Stream Stop among them tell (a window that begins inside a stream is recognised).
+        A bool or column: the caller says. "auto": in no order; each payload's own structure tells, exactly for
+        inserts and deletes, nearly so for updates, and by a guess where a relation, type, truncate or logical
+        message reads well both ways. The `xid_basis` column says how each was decided. Where the payloads contradict
+        the state, as when a Stream Start is missing, the contradicting ones are errors, and so are those between the
+        same two transaction boundaries that would read well both ways.
+    fields : iterable of str, optional
+        Envelope columns to build, in the order wanted; the others cost nothing.
+        By default all but `xid_basis`. The verdict on a payload does not depend on it.
+    mode : {"FAILFAST", "PERMISSIVE"}
+        Raise on the first bad payload, or null its row and say why in the `error` column.
+    limits : Limits
+        Sizes past which a payload is refused.
+    strict_flags : bool
+        Refuse flag bits that no server defines today.
+    threads : int
+        How many threads may work on it, where there is enough for each. The result is the same.
+    empty : {"null", "error"}
+        What a payload of no bytes is. Servers send one for a replication origin that has no name. "null": a null row,
+        and no fault. "error": a bad payload.
+
+    Returns
+    -------
+    pa.RecordBatch
+        As many rows as payloads, in their order; the schema is `schemas.envelope_schema(fields)`. LSNs, OIDs and
+        xids are int64, timestamps microseconds in UTC. `old` and `new` hold a value per tuple column, null for
+        formats n (null) and u (unchanged TOAST), as bytes in the format that `old_formats` and `new_formats` give.
+
+    Raises
+    ------
+    DecodeError
+        In FAILFAST mode, with `row` and `offset`. In both modes `BatchTooLarge`, when values pass 2 GiB.
+    TypeError, ValueError
+        For payloads that are not binary and for options that do not exist.
+    """
+    decoder = MessageDecoder(
+        in_stream=in_stream,
+        fields=fields,
+        mode=mode,
+        limits=limits,
+        strict_flags=strict_flags,
+        threads=threads,
+        empty=empty,
+    )
+    return decoder.decode(payloads)
+
+
+class MessageDecoder:
+    """`decode_messages` over consecutive batches of one sequence of payloads.
+
+    With `in_stream=None` the stream state at the end of a batch is where the next one starts, so that a long sequence
+    in slot order can be decoded in pieces; as long as no batch has had a Stream Start or Stop or a message that stands
+    outside of streams, the rows of each are judged by that batch alone. Options are those of `decode_messages`. One
+    thread at a time may use it: for another meanwhile it is a RuntimeError.
+
+    Attributes
+    ----------
+    schema : pa.Schema
+        Of the batches that `decode` returns.
+    empty_payloads : int
+        Payloads of no bytes in the batches decoded so far, where `empty` is "null".
+    """
+
+    def __init__(
+        self,
+        *,
+        in_stream: Any = None,
+        fields: Iterable[str] | None = None,
+        mode: str = "FAILFAST",
+        limits: Limits = LIMITS,
+        strict_flags: bool = True,
+        threads: int = 1,
+        empty: Literal["null", "error"] = "null",
+    ) -> None:
+        if mode not in ("FAILFAST", "PERMISSIVE"):
+            raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
+        if not isinstance(limits, Limits):
+            raise TypeError(f"limits is a Limits, not {type(limits).__name__}")
+        self.schema = envelope_schema(fields)
+        self._in_stream = stream_state(in_stream)
+        self._permissive = mode == "PERMISSIVE"
+        self._limits = limits
+        self._strict_flags = strict_flags
+        self._threads = check_threads(threads)
+        self._empty_is_null = empty_is_null(empty)
+        self.empty_payloads = 0
+        self._carry: bool | None = None
+        self._alone = Exclusive()
+
+    def decode(self, payloads: Any) -> pa.RecordBatch:
+        """Decode the next payloads; see `decode_messages`."""
+        with self._alone:
+            source = Source(payload_parts(payloads))
+            n_threads = threads_for(source, self._threads)
+            if n_threads > 1:
+                # Should that not do, one thread decodes all anew: then its error is the one to tell, of the first row
+                # that has any. A DecodeError is a ValueError, as bad offsets are.
+                with suppress(ValueError, MemoryError):
+                    return self._decode(source, n_threads)
+            return self._decode(source, 1)
+
+    def _decode(self, source: Source, n_threads: int) -> pa.RecordBatch:
+        found: Any = None
+        for in_full in (False, True):
+            if found is None:
+                scan = Scan(
+                    source,
+                    self.schema.names,
+                    self._limits,
+                    self._strict_flags,
+                    self._permissive,
+                    empty_is_null=self._empty_is_null,
+                )
+                carry = scan.resolve_streams(self._in_stream, self._carry, in_full, resolvers_for(source, n_threads))
+                found = scan.run(n_threads)
+        batch = _envelope(found, source.n_rows, self.schema)
+        self._carry = carry
+        self.empty_payloads += scan.n_empty
+        return batch
+
+
+def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Put the batch together over the buffers that the scan filled."""
+    arrays = []
+    for name in schema.names:
+        type = ENVELOPE_TYPES[name]
+        parts = found.get(name.removesuffix("_formats"))
+        if parts is None:
+            arrays.append(null_array(n_rows, type))
+        elif name in _CELLS:
+            arrays.append(_cells(type, n_rows, *parts))
+        elif name.endswith("_formats"):
+            arrays.append(_array(type, n_rows, parts[:3]))
+        elif name == "columns":
+            arrays.append(_columns(type, n_rows, *parts))
+        elif pa.types.is_list(type):
+            validity, offsets, items = parts
+            child = _array(type.value_type, items.size // 8, (None, items))
+            arrays.append(_array(type, n_rows, (validity, offsets), [child]))
+        else:
+            arrays.append(_array(type, n_rows, parts))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(
+    type: pa.DataType, length: int, buffers: tuple[Any, ...], children: list[pa.Array] | None = None
+) -> pa.Array:
+    return pa.Array.from_buffers(type, length, buffers, children=children)
+
+
+def _cells(
+    type: pa.DataType, length: int, validity: Any, offsets: Any, letters: Any, n_cells: int, *cells: Any
+) -> pa.Array:
+    return _array(type, length, (validity, offsets), [_array(type.value_type, n_cells, cells)])
+
+
+def _columns(
+    type: pa.DataType,
+    length: int,
+    validity: Any,
+    offsets: Any,
+    n: int,
+    flags: Any,
+    name_ends: Any,
+    names: Any,
+    type_ids: Any,
+    type_modifiers: Any,
+) -> pa.Array:
+    buffers = ((None, flags), (None, name_ends, names), (None, type_ids), (None, type_modifiers))
+    parts = [_array(field.type, n, part) for field, part in zip(COLUMN_TYPE, buffers, strict=True)]
+    columns = pa.Array.from_buffers(COLUMN_TYPE, n, [None], children=parts)
+    return _array(type, length, (validity, offsets), [columns])

@@ -1,0 +1,1 @@
+"""Files of payloads in, files of results out."""

@@ -1,0 +1,120 @@
+"""Files of payloads to batches of the envelope, each with where its rows stand in the file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.changes.change_decoder import Mode
+from pgdecode.changes.record_batches import code_of
+from pgdecode.changes.replication_state import Empty
+from pgdecode.envelope.decoder import MessageDecoder
+from pgdecode.envelope.schema import envelope_schema
+from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PayloadFile
+from pgdecode.protocol.errors import DecodeError
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+@dataclass(frozen=True)
+class DecodedBatch:
+    """Consecutive rows of a file.
+
+    Attributes
+    ----------
+    start : int
+        Row of the file that the first row is, counted from 0; not to be used where rows were dropped.
+    source : pa.RecordBatch
+        The payload and `keep` columns.
+    envelope : pa.RecordBatch
+        The asked columns, then `error` if it was not among them; as many rows as `source`.
+    n_read : int
+        Rows read from the file, dropped ones included.
+    n_bytes : int
+        Their payloads' size.
+    n_bad : int
+        Rows whose payload is faulty.
+    bad_rows : mapping
+        They by the code of their error.
+    """
+
+    start: int
+    source: pa.RecordBatch
+    envelope: pa.RecordBatch
+    n_read: int
+    n_bytes: int
+    n_bad: int
+    bad_rows: Mapping[str, int] = field(default_factory=dict)
+
+
+def decoded_batches(
+    file: PayloadFile,
+    *,
+    fields: Sequence[str] | None = None,
+    in_stream: bool | str | None = None,
+    mode: str = "FAILFAST",
+    empty: Empty = "null",
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[DecodedBatch]:
+    """Decode what is read of a file from its first row to its last; the stream state is carried along.
+
+    Parameters
+    ----------
+    file : PayloadFile
+    fields : sequence of str, optional
+        Envelope columns; by default all but `xid_basis`.
+    in_stream : None, bool or "auto"
+        As of `decode_messages`.
+    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
+        At a bad row: stop, after the rows before it; give its `error`; leave it out.
+    empty : {"null", "error"}
+        As of `decode_messages`.
+    batch_rows : int
+        Rows at a time, at most.
+
+    Raises
+    ------
+    FileFault
+        If the file is damaged, or in FAILFAST mode at a bad row, which the text names.
+    """
+    wanted = envelope_schema(fields).names
+    # Always permissive underneath: that is how the rows before a bad one come out, too.
+    names = dict.fromkeys((*wanted, "error"))
+    decoder = MessageDecoder(in_stream=in_stream, fields=names, mode="PERMISSIVE", empty=empty)
+    start = file.start
+    for source in file.batches(batch_rows):
+        try:
+            envelope = decoder.decode(source.column(file.payload))
+        except DecodeError as error:
+            raise FileFault(f"{file.path}: rows from {start}: {error.detail}") from error
+        errors = envelope.column("error")
+        n_bad = len(errors) - errors.null_count
+        if n_bad and mode == "FAILFAST":
+            bad = errors.is_valid().index(True).as_py()
+            text = errors[bad].as_py()
+            good_rows = source.slice(0, bad)
+            yield DecodedBatch(start, good_rows, envelope.slice(0, bad), bad, _payload_bytes(good_rows, file), 0)
+            raise FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, in_stream)}")
+        n_read, n_bytes = source.num_rows, _payload_bytes(source, file)
+        if n_bad and mode == "DROPMALFORMED":
+            good = errors.is_null()
+            source, envelope = source.filter(good), envelope.filter(good)
+        bad_rows = Counter(code_of(text) for text in errors.drop_null().to_pylist()) if n_bad else {}
+        yield DecodedBatch(start, source, envelope, n_read, n_bytes, n_bad, bad_rows)
+        start += n_read
+
+
+def _payload_bytes(batch: pa.RecordBatch, file: PayloadFile) -> int:
+    n_bytes: int | None = pc.sum(pc.binary_length(batch.column(file.payload))).as_py()
+    return n_bytes or 0
+
+
+def _hint(error: str, in_stream: bool | str | None) -> str:
+    if in_stream is None and error.startswith("STATE_DESYNC"):
+        return " (--in-stream auto reads payloads in any order)"
+    return ""

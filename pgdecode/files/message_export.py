@@ -1,0 +1,92 @@
+"""The local engine of `pgdecode decode`: Parquet files in, one output file for each, in constant memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from pgdecode.envelope.schema import envelope_schema
+from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
+from pgdecode.files.envelope_text import fields_to_decode
+from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile
+from pgdecode.files.writers import message_layout, open_writer
+
+
+@dataclass
+class Totals:
+    """What has been decoded so far."""
+
+    rows: int = 0
+    payload_bytes: int = 0
+    bad_rows: int = 0
+
+
+def convert(
+    files: Sequence[PayloadFile],
+    source: Path,
+    target: Path,
+    *,
+    as_file: bool,
+    format: str,
+    fields: Sequence[str] | None = None,
+    in_stream: bool | str | None = None,
+    mode: str = "FAILFAST",
+    batch_rows: int = BATCH_ROWS,
+    on_rows: Callable[[int], None] = lambda n_rows: None,
+) -> Totals:
+    """Decode files.
+
+    Parameters
+    ----------
+    files : sequence of PayloadFile
+        What `payload_files(source, ...)` found.
+    source : Path
+        The path they were found by.
+    target : Path
+        Must not exist.
+    as_file : bool
+        Make `target` a file, of the one input; else a folder with a file for each input under its relative path.
+    format : {"parquet", "jsonl", "csv"}
+    fields, in_stream, mode, batch_rows
+        As of `decoded_batches`.
+    on_rows : callable
+        Told the number of rows after each batch.
+
+    Returns
+    -------
+    Totals
+
+    Raises
+    ------
+    FileFault
+        As of `decoded_batches`; what was written by then is left to the caller.
+    """
+    totals = Totals()
+    wanted = fields_to_decode(fields) if format != "parquet" else envelope_schema(fields).names
+    for file in files:
+        part = target if as_file else target / _part_name(file.path, source, format)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        decoded = decoded_batches(file, fields=wanted, in_stream=in_stream, mode=mode, batch_rows=batch_rows)
+        schema = pa.schema([*file.schema, *envelope_schema(dict.fromkeys((*wanted, "error")))])
+        with open_writer(part, format, schema, message_layout(file.keep, fields)) as write:
+            for batch in decoded:
+                write(side_by_side(batch, file.keep, schema))
+                totals.rows += batch.n_read
+                totals.payload_bytes += batch.n_bytes
+                totals.bad_rows += batch.n_bad
+                on_rows(batch.n_read)
+    return totals
+
+
+def _part_name(path: Path, source: Path, format: str) -> Path:
+    relative = path.relative_to(source) if path != source else Path(path.name)
+    return relative.with_name(f"{relative.name.removesuffix('.parquet')}.{format}")
+
+
+def side_by_side(batch: DecodedBatch, keep: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    """Put the `keep` columns and the decoded ones into one batch."""
+    arrays = [*(batch.source.column(name) for name in keep), *batch.envelope.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

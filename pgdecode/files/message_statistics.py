@@ -1,0 +1,313 @@
+"""What decoded messages hold, counted batch by batch: the figures of `pgdecode inspect`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.files.envelope_batches import DecodedBatch
+from pgdecode.files.envelope_text import printable
+from pgdecode.files.json_values import timestamp_to_text
+from pgdecode.files.transaction_statistics import TransactionStatistics
+from pgdecode.protocol.lsn import lsn_to_text
+from pgdecode.protocol.messages import MESSAGES, Type
+from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.rows.row_schema import type_name
+
+# Envelope columns that `MessageStatistics.add` reads.
+FIELDS = (
+    *("kind", "xid", "subxid", "lsn", "end_lsn", "timestamp", "relation_id", "relation_ids", "namespace", "name"),
+    *("replica_identity", "columns", "type_id", "first_segment", "old_formats", "new_formats", "error"),
+)
+# Versions of relations, and names of types, that are kept; no server sends so many, a corrupt file may.
+MAX_KEPT = 100_000
+REPLICA_IDENTITIES = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
+CHANGES = ("insert", "update", "delete", "truncate")
+_DEFINITION = ("relation_id", "namespace", "name", "replica_identity", "columns")
+_FORMATS = {"t": "text", "b": "binary", "n": "null", "u": "unchanged"}
+
+
+@dataclass
+class RelationStatistics:
+    """One relation: its last definition, how many different ones were seen, and its changes by kind."""
+
+    definition: dict[str, Any] | None = None
+    versions: set[int] = field(default_factory=set)
+    changes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class ErrorStatistics:
+    """Bad rows of one code, and where the first is."""
+
+    rows: int
+    file: Path
+    row: int
+    text: str
+
+
+_ENDS = ("first", "last")
+
+
+class MessageStatistics:
+    """Counts over files of messages; its size does not grow with them, but with relations and types."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.null_rows = 0
+        self.empty_payloads = 0
+        self.payload_bytes = 0
+        self.messages: Counter[str] = Counter()
+        self.message_bytes: Counter[str] = Counter()
+        self.first_segments = 0
+        self.aborts: Counter[str] = Counter()
+        self.values: Counter[str] = Counter()
+        self.relations: dict[int, RelationStatistics] = {}
+        self.types: dict[int, Type] = {}
+        self.errors: dict[str, ErrorStatistics] = {}
+        self.lsn_range: tuple[int, int] | None = None
+        self.time_range: tuple[int, int] | None = None
+        self.left_out = 0
+        self._kept = 0
+
+    def add(self, batch: DecodedBatch, file: Path, payload: str) -> None:
+        """Count the rows of a batch whose envelope has the columns `FIELDS`."""
+        envelope = batch.envelope
+        self.rows += batch.n_read
+        self.payload_bytes += batch.n_bytes
+        self._add_errors(envelope.column("error"), batch.start, file)
+        self._add_kinds(envelope.column("kind"), batch.source.column(payload), batch.n_bad)
+        self._add_transactions(envelope)
+        self._add_definitions(envelope)
+        self._add_changes(envelope)
+        self._add_ranges(envelope)
+
+    @property
+    def protocol_version(self) -> int:
+        """Say the lowest protocol version that has what was seen."""
+        if self.aborts["parallel"]:
+            return 4
+        if any("prepare" in kind for kind in self.messages):
+            return 3
+        return 2 if any(kind.startswith("stream") for kind in self.messages) else 1
+
+    @property
+    def transactions(self) -> dict[str, int]:
+        """Count the transactions seen to begin and to end; `streamed` ones are among those begun."""
+        seen = self.messages
+        return {
+            "begun": seen["begin"] + seen["begin_prepare"] + self.first_segments,
+            "streamed": self.first_segments,
+            "committed": seen["commit"] + seen["commit_prepared"] + seen["stream_commit"],
+            "prepared": seen["prepare"] + seen["stream_prepare"],
+            "rolled_back": seen["rollback_prepared"],
+            "aborted": self.aborts["whole"],
+            "subtransactions_aborted": self.aborts["sub"],
+            "stream_blocks": seen["stream_start"],
+        }
+
+    def as_dict(self, transaction_statistics: TransactionStatistics | None = None) -> dict[str, Any]:
+        """Give all figures as JSON has them.
+
+        Parameters
+        ----------
+        census : Census, optional
+            Of the same messages, where they were in slot order.
+        """
+        followed = transaction_statistics is not None and transaction_statistics.complete
+        history: dict[int, list[RelationVersion]] = {}
+        for version in () if transaction_statistics is None else transaction_statistics.catalog:
+            history.setdefault(version.relation_id, []).append(version)
+        return {
+            "rows": self.rows,
+            "null_rows": self.null_rows,
+            "empty_payloads": self.empty_payloads,
+            "payload_bytes": self.payload_bytes,
+            "kinds": {
+                message.kind: {"messages": self.messages[message.kind], "bytes": self.message_bytes[message.kind]}
+                for message in MESSAGES
+                if message.kind in self.messages
+            },
+            "transactions": {
+                **self.transactions,
+                "undecided": transaction_statistics.n_undecided
+                if transaction_statistics is not None and followed
+                else None,
+            },
+            "order": {
+                "position": None if transaction_statistics is None else transaction_statistics.position,
+                "followed": followed,
+                "fault": None
+                if transaction_statistics is None or transaction_statistics.fault is None
+                else printable(transaction_statistics.fault),
+            },
+            "lsn": None if self.lsn_range is None else dict(zip(_ENDS, map(lsn_to_text, self.lsn_range), strict=True)),
+            "time": self.time_range and dict(zip(_ENDS, map(timestamp_to_text, self.time_range), strict=True)),
+            "protocol": {
+                "version_at_least": self.protocol_version,
+                "streamed": self.messages["stream_start"] > 0,
+                "two_phase": any("prepare" in kind for kind in self.messages),
+                "parallel": self.aborts["parallel"] > 0,
+                "binary_tuples": self.values["binary"] > 0,
+            },
+            "values": {name: self.values[name] for name in _FORMATS.values()},
+            "relations": [
+                _relation_dict(oid, relation, history.get(oid, []), self.types)
+                for oid, relation in sorted(self.relations.items())
+            ],
+            "types": [
+                {"type_id": oid, "namespace": type.namespace, "name": type.name}
+                for oid, type in sorted(self.types.items())
+            ],
+            "left_out": self.left_out,
+            "errors": [
+                {
+                    "code": code,
+                    "rows": error.rows,
+                    "first": {"file": printable(str(error.file)), "row": error.row, "error": error.text},
+                }
+                for code, error in sorted(self.errors.items())
+            ],
+        }
+
+    def _add_errors(self, errors: pa.Array, start: int, file: Path) -> None:
+        if errors.null_count == len(errors):
+            return
+        for row, text in enumerate(errors.to_pylist(), start):
+            if text is not None:
+                self.errors.setdefault(text.partition(" ")[0], ErrorStatistics(0, file, row, text)).rows += 1
+
+    def _add_kinds(self, kinds: pa.Array, payloads: pa.Array, n_bad: int) -> None:
+        lengths = pc.binary_length(payloads)
+        table = pa.table({"kind": kinds, "bytes": lengths})
+        n_empty = pc.equal(lengths, 0).true_count
+        self.empty_payloads += n_empty
+        grouped = table.group_by("kind", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")])
+        for found in grouped.to_pylist():
+            if found["kind"] is None:
+                self.null_rows += found["count_all"] - n_bad - n_empty
+            else:
+                self.messages[found["kind"]] += found["count_all"]
+                self.message_bytes[found["kind"]] += found["bytes_sum"]
+
+    def _add_transactions(self, envelope: pa.RecordBatch) -> None:
+        self.first_segments += envelope.column("first_segment").true_count
+        aborts = envelope.filter(pc.equal(envelope.column("kind"), "stream_abort"))
+        if aborts.num_rows:
+            whole = pc.equal(aborts.column("xid"), aborts.column("subxid")).true_count
+            parallel = aborts.num_rows - aborts.column("lsn").null_count
+            self.aborts.update(whole=whole, sub=aborts.num_rows - whole, parallel=parallel)
+
+    def _add_definitions(self, envelope: pa.RecordBatch) -> None:
+        kinds = envelope.column("kind")
+        for row in _rows(envelope, pc.equal(kinds, "relation"), _DEFINITION):
+            relation = self._relation(row.pop("relation_id"))
+            if relation is not None:
+                relation.definition = row
+                self._keep(relation.versions, hash(repr(row)))
+        for row in _rows(envelope, pc.equal(kinds, "type"), ("type_id", "namespace", "name")):
+            if row["type_id"] in self.types or self._room():
+                self.types[row["type_id"]] = Type(row["type_id"], row["namespace"], row["name"])
+            else:
+                self.left_out += 1
+
+    def _add_changes(self, envelope: pa.RecordBatch) -> None:
+        changes = pa.table(envelope.select(["relation_id", "kind"])).filter(pc.field("relation_id").is_valid())
+        counts = changes.group_by(["relation_id", "kind"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
+        for found in counts:
+            self._count(found["relation_id"], found["kind"], found["count_all"])
+        for found in pc.value_counts(envelope.column("relation_ids").flatten()).to_pylist():
+            self._count(found["values"], "truncate", found["counts"])
+        for name in ("old_formats", "new_formats"):
+            for letter, word in _FORMATS.items():
+                self.values[word] += pc.sum(pc.count_substring(envelope.column(name), letter)).as_py() or 0
+
+    def _add_ranges(self, envelope: pa.RecordBatch) -> None:
+        # An origin's LSN is of another server's log.
+        local = envelope.filter(pc.not_equal(envelope.column("kind"), "origin"))
+        for name in ("lsn", "end_lsn"):
+            self.lsn_range = _wider(self.lsn_range, local.column(name))
+        self.time_range = _wider(self.time_range, local.column("timestamp").cast(pa.int64()))
+
+    def _count(self, oid: int, kind: str, n_messages: int) -> None:
+        relation = self._relation(oid)
+        if relation is None:
+            self.left_out += n_messages
+        else:
+            relation.changes[kind] += n_messages
+
+    def _relation(self, oid: int) -> RelationStatistics | None:
+        if oid not in self.relations and self._room():
+            self.relations[oid] = RelationStatistics()
+        return self.relations.get(oid)
+
+    def _keep(self, versions: set[int], version: int) -> None:
+        if version in versions:
+            return
+        if not versions or self._room():
+            versions.add(version)
+        else:
+            self.left_out += 1
+
+    def _room(self) -> bool:
+        """Take one of the `MAX_KEPT` places, if one is left."""
+        if self._kept >= MAX_KEPT:
+            return False
+        self._kept += 1
+        return True
+
+
+def _rows(envelope: pa.RecordBatch, chosen: pa.Array, names: Sequence[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = envelope.select(list(names)).filter(chosen).to_pylist()
+    return rows
+
+
+def _wider(known: tuple[int, int] | None, column: pa.Array) -> tuple[int, int] | None:
+    found = pc.min_max(column).as_py()
+    if found["min"] is None:
+        return known
+    low, high = known or (found["min"], found["max"])
+    return min(low, found["min"]), max(high, found["max"])
+
+
+def _relation_dict(
+    oid: int, relation: RelationStatistics, known: Sequence[RelationVersion], types: Mapping[int, Type]
+) -> dict[str, Any]:
+    seen = relation.definition or {}
+    return {
+        "relation_id": oid,
+        "namespace": seen.get("namespace"),
+        "name": seen.get("name"),
+        "replica_identity": REPLICA_IDENTITIES.get(seen.get("replica_identity", "")),
+        "versions": len(relation.versions),
+        "columns": [_column_dict(column, types) for column in seen.get("columns") or []],
+        "history": [
+            {
+                "position": version.position,
+                "xid": version.xid,
+                "visible_from": version.visible_from,
+                "namespace": version.relation.namespace,
+                "name": version.name,
+                "replica_identity": REPLICA_IDENTITIES.get(version.replica_identity),
+                "columns": [_column_dict(asdict(column), types) for column in version.columns],
+            }
+            for version in known
+        ],
+        **{f"{kind}s": relation.changes[kind] for kind in CHANGES},
+    }
+
+
+def _column_dict(column: Mapping[str, Any], types: Mapping[int, Type]) -> dict[str, Any]:
+    return {
+        "name": column["name"],
+        "type_id": column["type_id"],
+        "type": type_name(column["type_id"], types),
+        "type_modifier": column["type_modifier"],
+        "key": bool(column["flags"] & 1),
+    }

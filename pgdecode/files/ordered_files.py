@@ -1,0 +1,210 @@
+"""Files of payloads in the order in which a slot gave them: as one sequence, each payload with its position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._native.arrow.int64_kernels import descent
+from pgdecode.changes.committed_changes import values_of
+from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError, PayloadFile, payload_files
+
+# Columns that hold the positions where nobody says which does.
+USUAL_NAMES = ("seq", "position")
+
+
+class OrderFault(FileFault):
+    """Rows that do not stand in the order of their positions."""
+
+
+@dataclass(frozen=True)
+class OrderedBatch:
+    """Consecutive rows of a file.
+
+    Attributes
+    ----------
+    file : PayloadFile
+    start : int
+        Row of the file that the first row is, counted from 0.
+    source : pa.RecordBatch
+        The payload and `keep` columns of the file.
+    positions : pa.Array
+        int64, ascending within the batch and from batch to batch.
+    is_reconnected : bool
+        Whether another session than that of the rows before begins with it.
+    """
+
+    file: PayloadFile
+    start: int
+    source: pa.RecordBatch
+    positions: pa.Array
+    is_reconnected: bool = False
+
+    @property
+    def payloads(self) -> pa.Array:
+        """The messages."""
+        return self.source.column(self.file.payload)
+
+
+@dataclass(frozen=True)
+class OrderedFiles:
+    """Files in slot order.
+
+    Attributes
+    ----------
+    files : tuple of PayloadFile
+    position : str or None
+        The column that tells the order. None: it is that of the rows and of the files' names, and positions are
+        counted from 0.
+    session : str or None
+        The column whose value changes where the connection to the server was made anew.
+    """
+
+    files: tuple[PayloadFile, ...]
+    position: str | None
+    session: str | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Rows in all files."""
+        return sum(file.n_rows for file in self.files)
+
+    def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[OrderedBatch]:
+        """Read the files one after the other, at most `batch_rows` rows at a time.
+
+        Raises
+        ------
+        OrderFault
+            If a position is null or does not come after the one before.
+        FileFault
+            If a file is damaged.
+        """
+        positions = self.positions()
+        last: pa.Scalar | None = None
+        for file in self.files:
+            start = 0
+            for source in file.batches(batch_rows):
+                batch = OrderedBatch(file, start, source, positions.of(file, start, source))
+                if self.session is None or not len(source):
+                    yield batch
+                else:
+                    yield from _sessions(batch, source.column(self.session), last)
+                    last = source.column(self.session)[-1]
+                start += len(source)
+
+    def positions(self) -> Positions:
+        """Make what gives the rows their positions, when they are read one after the other."""
+        return Positions(self.position)
+
+
+def _sessions(batch: OrderedBatch, sessions: pa.Array, last: pa.Scalar | None) -> Iterator[OrderedBatch]:
+    """Cut a batch where its session changes."""
+    encoded = pc.run_end_encode(sessions)
+    start = 0
+    for value, end in zip(encoded.values, encoded.run_ends.to_pylist(), strict=True):
+        is_reconnected = last is not None and value != last
+        n = end - start
+        positions = batch.positions.slice(start, n)
+        yield OrderedBatch(batch.file, batch.start + start, batch.source.slice(start, n), positions, is_reconnected)
+        start, last = end, value
+
+
+class Positions:
+    """Gives rows their positions, and checks that these ascend."""
+
+    def __init__(self, column: str | None) -> None:
+        self._column = column
+        self._n_before = 0
+        self._last = 0
+        self._last_file: PayloadFile | None = None
+
+    def of(self, file: PayloadFile, start: int, source: pa.RecordBatch) -> pa.Array:
+        """Give the positions of the next rows of a file, which begin at row `start`.
+
+        Raises
+        ------
+        OrderFault
+            If a position is null or does not come after the one before.
+        """
+        if self._column is None:
+            self._n_before += len(source)
+            return pa.array(range(self._n_before - len(source), self._n_before), pa.int64())
+        positions = source.column(self._column)
+        try:
+            # Even a cast that changes nothing takes its time.
+            positions = positions if positions.type == pa.int64() else positions.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise OrderFault(f"{file.path}: rows from {start}: {self._column} goes past 2**63 - 1") from error
+        if positions.null_count:
+            row = positions.is_null().index(True).as_py()
+            raise OrderFault(f"{file.path}: row {start + row}: {self._column} is null")
+        if not len(positions):
+            return positions
+        if self._last_file is not None and positions[0].as_py() <= self._last:
+            where = "" if self._last_file is file else f" of {self._last_file.path}"
+            raise self._descent(file, start, positions[0], f"{self._last}{where}")
+        row = descent(values_of(positions))
+        if row >= 0:
+            raise self._descent(file, start + row, positions[row], f"{positions[row - 1]}")
+        self._last, self._last_file = positions[-1].as_py(), file
+        return positions
+
+    def _descent(self, file: PayloadFile, row: int, position: pa.Scalar, before: str) -> OrderFault:
+        return OrderFault(
+            f"{file.path}: row {row}: {self._column} {position} does not come after {before}; "
+            "rows and files must follow each other in slot order"
+        )
+
+
+def ordered_files(path: Path, payload: str, position: str | None = None, session: str | None = None) -> OrderedFiles:
+    """Open what a path means, as `payload_files` does, and put files into the order of their positions.
+
+    Parameters
+    ----------
+    path : Path
+    payload : str
+    position : str, optional
+        The column that tells the order, of integers. By default `seq` or `position`, if all files have such a column;
+        else the rows are taken in the order of the files' names.
+    session : str, optional
+        The column whose value changes where the connection to the server was made anew.
+
+    Raises
+    ------
+    PathError
+        As of `payload_files`, and for a column that does not hold integers.
+    """
+    sessions = () if session is None else (session,)
+    found = payload_files(path, payload, sessions)
+    chosen = position or next((name for name in USUAL_NAMES if all(_has_integers(file, name) for file in found)), None)
+    if chosen is None:
+        return OrderedFiles(tuple(found), None, session)
+    found = payload_files(path, payload, tuple(dict.fromkeys((chosen, *sessions))))
+    check_positions(found, chosen)
+    if len(found) > 1:
+        # A file whose first row has no position, or not its lowest, is refused when it is read.
+        found.sort(key=lambda file: file.first_value(chosen) or 0)
+    return OrderedFiles(tuple(found), chosen, session)
+
+
+def check_positions(files: Sequence[PayloadFile], position: str) -> None:
+    """Refuse a column, read along with the payloads, that cannot hold positions.
+
+    Raises
+    ------
+    PathError
+        If it does not hold integers.
+    """
+    for file in files:
+        type = file.schema.field(position).type
+        if not pa.types.is_integer(type):
+            raise PathError(f"{file.path}: column {position!r} is {type}, not integers")
+
+
+def _has_integers(file: PayloadFile, name: str) -> bool:
+    columns: Sequence[pa.Field] = [field for field in file.columns if field.name == name]
+    return len(columns) == 1 and bool(pa.types.is_integer(columns[0].type))

@@ -1,0 +1,166 @@
+"""One output file: record batches to Parquet, JSON lines or CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from pgdecode.envelope.schema import envelope_schema
+from pgdecode.files.change_text import change_lines, flat_changes, flat_table, table_lines
+from pgdecode.files.envelope_text import flat_columns, json_lines
+
+FORMATS = ("parquet", "jsonl", "csv")
+
+# Decoded bytes that make a row group. Small ones would cost readers, and the writer keeps a record of each. All writers
+# of a job together gather so much, unless they are many.
+_GROUP_BYTES = 32 * 2**20
+_LEAST_GROUP_BYTES = 2**20
+
+WriteBatch = Callable[[pa.RecordBatch], None]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows of one kind are laid out in each format.
+
+    Attributes
+    ----------
+    columns : callable
+        Picks from a batch what Parquet is to hold.
+    lines : callable
+        Makes a line of JSON of each row.
+    flat : callable
+        Makes the columns of CSV.
+    distinct : tuple of str
+        Columns whose values hardly repeat: in Parquet a dictionary of them would cost time and room.
+    """
+
+    columns: Callable[[pa.RecordBatch], pa.RecordBatch]
+    lines: Callable[[pa.RecordBatch], list[str]]
+    flat: Callable[[pa.RecordBatch], pa.RecordBatch]
+    distinct: tuple[str, ...] = ()
+
+
+def message_layout(keep: Sequence[str] = (), fields: Sequence[str] | None = None) -> Layout:
+    """Lay out messages.
+
+    Parameters
+    ----------
+    keep : sequence of str
+        Columns to write before the envelope's.
+    fields : sequence of str, optional
+        Envelope columns to write, by default the whole envelope; in JSON lines, each message's own fields. Batches
+        have those of `render.fields_to_decode(fields)` at least.
+    """
+    names = [*keep, *envelope_schema(fields).names]
+    return Layout(
+        lambda batch: batch.select(names),
+        partial(json_lines, keep=keep, fields=fields),
+        partial(flat_columns, keep=keep, fields=fields),
+    )
+
+
+def _with_fields(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave out structs without fields, which Parquet has not: the old row of a table without columns."""
+    return batch.select(
+        [item.name for item in batch.schema if not (pa.types.is_struct(item.type) and not list(item.type))]
+    )
+
+
+CHANGE_LAYOUT = Layout(_with_fields, change_lines, flat_changes, ("position", "commit_position"))
+TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table, ("_position", "_commit_position"))
+
+
+@contextmanager
+def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout, n_writers: int = 1) -> Iterator[WriteBatch]:
+    """Create a file; what comes out of the context writes a batch to it.
+
+    Parameters
+    ----------
+    path, format, schema, layout, n_writers
+        As of `writer_to`; the file must not exist.
+    """
+    with open(path, "xb") as file, writer_to(file, format, schema, layout, n_writers) as write:
+        yield write
+
+
+@contextmanager
+def writer_to(
+    file: BinaryIO, format: str, schema: pa.Schema, layout: Layout, n_writers: int = 1
+) -> Iterator[WriteBatch]:
+    """Write to an open file; what comes out of the context writes a batch to it.
+
+    Parameters
+    ----------
+    file : binary file
+        Is left open.
+    format : {"parquet", "jsonl", "csv"}
+    schema : pa.Schema
+        Of the batches.
+    layout : Layout
+    n_writers : int
+        How many are open at a time.
+    """
+    empty = pa.RecordBatch.from_pylist([], schema=schema)
+    if format == "parquet":
+        schema = layout.columns(empty).schema
+        dictionaries = [path for path in _leaves(schema) if path not in layout.distinct]
+        with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=dictionaries) as parquet:
+            groups = _RowGroups(parquet, max(_GROUP_BYTES // n_writers, _LEAST_GROUP_BYTES))
+            yield lambda batch: groups.add(layout.columns(batch))
+            groups.flush()
+    elif format == "jsonl":
+        yield lambda batch: file.writelines(line.encode() + b"\n" for line in layout.lines(batch))
+    else:
+        # Text is always quoted and null is nothing at all: as in PostgreSQL's CSV, an empty string is not a null.
+        with pyarrow.csv.CSVWriter(file, layout.flat(empty).schema) as table:
+            yield lambda batch: table.write_batch(layout.flat(batch))
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """Paths of the columns that Parquet makes of a schema."""
+    return [path for field in schema for path in _leaves_of(field.name, field.type)]
+
+
+def _leaves_of(path: str, type: pa.DataType) -> Iterator[str]:
+    if pa.types.is_struct(type):
+        for field in type:
+            yield from _leaves_of(f"{path}.{field.name}", field.type)
+    elif pa.types.is_map(type):
+        yield from _leaves_of(f"{path}.key_value.key", type.key_type)
+        yield from _leaves_of(f"{path}.key_value.value", type.item_type)
+    elif pa.types.is_nested(type):
+        # Lists, whatever their items are called in Arrow.
+        yield from _leaves_of(f"{path}.list.element", type.value_type)
+    else:
+        yield path
+
+
+class _RowGroups:
+    """Gathers batches until they are worth a row group."""
+
+    def __init__(self, writer: pq.ParquetWriter, group_bytes: int) -> None:
+        self._writer = writer
+        self._group_bytes = group_bytes
+        self._batches: list[pa.RecordBatch] = []
+        self._n_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._n_bytes += batch.nbytes
+        if self._n_bytes >= self._group_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._batches:
+            table = pa.Table.from_batches(self._batches)
+            self._batches, self._n_bytes = [], 0
+            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))

@@ -1,0 +1,1 @@
+"""Decoding the parts of a sequence of payloads apart."""

@@ -1,0 +1,351 @@
+"""Decoding the pieces of a sequence of payloads apart: what each must know of the others, and is told beforehand.
+
+A run is a piece of the sequence without gaps: between its first and its last position no other run has payloads. Few
+messages matter beyond their run: those of streams, of two-phase commits and of relations, and of Begin and Commit the
+first and the last in each run, some more where there are streams or two-phase commits. From these `index_partitions`
+works out where every run starts and what becomes of the transactions that it does not end itself;
+`pgdecode.partitions.partition_decoder` then decodes a run alone.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._native.wire.single_message import decode_one
+from pgdecode.changes.checkpoint import state_from_json, state_to_json
+from pgdecode.changes.replication_state import Options, ReplicationState, Start, Transaction
+from pgdecode.changes.scanned_batch import ScannedBatch
+from pgdecode.changes.transaction_assembler import TransactionAssembler
+from pgdecode.payloads.payload_input import payload_array
+from pgdecode.protocol.boundaries import DELIMITERS
+from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.limits import Limits
+from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.relation_json import version_from_json, version_to_json
+from pgdecode.relations.version_tracker import RelationTracker
+
+_LIMITS = Limits()
+FORMAT = "pgdecode.RunIndex"
+FORMAT_VERSION = 2
+
+
+class Partition(NamedTuple):
+    """A piece of the sequence: its first and last position, and whether rows are in it."""
+
+    first: int
+    last: int
+    has_rows: bool = True
+
+
+@dataclass(frozen=True)
+class TransactionOutcome:
+    """What became of a transaction; of each sub-transaction that was rolled back, where that was said."""
+
+    committed: int  # 1, 0 rolled back, -1 undecided
+    commit_position: int = -1
+    commit_lsn: int = -1
+    commit_timestamp: int = -1
+    gid: str | None = None
+    aborted: tuple[tuple[int, int], ...] = ()  # (subxid, position of its Stream Abort)
+
+    @cached_property
+    def aborts(self) -> dict[int, int]:
+        """Position of the Stream Abort of each sub-transaction that was rolled back."""
+        return dict(self.aborted)
+
+
+UNDECIDED = TransactionOutcome(-1)
+ROLLED_BACK = TransactionOutcome(0)
+
+
+@dataclass(frozen=True)
+class PartitionIndex:
+    """What runs must know: plain data, small, the same for all of them.
+
+    Attributes
+    ----------
+    catalog : RelationCatalog
+        Every version of every relation.
+    runs : tuple of Run
+        In ascending order.
+    starts : sequence of ReplicationState
+        What is known before each run.
+    fates : dict
+        By the position of the message that began a transaction.
+    shape : tuple of int
+        Numbers of the versions that make the shapes of tables.
+    n_skipped, n_undecided : int
+        Transactions that are left out because their beginning is missing, and those without an outcome at the end.
+    is_head_streamed : bool or None
+        Whether what comes before the first boundary was sent inside a stream; None without a boundary.
+    """
+
+    catalog: RelationCatalog
+    runs: tuple[Partition, ...]
+    starts: Sequence[ReplicationState]
+    transaction_outcomes: dict[int, TransactionOutcome] = field(default_factory=dict)
+    shape: tuple[int, ...] = ()
+    n_skipped: int = 0
+    n_undecided: int = 0
+    is_head_streamed: bool | None = None
+
+    def number_of(self, position: int) -> int:
+        """Find the run that a position lies in.
+
+        Raises
+        ------
+        LookupError
+            If it lies in none.
+        """
+        number = bisect_right(self.runs, position, key=lambda run: run.first) - 1
+        if number < 0 or position > self.runs[number].last:
+            raise LookupError(f"position {position} is in none of the runs that were indexed: have the data changed?")
+        return number
+
+    def to_json(self) -> str:
+        """Write the index as one JSON object."""
+        # Most runs start with the same relations as the one before.
+        visible: dict[str, int] = {}
+        starts = []
+        for state in self.starts:
+            plain = state_to_json(state, with_versions=False)  # all share them
+            starts.append({**plain, "catalog": visible.setdefault(json.dumps(plain["catalog"]), len(visible))})
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": FORMAT_VERSION,
+                "catalog": [version_to_json(item) for item in self.catalog],
+                "runs": self.runs,
+                "visible": [json.loads(item) for item in visible],
+                "starts": starts,
+                "fates": [
+                    [position, asdict(transaction_outcome)]
+                    for position, transaction_outcome in self.transaction_outcomes.items()
+                ],
+                "shape": self.shape,
+                "n_skipped": self.n_skipped,
+                "n_undecided": self.n_undecided,
+                "is_head_streamed": self.is_head_streamed,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> PartitionIndex:
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            If it is something else or of a later version.
+        """
+        plain = json.loads(text)
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT or plain.get("version") != FORMAT_VERSION:
+            raise ValueError(f"no {FORMAT} of version {FORMAT_VERSION} in JSON")
+        catalog = RelationCatalog(version_from_json(item) for item in plain["catalog"])
+        transaction_outcomes = {
+            position: TransactionOutcome(
+                **{**transaction_outcome, "aborted": tuple((xid, at) for xid, at in transaction_outcome["aborted"])}
+            )
+            for position, transaction_outcome in plain["fates"]
+        }
+        starts = _JsonStarts(plain["starts"], plain["visible"], catalog)
+        runs = tuple(Partition(*item) for item in plain["runs"])
+        others = (plain[name] for name in ("n_skipped", "n_undecided", "is_head_streamed"))
+        return cls(catalog, runs, starts, transaction_outcomes, tuple(plain["shape"]), *others)
+
+
+@dataclass(frozen=True)
+class _JsonStarts(Sequence[ReplicationState]):
+    """What is known before each run, read when it is asked for: of many runs a process decodes a few."""
+
+    starts: list[dict[str, Any]]
+    visible: list[dict[str, Any]]
+    versions: RelationCatalog
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: Any) -> Any:
+        plain = self.starts[number]
+        return state_from_json({**plain, "catalog": self.visible[plain["catalog"]]}, versions=self.versions)
+
+
+class IndexOutcomes:
+    """Notes what becomes of transactions; of plain ones, few may be seen.
+
+    Parameters
+    ----------
+    in_full : bool
+        Whether those are seen that matter.
+    """
+
+    wants_lost = True
+    knows_relations = False
+
+    def __init__(self, *, in_full: bool) -> None:
+        self.in_full = in_full
+        self.transaction_outcomes: dict[int, TransactionOutcome] = {}
+        self.aborts: dict[int, list[tuple[int, int]]] = {}
+
+    def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
+        """Note a commit."""
+        batch = assembler.batch
+        lsn = batch.value("lsn", row)
+        assembler.transaction_index.note_lsn(row, lsn)
+        assembler.state.relations.count_for_shape(transaction.relations)
+        self._note(transaction, TransactionOutcome(1, batch.position(row), lsn, batch.value("timestamp", row)))
+
+    def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
+        """Note a rollback."""
+        self._note(transaction, ROLLED_BACK)
+
+    def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
+        """Note that a transaction has no outcome."""
+        if not is_sent_again and not self.in_full:
+            # Its Commit, and others after it, are among the messages that are not looked at.
+            assembler.state.relations.count_for_shape(transaction.relations)
+        self._note(transaction, UNDECIDED)
+
+    def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
+        """Note the rollback of a sub-transaction."""
+        self.aborts.setdefault(transaction.begin_position, []).append((subxid, assembler.batch.position(row)))
+
+    def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
+        """Leave rows to their runs."""
+
+    def end_batch(self, assembler: TransactionAssembler) -> None:
+        """Leave rows to their runs."""
+        for item in assembler.touched:
+            item.ranges = []
+
+    def end(self, undecided: Iterable[Transaction]) -> None:
+        """Note what is without an outcome after everything."""
+        for item in undecided:
+            self._note(item, UNDECIDED)
+
+    def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
+        """Leave errors to the runs."""
+        return error
+
+    def _note(self, transaction: Transaction, transaction_outcome: TransactionOutcome) -> None:
+        aborted = tuple(self.aborts.pop(transaction.begin_position, ()))
+        self.transaction_outcomes[transaction.begin_position] = replace(
+            transaction_outcome, gid=transaction.gid, aborted=aborted
+        )
+
+
+def index_partitions(
+    payloads: Any,
+    positions: pa.Array,
+    runs: Iterable[Partition],
+    *,
+    catalog: RelationCatalog | None = None,
+    limits: Limits = _LIMITS,
+    start: Start = "transaction",
+    in_full: bool = False,
+    reconnects: Collection[int] = (),
+) -> PartitionIndex:
+    """Work out what runs must know of each other.
+
+    Parameters
+    ----------
+    payloads : column of payloads, as `decode_messages` takes them
+        In slot order: all whose first byte is in `boundaries.EVERYWHERE`, and of each run the first and the last with
+        one of `AT_THE_ENDS`. Others do no harm. Also the rows before the first boundary: with `start="anywhere"` one,
+        or `n_skipped` may count one too few; and where they contradict what that boundary tells, all.
+    positions : pa.Array of int64
+    runs : iterable of Run
+        Without overlap; each payload's position lies in one.
+    catalog : RelationCatalog, optional
+        Relations that the payloads do not describe; its versions from later positions than the first do not count.
+    limits : Limits
+        Those that the runs are decoded under.
+    start : {"transaction", "anywhere"}
+        As of `ChangeDecoder`.
+    in_full : bool
+        Whether, of the messages with one of `AT_THE_ENDS`, all are among the payloads that `boundaries.needed` chooses.
+        They must be where a message is of `boundaries.APART`, or one at an end is not good; the `shape` of a table of
+        several versions is exact only then.
+    reconnects : collection of int
+        First positions of the runs that another connection has sent than the runs before.
+
+    Raises
+    ------
+    ValueError
+        If runs overlap.
+    """
+    ordered = sorted(runs)
+    for before, after in pairwise(ordered):
+        if before.last >= after.first:
+            raise ValueError(f"runs overlap: {before.first} to {before.last}, {after.first} to {after.last}")
+    column = payload_array(payloads).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
+    state = ReplicationState(relations=RelationTracker(catalog or (), ordered[0].first if ordered else None))
+    options = Options("PERMISSIVE", limits=limits, start=start)
+    outcomes = IndexOutcomes(in_full=in_full)
+    is_head_streamed = head_stream_state(column)
+    starts = []
+    places = positions.to_pylist()
+    first = 0
+    for run in ordered:
+        state.is_reconnected = run.first in reconnects
+        starts.append(state.copy(with_versions=False))
+        last = bisect_right(places, run.last, first)
+        if state.in_stream is None and head_stream_state(column.slice(first, last - first)) is None:
+            state.in_stream = is_head_streamed
+        # What is wrong with a message is said where its run is decoded.
+        assembler = TransactionAssembler(
+            state, column.slice(first, last - first), positions.slice(first, last - first), options, outcomes
+        )
+        assembler.run()
+        state.position = run.last + 1
+        first = last
+    outcomes.end(state.undecided)
+    return PartitionIndex(
+        RelationCatalog(state.relations.versions),
+        tuple(ordered),
+        tuple(starts),
+        outcomes.transaction_outcomes,
+        tuple(sorted(state.relations.in_shape)),
+        state.skipped.count,
+        state.n_undecided,
+        is_head_streamed,
+    )
+
+
+def head_stream_state(column: pa.Array) -> bool | None:
+    """Say by the first good boundary whether the payloads before it were sent inside a stream; None without one."""
+    place = first_boundary(column)
+    return None if place < 0 else bool(column[place].as_py()[:1] == b"E")
+
+
+def first_boundary(column: pa.Array) -> int:
+    """Find the first good message of `boundaries.DELIMITERS`; -1 without one."""
+    tags = pc.binary_slice(column, 0, 1)
+    wanted = pa.array([bytes([tag]) for tag in DELIMITERS], tags.type)
+    for place in pc.indices_nonzero(pc.is_in(tags, wanted)).to_pylist():
+        with suppress(DecodeError):
+            decode_one(column[place].as_py(), False, _LIMITS, False)
+            return int(place)
+    return -1
+
+
+def slices(index: PartitionIndex, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Cut ascending positions into stretches of one run each: (number of the run, start, end)."""
+    start = 0
+    while start < len(positions):
+        number = index.number_of(positions[start])
+        end = bisect_right(positions, index.runs[number].last, start)
+        yield number, start, end
+        start = end

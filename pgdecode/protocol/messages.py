@@ -1,0 +1,363 @@
+"""The pgoutput messages, field by field in wire order: the table every other room derives from.
+
+One frozen dataclass per message. The annotations are the wire layout: each field says, in the order
+the bytes come, how it is written (`Form`) and which envelope column it fills. The scanner's plan, the
+Arrow schema of the envelope, the README's table and the tests' encoder are all read off these classes.
+
+Source: PostgreSQL documentation, "Logical Replication Message Formats" (protocol versions 1-4), and
+src/backend/replication/logical/proto.c where the documentation is silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pgdecode.protocol.wire import Form, Wire, wire_fields
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of the 19 messages; `tag` is the first byte on the wire, `kind` the envelope's word for it.
+
+    A field also answers to the envelope column it fills: `begin.lsn` is `begin.final_lsn`.
+    """
+
+    tag: ClassVar[str]
+    kind: ClassVar[str]
+
+    def __getattr__(self, column: str) -> Any:
+        for item in wire_fields(type(self)):
+            if item.wire.column == column and item.name != column:
+                return getattr(self, item.name)
+        raise AttributeError(f"{type(self).__name__} has no field {column!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedMessage(Message):
+    """Base of the messages that carry an xid right after the tag inside a streamed transaction.
+
+    `xid` is None outside a stream. Inside, it is the sub-transaction's; the top transaction is Stream Start's.
+    """
+
+    xid: Annotated[int | None, Wire(Form.XID_PREFIX, "xid", minimum=1)] = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a Relation message. Flag 1 marks it as part of the replica identity key."""
+
+    flags: Annotated[int, Wire(Form.FLAGS, maximum=1)]
+    name: Annotated[str, Wire(Form.NAME)]
+    type_id: Annotated[int, Wire(Form.UINT32)]
+    type_modifier: Annotated[int, Wire(Form.INT32)]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Message):
+    """Start of a transaction that is sent when it has committed."""
+
+    tag: ClassVar[str] = "B"
+    kind: ClassVar[str] = "begin"
+    final_lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    commit_timestamp: Annotated[datetime, Wire(Form.TIMESTAMP, "timestamp")]
+    xid: Annotated[int, Wire(Form.UINT32, "xid")]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Message):
+    """End of the transaction that Begin opened."""
+
+    tag: ClassVar[str] = "C"
+    kind: ClassVar[str] = "commit"
+    flags: Annotated[int, Wire(Form.FLAGS, "flags", maximum=0)]
+    commit_lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    end_lsn: Annotated[int, Wire(Form.LSN, "end_lsn")]
+    commit_timestamp: Annotated[datetime, Wire(Form.TIMESTAMP, "timestamp")]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin(Message):
+    """Where a transaction came from. Never carries an xid; inside a stream its LSN is 0."""
+
+    tag: ClassVar[str] = "O"
+    kind: ClassVar[str] = "origin"
+    origin_lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    name: Annotated[str, Wire(Form.TEXT, "name")]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation(StreamedMessage):
+    """A table's columns, sent before its first change and again after a schema change.
+
+    An empty `namespace` means pg_catalog. `replica_identity` is d(efault), n(othing), f(ull) or i(ndex).
+    """
+
+    tag: ClassVar[str] = "R"
+    kind: ClassVar[str] = "relation"
+    relation_id: Annotated[int, Wire(Form.UINT32, "relation_id")]
+    namespace: Annotated[str, Wire(Form.NAME, "namespace", may_be_empty=True)]
+    name: Annotated[str, Wire(Form.NAME, "name")]
+    replica_identity: Annotated[str, Wire(Form.LETTER, "replica_identity", letters="dnfi")]
+    columns: Annotated[tuple[Column, ...], Wire(Form.COLUMNS, "columns")]
+
+
+@dataclass(frozen=True, slots=True)
+class Type(StreamedMessage):
+    """Name of a type that is not built in. For a domain: the domain's OID with the base type's name."""
+
+    tag: ClassVar[str] = "Y"
+    kind: ClassVar[str] = "type"
+    type_id: Annotated[int, Wire(Form.UINT32, "type_id")]
+    namespace: Annotated[str, Wire(Form.NAME, "namespace", may_be_empty=True)]
+    name: Annotated[str, Wire(Form.NAME, "name")]
+
+
+@dataclass(frozen=True, slots=True)
+class Insert(StreamedMessage):
+    """A new row. One value per tuple column, None for formats n (null) and u (unchanged TOAST)."""
+
+    tag: ClassVar[str] = "I"
+    kind: ClassVar[str] = "insert"
+    relation_id: Annotated[int, Wire(Form.UINT32, "relation_id")]
+    new: Annotated[tuple[bytes | None, ...], Wire(Form.NEW_TUPLE, "new")]
+    new_formats: Annotated[str, Wire(Form.FORMATS, "new_formats")]
+
+
+@dataclass(frozen=True, slots=True)
+class Update(StreamedMessage):
+    """A changed row. `old_type` is K (key columns only), O (whole old row) or None (nothing sent)."""
+
+    tag: ClassVar[str] = "U"
+    kind: ClassVar[str] = "update"
+    relation_id: Annotated[int, Wire(Form.UINT32, "relation_id")]
+    old_type: Annotated[str | None, Wire(Form.OLD_TYPE, "old_type", letters="KO", optional=True)]
+    old: Annotated[tuple[bytes | None, ...] | None, Wire(Form.OLD_TUPLE, "old")]
+    old_formats: Annotated[str | None, Wire(Form.FORMATS, "old_formats")]
+    new: Annotated[tuple[bytes | None, ...], Wire(Form.NEW_TUPLE, "new")]
+    new_formats: Annotated[str, Wire(Form.FORMATS, "new_formats")]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(StreamedMessage):
+    """A deleted row: its key (K) or all of it (O). In a K tuple, n in a non-key column means "not sent"."""
+
+    tag: ClassVar[str] = "D"
+    kind: ClassVar[str] = "delete"
+    relation_id: Annotated[int, Wire(Form.UINT32, "relation_id")]
+    old_type: Annotated[str, Wire(Form.OLD_TYPE, "old_type", letters="KO")]
+    old: Annotated[tuple[bytes | None, ...], Wire(Form.OLD_TUPLE, "old")]
+    old_formats: Annotated[str, Wire(Form.FORMATS, "old_formats")]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate(StreamedMessage):
+    """Tables emptied by one TRUNCATE. Option 1 is CASCADE, 2 is RESTART IDENTITY."""
+
+    tag: ClassVar[str] = "T"
+    kind: ClassVar[str] = "truncate"
+    relation_count: ClassVar[Annotated[int, Wire(Form.COUNT)]]  # on the wire only: here it is len(relation_ids)
+    options: Annotated[int, Wire(Form.FLAGS, "options", maximum=3)]
+    relation_ids: Annotated[tuple[int, ...], Wire(Form.RELATION_IDS, "relation_ids")]
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage(StreamedMessage):
+    """What pg_logical_emit_message wrote. Flag 1: transactional. `content` is bytes, never text."""
+
+    tag: ClassVar[str] = "M"
+    kind: ClassVar[str] = "message"
+    flags: Annotated[int, Wire(Form.FLAGS, "flags", maximum=1)]
+    lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    prefix: Annotated[str, Wire(Form.TEXT, "prefix")]
+    content: Annotated[bytes, Wire(Form.CONTENT, "content")]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart(Message):
+    """Start of a block of a transaction still in progress; until Stream Stop its messages carry an xid."""
+
+    tag: ClassVar[str] = "S"
+    kind: ClassVar[str] = "stream_start"
+    xid: Annotated[int, Wire(Form.UINT32, "xid", minimum=1)]
+    first_segment: Annotated[bool, Wire(Form.FLAGS, "first_segment", maximum=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStop(Message):
+    """End of the block that Stream Start opened."""
+
+    tag: ClassVar[str] = "E"
+    kind: ClassVar[str] = "stream_stop"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit(Message):
+    """Commit of a streamed transaction."""
+
+    tag: ClassVar[str] = "c"
+    kind: ClassVar[str] = "stream_commit"
+    xid: Annotated[int, Wire(Form.UINT32, "xid")]
+    flags: Annotated[int, Wire(Form.FLAGS, "flags", maximum=0)]
+    commit_lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    end_lsn: Annotated[int, Wire(Form.LSN, "end_lsn")]
+    commit_timestamp: Annotated[datetime, Wire(Form.TIMESTAMP, "timestamp")]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort(Message):
+    """Abort of a streamed transaction (subxid = xid) or of one sub-transaction.
+
+    The last two fields come with streaming = parallel only, both or neither: the length tells, not the version.
+    """
+
+    tag: ClassVar[str] = "A"
+    kind: ClassVar[str] = "stream_abort"
+    xid: Annotated[int, Wire(Form.UINT32, "xid")]
+    subxid: Annotated[int, Wire(Form.UINT32, "subxid")]
+    abort_lsn: Annotated[int | None, Wire(Form.LSN, "lsn", optional=True)] = None
+    abort_timestamp: Annotated[datetime | None, Wire(Form.TIMESTAMP, "timestamp", optional=True)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPrepare(Message):
+    """Start of a transaction that is sent when it has been prepared."""
+
+    tag: ClassVar[str] = "b"
+    kind: ClassVar[str] = "begin_prepare"
+    prepare_lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    end_lsn: Annotated[int, Wire(Form.LSN, "end_lsn")]
+    prepare_timestamp: Annotated[datetime, Wire(Form.TIMESTAMP, "timestamp")]
+    xid: Annotated[int, Wire(Form.UINT32, "xid")]
+    gid: Annotated[str, Wire(Form.TEXT, "gid")]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Message):
+    """PREPARE TRANSACTION of what Begin Prepare opened."""
+
+    tag: ClassVar[str] = "P"
+    kind: ClassVar[str] = "prepare"
+    flags: Annotated[int, Wire(Form.FLAGS, "flags", maximum=0)]
+    prepare_lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    end_lsn: Annotated[int, Wire(Form.LSN, "end_lsn")]
+    prepare_timestamp: Annotated[datetime, Wire(Form.TIMESTAMP, "timestamp")]
+    xid: Annotated[int, Wire(Form.UINT32, "xid")]
+    gid: Annotated[str, Wire(Form.TEXT, "gid")]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPrepared(Message):
+    """COMMIT PREPARED."""
+
+    tag: ClassVar[str] = "K"
+    kind: ClassVar[str] = "commit_prepared"
+    flags: Annotated[int, Wire(Form.FLAGS, "flags", maximum=0)]
+    commit_lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    end_lsn: Annotated[int, Wire(Form.LSN, "end_lsn")]
+    commit_timestamp: Annotated[datetime, Wire(Form.TIMESTAMP, "timestamp")]
+    xid: Annotated[int, Wire(Form.UINT32, "xid")]
+    gid: Annotated[str, Wire(Form.TEXT, "gid")]
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPrepared(Message):
+    """ROLLBACK PREPARED."""
+
+    tag: ClassVar[str] = "r"
+    kind: ClassVar[str] = "rollback_prepared"
+    flags: Annotated[int, Wire(Form.FLAGS, "flags", maximum=0)]
+    prepare_end_lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    rollback_end_lsn: Annotated[int, Wire(Form.LSN, "end_lsn")]
+    prepare_timestamp: Annotated[datetime, Wire(Form.TIMESTAMP, "prepare_timestamp")]
+    rollback_timestamp: Annotated[datetime, Wire(Form.TIMESTAMP, "timestamp")]
+    xid: Annotated[int, Wire(Form.UINT32, "xid")]
+    gid: Annotated[str, Wire(Form.TEXT, "gid")]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPrepare(Message):
+    """PREPARE TRANSACTION of a streamed transaction."""
+
+    tag: ClassVar[str] = "p"
+    kind: ClassVar[str] = "stream_prepare"
+    flags: Annotated[int, Wire(Form.FLAGS, "flags", maximum=0)]
+    prepare_lsn: Annotated[int, Wire(Form.LSN, "lsn")]
+    end_lsn: Annotated[int, Wire(Form.LSN, "end_lsn")]
+    prepare_timestamp: Annotated[datetime, Wire(Form.TIMESTAMP, "timestamp")]
+    xid: Annotated[int, Wire(Form.UINT32, "xid")]
+    gid: Annotated[str, Wire(Form.TEXT, "gid")]
+
+
+MESSAGES: tuple[type[Message], ...] = (
+    Begin,
+    Commit,
+    Origin,
+    Relation,
+    Type,
+    Insert,
+    Update,
+    Delete,
+    Truncate,
+    LogicalMessage,
+    StreamStart,
+    StreamStop,
+    StreamCommit,
+    StreamAbort,
+    BeginPrepare,
+    Prepare,
+    CommitPrepared,
+    RollbackPrepared,
+    StreamPrepare,
+)
+
+
+class EnvelopeColumn(NamedTuple):
+    """A column of the envelope; `type` is an Arrow type in `schemas`' spelling."""
+
+    name: str
+    type: str
+    default: bool = True  # False: built only when `fields` names it
+
+
+# The envelope of decode_messages and parse_pgoutput, in order. Which message fills what is said above.
+ENVELOPE: tuple[EnvelopeColumn, ...] = (
+    EnvelopeColumn("kind", "string"),
+    EnvelopeColumn("xid", "int64"),
+    EnvelopeColumn("subxid", "int64"),
+    EnvelopeColumn("flags", "int16"),
+    EnvelopeColumn("lsn", "int64"),
+    EnvelopeColumn("end_lsn", "int64"),
+    EnvelopeColumn("timestamp", "timestamp[us, UTC]"),
+    EnvelopeColumn("prepare_timestamp", "timestamp[us, UTC]"),
+    EnvelopeColumn("gid", "string"),
+    EnvelopeColumn("relation_id", "int64"),
+    EnvelopeColumn("relation_ids", "list<int64>"),
+    EnvelopeColumn("options", "int16"),
+    EnvelopeColumn("namespace", "string"),
+    EnvelopeColumn("name", "string"),
+    EnvelopeColumn("replica_identity", "string"),
+    EnvelopeColumn("columns", "list<column>"),
+    EnvelopeColumn("type_id", "int64"),
+    EnvelopeColumn("first_segment", "bool"),
+    EnvelopeColumn("prefix", "string"),
+    EnvelopeColumn("content", "binary"),
+    EnvelopeColumn("old_type", "string"),
+    EnvelopeColumn("old", "list<binary>"),
+    EnvelopeColumn("old_formats", "string"),
+    EnvelopeColumn("new", "list<binary>"),
+    EnvelopeColumn("new_formats", "string"),
+    EnvelopeColumn("error", "string"),
+    EnvelopeColumn("xid_basis", "string", default=False),
+)
+
+# Words of the xid_basis column, how the presence of an xid prefix was decided; the scanner writes the index.
+XID_BASES: tuple[str, ...] = ("explicit", "order", "structure", "evidence", "guess")
+
+
+def filled_by(column: str) -> tuple[tuple[type[Message], str], ...]:
+    """Messages that fill an envelope column, each with the name of the field that does."""
+    return tuple(
+        (message, item.name) for message in MESSAGES for item in wire_fields(message) if item.wire.column == column
+    )

@@ -1,0 +1,1 @@
+"""What a table looked like, and when: versions of relations, by position."""

@@ -1,0 +1,237 @@
+"""Relations by position: which columns a table had when a row of it was sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.envelope.decoder import MessageDecoder, decode
+from pgdecode.payloads.payload_input import payload_array, positions_of
+from pgdecode.protocol.errors import listed
+from pgdecode.protocol.limits import Limits
+from pgdecode.protocol.messages import (
+    Message,
+    Relation,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Type,
+)
+from pgdecode.relations.relation_json import version_from_json, version_to_json
+from pgdecode.relations.relation_version import RelationVersion, repeated_column
+from pgdecode.relations.version_tracker import RelationTracker
+
+FORMAT = "pgdecode.RelationCatalog"
+FORMAT_VERSION = 1
+_LIMITS = Limits()
+
+
+class RelationCatalog:
+    """The relations of a sequence of payloads, every version of each, in the order they were sent.
+
+    Immutable. `from_messages` makes one from payloads, `ChangeDecoder.catalog` is the one that a decoder has seen,
+    `to_json` and `from_json` store it.
+
+    Parameters
+    ----------
+    versions : iterable of RelationVersion
+        In ascending order of position.
+
+    Raises
+    ------
+    ValueError
+        If a relation gives two columns one name.
+    """
+
+    def __init__(self, versions: Iterable[RelationVersion] = ()) -> None:
+        self._versions = tuple(versions)
+        for version in self._versions:
+            if repeated_column(version.relation) is not None:
+                raise ValueError(f"relation {version.relation_id} gives two columns one name")
+        self._by_id: dict[int, list[RelationVersion]] = {}
+        self._by_name: dict[str, list[RelationVersion]] = {}
+        for version in self._versions:
+            self._by_id.setdefault(version.relation_id, []).append(version)
+            self._by_name.setdefault(version.qualified_name, []).append(version)
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def __iter__(self) -> Iterator[RelationVersion]:
+        return iter(self._versions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RelationCatalog) and self._versions == other._versions
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"RelationCatalog({len(self._by_id)} relations, {len(self)} versions)"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Qualified name of each table, in the order they were first sent."""
+        return tuple(self._by_name)
+
+    def versions(self, relation: int | str) -> tuple[RelationVersion, ...]:
+        """Versions of a table, by its OID or "schema.table"; several OIDs may have borne one name.
+
+        Raises
+        ------
+        KeyError
+            If no version is of that table.
+        """
+        found = self._by_id if isinstance(relation, int) else self._by_name
+        if relation not in found:
+            raise KeyError(f"no relation {relation!r} in the catalog, which has {listed(self.names)}")
+        return tuple(found[relation])  # type: ignore[index]
+
+    def at(self, relation: int | str, position: int | None = None, xid: int | None = None) -> RelationVersion | None:
+        """Find the version that a row at a position uses.
+
+        Parameters
+        ----------
+        relation : int or str
+            OID, or "schema.table".
+        position : int, optional
+            Of the row; without it, after everything.
+        xid : int, optional
+            The top-level transaction, for a row that was sent in its stream.
+
+        Returns
+        -------
+        RelationVersion or None
+            None if the relation had not been described by then.
+        """
+        own = common = None
+        known = self._by_id.get(relation, ()) if isinstance(relation, int) else self._by_name.get(relation, ())
+        for version in known:
+            if xid is not None and version.xid == xid and (position is None or version.position <= position):
+                own = version
+            since = version.visible_from
+            is_seen = since is not None and (position is None or since <= position)
+            # One that was sent in a stream may be seen later than another that was sent after it.
+            if is_seen and (common is None or (common.visible_from or 0) <= (since or 0)):
+                common = version
+        return common if own is None else own
+
+    def __getitem__(self, relation: int | str) -> RelationVersion:
+        """Find the last version of a table that rows outside its own stream see.
+
+        Raises
+        ------
+        KeyError
+            If there is none.
+        """
+        self.versions(relation)
+        found = self.at(relation)
+        if found is None:
+            raise KeyError(f"relation {relation!r} was sent only in streams that did not commit")
+        return found
+
+    def to_json(self) -> str:
+        """Write the catalog as one JSON object."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": FORMAT_VERSION,
+                "length": len(self),
+                "relations": [version_to_json(item) for item in self],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, limits: Limits = _LIMITS) -> RelationCatalog:
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            If it is something else, was cut, comes from a later version of the format, or has more versions than
+            `limits.max_relations`.
+        """
+        plain = json.loads(text)
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+            raise ValueError(f"no {FORMAT} in JSON")
+        if plain.get("version") != FORMAT_VERSION:
+            raise ValueError(f"{FORMAT} of version {plain.get('version')!r}, this pgdecode reads {FORMAT_VERSION}")
+        relations = plain.get("relations")
+        if not isinstance(relations, list) or plain.get("length") != len(relations):
+            raise ValueError(f"{FORMAT} is not whole: it says that it has {plain.get('length')!r} relations")
+        if len(relations) > limits.max_relations:
+            raise ValueError(f"{FORMAT} has {len(relations)} versions, limit {limits.max_relations} (max_relations)")
+        return cls(version_from_json(item) for item in relations)
+
+    @classmethod
+    def from_messages(cls, messages: Any, position: Any = None, *, limits: Limits = _LIMITS) -> RelationCatalog:
+        """Collect the relations of messages in slot order.
+
+        Parameters
+        ----------
+        messages : column of payloads, as `decode_messages` takes them, or iterable of Message
+            Messages of other kinds are passed over.
+        position : column of ascending integers, optional
+            Of each message; by default its place, counted from 0.
+        limits : Limits
+            Sizes past which a payload is refused, and how many relations there may be.
+
+        Raises
+        ------
+        DecodeError
+            For a bad payload, and for one relation too many.
+        """
+        tracker = RelationTracker(limits=limits)
+        stream: int | None = None
+        for at, message in _catalog_messages(messages, position, limits):
+            if isinstance(message, StreamStart):
+                stream = message.xid
+                if message.first_segment:
+                    tracker.drop(stream)
+            elif isinstance(message, StreamStop):
+                stream = None
+            elif isinstance(message, Relation | Type):
+                # A block may lack its start, or its stop.
+                scope = None if message.xid is None else message.xid if stream is None else stream
+                if isinstance(message, Type):
+                    tracker.add_type(message, at, scope)
+                else:
+                    tracker.add(message, at, scope)
+            elif isinstance(message, StreamCommit | StreamPrepare):
+                tracker.publish(message.xid, at)
+            elif isinstance(message, StreamAbort) and message.xid == message.subxid:
+                tracker.drop(message.xid)
+            elif isinstance(message, StreamAbort):
+                tracker.drop_part(message.xid, message.subxid)
+        return cls(tracker.versions)
+
+
+_KINDS = ("relation", "type", "stream_start", "stream_stop", "stream_commit", "stream_abort", "stream_prepare")
+
+
+def _catalog_messages(messages: Any, position: Any, limits: Limits) -> Iterator[tuple[int, Message]]:
+    """Yield the messages that a catalog is made from, each with its position."""
+    if not isinstance(messages, pa.Array | pa.ChunkedArray) and not hasattr(messages, "__arrow_c_stream__"):
+        messages = list(messages)
+        if messages and isinstance(messages[0], Message):
+            yield from zip(range(len(messages)) if position is None else position, messages, strict=True)
+            return
+    payloads = payload_array(messages)
+    positions = positions_of(position, len(payloads), 0)
+    decoder = MessageDecoder(fields=["kind", "xid"], limits=limits)
+    first = 0
+    for chunk in payloads.chunks:
+        envelope = decoder.decode(chunk)
+        kinds, xids = envelope.column("kind"), envelope.column("xid")
+        # Not by is_in, which crashes where there is no memory for its table.
+        wanted = pc.indices_nonzero(reduce(pc.or_, [pc.equal(kinds, pa.scalar(kind)) for kind in _KINDS]))
+        for row in wanted.to_pylist():
+            message = decode(chunk[row].as_py(), in_stream=xids[row].is_valid, limits=limits)
+            yield positions[first + row].as_py(), message
+        first += len(chunk)

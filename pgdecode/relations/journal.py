@@ -1,0 +1,77 @@
+"""Changes that can be taken back: a call that fails leaves everything as it was, whatever its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_ABSENT = object()
+
+
+class Journal:
+    """Makes changes, and notes how to undo each."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+
+    def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
+        """Note a call that undoes the change that comes next."""
+        self._undo.append((undo, arguments))
+
+    def put(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
+        """Set an item of a dict."""
+        self.note(_restore, mapping, key, mapping.get(key, _ABSENT))
+        mapping[key] = value
+
+    def pop(self, mapping: dict[Any, Any], key: Any) -> Any:
+        """Remove an item of a dict; None where there is none."""
+        if key not in mapping:
+            return None
+        self.note(mapping.__setitem__, key, mapping[key])
+        return mapping.pop(key)
+
+    def set_attribute(self, item: Any, name: str, value: Any) -> None:
+        """Set an attribute."""
+        self.note(setattr, item, name, getattr(item, name))
+        setattr(item, name, value)
+
+    def append(self, items: list[Any], item: Any) -> None:
+        """Append to a list."""
+        self.note(items.pop)
+        items.append(item)
+
+    def add(self, items: set[Any], item: Any) -> None:
+        """Add to a set."""
+        if item not in items:
+            self.note(items.discard, item)
+            items.add(item)
+
+    def discard(self, items: set[Any], item: Any) -> None:
+        """Remove from a set, if it is there."""
+        if item in items:
+            self.note(items.add, item)
+            items.discard(item)
+
+    def clear(self) -> None:
+        """Let go of what has been noted: the changes stay."""
+        self._undo.clear()
+
+    def rollback(self) -> None:
+        """Undo all changes, the last one first."""
+        while self._undo:
+            undo, arguments = self._undo.pop()
+            undo(*arguments)
+
+
+class NoJournal(Journal):
+    """Makes changes that nobody takes back."""
+
+    def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
+        """Forget how to undo a change."""
+
+
+def _restore(mapping: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is _ABSENT:
+        del mapping[key]
+    else:
+        mapping[key] = value

@@ -1,0 +1,1 @@
+"""PostgreSQL's type system: the table of types, how users write them, encodings, session settings."""

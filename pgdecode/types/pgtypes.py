@@ -1,0 +1,345 @@
+"""The PostgreSQL types: OID, name, codec and Arrow type. Everything typed is read off this table.
+
+How to add a type: one line in `TYPES` with its OIDs (from pg_type of a server), the name of its codec and its Arrow
+type; a codec that does not exist yet is a pair `<pgtype>_from_text`, `<pgtype>_from_binary` in its family's file under
+src/pgdecode/_codecs/, made known to that family's finder. Where the Arrow type is no string, a second codec of the
+name `<codec>_text` prints the binary form as PostgreSQL does (forms.pyx and its neighbours). A type of an extension has
+no fixed OID: it goes into `NAMED`, and is recognised by the name that the stream's Type message gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+
+FIRST_USER_OID = 16384  # FirstNormalObjectId, access/transam.h: smaller OIDs mean the same on every server
+TEXT_OID, FLOAT8_OID, NUMERIC_OID = 25, 701, 1700
+
+
+class PgType(NamedTuple):
+    """A type built into PostgreSQL, or an extension's (OIDs 0). `arrow` is a function of the type modifier."""
+
+    oid: int
+    array_oid: int
+    name: str
+    codec: str
+    arrow: Callable[[int], pa.DataType]
+    delimiter: str = ","
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How the values of one column are decoded: a codec and its parameters, and the Arrow type it fills.
+
+    `oid` is the type's, where it has one on every server. `declared` is what the caller said, not the stream: a
+    domain, which sends an OID of its own, passes for it. `fields` are a composite's. `style` is of dates that are not
+    ISO, `encoding` of text that is not UTF-8, as PostgreSQL names them.
+    """
+
+    codec: str
+    arrow: pa.DataType
+    oid: int = 0
+    precision: int = 0
+    scale: int = 0
+    delimiter: str = ","
+    element: Decoding | None = None
+    fields: tuple[Decoding, ...] = ()
+    declared: bool = False
+    style: str = ""
+    encoding: str = ""
+
+
+def _as(arrow: pa.DataType) -> Callable[[int], pa.DataType]:
+    return lambda typmod: arrow
+
+
+def numeric_modifier(typmod: int) -> tuple[int, int] | None:
+    """Precision and scale of numeric(p, s); None without modifier. The scale is 11 bits, signed (numeric.c)."""
+    if typmod < 4:
+        return None
+    return (typmod - 4) >> 16 & 0xFFFF, ((typmod - 4 & 0x7FF) ^ 1024) - 1024
+
+
+def _numeric(typmod: int) -> pa.DataType:
+    modifier = numeric_modifier(typmod)
+    if modifier is None or not 0 <= modifier[1] <= modifier[0] <= 38:
+        return pa.string()
+    return pa.decimal128(*modifier)
+
+
+def _money(typmod: int) -> pa.DataType:
+    # PostgreSQL's money has no modifier: this one is the caller's, see `named`. 10 is the most that cash.c prints.
+    return pa.decimal128(19, typmod) if 0 <= typmod <= 10 else pa.string()
+
+
+INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
+
+_string = _as(pa.string())
+_int64 = _as(pa.int64())
+
+# OIDs from pg_type of PostgreSQL 18.
+TYPES: tuple[PgType, ...] = (
+    PgType(16, 1000, "bool", "bool", _as(pa.bool_())),
+    PgType(17, 1001, "bytea", "bytea", _as(pa.binary())),
+    PgType(18, 1002, "char", "char", _string),
+    PgType(19, 1003, "name", "text", _string),
+    PgType(20, 1016, "int8", "int8", _int64),
+    PgType(21, 1005, "int2", "int2", _as(pa.int16())),
+    PgType(23, 1007, "int4", "int4", _as(pa.int32())),
+    PgType(24, 1008, "regproc", "reg", _string),
+    PgType(25, 1009, "text", "text", _string),
+    PgType(26, 1028, "oid", "oid", _int64),
+    PgType(27, 1010, "tid", "tid", _string),
+    PgType(28, 1011, "xid", "oid", _int64),
+    PgType(29, 1012, "cid", "oid", _int64),
+    PgType(114, 199, "json", "text", _string),
+    PgType(142, 143, "xml", "text", _string),
+    PgType(600, 1017, "point", "point", _string),
+    PgType(601, 1018, "lseg", "lseg", _string),
+    PgType(602, 1019, "path", "path", _string),
+    PgType(603, 1020, "box", "box", _string, ";"),
+    PgType(604, 1027, "polygon", "polygon", _string),
+    PgType(628, 629, "line", "line", _string),
+    PgType(650, 651, "cidr", "cidr", _string),
+    PgType(700, 1021, "float4", "float4", _as(pa.float32())),
+    PgType(701, 1022, "float8", "float8", _as(pa.float64())),
+    PgType(705, 0, "unknown", "text", _string),
+    PgType(718, 719, "circle", "circle", _string),
+    PgType(774, 775, "macaddr8", "macaddr8", _string),
+    PgType(790, 791, "money", "money", _money),
+    PgType(829, 1040, "macaddr", "macaddr", _string),
+    PgType(869, 1041, "inet", "inet", _string),
+    PgType(1042, 1014, "bpchar", "text", _string),
+    PgType(1043, 1015, "varchar", "text", _string),
+    PgType(1082, 1182, "date", "date", _as(pa.date32())),
+    PgType(1083, 1183, "time", "time", _as(pa.time64("us"))),
+    PgType(1114, 1115, "timestamp", "timestamp", _as(pa.timestamp("us"))),
+    PgType(1184, 1185, "timestamptz", "timestamptz", _as(pa.timestamp("us", "UTC"))),
+    PgType(1186, 1187, "interval", "interval", _as(INTERVAL)),
+    PgType(1266, 1270, "timetz", "timetz", _string),
+    PgType(1560, 1561, "bit", "bit", _string),
+    PgType(1562, 1563, "varbit", "varbit", _string),
+    PgType(1700, 1231, "numeric", "numeric", _numeric),
+    PgType(1790, 2201, "refcursor", "text", _string),
+    PgType(2202, 2207, "regprocedure", "reg", _string),
+    PgType(2203, 2208, "regoper", "reg", _string),
+    PgType(2204, 2209, "regoperator", "reg", _string),
+    PgType(2205, 2210, "regclass", "reg", _string),
+    PgType(2206, 2211, "regtype", "reg", _string),
+    PgType(2950, 2951, "uuid", "uuid", _string),
+    PgType(2970, 2949, "txid_snapshot", "pg_snapshot", _string),
+    PgType(3220, 3221, "pg_lsn", "pg_lsn", _string),
+    PgType(3614, 3643, "tsvector", "tsvector", _string),
+    PgType(3615, 3645, "tsquery", "tsquery", _string),
+    PgType(3734, 3735, "regconfig", "reg", _string),
+    PgType(3769, 3770, "regdictionary", "reg", _string),
+    PgType(3802, 3807, "jsonb", "jsonb", _string),
+    PgType(4072, 4073, "jsonpath", "jsonpath", _string),
+    PgType(4089, 4090, "regnamespace", "reg", _string),
+    PgType(4096, 4097, "regrole", "reg", _string),
+    PgType(4191, 4192, "regcollation", "reg", _string),
+    PgType(5038, 5039, "pg_snapshot", "pg_snapshot", _string),
+    PgType(5069, 271, "xid8", "xid8", _as(pa.decimal128(20, 0))),
+)
+
+# Types of extensions, by the name that the Type message gives.
+NAMED: tuple[PgType, ...] = (
+    PgType(0, 0, "citext", "text", _string),
+    PgType(0, 0, "cube", "cube", _string),
+    PgType(0, 0, "ltree", "ltree", _string),
+    PgType(0, 0, "lquery", "ltree", _string),
+    PgType(0, 0, "ltxtquery", "ltree", _string),
+)
+
+
+class RangeType(NamedTuple):
+    """A range type with its array, its multirange and that one's array."""
+
+    oid: int
+    array_oid: int
+    multirange_oid: int
+    multirange_array_oid: int
+    name: str
+    bound: str
+
+
+RANGES: tuple[RangeType, ...] = (
+    RangeType(3904, 3905, 4451, 6150, "int4range", "int4"),
+    RangeType(3906, 3907, 4532, 6151, "numrange", "numeric"),
+    RangeType(3908, 3909, 4533, 6152, "tsrange", "timestamp"),
+    RangeType(3910, 3911, 4534, 6153, "tstzrange", "timestamptz"),
+    RangeType(3912, 3913, 4535, 6155, "daterange", "date"),
+    RangeType(3926, 3927, 4536, 6157, "int8range", "int8"),
+)
+
+_BY_NAME: Mapping[str, PgType] = {item.name: item for item in (*TYPES, *NAMED)}
+_ARRAY_OIDS: Mapping[int, int] = {
+    **{item.oid: item.array_oid for item in TYPES},
+    **{item.oid: item.array_oid for item in RANGES},
+    **{item.multirange_oid: item.multirange_array_oid for item in RANGES},
+    22: 1006,
+    30: 1013,
+}
+
+
+def scalar(name: str, typmod: int = -1) -> Decoding:
+    """How a scalar type is decoded; KeyError where there is no such type."""
+    item = _BY_NAME[name]
+    arrow = item.arrow(typmod)
+    if item.codec == "money" and pa.types.is_decimal(arrow):
+        return Decoding("money_decimal", arrow, item.oid, arrow.precision, arrow.scale)
+    if item.codec != "numeric":
+        return Decoding(item.codec, arrow, item.oid, delimiter=item.delimiter)
+    if not pa.types.is_decimal(arrow):
+        return Decoding("numeric_text", arrow, item.oid)
+    return Decoding("numeric", arrow, item.oid, arrow.precision, arrow.scale)
+
+
+def array_of(element: Decoding) -> Decoding:
+    """How an array is decoded."""
+    oid = _ARRAY_OIDS.get(element.oid, 0)
+    return Decoding("array", pa.list_(element.arrow), oid, element=element, delimiter=element.delimiter)
+
+
+def range_of(bound: Decoding) -> Decoding:
+    """How a range is decoded."""
+    arrow = pa.struct(
+        [
+            ("lower", bound.arrow),
+            ("upper", bound.arrow),
+            ("lower_inclusive", pa.bool_()),
+            ("upper_inclusive", pa.bool_()),
+            ("empty", pa.bool_()),
+        ]
+    )
+    return Decoding("range", arrow, element=bound)
+
+
+def multirange_of(item: Decoding) -> Decoding:
+    """How a multirange is decoded."""
+    return Decoding("multirange", pa.list_(item.arrow), element=item)
+
+
+def as_text(decoding: Decoding) -> Decoding:
+    """How the same type is decoded to a string column: PostgreSQL's own text form, whatever the form of the payload.
+
+    Binary values are printed as by PostgreSQL 12 and later with ISO dates, postgres intervals, UTC, hexadecimal bytea
+    and the shortest floats; text stays as it was sent. A type that is a string column anyway stays as it is.
+    """
+    if decoding.arrow == pa.string():
+        return decoding
+    if decoding.codec == "clamped" and decoding.element is not None:
+        # A string has room for all values.
+        return as_text(decoding.element)
+    element = None if decoding.element is None else as_text(decoding.element)
+    fields = tuple(as_text(field) for field in decoding.fields)
+    return replace(decoding, codec=decoding.codec + "_text", arrow=pa.string(), element=element, fields=fields)
+
+
+# date, time, timestamp, timestamptz, interval, numeric: they have infinities, NaN or 24:00:00. float4 and float8: a
+# server that rounds them writes the largest as a number past it, 1.79769313486232e+308 up to PostgreSQL 11.
+_PARTIAL = frozenset({700, 701, 1082, 1083, 1114, 1184, 1186, 1700})
+
+
+def _is_partial(decoding: Decoding) -> bool:
+    # A string holds all values of its type.
+    return decoding.oid in _PARTIAL and decoding.arrow != pa.string()
+
+
+def is_partial(decoding: Decoding) -> bool:
+    """Whether PostgreSQL has values of the type that the Arrow type has not, arrays of more dimensions among them."""
+    parts = (decoding.element, *decoding.fields)
+    # pgvector writes all digits of its floats; of a numeric, a float8 is what the caller asks for.
+    if decoding.arrow == pa.string() or decoding.codec in ("vector", "halfvec", "numeric_float8"):
+        return False
+    return decoding.codec == "array" or _is_partial(decoding) or any(part and is_partial(part) for part in parts)
+
+
+def clamped(decoding: Decoding) -> Decoding:
+    """How the same type is decoded where values past the Arrow type's range are to be the nearest one in it.
+
+    These are the lowest and the highest value that both PostgreSQL and the Arrow type have: 4714-11-24 BC, and
+    5874897-12-31 of a date or 294247-01-10 04:00:54.775807 of a timestamp; 23:59:59.999999; nines of a numeric; the
+    largest float; an interval whose fields are all at their ends. Elements of arrays and bounds of ranges are clamped
+    too.
+    """
+    if _is_partial(decoding):
+        return replace(decoding, codec="clamped", element=decoding)
+    element = None if decoding.element is None else clamped(decoding.element)
+    return replace(decoding, element=element, fields=tuple(clamped(field) for field in decoding.fields))
+
+
+def composite_of(fields: Iterable[tuple[str, Decoding]]) -> Decoding:
+    """How a composite of named fields is decoded."""
+    names, decodings = zip(*fields, strict=True)
+    arrow = pa.struct([(name, decoding.arrow) for name, decoding in zip(names, decodings, strict=True)])
+    return Decoding("composite", arrow, fields=decodings)
+
+
+def numeric_as_float8() -> Decoding:
+    """How a numeric is decoded to the nearest float8."""
+    return Decoding("numeric_float8", pa.float64(), NUMERIC_OID)
+
+
+def named(name: str, typmod: int = -1) -> Decoding | None:
+    """How the type of a name is decoded: "int4", "int4[]", "_int4"; "numeric(12,2)" goes by its modifier.
+
+    "money(2)" is money of two digits behind the point, which only the server's lc_monetary knows: a decimal in both
+    forms. Plain "money" is text as the server printed it, and in binary a fault.
+    """
+    if name.endswith("[]") or name.startswith("_"):
+        element = named(name[:-2] if name.endswith("[]") else name[1:], typmod)
+        return None if element is None else array_of(element)
+    if name in _BY_NAME:
+        return scalar(name, typmod)
+    if money := re.fullmatch(r"money\((\d|10)\)", name):
+        return scalar("money", int(money[1]))
+    if name == "record":
+        return RECORD
+    for item in RANGES:
+        if name == item.name:
+            return replace(range_of(scalar(item.bound)), oid=item.oid)
+        if name == item.name.replace("range", "multirange"):
+            return replace(multirange_of(range_of(scalar(item.bound))), oid=item.multirange_oid)
+    special = {
+        "hstore": Decoding("hstore", pa.map_(pa.string(), pa.string())),
+        "vector": Decoding("vector", pa.list_(pa.float32()), element=scalar("float4")),
+        "halfvec": Decoding("halfvec", pa.list_(pa.float32()), element=scalar("float4")),
+        "int2vector": Decoding("spaced", pa.list_(pa.int16()), 22, element=scalar("int2")),
+        "oidvector": Decoding("spaced", pa.list_(pa.int64()), 30, element=scalar("oid")),
+    }
+    return special.get(name)
+
+
+OPAQUE = Decoding("opaque", pa.string())
+ENUM = Decoding("text", pa.string())
+
+
+def _by_oid() -> dict[int, str]:
+    names = {item.oid: item.name for item in TYPES}
+    names |= {item.array_oid: item.name + "[]" for item in TYPES if item.array_oid}
+    for item in RANGES:
+        multirange = item.name.replace("range", "multirange")
+        names |= {item.oid: item.name, item.array_oid: item.name + "[]"}
+        names |= {item.multirange_oid: multirange, item.multirange_array_oid: multirange + "[]"}
+    return names | {22: "int2vector", 1006: "int2vector[]", 30: "oidvector", 1013: "oidvector[]"}
+
+
+NAME_BY_OID: Mapping[int, str] = _by_oid()
+
+
+def _record() -> Decoding:
+    fields = []
+    for oid, name in sorted(NAME_BY_OID.items()):
+        decoding = named(name)
+        if decoding is not None:
+            fields.append(replace(as_text(decoding), oid=oid))
+    return Decoding("record", pa.string(), fields=tuple(fields))
+
+
+# A composite whose fields nobody describes: in binary, each carries its type's OID.
+RECORD = _record()

@@ -1,0 +1,89 @@
+"""Settings of the capturing session that change the text form of values, and what they make of a column's decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pgdecode.types.encodings import encoding_name
+from pgdecode.types.pgtypes import Decoding
+
+_STYLES = ("ISO", "SQL", "Postgres", "German")
+_ORDERS = ("MDY", "DMY", "YMD")
+_STYLED = frozenset({"date", "timestamp", "timestamptz"})
+# Codecs whose values hold text that client_encoding changes: all of the binary form, parts of it, or the text form
+# alone. "char" is a byte under every encoding.
+_TEXTS = frozenset({"text", "jsonb", "jsonpath", "ltree"})
+_WITH_TEXTS = frozenset({"hstore", "hstore_text", "tsvector", "tsquery"})
+_TEXT_FORMS = frozenset({"opaque", "money", "money_decimal", "reg"})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings as PostgreSQL names them, with what needs no doing left empty: UTF8, and DateStyle ISO.
+
+    The other settings need no declaring: the text tells bytea_output and IntervalStyle, and extra_float_digits and
+    TimeZone do not change how it is read.
+    """
+
+    encoding: str = ""
+    datestyle: str = ""
+
+
+def settings_of(encoding: str, datestyle: str) -> Settings:
+    """Check settings as SHOW prints them.
+
+    Raises
+    ------
+    ValueError
+        For an encoding or style that is not known, and a style without the order that it depends on.
+    """
+    known = encoding_name(encoding)
+    style, _, order = (part.strip() for part in datestyle.partition(","))
+    named_style = next((name for name in _STYLES if name.lower() == style.lower()), "")
+    named_order = order.upper()
+    if not named_style or (named_order and named_order not in _ORDERS):
+        raise ValueError(f'datestyle is {datestyle!r}, not as SHOW datestyle prints it, such as "SQL, DMY"')
+    if named_style in ("SQL", "Postgres") and not named_order:
+        raise ValueError(f'datestyle is {datestyle!r}, without the order: "{named_style}, MDY" or "{named_style}, DMY"')
+    shown = "" if named_style == "ISO" else f"{named_style}, {named_order or 'DMY'}"
+    return Settings("" if known == "UTF8" else known, shown)
+
+
+def under(settings: Settings, decoding: Decoding) -> Decoding:
+    """How a column is decoded whose text was written under these settings."""
+    if settings.datestyle:
+        decoding = _styled(decoding, settings.datestyle)
+    if settings.encoding and _has_text(decoding):
+        decoding = _within("recoded", _recoded(decoding, settings.encoding), encoding=settings.encoding)
+    return decoding
+
+
+def _within(codec: str, decoding: Decoding, *, style: str = "", encoding: str = "") -> Decoding:
+    """Put a codec around another one; seen from outside it is of the same type."""
+    return replace(
+        decoding, codec=codec, element=decoding, fields=(), precision=0, scale=0, style=style, encoding=encoding
+    )
+
+
+def _styled(decoding: Decoding, style: str) -> Decoding:
+    if decoding.codec in _STYLED:
+        return _within("styled", decoding, style=style)
+    element = None if decoding.element is None else _styled(decoding.element, style)
+    return replace(decoding, element=element, fields=tuple(_styled(field, style) for field in decoding.fields))
+
+
+def _recoded(decoding: Decoding, encoding: str) -> Decoding:
+    """Convert what is text in the binary form."""
+    if decoding.codec in _TEXTS:
+        return _within("recoded_text", decoding, encoding=encoding)
+    if decoding.codec in _WITH_TEXTS:
+        return replace(decoding, encoding=encoding)
+    element = None if decoding.element is None else _recoded(decoding.element, encoding)
+    return replace(decoding, element=element, fields=tuple(_recoded(field, encoding) for field in decoding.fields))
+
+
+def _has_text(decoding: Decoding) -> bool:
+    if decoding.codec in _TEXTS | _WITH_TEXTS | _TEXT_FORMS:
+        return True
+    inner = (*decoding.fields, *([decoding.element] if decoding.element else []))
+    return any(_has_text(item) for item in inner)

@@ -1,0 +1,301 @@
+"""Types as a user writes them: `numeric(12,2)`, `character varying(10)[]`, `(street text, zip int4)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pgdecode.types.pgtypes import (
+    ENUM,
+    NAME_BY_OID,
+    NAMED,
+    Decoding,
+    array_of,
+    composite_of,
+    multirange_of,
+    named,
+    range_of,
+)
+
+MAX_DEPTH = 16  # composites and ranges in each other: what a declaration may ask of the native codecs' call stack
+
+# PostgreSQL's own names of the types that SQL names otherwise (the documentation's table 8.1).
+SPELLINGS: Mapping[str, str] = {
+    "bigint": "int8",
+    "bit varying": "varbit",
+    "boolean": "bool",
+    "char": "bpchar",
+    "char varying": "varchar",
+    "character": "bpchar",
+    "character varying": "varchar",
+    "dec": "numeric",
+    "decimal": "numeric",
+    "double precision": "float8",
+    "float": "float8",
+    "int": "int4",
+    "integer": "int4",
+    "national char": "bpchar",
+    "national char varying": "varchar",
+    "national character": "bpchar",
+    "national character varying": "varchar",
+    "nchar": "bpchar",
+    "nchar varying": "varchar",
+    "real": "float4",
+    "smallint": "int2",
+    "time with time zone": "timetz",
+    "time without time zone": "time",
+    "timestamp with time zone": "timestamptz",
+    "timestamp without time zone": "timestamp",
+}
+EXTENSIONS = frozenset({item.name for item in NAMED} | {"hstore", "vector", "halfvec"})
+_SCALARS = {name for name in NAME_BY_OID.values() if not name.endswith("[]")}
+KNOWN: tuple[str, ...] = tuple(sorted({*SPELLINGS, *_SCALARS, *EXTENSIONS, "enum", "record"}))
+
+# Least and most of each modifier that a type takes.
+_MODIFIERS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "numeric": ((1, 1000), (-1000, 1000)),
+    "float": ((1, 53),),
+    **dict.fromkeys(("varchar", "bpchar"), ((1, 10485760),)),
+    **dict.fromkeys(("bit", "varbit"), ((1, 83886080),)),
+    **dict.fromkeys(("time", "timetz", "timestamp", "timestamptz", "interval"), ((0, 6),)),
+    **dict.fromkeys(("vector", "halfvec"), ((1, 16000),)),
+    "money": ((0, 10),),
+}
+_INTERVAL_FIELDS = frozenset({"year", "month", "day", "hour", "minute", "second", "to"})
+_TOKENS = re.compile(r'\s*("(?:[^"]|"")+"|[^\W\d][\w$]*|-?\d+|[][(),.]|$)')
+
+
+def declared(text: str, types: Mapping[str | int, str] | None = None) -> Decoding:
+    """How the type is decoded that a user has written.
+
+    Parameters
+    ----------
+    text : str
+        A type's name with modifiers and `[]`, as in SQL; "enum"; "(name type, ...)" for a composite; "range(type)" or
+        "multirange(type)" for a range of one's own.
+    types : mapping of OID or "schema.type" to such a text, optional
+        What "schema.type" inside `text` means.
+
+    Raises
+    ------
+    ValueError
+        For what is no type, saying which names there are.
+    """
+    return _Reader(text, dict(types or {}), ()).everything()
+
+
+def builtin_name(text: str) -> str | None:
+    """PostgreSQL's own name, such as "int4[]", of a built-in or extension's type; None for "schema.type".
+
+    Raises
+    ------
+    ValueError
+        For a name without a schema that is none of these.
+    """
+    if "." in text and not text.startswith("pg_catalog."):
+        return None
+    reader = _Reader(text, {}, ())
+    _, name, modifiers = reader.scalar_name()
+    dimensions = reader.dimensions()
+    if reader.rest() or modifiers or named(name) is None:
+        raise ValueError(f'types has the key {text!r}: a type of one\'s own is named with its schema, "public.mood"')
+    name = without_underscore(name)
+    return name + "[]" if dimensions and not name.endswith("[]") else name
+
+
+def without_underscore(name: str) -> str:
+    """Write "_int4", the name that pg_type has for an array, as "int4[]"; other names stay."""
+    return name[1:] + "[]" if name.startswith("_") else name
+
+
+class _Reader:
+    """Reads one text from its start to its end. `within` are the user's types that are being read around it."""
+
+    def __init__(self, text: str, types: Mapping[str | int, str], within: tuple[str, ...], depth: int = 0) -> None:
+        self.text = text
+        self.types = types
+        self.within = within
+        self.depth = depth
+        self.at = 0
+
+    def everything(self) -> Decoding:
+        found = self.type()
+        if self.rest():
+            raise self.wrong(f"{self.rest()!r} is left over")
+        return found
+
+    def rest(self) -> str:
+        return self.text[self.at :].strip()
+
+    def wrong(self, why: str) -> ValueError:
+        return ValueError(f"{self.text!r} is no type that can be read: {why}")
+
+    def peek(self) -> str:
+        """Give the next token, empty at the end."""
+        match = _TOKENS.match(self.text, self.at)
+        if match is None:
+            raise self.wrong(f"{self.rest()[:1]!r} is not to be expected")
+        return match[1]
+
+    def take(self, wanted: str = "") -> str:
+        """Step over the next token, which must be the one that is wanted, if one is."""
+        token = self.peek()
+        if wanted and token != wanted:
+            raise self.wrong(f"{wanted!r} is missing")
+        match = _TOKENS.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return token
+
+    def type(self) -> Decoding:
+        """Read a type with its dimensions; however many there are, the type is the same to PostgreSQL."""
+        if self.peek() == "(":
+            found = self.composite()
+        else:
+            found = self.range() if self.peek().lower() in ("range", "multirange") else self.scalar()
+        # Declared like any other: a domain over an array passes for it.
+        return replace(array_of(found), declared=True) if self.dimensions() else found
+
+    def dimensions(self) -> bool:
+        seen = False
+        if self.peek().lower() == "array":
+            self.take()
+            seen = True
+        while self.peek() == "[":
+            self.take()
+            if self.peek().isdecimal():
+                self.take()
+            self.take("]")
+            seen = True
+        return seen
+
+    def deeper(self) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.wrong(f"more than {MAX_DEPTH} types are in each other")
+
+    def range(self) -> Decoding:
+        """Read a range of one's own, of which PostgreSQL makes a multirange too: range(float8)."""
+        multiple = self.take().lower() == "multirange"
+        self.deeper()
+        self.take("(")
+        found = range_of(self.type())
+        self.take(")")
+        self.depth -= 1
+        return multirange_of(found) if multiple else found
+
+    def composite(self) -> Decoding:
+        self.deeper()
+        fields: list[tuple[str, Decoding]] = []
+        self.take("(")
+        while self.peek() != ")":
+            if fields:
+                self.take(",")
+            name = self.identifier()
+            fields.append((name, self.type()))
+        self.take(")")
+        self.depth -= 1
+        if not fields or len({name for name, _ in fields}) != len(fields):
+            raise self.wrong("it has two fields of one name" if fields else "it has no field")
+        return composite_of(fields)
+
+    def identifier(self) -> str:
+        """Read a name as PostgreSQL folds it: small letters, unless it is quoted."""
+        token = self.take()
+        if token.startswith('"'):
+            return token[1:-1].replace('""', '"')
+        if not (token[:1].isalpha() or token[:1] == "_"):
+            raise self.wrong(f"a name is missing before {token!r}" if token else "it ends where a name must stand")
+        return token.lower()
+
+    def modifiers(self) -> list[int]:
+        found: list[int] = []
+        if self.peek() != "(":
+            return found
+        self.take()
+        while not found or self.peek() == ",":
+            if found:
+                self.take()
+            token = self.take()
+            if not token.lstrip("-").isdecimal():
+                raise self.wrong("its modifier is no number")
+            found.append(int(token))
+        self.take(")")
+        return found
+
+    def scalar(self) -> Decoding:
+        schema, name, modifiers = self.scalar_name()
+        return self.qualified(schema, name, modifiers) if schema else self.known(name, modifiers)
+
+    def scalar_name(self) -> tuple[str, str, list[int]]:
+        """Read a schema, empty where there is none, PostgreSQL's own name of the type, and its modifiers."""
+        start = self.at
+        token = self.peek()
+        if token[:1] not in ('"', "_") and not token[:1].isalpha():
+            raise self.wrong("a type is missing")
+        name = self.identifier()
+        if self.peek() == ".":
+            self.take()
+            return name, self.identifier(), self.modifiers()
+        if token.startswith('"'):
+            return "", name, self.modifiers()
+        self.at = start
+        return "", *self.name_and_modifiers()
+
+    def name_and_modifiers(self) -> tuple[str, list[int]]:
+        """Read all words of a name, and the modifiers wherever they are among them: timestamp(3) with time zone."""
+        words: list[str] = []
+        modifiers: list[int] = []
+        while True:
+            token = self.peek()
+            if token == "(" and words and not modifiers:
+                modifiers = self.modifiers()
+            elif token and (token[0].isalpha() or token[0] == "_") and token.lower() != "array":
+                words.append(self.take().lower())
+            else:
+                break
+        name = " ".join(words)
+        if words[:1] == ["interval"] and set(words[1:]) <= _INTERVAL_FIELDS:
+            name = "interval"
+        if name == "float" and modifiers:
+            if modifiers[1:] or not 1 <= modifiers[0] <= 53:
+                raise self.wrong("the precision of float is 1 to 53")
+            return "float4" if modifiers[0] < 25 else "float8", []
+        return SPELLINGS.get(name, name), modifiers
+
+    def qualified(self, schema: str, name: str, modifiers: list[int]) -> Decoding:
+        """Say what the type of a schema is: built in, one that `types` describes, or an extension's."""
+        key = f"{schema}.{name}"
+        if key in self.types and schema != "pg_catalog" and not modifiers:
+            if key in self.within or len(self.within) == MAX_DEPTH:
+                raise self.wrong(f"{key} is part of itself, or too deep")
+            return _Reader(self.types[key], self.types, (*self.within, key), self.depth).everything()
+        if schema == "pg_catalog" or name in EXTENSIONS:
+            return self.known(name, modifiers)
+        raise self.wrong(
+            f'types does not say what {key} is: "enum", "(name type, ...)", "range(type)", or a domain\'s base type'
+        )
+
+    def known(self, name: str, modifiers: list[int]) -> Decoding:
+        limits = _MODIFIERS.get(name, ())
+        if len(modifiers) > len(limits):
+            raise self.wrong(f"{name} takes {len(limits) or 'no'} modifiers")
+        for modifier, (least, most) in zip(modifiers, limits, strict=False):
+            if not least <= modifier <= most:
+                raise self.wrong(f"a modifier of {name} is {least} to {most}")
+        if name == "enum":
+            return ENUM
+        typmod = -1
+        if name == "numeric" and modifiers:
+            # As numerictypmodin packs them, utils/adt/numeric.c.
+            precision, scale = (*modifiers, 0)[:2]
+            typmod = (precision << 16 | scale & 0x7FF) + 4
+        if name == "money" and modifiers:
+            name = f"money({modifiers[0]})"
+        found = None if name.endswith("[]") else named(name, typmod)
+        if found is None:
+            raise self.wrong(
+                f'{name!r} is none of {", ".join(KNOWN)}, with [] behind it for an array, "schema.type" of types, '
+                '"(name type, ...)" for a composite, or "range(type)" for a range of one\'s own'
+            )
+        return replace(found, declared=True)

@@ -1,0 +1,1 @@
+"""Column functions: `parse_pgoutput` and `from_pgoutput`."""

@@ -1,0 +1,142 @@
+"""Typed rows in Spark's Python workers: callables that travel as a class name, a relation and a few options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import pgdecode
+from pgdecode import Column, Delete, Insert, Relation, Type, Update
+from pgdecode.payloads.payload_input import payload_parts
+from pgdecode.protocol.messages import MESSAGES
+from spark_udfs.runtime.worker import enter_task
+from spark_udfs.schema.spark_types import taken
+from spark_udfs.schema.years import checked_years
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROW_TAGS = tuple(message.tag for message in (Insert, Update, Delete))
+_OTHER_TAGS = pa.array([message.tag.encode() for message in MESSAGES if message.tag not in _ROW_TAGS])
+
+JsonRelation = tuple[int, str, str, str, tuple[tuple[int, str, int, int], ...]]
+
+
+def relation_of(plain: JsonRelation) -> Relation:
+    """Make the message again."""
+    relation_id, namespace, name, replica_identity, columns = plain
+    return Relation(relation_id, namespace, name, replica_identity, tuple(Column(*column) for column in columns))
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """Keywords of `pgdecode.decode_rows`, by their names there, as data that pickle small."""
+
+    types: Mapping[str | int, str] | None = None
+    columns: Mapping[str, str] | None = None
+    type_messages: tuple[tuple[int, str, str], ...] = ()
+    encoding: str = "UTF8"
+    datestyle: str = "ISO"
+    mode: str = "FAILFAST"
+    unrepresentable: str = "error"
+    empty: Literal["null", "error"] = "null"
+
+    def given(self) -> dict[str, Any]:
+        """Give them as `decode_rows` takes them."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        return said | {"type_messages": [Type(*plain) for plain in self.type_messages]}
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows to decode and how, as the driver was told, and which version of the package the driver has.
+
+    Attributes
+    ----------
+    relation : tuple
+        Its id, namespace, name, replica identity, and of each column flags, name, type and modifier.
+    keywords : Keywords
+    fields : tuple of str
+        Columns of `decode_rows` to give.
+    null_others : bool
+        Give nulls for messages that are no rows of the relation.
+    any_year : bool
+        Let years pass that Python has not.
+    has_time : bool
+        Give times of day as Spark's TIME, else as strings.
+    version : str
+    """
+
+    relation: JsonRelation
+    keywords: Keywords
+    fields: tuple[str, ...]
+    null_others: bool
+    any_year: bool
+    has_time: bool
+    version: str = pgdecode.__version__
+
+    def decode(self, payloads: pa.Array) -> pa.RecordBatch:
+        """Decode a batch into columns of the types that Spark takes."""
+        enter_task(self.version)
+        relation = relation_of(self.relation)
+        errors = None
+        if self.null_others:
+            payloads, errors = self._own(payloads)
+        rows = pgdecode.decode_rows(payloads, relation, **self.keywords.given())
+        if not self.any_year:
+            rows = checked_years(rows, payloads, relation, self.keywords.mode, self.keywords.unrepresentable)
+        if errors is not None:
+            rows = rows.set_column(rows.schema.get_field_index("_error"), "_error", pc.coalesce(errors, rows["_error"]))
+        found = [taken(rows[name], has_time=self.has_time) for name in self.fields]
+        return pa.RecordBatch.from_arrays(found, names=list(self.fields))
+
+    def _own(self, payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Null the payloads that are no rows of the relation, and say which rows of any relation are malformed."""
+        (payloads,) = payload_parts(payloads)
+        nothing = pa.scalar(None, payloads.type)
+        tags = pc.binary_slice(payloads, 0, 1)
+        rows = pc.if_else(pc.is_in(tags, _OTHER_TAGS.cast(tags.type)), nothing, payloads)
+        seen = pgdecode.decode_messages(
+            rows,
+            in_stream="auto",
+            fields=("relation_id", "error"),
+            mode=self.keywords.mode,
+            empty=self.keywords.empty,
+        )
+        own = pc.equal(seen["relation_id"], self.relation[0]).fill_null(False)
+        return pc.if_else(own, rows, nothing), seen["error"]
+
+
+class RowFunction:
+    """A function of payloads."""
+
+    # A signature without hints is a scalar function to pyspark; hints of an object it does not resolve.
+    __signature__ = inspect.Signature([inspect.Parameter("payloads", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+    # What plans and columns are called by.
+    __name__ = "from_pgoutput"
+
+    def __init__(self, options: RowOptions) -> None:
+        self.options = options
+
+
+class ArrowRows(RowFunction):
+    """For `arrow_udf`: Arrow columns as they are."""
+
+    def __call__(self, payloads: pa.Array) -> pa.StructArray:
+        """Decode a batch."""
+        return self.options.decode(payloads).to_struct_array()
+
+
+class PandasRows(RowFunction):
+    """For `pandas_udf`: a series of bytes in, a frame out that converts to just the declared Arrow types."""
+
+    def __call__(self, payloads: pd.Series) -> pd.DataFrame:
+        """Decode a batch."""
+        from spark_udfs.runtime.pandas_frames import pandas_frame
+
+        return pandas_frame(self.options.decode(pa.Array.from_pandas(payloads)))

@@ -1,0 +1,1 @@
+"""Functions of DataFrames: `changes`, `table_changes`, `snapshot`, `relation_catalog`."""

@@ -1,0 +1,478 @@
+"""What the payloads of a DataFrame must know of each other: one pass in the JVM, folded into an index on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pgdecode import DecodeError, RelationCatalog
+from pgdecode.changes.replication_state import Options
+from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
+from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS, are_good
+from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
+from spark_udfs.dataframes.partition_worker import JsonIndex
+from spark_udfs.runtime.session import pandas_not_minded
+
+# What makes a catalog.
+_OF_RELATIONS = b"SEcApRY"
+_INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_SOURCES = (*_INTEGERS, T.StringType, T.BooleanType, T.DateType)
+_SESSIONS = (*_SOURCES, T.TimestampType, T.TimestampNTZType)
+# In the ranges of positions into which rows are brought that lie in no order. Spark groups by some hundred of them
+# without sorting.
+_ROWS_PER_RANGE = 100_000
+_MOST_RANGES = 1024
+# Before the first boundary, for what is wrong there.
+_MOST_HEAD_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class SourceIndex:
+    """The runs of one source.
+
+    Attributes
+    ----------
+    source : object
+        Value of the source column, None where there is no such column.
+    index : PartitionIndex
+    counts : tuple of int
+        Rows in each run.
+    may_move : bool
+        Whether an update may be among them that changes the key of its row.
+    is_certain : bool
+        Whether the messages that it was made of were enough.
+    """
+
+    source: Any
+    index: PartitionIndex
+    counts: tuple[int, ...]
+    may_move: bool
+    is_certain: bool = True
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """Rows that can be decoded apart.
+
+    Attributes
+    ----------
+    rows : DataFrame
+        position, payload and, where there is one, source; each run lies in one partition, in ascending order and
+        without rows of others between.
+    indexes : tuple of SourceIndex
+        One for each source.
+    source : str or None
+        The column's name.
+    """
+
+    rows: DataFrame
+    indexes: tuple[SourceIndex, ...]
+    source: str | None
+
+
+def payload_rows(
+    df: DataFrame,
+    payload: Column | str,
+    position: Column | str,
+    source: Column | str | None,
+    session: Column | str | None = None,
+) -> tuple[DataFrame, str | None]:
+    """Select position (bigint), payload, source and session, under these names; and say what the source's was.
+
+    Raises
+    ------
+    TypeError
+        If the DataFrame is a stream or a column is of another type.
+    """
+    if df.isStreaming:
+        raise TypeError(
+            "a streaming DataFrame has no end, so that the outcome of a transaction may be beyond it: read the rows as "
+            "a batch, or decode them in order with pgdecode.ChangeDecoder, which carries its state along"
+        )
+    wanted = {
+        "position": (position, _INTEGERS, "integers"),
+        "payload": (payload, (T.BinaryType,), "binary"),
+        "source": (source, _SOURCES, "strings, integers, booleans or dates"),
+        "session": (session, _SESSIONS, "strings, integers, booleans, dates or timestamps"),
+    }
+    chosen = {word: item for word, item in wanted.items() if item[0] is not None}
+    given = df.select(*(_column(item) for item, _, _ in chosen.values()))  # type: ignore[arg-type]
+    fields = given.schema.fields
+    for (word, (_, types, said)), field in zip(chosen.items(), fields, strict=True):
+        if not isinstance(field.dataType, types):
+            raise TypeError(f"{word} is a column of {said}, {field.name!r} is {field.dataType.simpleString()}")
+    rows = given.toDF(*chosen).withColumn("position", F.col("position").cast("bigint"))
+    return rows, fields[2].name if source is not None else None
+
+
+def _column(item: Column | str) -> Column:
+    return F.col(item) if isinstance(item, str) else item
+
+
+def relation_catalogs(rows: DataFrame) -> dict[Any, RelationCatalog]:
+    """Collect the relations of each source."""
+    tag = F.substring("payload", 1, 1)
+    found = rows.where(tag.isin(_bytes(_OF_RELATIONS))).toArrow()
+    catalogs = {}
+    for source, places in _by_source(found).items():
+        messages = _in_order(found.take(places))
+        try:
+            catalogs[source] = RelationCatalog.from_messages(messages["payload"], messages["position"])
+        except DecodeError as error:
+            raise error if error.row is None else error.at_position(messages["position"][error.row].as_py()) from None
+    return catalogs
+
+
+def indexed(
+    rows: DataFrame,
+    source: str | None,
+    catalog: RelationCatalog | Mapping[Any, RelationCatalog] | None,
+    options: Options,
+    tables: Collection[str] = (),
+) -> Indexed:
+    """Find the runs in rows, and what they must know of each other.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As `payload_rows` gives it.
+    source : str or None
+        Name of the source column, where there is one.
+    catalog : RelationCatalog, or mapping of sources to such, optional
+        Relations that the payloads do not describe.
+    options : Options
+    tables : collection of str
+        Those whose shape must be exact, as "schema.table".
+
+    Raises
+    ------
+    ValueError
+        If positions are null or negative.
+    """
+    by_source = [] if source is None else ["source"]
+    by_session = ["session"] if "session" in rows.columns else []
+    spread = rows
+    runs = _runs_of_partitions(rows, [*by_source, *by_session])
+    _check_positions(runs)
+    if _overlap(runs):
+        bounds = _bounds(rows, pc.sum(runs["n"]).as_py())
+        ranged = rows.withColumn("range", _range(bounds))
+        runs = _grouped(ranged, ["range", *by_source, *by_session])
+        if by_session and _overlap(runs):
+            # A session that comes again, as the number of a process may.
+            runs = _grouped(_with_stretches(ranged, by_source), ["range", *by_source, *by_session, "stretch"])
+        spread = ranged.repartition("range", *by_source).drop("range").sortWithinPartitions(*by_source, "position")
+    elif not pc.all(runs["is_dense"]).as_py():
+        spread = rows.sortWithinPartitions(*by_source, "position")
+    spread = spread.drop("session")
+    catalogs = {None: catalog} if catalog is None or isinstance(catalog, RelationCatalog) else catalog
+    in_full = bool(pc.any(runs["has_apart"]).as_py())
+    indexes = _indexes(rows, spread, runs, catalogs, options, in_full)
+    if not in_full and not all(is_enough(item, tables) for item in indexes):
+        indexes = _indexes(rows, spread, runs, catalogs, options, in_full=True)
+    doubtful = {item.source: unused_versions(item.index, tables) for item in indexes}
+    if any(doubtful.values()):
+        indexes = _with_used(spread, indexes, doubtful, options)
+    return Indexed(spread, indexes, source)
+
+
+def _indexes(
+    rows: DataFrame,
+    spread: DataFrame,
+    runs: pa.Table,
+    catalogs: Mapping[Any, RelationCatalog | None],
+    options: Options,
+    in_full: bool,
+) -> tuple[SourceIndex, ...]:
+    """Collect the messages that the indexes of all sources need, and fold them."""
+    messages = _all_messages(spread, runs) if in_full else _messages(rows, runs)
+    head = _head_rows(rows, runs) if in_full or options.start == "anywhere" else None
+    if head is not None:
+        messages = pa.concat_tables([messages, head.cast(messages.schema)])
+    places_of = _by_source(messages)
+    nothing = pa.array([], pa.int64())
+    return tuple(
+        source_index(
+            item,
+            runs.take(places),
+            messages.take(places_of.get(item, nothing)),
+            catalogs.get(item),
+            options,
+            in_full=in_full,
+        )
+        for item, places in sorted(_by_source(runs).items(), key=lambda entry: (entry[0] is not None, entry[0]))
+    )
+
+
+def is_enough(found: SourceIndex, tables: Collection[str]) -> bool:
+    """Whether an index is right that was not made in full, where no streams are, the shapes of some tables included."""
+    catalog = found.index.catalog
+    # Which of several versions make the shape of a table goes by the outcome of the transactions that sent them.
+    return found.is_certain and not (tables and len({item.relation_id for item in catalog}) < len(catalog))
+
+
+def unused_versions(index: PartitionIndex, tables: Collection[str]) -> frozenset[int]:
+    """Find the versions of tables that no committed transaction has sent: one may still have used them.
+
+    A table is all relations that have ever borne its name.
+    """
+    versions = list(index.catalog)
+    relation_ids = {item.relation_id for item in versions if item.qualified_name in tables}
+    return frozenset(
+        number for number, item in enumerate(versions) if item.relation_id in relation_ids and number not in index.shape
+    )
+
+
+def with_used(index: PartitionIndex, used: Iterable[int]) -> PartitionIndex:
+    """Take versions that committed changes use into the shapes of tables."""
+    return replace(index, shape=tuple(sorted({*index.shape, *used})))
+
+
+def _with_used(
+    spread: DataFrame, indexes: Sequence[SourceIndex], doubtful: Mapping[Any, frozenset[int]], options: Options
+) -> tuple[SourceIndex, ...]:
+    """Look among the rows of relations for those that use versions which no committed transaction has sent."""
+    relation_ids = {
+        list(item.index.catalog)[number].relation_id for item in indexes for number in doubtful[item.source]
+    }
+    oids = [F.lit(oid.to_bytes(4, "big")) for oid in relation_ids]
+    tag = F.substring("payload", 1, 1)
+    is_row = tag.isin(_bytes(b"IUD"))
+    # Its OID stands behind the tag or, in a stream, behind the xid.
+    of_relation = F.substring("payload", 2, 4).isin(oids) | F.substring("payload", 6, 4).isin(oids)
+    plain = tuple(JsonIndex.of(item.source, item.index, item.counts) for item in indexes)
+    function = UsedFunction(plain, dict(doubtful), options, "source" in spread.columns)
+    fields = [T.StructField("version", T.IntegerType())]
+    if "source" in spread.columns:
+        fields.insert(0, T.StructField("source", spread.schema["source"].dataType))
+    with pandas_not_minded():
+        found = spread.where(~is_row | of_relation).mapInArrow(function, T.StructType(fields)).distinct().toArrow()
+    used: dict[Any, set[int]] = {}
+    sources = found["source"].to_pylist() if "source" in found.column_names else [None] * len(found)
+    for source, version in zip(sources, found["version"].to_pylist(), strict=True):
+        used.setdefault(source, set()).add(version)
+    return tuple(replace(item, index=with_used(item.index, used.get(item.source, ()))) for item in indexes)
+
+
+# -- in the JVM ------------------------------------------------------------------------------------------------------
+
+
+def _runs_of_partitions(rows: DataFrame, by_source: Sequence[str]) -> pa.Table:
+    """Collect the groups of rows that a task reads from one piece of a file, or from what is no file."""
+    # Rows that came from this process are projected by the optimizer, as if all were in partition 0, unless something
+    # stands between: here a sample of all of them.
+    numbered = rows.sample(withReplacement=False, fraction=1.0, seed=0).withColumn("partition", F.spark_partition_id())
+    # Distances from place to position: the same for all rows of a group without gaps that lies in order. Without the
+    # number of the partition, which is in the upper bits, for the numbers must not overflow.
+    placed = numbered.withColumn(
+        "distance", F.col("position") - F.monotonically_increasing_id().bitwiseAND(F.lit(2**33 - 1))
+    )
+    # A number for each piece of a file; where two have the same, they make one run, which is as well.
+    piece = F.xxhash64(F.input_file_name(), F.expr("input_file_block_start()"))
+    try:
+        return _grouped(placed.withColumn("piece", piece), ["partition", "piece", *by_source])
+    except AnalysisException as error:
+        if error.getCondition() != "MULTI_SOURCES_UNSUPPORTED_FOR_EXPRESSION":
+            raise
+        # A union or join of several reads.
+        return _grouped(placed, ["partition", *by_source])
+
+
+def _with_stretches(rows: DataFrame, by_source: Sequence[str]) -> DataFrame:
+    """Give each row the number of its stretch of one session; of payloads, keep what `_grouped` looks at."""
+    heads = rows.withColumn("payload", F.substring("payload", 1, 27))
+    window = Window.partitionBy("range", *by_source).orderBy("position")
+    is_new = ~F.col("session").eqNullSafe(F.lag("session").over(window))
+    return heads.withColumn("is_new", is_new.cast("int")).withColumn("stretch", F.sum("is_new").over(window))
+
+
+def _grouped(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
+    """Collect what is to be known of each group of rows: numbers, which Spark aggregates far faster than others."""
+    tag = F.substring("payload", 1, 1)
+    at_end = F.when(tag.isin(_bytes(AT_THE_ENDS)), F.col("position"))
+    # Of an update, the tag of its first tuple: outside a stream and inside.
+    starts_with_key = (F.substring("payload", 6, 1) == F.lit(b"K")) | (F.substring("payload", 10, 1) == F.lit(b"K"))
+    # Outside streams; the flag says that it is part of a transaction.
+    is_logical = F.substring("payload", 1, 2) == F.lit(b"M\1")
+    # A bad Begin or Commit bounds nothing.
+    n_bytes = F.when(tag == F.lit(b"B"), 21).when(tag == F.lit(b"C"), 26)
+    is_cut = F.coalesce(n_bytes != F.length("payload"), F.lit(False))
+    wanted = [
+        F.count("*").alias("n"),
+        F.count("position").alias("n_positions"),
+        F.min("position").alias("first"),
+        F.max("position").alias("last"),
+        F.coalesce(F.max(tag.isin(_bytes(ROWS))), F.lit(False)).alias("has_rows"),
+        F.coalesce(F.max(tag.isin(_bytes(APART))), F.lit(False)).alias("has_apart"),
+        F.coalesce(F.max((tag == F.lit(b"U")) & starts_with_key), F.lit(False)).alias("may_move"),
+        F.min(at_end).alias("first_end"),
+        F.max(at_end).alias("last_end"),
+        F.min(F.when(tag.isin(_bytes(ROWS)) | is_logical, F.col("position"))).alias("first_row"),
+        F.min(F.when(tag.isin(_bytes(DELIMITERS)) & ~is_cut, F.col("position"))).alias("first_boundary"),
+    ]
+    if "distance" in rows.columns:
+        in_order = F.min("distance") == F.max("distance")
+        without_gaps = F.max("position") - F.min("position") == F.count("*") - 1
+        wanted.append((in_order & without_gaps).alias("is_dense"))
+    return rows.groupBy(*keys).agg(*wanted).drop("partition", "piece", "range", "stretch").toArrow()
+
+
+def _messages(rows: DataFrame, runs: pa.Table) -> pa.Table:
+    """Collect the messages that `index_partitions` needs, where no stream is."""
+    ends = {position for name in ("first_end", "last_end") for position in runs[name].to_pylist()} - {None}
+    tag = F.substring("payload", 1, 1)
+    is_end = tag.isin(_bytes(AT_THE_ENDS)) & F.col("position").isin(sorted(ends))
+    return rows.where(tag.isin(_bytes(EVERYWHERE)) | is_end).drop("session").toArrow()
+
+
+def _all_messages(spread: DataFrame, runs: pa.Table) -> pa.Table:
+    """Collect those that it needs where there are streams: each task chooses among its own."""
+    tag = F.substring("payload", 1, 1)
+    control = spread.where(tag.isin(_bytes(EVERYWHERE + AT_THE_ENDS)))
+    firsts = {
+        source: tuple(sorted(runs["first"].take(places).to_pylist())) for source, places in _by_source(runs).items()
+    }
+    with pandas_not_minded():
+        return control.mapInArrow(ControlFunction(firsts, "source" in spread.columns), control.schema).toArrow()
+
+
+def _head_rows(rows: DataFrame, runs: pa.Table) -> pa.Table | None:
+    """Collect rows before the first boundary of each source, the most that may be."""
+    heads: dict[Any, tuple[int, int]] = {}
+    for source, places in _by_source(runs).items():
+        first, end = (pc.min(runs[name].take(places)).as_py() for name in ("first_row", "first_boundary"))
+        if first is not None and (end is None or first < end):
+            heads[source] = first, first + 1 if end is None else end
+    if not heads:
+        return None
+    wanted = (F.col("position") >= min(first for first, _ in heads.values())) & (
+        F.col("position") < max(end for _, end in heads.values())
+    )
+    if "source" in rows.columns:
+        wanted &= F.col("source").isin(list(heads))
+    tag = F.substring("payload", 1, 1)
+    return rows.where(wanted & tag.isin(_bytes(ROWS + b"M"))).drop("session").limit(_MOST_HEAD_ROWS).toArrow()
+
+
+def _bytes(tags: bytes) -> list[Column]:
+    return [F.lit(bytes([tag])) for tag in tags]
+
+
+def _bounds(rows: DataFrame, n_rows: int) -> list[int]:
+    """Choose where ranges of positions begin, such that about as many rows lie in each."""
+    n = min(1 + n_rows // _ROWS_PER_RANGE, _MOST_RANGES)
+    if n == 1:
+        return []
+    shares = [place / n for place in range(1, n)]
+    row = rows.agg(F.percentile_approx("position", shares, 10 * n)).first()
+    return sorted(set((row and row[0]) or ()))
+
+
+def _range(bounds: Sequence[int]) -> Column:
+    """Give the number of the range that a position lies in, found by halving."""
+
+    def among(first: int, last: int) -> Column:
+        if first == last:
+            return F.lit(first)
+        middle = (first + last) // 2
+        return F.when(F.col("position") < F.lit(bounds[middle]), among(first, middle)).otherwise(
+            among(middle + 1, last)
+        )
+
+    return among(0, len(bounds))
+
+
+# -- on the driver ---------------------------------------------------------------------------------------------------
+
+
+def _check_positions(found: pa.Table) -> None:
+    n_nulls = pc.sum(pc.subtract(found["n"], found["n_positions"])).as_py()
+    if n_nulls:
+        raise ValueError(f"position is null in {n_nulls} rows: it tells the order in which the slot gave the payloads")
+    first = pc.min(found["first"]).as_py()
+    if first is not None and first < 0:
+        raise ValueError(f"position {first} is negative")
+
+
+def _by_source(found: pa.Table) -> dict[Any, pa.Array]:
+    """Places of each source's rows."""
+    if "source" not in found.column_names:
+        return {None: pa.array(range(len(found)), pa.int64())}
+    places: dict[Any, list[int]] = {}
+    for place, source in enumerate(found["source"].to_pylist()):
+        places.setdefault(source, []).append(place)
+    return {source: pa.array(numbers, pa.int64()) for source, numbers in places.items()}
+
+
+def _overlap(found: pa.Table) -> bool:
+    """Whether runs of a source reach into each other."""
+    for places in _by_source(found).values():
+        ends = sorted(zip(*(found[name].take(places).to_pylist() for name in ("first", "last")), strict=True))
+        if any(before[1] >= after[0] for before, after in pairwise(ends)):
+            return True
+    return False
+
+
+def _in_order(messages: pa.Table) -> pa.Table:
+    """Sort messages; one that is there twice comes once."""
+    ordered = messages.sort_by("position").combine_chunks()
+    positions = ordered["position"]
+    if len(positions) < 2:
+        return ordered
+    is_new = pc.not_equal(positions.slice(1), positions.slice(0, len(positions) - 1))
+    return ordered.filter(pa.chunked_array([pa.array([True]), *is_new.chunks]))
+
+
+def source_index(
+    source: Any,
+    found: pa.Table,
+    messages: pa.Table,
+    catalog: RelationCatalog | None,
+    options: Options,
+    *,
+    in_full: bool,
+) -> SourceIndex:
+    """Fold what was collected of one source.
+
+    Parameters
+    ----------
+    source : object
+        Value of the source column, None where there is no such column.
+    found : pa.Table
+        Of each run: `first`, `last` (positions), `has_rows`, `n` (rows), `may_move`, and perhaps its `session`.
+    messages : pa.Table
+        `position` and `payload` of the messages that `index_partitions` needs, in any order.
+    catalog : RelationCatalog, optional
+        Relations that the payloads do not describe.
+    options : Options
+    in_full : bool
+        As of `index_partitions`.
+    """
+    found = found.sort_by("first")
+    messages = _in_order(messages)
+    runs = [Partition(*row.values()) for row in found.select(["first", "last", "has_rows"]).to_pylist()]
+    reconnects = []
+    if "session" in found.column_names:
+        sessions = pairwise(found["session"].to_pylist())
+        reconnects = [run.first for run, (before, now) in zip(runs[1:], sessions, strict=True) if before != now]
+    index = index_partitions(
+        messages["payload"],
+        messages["position"].combine_chunks(),
+        runs,
+        catalog=catalog,
+        start=options.start,
+        in_full=in_full,
+        reconnects=frozenset(reconnects),
+    )
+    is_certain = in_full or are_good(messages["payload"].to_pylist())
+    counts = tuple(found["n"].to_pylist())
+    return SourceIndex(source, index, counts, pc.any(found["may_move"]).as_py() is True, is_certain)

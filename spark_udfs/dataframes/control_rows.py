@@ -1,0 +1,106 @@
+"""What tasks find out for the index: which messages it needs, and which versions of relations changes use."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+import pgdecode
+from pgdecode.changes.replication_state import Options
+from pgdecode.partitions.partition_decoder import used_versions
+from pgdecode.protocol.boundaries import needed
+from spark_udfs.dataframes.partition_worker import JsonIndex, ascending_stretches, pieces_by_source
+from spark_udfs.runtime.worker import enter_task
+
+
+@dataclass(frozen=True)
+class ControlFunction:
+    """For `mapInArrow` over the messages that a run may have to know of others: those that are needed.
+
+    Attributes
+    ----------
+    firsts : mapping
+        By source, the first positions of its runs, in order.
+    has_source : bool
+        Whether a third column has the source.
+    version : str
+        Of pgdecode on the driver.
+    """
+
+    firsts: Mapping[Any, tuple[int, ...]]
+    has_source: bool
+    version: str = pgdecode.__version__
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Choose in each batch."""
+        enter_task(self.version)
+        for batch in batches:
+            positions, payloads = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+            sources = batch.column(2).to_pylist() if self.has_source else [None] * len(positions)
+
+            runs = [
+                (source, bisect_right(self.firsts.get(source, ()), position))
+                for source, position in zip(sources, positions, strict=True)
+            ]
+            chosen: list[int] = []
+            start = 0
+            for _, of_run in groupby(runs):
+                end = start + len(list(of_run))
+                chosen += (start + place for place in needed(payloads[start:end]))
+                start = end
+            yield batch.take(pa.array(chosen, pa.int64()))
+
+
+@dataclass(frozen=True)
+class UsedFunction:
+    """For `mapInArrow` over position and payload, and the source where there is one: versions that changes use.
+
+    Attributes
+    ----------
+    indexes : tuple of JsonIndex
+    among : mapping
+        By source, the numbers of versions to look for.
+    options : Options
+    has_source : bool
+        Whether a third column has the source.
+    version : str
+        Of pgdecode on the driver.
+    """
+
+    indexes: tuple[JsonIndex, ...]
+    among: Mapping[Any, frozenset[int]]
+    options: Options
+    has_source: bool
+    version: str = pgdecode.__version__
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Follow run after run."""
+        enter_task(self.version)
+        indexes = {item.source: item.unpacked for item in self.indexes if self.among.get(item.source)}
+        found: dict[Any, set[int]] = {}
+        types: dict[Any, pa.Scalar] = {}
+
+        def pieces() -> Iterator[tuple[tuple[Any, int], tuple[pa.Array, pa.Array]]]:
+            for sent, positions, payloads in pieces_by_source(batches, self.has_source):
+                source = None if sent is None else sent.as_py()
+                if source not in indexes:
+                    continue
+                if sent is not None:
+                    types[source] = sent
+                for number, start, end in ascending_stretches(indexes[source], positions):
+                    yield (source, number), (payloads.slice(start, end - start), positions.slice(start, end - start))
+
+        for (source, number), of_run in groupby(pieces(), lambda piece: piece[0]):
+            batches_of_run = (piece for _, piece in of_run)
+            used = used_versions(indexes[source], batches_of_run, number, self.among[source], self.options)
+            found.setdefault(source, set()).update(used)
+        for source, used in found.items():
+            columns, names = [pa.array(sorted(used), pa.int32())], ["version"]
+            if self.has_source:
+                columns, names = [pa.repeat(types[source], len(used)), *columns], ["source", *names]
+            yield pa.RecordBatch.from_arrays(columns, names=names)

@@ -1,0 +1,301 @@
+"""Changes in Spark's Python workers: callables that decode the runs of a partition, one after the other.
+
+Run and index are `pgdecode.partitions.partition_index`' words: a task gets whole runs, each in ascending order of
+position, and an index that says what it must know of the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import pgdecode
+from pgdecode._native.arrow.payload_array import Source
+from pgdecode.changes.committed_changes import ChangeSlice, values_of
+from pgdecode.changes.record_batches import Builder, counted_batch, fitting_batches
+from pgdecode.changes.replication_state import CommittedChanges, Options
+from pgdecode.changes.transaction_assembler import TransactionAssembler
+from pgdecode.files.ordered_files import OrderFault
+from pgdecode.partitions.partition_decoder import PartitionDecoder
+from pgdecode.partitions.partition_index import PartitionIndex, slices
+from spark_udfs.dataframes.outputs import Output
+from spark_udfs.runtime.worker import ERROR, enter_task
+
+# What is decoded at a time, if not more comes at once, and at most put into one batch: Spark's own batches are short,
+# and a change may come out some times as large as it was sent.
+RUN_ROWS = 65_536
+# What is worth it, too: rather than waiting for some more rows and then copying all of them together.
+_ENOUGH_ROWS = RUN_ROWS - RUN_ROWS // 8
+_BYTES = 16 << 20
+
+
+class RowsMoved(RuntimeError):
+    """Rows that are not those that were indexed."""
+
+
+NOT_THE_SAME = (
+    "the DataFrame does not give the same rows in the same partitions each time it is read: persist() it, or write it "
+    "and read what was written"
+)
+
+
+@dataclass(frozen=True)
+class JsonIndex:
+    """What the runs of one source must know, as data that pickle small.
+
+    Attributes
+    ----------
+    source : object
+        Value of the source column, None where there is no such column.
+    index : bytes
+        `PartitionIndex.to_json`, compressed.
+    counts : tuple of int
+        Rows in each run.
+    """
+
+    source: Any
+    index: bytes
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, source: Any, index: PartitionIndex, counts: tuple[int, ...]) -> JsonIndex:
+        """Pack an index."""
+        return cls(source, zlib.compress(index.to_json().encode(), 1), counts)
+
+    @property
+    def unpacked(self) -> PartitionIndex:
+        """The index."""
+        return _index(self.index)
+
+
+@functools.lru_cache(maxsize=8)
+def _index(packed: bytes) -> PartitionIndex:
+    """Unpack an index once: workers live on from task to task."""
+    return PartitionIndex.from_json(zlib.decompress(packed))
+
+
+@dataclass(frozen=True)
+class PartitionDecodingFunction:
+    """For `mapInArrow` over position and payload, and the source where there is one: the changes of a partition.
+
+    Attributes
+    ----------
+    indexes : tuple of JsonIndex
+    product : Product
+    options : Options
+    fields : tuple of str
+        Columns of the product to give.
+    source : str or None
+        Name of the column for the source, which comes first.
+    format : str
+        "parquet" gives columns, "csv" columns of text, "jsonl" one column of lines.
+    with_errors : bool
+        Give what is wrong with each row as a last column too, `ERROR`.
+    version : str
+        Of pgdecode on the driver.
+    """
+
+    indexes: tuple[JsonIndex, ...]
+    product: Output
+    options: Options
+    fields: tuple[str, ...]
+    source: str | None
+    format: str = "parquet"
+    with_errors: bool = False
+    version: str = pgdecode.__version__
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode run after run."""
+        enter_task(self.version)
+        known = {item.source: item for item in self.indexes}
+        builders: dict[Any, Builder] = {}
+        run: DecodedPartition | None = None
+        last_sent: pa.Scalar | None = None
+        for sent, positions, payloads in pieces_by_source(batches, self.source is not None):
+            source = None if sent is None else sent.as_py()
+            if source not in known:
+                raise RowsMoved(f"source {source!r} was not indexed: {NOT_THE_SAME}")
+            index = known[source].unpacked
+            if source not in builders:
+                builders[source] = self.product.builder(source, index, self.options)
+            for number, start, end in ascending_stretches(index, positions):
+                if run is None or run.number != number or run.source != source:
+                    if run is not None:
+                        yield from self._given(run.finish(), last_sent)
+                    run = DecodedPartition(number, known[source], [builders[source]], self.options)
+                last_sent = sent
+                piece = (positions.slice(start, end - start), payloads.slice(start, end - start))
+                yield from self._given(run.take(*piece), sent)
+        if run is not None:
+            yield from self._given(run.finish(), last_sent)
+
+    def _given(
+        self, batches: Iterator[tuple[int, pa.RecordBatch]], source: pa.Scalar | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Bring batches to the columns that Spark gets."""
+        for _, batch in batches:
+            if self.format != "parquet":
+                given = self._as_text(batch)
+            else:
+                columns = [batch.column(name) for name in self.fields]
+                if source is not None:
+                    columns.insert(0, pa.repeat(source, len(batch)))
+                names = [*([self.source] if self.source else ()), *self.fields]
+                given = pa.RecordBatch.from_arrays(columns, names=names)
+            if self.with_errors:
+                given = given.append_column(ERROR, batch.column(self.product.error))
+            yield given
+
+    def _as_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.format == "jsonl":
+            lines = pa.array(self.product.layout.lines(batch.select(list(self.fields))), pa.string())
+            return pa.RecordBatch.from_arrays([lines], names=["value"])
+        columns = [column.cast(pa.string()) for column in self.product.layout.flat(batch.select(list(self.fields)))]
+        return pa.RecordBatch.from_arrays(columns, names=list(self.fields))
+
+
+def pieces_by_source(
+    batches: Iterator[pa.RecordBatch], has_source: bool
+) -> Iterator[tuple[pa.Scalar | None, pa.Array, pa.Array]]:
+    """Cut batches of position, payload and perhaps source into rows of one source each."""
+    for batch in batches:
+        positions, payloads = batch.column(0), batch.column(1)
+        if not has_source:
+            yield None, positions, payloads
+            continue
+        start = 0
+        encoded = pc.run_end_encode(batch.column(2))
+        for number, end in enumerate(encoded.run_ends.to_pylist()):
+            yield encoded.values[number], positions.slice(start, end - start), payloads.slice(start, end - start)
+            start = end
+
+
+def ascending_stretches(index: PartitionIndex, positions: pa.Array) -> Iterator[tuple[int, int, int]]:
+    """Cut positions into ascending stretches of one run each."""
+    numbers = values_of(positions)
+    descents = pc.less_equal(positions.slice(1), positions.slice(0, max(len(positions) - 1, 0)))
+    first = 0
+    for end in (*(row + 1 for row in pc.indices_nonzero(descents).to_pylist()), len(numbers)):
+        try:
+            for number, start, stop in slices(index, numbers[first:end]):
+                yield number, first + start, first + stop
+        except LookupError as error:
+            raise RowsMoved(f"{error}: {NOT_THE_SAME}") from None
+        first = end
+
+
+def _not_ascending(before: int, after: int) -> Exception:
+    if before == after:
+        return OrderFault(f"position {after} comes twice: it tells the order of payloads, so each has its own")
+    return RowsMoved(f"position {after} comes after {before}: {NOT_THE_SAME}")
+
+
+class DecodedPartition:
+    """A run that is being decoded, as many rows at a time as are worth it, to batches of each of several builders.
+
+    Batches come with the number of their builder. `followed` is told positions, payloads and assembler of what is about
+    to be built. Bad rows are counted for each builder, by the code of their error, in `bad_rows` where that is given.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        plain: JsonIndex,
+        builders: Sequence[Builder],
+        options: Options,
+        followed: Callable[[pa.Array, pa.Array, TransactionAssembler], None] | None = None,
+        bad_rows: list[Counter[str]] | None = None,
+    ) -> None:
+        self.source = plain.source
+        self.number = number
+        self.decoder = PartitionDecoder(plain.unpacked, number, options, _numbers(builders))
+        self.builders = builders
+        self.followed = followed
+        self.drop_bad = options.mode == "DROPMALFORMED"
+        self.bad_rows: list[Counter[str]] = [Counter() for _ in builders] if bad_rows is None else bad_rows
+        self.n_expected = plain.counts[number]
+        self.n_rows = 0
+        self.last = -1
+        self.pieces: list[tuple[pa.Array, pa.Array]] = []
+        self.n_waiting = 0
+        self.n_bytes = 0
+
+    def take(self, positions: pa.Array, payloads: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Take up the next rows; give what is decided when there are enough."""
+        first = positions[0].as_py()
+        if first <= self.last:
+            raise _not_ascending(self.last, first)
+        self.last = positions[-1].as_py()
+        self.n_rows += len(positions)
+        self.pieces.append((positions, payloads))
+        self.n_waiting += len(positions)
+        self.n_bytes += payloads.nbytes
+        if self.n_waiting >= _ENOUGH_ROWS or self.n_bytes >= _BYTES:
+            yield from self._decoded()
+
+    def finish(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Give the rest."""
+        if self.n_rows != self.n_expected:
+            run = self.decoder.run
+            raise RowsMoved(
+                f"positions {run.first} to {run.last}: {self.n_expected} rows were indexed, here are {self.n_rows}: "
+                f"{NOT_THE_SAME}"
+            )
+        yield from self._decoded()
+        yield from self._built(*self.decoder.finish())
+
+    def _decoded(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        if self.pieces:
+            positions, payloads = self.pieces[0]
+            if len(self.pieces) > 1:
+                positions, payloads = (pa.concat_arrays(column) for column in zip(*self.pieces, strict=True))
+            self.pieces, self.n_waiting, self.n_bytes = [], 0, 0
+            assembler, changes = self.decoder.follow(payloads, positions)
+            if self.followed is not None:
+                self.followed(positions, payloads, assembler)
+            yield from self._built(assembler, changes)
+
+    def _built(
+        self, assembler: TransactionAssembler, changes: CommittedChanges
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        assembler.release()
+        source = Source(changes.parts)
+        for start, n in _cuts(changes):
+            change_slice = ChangeSlice(assembler, changes, source, start, n)
+            for number, builder in enumerate(self.builders):
+                for batch in fitting_batches(builder, change_slice):
+                    yield number, counted_batch(batch, builder.error, self.drop_bad, self.bad_rows[number])
+
+
+def _numbers(builders: Sequence[Builder]) -> frozenset[int] | None:
+    """Versions of relations whose changes one of the builders builds, None for all."""
+    found: set[int] = set()
+    for builder in builders:
+        if builder.numbers is None:
+            return None
+        found.update(builder.numbers)
+    return frozenset(found)
+
+
+def _cuts(changes: CommittedChanges) -> Iterator[tuple[int, int]]:
+    """Cut what was committed into stretches, (start, length), whose payloads are of a bounded size."""
+    n = changes.found["rows"].size // 8
+    if sum(part.nbytes for part in changes.parts) <= _BYTES:
+        yield from ((start, min(RUN_ROWS, n - start)) for start in range(0, n, RUN_ROWS))
+        return
+    rows = pa.Array.from_buffers(pa.int64(), n, [None, changes.found["rows"]])
+    sizes = pa.concat_arrays([pc.binary_length(part).cast(pa.int64()) for part in changes.parts]).fill_null(0)
+    ends = values_of(pc.cumulative_sum(sizes.take(rows)))
+    start = before = 0
+    while start < n:
+        end = min(max(bisect_right(ends, before + _BYTES, start), start + 1), start + RUN_ROWS, n)
+        yield start, end - start
+        start, before = end, ends[end - 1]

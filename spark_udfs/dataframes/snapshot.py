@@ -1,0 +1,315 @@
+"""A table as its changes leave it: `snapshot` of a DataFrame of payloads."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+import pgdecode
+from pgdecode import RelationCatalog
+from pgdecode.changes.change_decoder import Mode
+from pgdecode.changes.replication_state import Empty, Start
+from pgdecode.changes.table_rows import VERSION, versions_of
+from pgdecode.changes.table_snapshot import Rows, last_named, snapshot_schema
+from pgdecode.partitions.partition_index import PartitionIndex
+from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.rows.value_options import ValueOptions
+from spark_udfs.dataframes.changes import Catalogs, decoded, indexed_rows, observed, options_of, tables_of
+from spark_udfs.dataframes.control_index import Indexed
+from spark_udfs.dataframes.outputs import TableOutput
+from spark_udfs.runtime.session import pandas_not_minded
+from spark_udfs.runtime.worker import enter_task
+from spark_udfs.schema.spark_types import session_has_time, spark_schema
+from spark_udfs.schema.years import any_year
+
+_FIELDS = (
+    "_op",
+    "_position",
+    "_commit_position",
+    "_xid",
+    "_commit_timestamp",
+    "_old_type",
+    "_old",
+    "_unchanged",
+    "_error",
+)
+_MODES = {"FAILFAST": "FAILFAST", "PERMISSIVE": "PERMISSIVE", "DROPMALFORMED": "PERMISSIVE"}
+# Payloads of all tables for each of the parts that are worked on apart: each must fit into a task's memory.
+_ROWS_PER_BUCKET = 250_000
+
+
+def snapshot(
+    df: DataFrame,
+    relation: str,
+    *,
+    payload: Column | str = "data",
+    position: Column | str = "seq",
+    source: Column | str | None = None,
+    catalog: Catalogs | None = None,
+    mode: Mode = "FAILFAST",
+    start: Start = "transaction",
+    empty: Empty = "null",
+    session: Column | str | None = None,
+    observation: Observation | None = None,
+    types: Mapping[str | int, str] | None = None,
+    unrepresentable: str = "error",
+    encoding: str = "UTF8",
+    datestyle: str = "ISO, MDY",
+    years: str = "1-9999",
+) -> DataFrame:
+    """Apply the committed changes of a table; give the rows that are there in the end.
+
+    Parameters
+    ----------
+    df, payload, position, source, catalog, start, empty, session, types, unrepresentable, encoding, datestyle, years
+        As of `table_changes`.
+    relation : str
+        "schema.table", as the table is called in the end; changes from under former names count.
+    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
+        Fail the query at a bad payload, naming its position; or keep it as a row that says why in a further column,
+        `_error`; or leave it out. A bad change is not applied.
+    observation : pyspark.sql.Observation, optional
+        As of `table_changes`: counts of the table's changes.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `pgdecode.snapshot`, after that of the source where there is one: `_position`,
+        `_commit_position`, `_commit_timestamp`, `_unknown` and the table's. `_unknown` names the columns of a row whose
+        values no payload has told: they are null, without being NULL in the database.
+
+    Raises
+    ------
+    KeyError
+        If no payload has described the table, or it has another name in the end.
+    TypeError, ValueError
+        As of `changes`.
+
+    Notes
+    -----
+    What `pgdecode.snapshot` says of rows and what is known of them holds here; transactions that were delivered twice
+    count twice, which matters to tables without a key.
+
+    The changes are shuffled by the key of their row. An update that changes a key and leaves out a TOAST value takes
+    that from the row before, so that both keys must come to one place: where the payloads may hold such updates, they
+    are looked for when the function is called, by a pass that decodes the table's changes.
+    """
+    options = options_of(mode, False, start, empty)
+    value_options = ValueOptions(types, unrepresentable, encoding, datestyle)
+    passes = any_year(years)
+    found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation))
+    versions = _versions(found, relation)
+    every = [version for item in versions.values() for version in item.values()]
+    numbers = {source: tuple(item) for source, item in versions.items()}
+    others = {item.source: _others(item.index, versions[item.source]) for item in found.indexes}
+    product = TableOutput(
+        tuple(every),
+        numbers,
+        value_options,
+        passes,
+        session_has_time(df.sparkSession),
+        others=others,
+        with_version=True,
+    )
+    names = tuple(column.name for column in product.table.columns)
+    # Bad changes are left out once they have been counted.
+    changes = decoded(found, product, replace(options, mode=_MODES[mode]), (*_FIELDS, *names, VERSION.name))
+    last = list(dict.fromkeys(name for item in versions.values() if item for name in _last_names(item)))
+    with_errors = mode == "PERMISSIVE"
+    schema = snapshot_schema(product.schema, last, with_errors=with_errors)
+    buckets = max(1, sum(sum(item.counts) for item in found.indexes) // _ROWS_PER_BUCKET)
+    by_source = [] if found.source is None else [F.col(_quoted(found.source))]
+    new, old = _places(changes, every, names, by_source)
+    if old is not None and any(item.may_move for item in found.indexes):
+        changes, new, old = _together(changes, new, old)
+    if observation is not None:
+        changes = observed(changes, product.error, observation, mode == "DROPMALFORMED", found)
+    elif mode == "DROPMALFORMED":
+        changes = changes.where(F.col(product.error).isNull())
+    spread, kept, bucket = _spread(changes, new, old, buckets)
+    sent = pa.schema([product.schema.field(name) for name in (*_FIELDS, *names, VERSION.name)])
+    function = SnapshotFunction(versions, sent, schema, found.source, kept, with_errors)
+    columns = spark_schema(schema).fields
+    if found.source is not None:
+        given = changes.schema[found.source]
+        columns = [StructField(found.source, given.dataType, given.nullable), *columns]
+    with pandas_not_minded():
+        return spread.groupBy(bucket, *by_source).applyInArrow(function, StructType(columns))
+
+
+def _versions(found: Indexed, relation: str) -> dict[Any, dict[int, RelationVersion]]:
+    """Versions that make the table's shape in each source, by their numbers; at least one has it."""
+    versions: dict[Any, dict[int, RelationVersion]] = {}
+    missing: KeyError | None = None
+    for item in found.indexes:
+        index = item.index
+        every = list(index.catalog)
+        try:
+            relation_id = last_named(RelationCatalog(every[number] for number in index.shape), relation)
+            versions[item.source] = versions_of(every, relation_id, index.shape)
+        except KeyError as error:
+            versions[item.source], missing = {}, error
+    if not any(versions.values()):
+        raise missing or KeyError(f"no message has described {relation!r}: there are no rows")
+    return versions
+
+
+def _others(index: PartitionIndex, chosen: Mapping[int, RelationVersion]) -> tuple[int, ...]:
+    """Further versions of the table, of which there must be no change."""
+    if not chosen:
+        return ()
+    relation_id = next(iter(chosen.values())).relation_id
+    return tuple(number for number in versions_of(index.catalog, relation_id) if number not in chosen)
+
+
+def _last_names(versions: Mapping[int, RelationVersion]) -> list[str]:
+    last = RelationCatalog(versions.values())[next(iter(versions.values())).relation_id]
+    return [column.name for column in last.columns]
+
+
+# -- which rows come together ----------------------------------------------------------------------------------------
+
+
+def _places(
+    changes: DataFrame, versions: Iterable[RelationVersion], names: Iterable[str], by_source: list[Column]
+) -> tuple[Column, Column | None]:
+    """Give a number that is the same for all changes of a row: of its new values, and of its old ones.
+
+    It is made of columns that every version has, and has in the identity of its rows, if it has one.
+    """
+    shared = set(names)
+    identities = []
+    for version in versions:
+        shared &= {column.name for column in version.columns}
+        identity = {column.name for column in version.columns if column.flags & 1}
+        if identity:
+            identities.append(identity)
+    if not identities:
+        # Nothing but inserts.
+        return F.xxhash64("_position"), None
+    kinds = {field.name: field.dataType.typeName() for field in changes.schema.fields}
+    chosen = [name for name in sorted(shared.intersection(*identities)) if kinds[name] != "map"]
+    new = [F.col(_quoted(name)) for name in chosen]
+    old = [F.col("_old").getField(name) for name in chosen]
+    return F.xxhash64(F.lit(0), *by_source, *new), F.xxhash64(F.lit(0), *by_source, *old)
+
+
+def _together(changes: DataFrame, new: Column, old: Column) -> tuple[DataFrame, Column, Column]:
+    """Give one number to all keys that rows have had from which a change takes values that it does not tell."""
+    takes = (F.col("_op") == "update") & F.col("_old_type").isNotNull() & (F.size("_unchanged") > 0)
+    pairs = changes.where(takes).select(new.alias("new"), old.alias("old")).where("new <> old").distinct().toArrow()
+    if not len(pairs):
+        return changes, new, old
+    found = _joined(zip(pairs["new"].to_pylist(), pairs["old"].to_pylist(), strict=True))
+    session = changes.sparkSession
+    columns = ["_pgdecode_number", "_pgdecode_shared"]
+    shared = session.createDataFrame(list(found.items()), ", ".join(f"{name} bigint" for name in columns))
+    for part, number in (("new", new), ("old", old)):
+        renamed = shared.toDF(*(f"{name}_{part}" for name in columns))
+        changes = changes.join(F.broadcast(renamed), number == F.col(f"_pgdecode_number_{part}"), "left")
+    new, old = (F.coalesce(F.col(f"_pgdecode_shared_{part}"), number) for part, number in (("new", new), ("old", old)))
+    return changes, new, old
+
+
+def _joined(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Give all numbers that are linked by pairs, however many, one of them."""
+    above: dict[int, int] = {}
+
+    def top(number: int) -> int:
+        above.setdefault(number, number)
+        while above[number] != number:
+            above[number] = number = above[above[number]]
+        return number
+
+    for one, other in pairs:
+        above[top(one)] = top(other)
+    return {number: top(number) for number in above}
+
+
+def _spread(changes: DataFrame, new: Column, old: Column | None, buckets: int) -> tuple[DataFrame, str, str]:
+    """Send each change to where its new row belongs and to where its old one does, a truncate everywhere.
+
+    Also gives the names of two columns: whether the new row is to be kept there, and the number of the place.
+    """
+    kept, bucket = "_pgdecode_kept", "_pgdecode_bucket"
+    home = F.pmod(new, F.lit(buckets))
+    places = F.array(home)
+    if old is not None:
+        moves = (F.col("_op") == "update") & F.col("_old_type").isNotNull()
+        places = F.when(moves, F.array_distinct(F.array(home, F.pmod(old, F.lit(buckets))))).otherwise(places)
+    everywhere = F.sequence(F.lit(0).cast("bigint"), F.lit(buckets - 1).cast("bigint"))
+    places = F.when(F.col("_op") == "truncate", everywhere).otherwise(places)
+    return (
+        changes.withColumn(kept, home)
+        .withColumn(bucket, F.explode(places))
+        .withColumn(kept, F.col(kept) == F.col(bucket)),
+        kept,
+        bucket,
+    )
+
+
+def _quoted(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))
+
+
+# -- in the workers --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SnapshotFunction:
+    """For `applyInArrow`: the rows that the changes of one place leave.
+
+    Attributes
+    ----------
+    versions : mapping
+        By source, the table's versions by their numbers.
+    changes : pa.Schema
+        Of the changes.
+    schema : pa.Schema
+        Of the rows.
+    source : str or None
+        Name of the source column.
+    kept : str
+        As `_spread` names it.
+    with_errors : bool
+        Give bad changes as rows.
+    version : str
+        Of pgdecode on the driver.
+    """
+
+    versions: Mapping[Any, Mapping[int, RelationVersion]]
+    changes: pa.Schema
+    schema: pa.Schema
+    source: str | None
+    kept: str
+    with_errors: bool
+    version: str = pgdecode.__version__
+    # Otherwise pyspark counts self as an argument, and gives the group's key for it.
+    __signature__ = inspect.Signature([inspect.Parameter("table", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Apply the changes in their order."""
+        enter_task(self.version)
+        table = table.sort_by([("_commit_position", "ascending"), ("_position", "ascending")])
+        source = None if self.source is None else table[self.source][0]
+        versions = self.versions[None if source is None else source.as_py()]
+        rows = Rows(self.changes, versions, with_errors=self.with_errors)
+        for batch in table.combine_chunks().to_batches():
+            changes = pa.Table.from_batches([batch.select(self.changes.names)]).cast(self.changes)
+            rows.take(changes.to_batches()[0], batch[self.kept].to_pylist())
+        found = rows.table()
+        columns = [
+            found[field.name] if field.name in found.column_names else pa.nulls(len(found), field.type)
+            for field in self.schema
+        ]
+        names = list(self.schema.names)
+        if source is not None:
+            columns, names = [pa.repeat(source, len(found)), *columns], [self.source, *names]
+        return pa.table(columns, names=names)

@@ -1,0 +1,1 @@
+"""Whole jobs: `decode_files`."""

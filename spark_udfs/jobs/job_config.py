@@ -1,0 +1,103 @@
+"""What a job was asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from pgdecode import MessageDecoder, RelationCatalog
+from pgdecode.changes.replication_state import Empty, Options
+from pgdecode.envelope.schema import envelope_schema
+from pgdecode.files.envelope_batches import MODES
+from pgdecode.files.writers import FORMATS
+from pgdecode.protocol.messages import ENVELOPE
+from pgdecode.rows.value_options import ValueOptions
+from spark_udfs.dataframes.changes import named, output_of
+from spark_udfs.dataframes.control_index import SourceIndex
+from spark_udfs.dataframes.outputs import ChangeOutput, Output
+
+MESSAGES = "messages"
+CHANGES = "changes"
+
+
+@dataclass(frozen=True)
+class MessageJob:
+    """Messages: `keep` columns, then the envelope's `fields`, None for all that there are by default.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For options that do not exist, and if a `keep` column has the name of an envelope column.
+    """
+
+    keep: tuple[str, ...]
+    fields: tuple[str, ...] | None
+    in_stream: bool | str | None
+    mode: str
+    format: str
+    empty: Empty = "null"
+
+    def __post_init__(self) -> None:
+        _check(self.mode, self.format)
+        # Readers with Spark's default could not tell them apart by case.
+        taken = {column.name for column in ENVELOPE}
+        collision = next((name for name in self.keep if name.lower() in taken), None)
+        if collision is not None:
+            raise ValueError(f"keep: a decoded column has the name {collision!r}")
+        envelope_schema(self.fields)
+        MessageDecoder(in_stream=self.in_stream, empty=self.empty)
+
+
+@dataclass(frozen=True)
+class ChangeJob:
+    """Changes of all tables (None), or of one ("schema.table"): one output for each of `names`.
+
+    Raises
+    ------
+    ValueError
+        For options that do not exist.
+    """
+
+    names: tuple[str | None, ...]
+    fields: tuple[str, ...] | None
+    value_options: ValueOptions
+    options: Options
+    catalog: RelationCatalog | None
+    format: str
+
+    def __post_init__(self) -> None:
+        _check(self.options.mode, self.format)
+        if self.fields is not None and len(self.names) > 1:
+            raise ValueError("fields are of one output; here are several")
+
+    def products(self, indexes: Sequence[SourceIndex], has_time: bool, *, in_files: bool) -> list[Output]:
+        """Say how each is made.
+
+        Raises
+        ------
+        KeyError
+            If nothing describes a table.
+        """
+        found: list[Output] = []
+        for name in self.names:
+            if name is None:
+                found.append(ChangeOutput(self.value_options))
+            else:
+                table = output_of(indexes, name, self.options, self.value_options, True, has_time)
+                found.append(replace(table, in_files=in_files))
+        return found
+
+    def columns(self, product: Output) -> tuple[str, ...]:
+        """Give the columns that are written of one."""
+        # Neither Spark nor Parquet has a struct without fields, which the old row of a table without columns is.
+        names = [field.name for field in product.schema if field.type != pa.struct([])]
+        return named(self.fields, names)
+
+
+def _check(mode: str, format: str) -> None:
+    if mode not in MODES:
+        raise ValueError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    if format not in FORMATS:
+        raise ValueError(f"format is one of {', '.join(FORMATS)}, not {format!r}")

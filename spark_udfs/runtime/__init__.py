@@ -1,0 +1,1 @@
+"""Sessions, the JVM, Spark's Python workers, and storage."""

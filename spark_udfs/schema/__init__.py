@@ -1,0 +1,1 @@
+"""Arrow types as Spark's."""

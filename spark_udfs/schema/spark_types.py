@@ -1,0 +1,132 @@
+"""Arrow schemas as Spark's: what Spark takes from a Python worker, and what it is given in place of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql import types as spark
+
+from spark_udfs.schema.nested_fields import type_with_nested_fields, with_nested_fields
+
+_SIMPLE: dict[pa.DataType, spark.DataType] = {
+    pa.bool_(): spark.BooleanType(),
+    pa.int8(): spark.ByteType(),
+    pa.int16(): spark.ShortType(),
+    pa.int32(): spark.IntegerType(),
+    pa.int64(): spark.LongType(),
+    pa.float32(): spark.FloatType(),
+    pa.float64(): spark.DoubleType(),
+    pa.string(): spark.StringType(),
+    pa.large_string(): spark.StringType(),
+    pa.binary(): spark.BinaryType(),
+    pa.large_binary(): spark.BinaryType(),
+    pa.date32(): spark.DateType(),
+    pa.timestamp("us"): spark.TimestampNTZType(),
+    pa.duration("us"): spark.DayTimeIntervalType(),
+}
+HAS_TIME = hasattr(spark, "TimeType")
+if HAS_TIME:
+    # Spark reads nanoseconds only, whatever the precision of its own type.
+    _SIMPLE[pa.time64("ns")] = spark.TimeType()
+_MAX_DECIMAL_DIGITS = 38
+# As times of day are decoded.
+_TIME = pa.time64("us")
+
+
+def session_has_time(session: SparkSession) -> bool:
+    """Whether a session has the type TIME in full; otherwise Spark refuses to write it to any file."""
+    return HAS_TIME and session.conf.get("spark.sql.timeType.enabled") == "true"
+
+
+def spark_schema(schema: pa.Schema) -> spark.StructType:
+    """Spark schema of record batches that a Python worker returns.
+
+    Parameters
+    ----------
+    schema : pa.Schema
+        Of the batches.
+
+    Returns
+    -------
+    StructType
+        The same names in the same order: Spark takes returned columns by position.
+
+    Raises
+    ------
+    TypeError
+        If Spark takes no column of such a type. Some it would misread without a word, such as a dictionary.
+    ValueError
+        If a name comes twice in one struct.
+    """
+    return _struct(schema, "")
+
+
+def taken_schema(schema: pa.Schema, *, has_time: bool = HAS_TIME) -> pa.Schema:
+    """Give the schema of decoded rows as Spark takes them: `spark_schema` refuses nothing in it.
+
+    Parameters
+    ----------
+    schema : pa.Schema
+        Of `pgdecode.decode_rows`.
+    has_time : bool
+        Whether Spark's type TIME is to be used; else times of day are strings.
+
+    Returns
+    -------
+    pa.Schema
+        The same names in the same order.
+    """
+    return pa.schema([field.with_type(taken_type(field.type, has_time=has_time)) for field in schema])
+
+
+def taken_type(arrow: pa.DataType, *, has_time: bool = HAS_TIME) -> pa.DataType:
+    """Give the type of a decoded column as Spark takes it."""
+    time = pa.time64("ns") if has_time else pa.string()
+    return type_with_nested_fields(arrow, lambda leaf: time if leaf == _TIME else leaf)
+
+
+def taken(column: pa.Array, *, has_time: bool = HAS_TIME) -> pa.Array:
+    """Bring a decoded column to its `taken_type`."""
+    if column.type == taken_type(column.type, has_time=has_time):
+        return column
+    change = _as_nanoseconds if has_time else _as_text
+    return with_nested_fields(column, lambda leaf: change(leaf) if leaf.type == _TIME else leaf)
+
+
+def _as_nanoseconds(times: pa.Array) -> pa.Array:
+    return times.cast(pa.time64("ns"))
+
+
+def _as_text(times: pa.Array) -> pa.Array:
+    # As the server prints it: no zeros at the end of a fraction, and no fraction of zeros.
+    return pc.replace_substring_regex(times.cast(pa.string()), r"\.?0+$", "")
+
+
+def _struct(fields: Iterable[pa.Field], parent: str) -> spark.StructType:
+    found: dict[str, spark.StructField] = {}
+    for field in fields:
+        path = f"{parent}.{field.name}" if parent else field.name
+        if field.name in found:
+            raise ValueError(f"column {path!r}: the name comes twice")
+        found[field.name] = spark.StructField(field.name, _type(field.type, path), field.nullable)
+    return spark.StructType(list(found.values()))
+
+
+def _type(arrow: pa.DataType, path: str) -> spark.DataType:
+    if arrow in _SIMPLE:
+        return _SIMPLE[arrow]
+    if pa.types.is_timestamp(arrow) and arrow.unit == "us":
+        return spark.TimestampType()
+    if pa.types.is_decimal128(arrow) and 0 <= arrow.scale <= arrow.precision <= _MAX_DECIMAL_DIGITS:
+        return spark.DecimalType(arrow.precision, arrow.scale)
+    if pa.types.is_list(arrow):
+        return spark.ArrayType(_type(arrow.value_type, f"{path}.element"), arrow.value_field.nullable)
+    if pa.types.is_map(arrow):
+        key, value = _type(arrow.key_type, f"{path}.key"), _type(arrow.item_type, f"{path}.value")
+        return spark.MapType(key, value, arrow.item_field.nullable)
+    if pa.types.is_struct(arrow):
+        return _struct(arrow, path)
+    raise TypeError(f"column {path!r}: Spark takes no {arrow} from Python")

@@ -1,6 +1,0 @@
-"""Bit strings."""
-
-from pgdecode._codec cimport Codec
-
-
-cdef bint bits_codec(str name, Codec *codec)

@@ -1,5 +1,0 @@
-"""bool, integers, OIDs, xid8 and money."""
-
-from pgdecode._codec cimport Codec
-
-cdef bint numbers_codec(str name, Codec *codec)

@@ -1,6 +1,0 @@
-"""numeric, as decimals."""
-
-from pgdecode._codec cimport Codec
-
-
-cdef bint numeric_codec(str name, Codec *codec)

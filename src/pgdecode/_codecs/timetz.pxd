@@ -1,5 +1,0 @@
-"""timetz."""
-
-from pgdecode._codec cimport Codec
-
-cdef bint timetz_codec(str name, Codec *codec)

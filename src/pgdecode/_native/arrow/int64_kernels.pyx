@@ -1,0 +1,187 @@
+"""Columns of integers: those that are counted up, and what there is in others."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from pgdecode._native.fault cimport OK
+from pgdecode._native.memory.buffers cimport Bytes, free_bytes, grow, hand_over
+
+
+def counted(int64_t first, int64_t n):
+    """A buffer of n int64 that count up from `first`."""
+    cdef Bytes out
+    cdef int64_t i
+    memset(&out, 0, sizeof(out))
+    if grow(&out, 8 * <size_t>n) != OK:
+        raise MemoryError("no memory for positions")
+    out.size = 8 * <size_t>n
+    for i in range(n):
+        (<int64_t *>out.data)[i] = first + i
+    return hand_over(&out)
+
+
+def descent(const int64_t[::1] values):
+    """Place of the first value that is not greater than the one before it, -1 where all are."""
+    cdef Py_ssize_t i
+    for i in range(1, values.shape[0]):
+        if values[i] <= values[i - 1]:
+            return i
+    return -1
+
+
+cdef class Joined:
+    """Columns of int64 without nulls, each of which goes on after the last row of the one before; read in place."""
+
+    cdef list columns
+    cdef const uint8_t **values
+    cdef int64_t *ends      # rows up to the end of each
+    cdef Py_ssize_t n
+
+    def __cinit__(self, list columns):
+        """`columns`: pa.Array each."""
+        cdef const uint8_t[::1] bytes_of
+        cdef int64_t end = 0
+        cdef Py_ssize_t i
+        self.columns = list(columns)
+        self.n = len(self.columns)
+        self.values = <const uint8_t **>calloc(<size_t>self.n + 1, sizeof(uint8_t *))
+        self.ends = <int64_t *>calloc(<size_t>self.n + 1, sizeof(int64_t))
+        if self.values == NULL or self.ends == NULL:
+            raise MemoryError("no memory for positions")
+        for i in range(self.n):
+            column = self.columns[i]
+            if len(column):
+                bytes_of = memoryview(column.buffers()[1]).cast("B")
+                if bytes_of.shape[0] < 8 * (column.offset + len(column)):
+                    raise ValueError("the Arrow array's values are too short")
+                self.values[i] = &bytes_of[0] + 8 * <size_t>column.offset
+            end += len(column)
+            self.ends[i] = end
+
+    def __dealloc__(self):
+        free(self.values)
+        free(self.ends)
+
+    def taken(self, const int64_t[::1] rows):
+        """A buffer of what rows have; of a negative row it is -1.
+
+        Arrow's own `take` makes one column of several first, however few the rows are.
+        """
+        cdef Bytes out
+        cdef int64_t row, first = 0, end = 0
+        cdef Py_ssize_t i, low, high, middle, n = rows.shape[0]
+        cdef const uint8_t *values = NULL
+        memset(&out, 0, sizeof(out))
+        if grow(&out, 8 * <size_t>n) != OK:
+            raise MemoryError("no memory for positions")
+        out.size = 8 * <size_t>n
+        try:
+            for i in range(n):
+                row = rows[i]
+                if row < 0:
+                    (<int64_t *>out.data)[i] = -1
+                    continue
+                if not first <= row < end:
+                    low = 0
+                    high = self.n
+                    while low < high:
+                        middle = (low + high) // 2
+                        if row < self.ends[middle]:
+                            high = middle
+                        else:
+                            low = middle + 1
+                    if low == self.n:
+                        raise IndexError("there is no such row")
+                    first = self.ends[low - 1] if low else 0
+                    end = self.ends[low]
+                    values = self.values[low]
+                # As bytes: nobody has said that they are aligned.
+                memcpy(out.data + 8 * i, values + 8 * (row - first), 8)
+            return hand_over(&out)
+        finally:
+            free_bytes(&out)
+
+
+def grouped(const int32_t[::1] indexes, int32_t n):
+    """Places of a column's indexes below n, those of one index side by side; others are passed over.
+
+    Returns ([(index, start, end)], buffer of int64): the indexes in the order in which they come first, and where in
+    the buffer each has its places, ascending. Arrow's `unique` crashes where there is no memory for its table.
+    """
+    cdef Bytes places
+    cdef Py_ssize_t i
+    cdef int64_t start = 0
+    cdef int32_t index
+    cdef list found = []
+    # How many places an index has, then where its next one goes.
+    cdef int64_t *at = <int64_t *>calloc(<size_t>max(n, 0) + 1, sizeof(int64_t))
+    memset(&places, 0, sizeof(places))
+    if at == NULL:
+        raise MemoryError("no memory for the indexes of a column")
+    try:
+        for i in range(indexes.shape[0]):
+            index = indexes[i]
+            if 0 <= index < n:
+                if at[index] == 0:
+                    found.append(index)
+                at[index] += 1
+        for i in range(len(found)):
+            index = found[i]
+            found[i] = index, start, start + at[index]
+            start += at[index]
+            at[index] = start - at[index]
+        if grow(&places, 8 * <size_t>start) != OK:
+            raise MemoryError("no memory for the indexes of a column")
+        places.size = 8 * <size_t>start
+        for i in range(indexes.shape[0]):
+            index = indexes[i]
+            if 0 <= index < n:
+                (<int64_t *>places.data)[at[index]] = i
+                at[index] += 1
+        return found, hand_over(&places)
+    finally:
+        free(at)
+        free_bytes(&places)
+
+
+def dense(const int32_t[::1] indexes, int32_t n):
+    """The indexes below n of a column, in the order in which they come first, and the place of each row's among these.
+
+    Returns (list of int, list of how often each comes, buffer of int32): -1 stands for what is negative or not below n.
+    """
+    cdef Bytes out
+    cdef Py_ssize_t i
+    cdef int32_t index
+    cdef int32_t n_found = 0
+    cdef list found = []
+    cdef list counts = []
+    cdef int64_t *n_rows = <int64_t *>calloc(<size_t>max(n, 0) + 1, sizeof(int64_t))
+    # One more than the place of each index, 0 before it has come.
+    cdef int32_t *place = <int32_t *>calloc(<size_t>max(n, 0) + 1, sizeof(int32_t))
+    memset(&out, 0, sizeof(out))
+    try:
+        if place == NULL or n_rows == NULL:
+            raise MemoryError("no memory for the indexes of a column")
+        if grow(&out, 4 * <size_t>indexes.shape[0]) != OK:
+            raise MemoryError("no memory for the indexes of a column")
+        out.size = 4 * <size_t>indexes.shape[0]
+        for i in range(indexes.shape[0]):
+            index = indexes[i]
+            if 0 <= index < n:
+                if place[index] == 0:
+                    n_found += 1
+                    place[index] = n_found
+                    found.append(index)
+                n_rows[index] += 1
+                (<int32_t *>out.data)[i] = place[index] - 1
+            else:
+                (<int32_t *>out.data)[i] = -1
+        for i in range(n_found):
+            counts.append(n_rows[<int32_t>found[i]])
+        return found, counts, hand_over(&out)
+    finally:
+        free(n_rows)
+        free(place)
+        free_bytes(&out)

@@ -1,0 +1,131 @@
+"""The changes of a batch as buffers: those to be held, and those that are delivered."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from pgdecode._native.changes.relation_versions cimport BAD_PAYLOAD
+from pgdecode._native.fault cimport OK
+from pgdecode._native.memory.buffers cimport Bytes, free_bytes, grow, hand_over
+
+
+cdef tuple held_of(const Change *changes, size_t n_changes, list ranges):
+    """(rows, relation OIDs, xids, versions, whether it is a Truncate's) of changes to be held, as buffers."""
+    cdef Bytes[5] out
+    cdef size_t n = 0
+    cdef size_t k = 0
+    cdef int64_t start, end, i
+    cdef int j
+    cdef size_t[5] widths = [8, 8, 8, 4, 1]
+    memset(out, 0, sizeof(out))
+    for start, end in ranges:
+        if start < 0 or end > <int64_t>n_changes:
+            raise IndexError("there are no such changes")
+        n += <size_t>(end - start)
+    try:
+        for j in range(5):
+            if grow(&out[j], n * widths[j]) != OK:
+                raise MemoryError("no memory for the changes of the batch")
+        for start, end in ranges:
+            for i in range(start, end):
+                if changes[i].version == BAD_PAYLOAD:
+                    continue
+                (<int64_t *>out[0].data)[k] = changes[i].row
+                (<int64_t *>out[1].data)[k] = changes[i].relation_id
+                (<int64_t *>out[2].data)[k] = changes[i].xid
+                (<int32_t *>out[3].data)[k] = changes[i].version
+                out[4].data[k] = changes[i].is_truncate
+                k += 1
+        for j in range(5):
+            out[j].size = k * widths[j]
+        return tuple([hand_over(&out[j]) for j in range(5)])
+    finally:
+        for j in range(5):
+            free_bytes(&out[j])
+
+
+cdef tuple delivered_of(
+    const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
+    const Wanted *wanted, int64_t n_versions
+):
+    """What is delivered, in order, as buffers by name; and of all of it: whether it has a transaction and its commit,
+    whether it has a version of its relation, whether a Truncate is in it, and which versions, of so many, its committed
+    changes have.
+
+    Of changes that have a version, only those of the versions `wanted` are.
+
+    rows, relation_ids, xids, subxids, commit_rows, lsns, timestamps, versions, outcomes, streamed and truncates have an
+    item a change (xids and subxids 0 for none; commit_rows, lsns and timestamps of its commit, -1 for none; streamed
+    and truncates 1 or 0); committed an item an outcome (-1 for none).
+    """
+    cdef Bytes[12] out
+    cdef const Change *change
+    cdef const Range *range_
+    cdef const Outcome *outcome
+    cdef bint is_certain = True, is_known = True, has_truncates = False
+    cdef int64_t i, xid
+    cdef size_t r, k = 0, n = 0
+    cdef int j
+    cdef size_t[12] widths = [8, 8, 8, 8, 8, 8, 8, 4, 4, 1, 1, 1]
+    cdef int32_t used_version
+    cdef uint8_t *is_used = NULL
+    cdef list used = []
+    memset(out, 0, sizeof(out))
+    for r in range(n_ranges):
+        n += <size_t>(ranges[r].end - ranges[r].start)
+    try:
+        for j in range(12):
+            if grow(&out[j], (n if j < 11 else n_outcomes) * widths[j]) != OK:
+                raise MemoryError("no memory for the changes of the batch")
+        is_used = <uint8_t *>calloc(<size_t>max(n_versions, 0) + 1, 1)
+        if is_used == NULL:
+            raise MemoryError("no memory for the changes of the batch")
+        with nogil:
+            for r in range(n_ranges):
+                range_ = &ranges[r]
+                outcome = &outcomes[range_.outcome]
+                xid = outcome.xid
+                used_version = -1
+                for i in range(range_.start, range_.end):
+                    change = &changes[i]
+                    if change.version == BAD_PAYLOAD and not range_.is_bad:
+                        continue
+                    if not is_wanted(wanted, change.version):
+                        continue
+                    (<int64_t *>out[0].data)[k] = change.row
+                    (<int64_t *>out[1].data)[k] = change.relation_id
+                    (<int64_t *>out[2].data)[k] = xid
+                    (<int64_t *>out[3].data)[k] = change.xid if change.xid != xid else 0
+                    (<int64_t *>out[4].data)[k] = outcome.row
+                    (<int64_t *>out[5].data)[k] = outcome.lsn
+                    (<int64_t *>out[6].data)[k] = outcome.timestamp
+                    (<int32_t *>out[7].data)[k] = change.version
+                    (<int32_t *>out[8].data)[k] = range_.outcome
+                    out[9].data[k] = change.xid != 0
+                    out[10].data[k] = change.is_truncate
+                    k += 1
+                    is_certain &= xid != 0 and outcome.row >= 0
+                    is_known &= change.version >= 0
+                    has_truncates |= change.is_truncate
+                    if change.version != used_version:
+                        used_version = change.version
+                        if 0 <= used_version < n_versions and outcome.committed == 1:
+                            is_used[used_version] = 1
+            for r in range(n_outcomes):
+                (<int8_t *>out[11].data)[r] = outcomes[r].committed
+        for j in range(12):
+            out[j].size = (k if j < 11 else n_outcomes) * widths[j]
+        names = (
+            "rows", "relation_ids", "xids", "subxids", "commit_rows", "lsns", "timestamps", "versions", "outcomes",
+            "streamed", "truncates", "committed",
+        )
+        found = {name: hand_over(&out[j]) for j, name in enumerate(names)}
+        for i in range(n_versions):
+            if is_used[i]:
+                used.append(i)
+        return found, is_certain, is_known, has_truncates, used
+    finally:
+        free(is_used)
+        for j in range(12):
+            free_bytes(&out[j])

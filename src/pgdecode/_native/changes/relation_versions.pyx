@@ -1,0 +1,81 @@
+"""Which version each relation has for the rows that come next."""
+
+from libc.stdlib cimport calloc, free
+
+from pgdecode._native.fault cimport FAULT_NO_MEMORY, OK
+
+
+cdef FaultCode widen(Versions *versions) noexcept nogil:
+    """Make the first slots, or as many as twice those that still count; more than half of them are then free."""
+    cdef Slot *old = versions.slots
+    cdef size_t n_old = versions.mask + 1 if old != NULL else 0
+    cdef size_t n_kept = 0
+    cdef size_t n = 64
+    cdef size_t i
+    cdef Slot *wider
+    for i in range(n_old):
+        n_kept += is_kept(&old[i])
+    while n < 4 * (n_kept + 1):
+        n *= 2
+    wider = <Slot *>calloc(n, sizeof(Slot))
+    if wider == NULL:
+        return FAULT_NO_MEMORY
+    for i in range(n):
+        wider[i].relation_id = -1
+    versions.slots = wider
+    versions.mask = n - 1
+    versions.n = n_kept
+    for i in range(n_old):
+        if is_kept(&old[i]):
+            slot_of(versions, old[i].stream, old[i].relation_id)[0] = old[i]
+    free(old)
+    return OK
+
+
+cdef inline bint is_kept(const Slot *slot) noexcept nogil:
+    return slot.relation_id != -1 and (slot.version != UNKNOWN_RELATION or slot.is_contradicted)
+
+
+cdef Slot *taken_slot(Versions *versions, int64_t stream, int64_t relation_id) noexcept nogil:
+    """The slot of a relation, taken if it was free; NULL where there is no memory."""
+    cdef Slot *slot
+    if 2 * (versions.n + 1) > versions.mask and widen(versions) != OK:
+        return NULL
+    slot = slot_of(versions, stream, relation_id)
+    if slot.relation_id == -1:
+        slot.stream = stream
+        slot.relation_id = relation_id
+        slot.version = UNKNOWN_RELATION
+        slot.is_contradicted = False
+        versions.n += 1
+    return slot
+
+
+cdef class VersionTable:
+    """The versions that count now: in each stream those that it has sent, and the others for all rows.
+
+    Its size does not matter to what is done with it: it lives on from batch to batch.
+    """
+
+    def __cinit__(self):
+        self.versions.slots = NULL
+        self.versions.mask = self.versions.n = 0
+        if widen(&self.versions) != OK:
+            raise MemoryError("no memory for the versions of relations")
+
+    def __dealloc__(self):
+        free(self.versions.slots)
+
+    def set(self, int64_t stream, int64_t relation_id, int32_t version):
+        """Let a version count from here on, in a stream or, with stream -1, outside; -1 is none."""
+        cdef Slot *slot = taken_slot(&self.versions, stream, relation_id)
+        if slot == NULL:
+            raise MemoryError("no memory for the versions of relations")
+        slot.version = version
+
+    def set_contradicted(self, int64_t relation_id, bint is_contradicted):
+        """Let the rows of a relation inside streams be the caller's, or no longer."""
+        cdef Slot *slot = taken_slot(&self.versions, NO_STREAM, relation_id)
+        if slot == NULL:
+            raise MemoryError("no memory for the versions of relations")
+        slot.is_contradicted = is_contradicted

@@ -1,0 +1,22 @@
+"""A version of a relation as its rows are made text: names and keys of its columns, and what makes text of them."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t
+
+from pgdecode._native.codecs.codec cimport Codec
+
+cdef struct Layout:
+    # A version of a relation, as the rows that are made text need it.
+    uint16_t n_columns
+    int64_t relation_id
+    const uint8_t *names     # all of them, one after the other
+    const size_t *name_ends
+    const uint8_t *is_key    # a byte a column
+    const Codec **codecs     # to text
+
+
+cdef class TextLayout:
+    cdef Layout layout
+    cdef list trees          # the codecs point into them
+    cdef readonly tuple names
+    cdef bytes joined
+    cdef bytes keys

@@ -1,0 +1,43 @@
+"""A version of a relation as its rows are made text."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t
+from libc.stdlib cimport calloc, free
+
+from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.registry cimport CodecTree
+
+
+cdef class TextLayout:
+    """Names, keys and text codecs of the columns of one relation version."""
+
+    def __cinit__(self, int64_t relation_id, names, is_key, decodings):
+        cdef size_t n = len(names)
+        cdef size_t *ends
+        cdef const Codec **codecs
+        cdef size_t i, end = 0
+        encoded = [name.encode() for name in names]
+        self.names = tuple(names)
+        self.joined = b"".join(encoded)
+        self.keys = bytes(is_key)
+        self.trees = [CodecTree(decoding) for decoding in decodings]
+        if len(self.keys) != n or len(self.trees) != n or n > 65535:
+            raise ValueError("a relation has one name, flag and type for each of its columns")
+        self.layout.n_columns = <uint16_t>n
+        self.layout.relation_id = relation_id
+        self.layout.names = <const uint8_t *><const char *>self.joined
+        self.layout.is_key = <const uint8_t *><const char *>self.keys
+        ends = <size_t *>calloc(n + 1, sizeof(size_t))
+        self.layout.name_ends = ends
+        codecs = <const Codec **>calloc(n + 1, sizeof(void *))
+        self.layout.codecs = codecs
+        if ends == NULL or codecs == NULL:
+            raise MemoryError()
+        for i in range(n):
+            end += len(encoded[i])
+            ends[i] = end
+            codecs[i] = &(<CodecTree>self.trees[i]).codec
+
+    def __dealloc__(self):
+        free(<void *>self.layout.name_ends)
+        free(<void *>self.layout.codecs)

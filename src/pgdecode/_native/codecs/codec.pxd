@@ -1,0 +1,47 @@
+"""What a codec is: a pair of functions that append one decoded value to a column."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+
+from pgdecode._native.arrow.builder cimport Cell
+from pgdecode._native.arrow.column_builder cimport Column
+from pgdecode._native.fault cimport FaultCode
+from pgdecode._native.memory.transcoding cimport Charset
+
+# A decoder gets exactly the value's bytes (no NUL behind them, never a byte more) and appends exactly one item, or
+# returns a fault; it may then leave half an item, which the caller takes back. Faults: FAULT_BAD_VALUE for a value the
+# type does not have, FAULT_WRONG_SIZE for a binary value of another length, FAULT_ENCODING for text that is not UTF-8,
+# FAULT_UNREPRESENTABLE, FAULT_TOO_LOW or FAULT_TOO_HIGH for a value that PostgreSQL has and the Arrow type has not
+# (NaN; below or above its range), FAULT_SETTING for text written under a setting that was not declared.
+ctypedef FaultCode (*Decoder)(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil
+
+cdef struct Cells:
+    # One column of a block of rows.
+    const Cell *first
+    size_t stride          # cells from one row's to the next
+    size_t n
+
+# A block decoder appends the values of cells from `start` on, text and binary ones and nulls, up to the first that is
+# not of the usual shape; returns how far it came. What is unusual, and every fault, is left for the decoders above.
+ctypedef size_t (*BlockDecoder)(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil
+
+cdef struct Codec:
+    Decoder from_text
+    Decoder from_binary
+    BlockDecoder block     # NULL where a type has none
+    const Codec *element   # of an array, range, multirange or vector; NULL elsewhere
+    const Codec *fields    # of a composite in order; of a record all types that its fields may have, ascending by OID
+    size_t n_fields
+    int32_t precision      # of a decimal
+    int32_t scale
+    uint32_t oid           # of the type, for what names it in its binary form
+    uint8_t delimiter      # between the elements of an array of it: a comma, but a semicolon for box
+    bint declared          # the caller says what it is: a domain, whose OID is not that of its base type, passes for it
+    int style              # of dates that are not written in style ISO: as datestyles numbers them
+    Charset *charset       # of the text in the binary form; NULL where that is UTF-8
+
+
+cdef inline bint is_of_type(const Codec *codec, uint32_t oid) noexcept nogil:
+    """Whether the OID that a container sends with an element or field is what was to be expected of it."""
+    # FirstNormalObjectId, access/transam.h: an OID from there on is a type of the database's own.
+    return codec.oid == 0 or codec.oid == oid or (codec.declared and oid >= 16384)

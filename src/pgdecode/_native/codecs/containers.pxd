@@ -1,0 +1,116 @@
+"""What values made of values share: how an item is taken from a container's text, and from its binary form.
+
+A quoted or escaped item is unquoted into the `data` buffer of the container's own column, which a list or struct does
+not use otherwise, so that the item's decoder gets plain bytes. Depth is that of the type, never of the input. All of it
+is inline: it is called for each item, from the modules of several families.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint32_t
+
+from pgdecode._native.arrow.column_builder cimport Column, add_bytes, put_null
+from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.cursor cimport Cursor, be32, bytes_left, take
+from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode
+
+cdef enum:
+    NULL_LENGTH = 0xFFFFFFFF  # -1, the length of a null
+
+cdef struct Token:
+    # One element of a container's text.
+    const uint8_t *text
+    size_t length
+    bint quoted
+
+
+cdef inline bint is_blank(uint8_t byte) noexcept nogil:
+    """array_isspace: what the server skips around elements."""
+    return byte == c" " or 9 <= byte <= 13
+
+
+cdef inline FaultCode unquote(Cursor *cursor, Column *scratch, bint doubled, Token *token) noexcept nogil:
+    """The inside of a quoted string whose opening quote has been taken; takes the closing one too.
+
+    A backslash escapes the next byte; where `doubled`, two quotes in a row are one.
+    """
+    cdef const uint8_t *start = cursor.at
+    cdef const uint8_t *p
+    cdef bint plain = True
+    cdef FaultCode code
+    scratch.data.size = 0
+    while True:
+        p = take(cursor, 1)
+        if p == NULL:
+            return FAULT_BAD_VALUE
+        if p[0] == c"\\":
+            code = add_bytes(scratch, start, <size_t>(p - start))
+            start = cursor.at
+            if code != OK or take(cursor, 1) == NULL:
+                return code if code != OK else FAULT_BAD_VALUE
+            plain = False
+        elif p[0] == c'"':
+            if not (doubled and cursor.at != cursor.end and cursor.at[0] == c'"'):
+                break
+            # The first quote is kept, the second one skipped.
+            code = add_bytes(scratch, start, <size_t>(cursor.at - start))
+            if code != OK:
+                return code
+            take(cursor, 1)
+            start = cursor.at
+            plain = False
+    token.quoted = True
+    if plain:
+        token.text = start
+        token.length = <size_t>(p - start)
+        return OK
+    code = add_bytes(scratch, start, <size_t>(p - start))
+    token.text = scratch.data.data
+    token.length = scratch.data.size
+    return code
+
+
+cdef inline bint is_null_word(const uint8_t *text, size_t length) noexcept nogil:
+    """Whether an array's item without quotes is a null, whatever its case."""
+    cdef size_t i
+    if length != 4:
+        return False
+    for i in range(4):
+        if text[i] & ~0x20 != (b"NULL")[i]:
+            return False
+    return True
+
+
+cdef inline bint is_null(const Token *token) noexcept nogil:
+    return not token.quoted and is_null_word(token.text, token.length)
+
+
+cdef inline FaultCode take_count(Cursor *cursor, size_t least, uint32_t *n) noexcept nogil:
+    """Take the Int32 number of items that follow, each of so many bytes at least. Faults: WRONG_SIZE, BAD_VALUE."""
+    cdef const uint8_t *p = take(cursor, 4)
+    if p == NULL:
+        return FAULT_WRONG_SIZE
+    n[0] = be32(p)
+    return OK if n[0] <= bytes_left(cursor[0]) // least else FAULT_BAD_VALUE
+
+
+cdef inline FaultCode take_item(Cursor *cursor, const uint8_t **value, uint32_t *length) noexcept nogil:
+    """An Int32 length, -1 for null (the value is then NULL), and as many bytes."""
+    cdef const uint8_t *p = take(cursor, 4)
+    if p == NULL:
+        return FAULT_BAD_VALUE
+    length[0] = be32(p)
+    value[0] = NULL
+    if length[0] == <uint32_t>NULL_LENGTH:
+        return OK
+    value[0] = take(cursor, length[0])
+    return OK if value[0] != NULL else FAULT_BAD_VALUE
+
+
+cdef inline FaultCode sized_item(Cursor *cursor, Column *child, const Codec *element) noexcept nogil:
+    """Append one such item."""
+    cdef const uint8_t *value = NULL
+    cdef uint32_t length = 0
+    cdef FaultCode code = take_item(cursor, &value, &length)
+    if code != OK:
+        return code
+    return element.from_binary(value, length, child, element) if value != NULL else put_null(child)

@@ -1,0 +1,87 @@
+"""What values made of values share that are written in PostgreSQL's own text.
+
+An item's own text form writes it behind what is there of the container's text; where it must be quoted, it then is, in
+place. Depth is that of the type, never of the input.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t
+
+from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_bytes, reopen
+from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.containers cimport is_blank, is_null_word
+from pgdecode._native.cursor cimport Cursor
+from pgdecode._native.fault cimport FAULT_BAD_VALUE, OK, FaultCode
+from pgdecode._native.literals.rendering cimport ensure_capacity
+
+# By which function of the server an item is quoted: it says what must be, and how quotes and backslashes are escaped.
+cdef enum Quoting:
+    OF_ARRAY   # array_out, utils/adt/arrayfuncs.c
+    OF_BOUND   # range_bound_escape, utils/adt/rangetypes.c
+    OF_FIELD   # record_out, utils/adt/rowtypes.c
+    OF_HSTORE  # hstore_out, contrib/hstore: always
+
+
+cdef inline bint is_special(uint8_t byte, Quoting quoting, uint8_t delimiter) noexcept nogil:
+    """Whether an item with this byte, which is neither a quote nor a backslash, must be quoted."""
+    if is_blank(byte):
+        return True
+    if quoting == OF_ARRAY:
+        return byte == c"{" or byte == c"}" or byte == delimiter
+    if byte == c"(" or byte == c")" or byte == c",":
+        return True
+    return quoting == OF_BOUND and (byte == c"[" or byte == c"]")
+
+
+cdef inline FaultCode quote(Column *out, size_t start, Quoting quoting, uint8_t delimiter) noexcept nogil:
+    """Put quotes around what has been written from `start` on, if there must be."""
+    cdef size_t length = out.data.size - start
+    cdef size_t n_escapes = 0
+    cdef size_t i
+    cdef bint needed = length == 0 or quoting == OF_HSTORE
+    cdef uint8_t *text
+    cdef uint8_t *to
+    cdef FaultCode code
+    for i in range(start, out.data.size):
+        if out.data.data[i] == c'"' or out.data.data[i] == c"\\":
+            n_escapes += 1
+        elif is_special(out.data.data[i], quoting, delimiter):
+            needed = True
+    if n_escapes == 0 and not needed:
+        if quoting != OF_ARRAY or not is_null_word(out.data.data + start, length):
+            return OK
+    code = ensure_capacity(out, n_escapes + 2)
+    if code != OK:
+        return code
+    # From the end on, so that no byte is overwritten before it has been moved.
+    text = out.data.data + start
+    out.data.size += n_escapes + 2
+    to = out.data.data + out.data.size - 1
+    to[0] = c'"'
+    i = length
+    while i:
+        i -= 1
+        to -= 1
+        to[0] = text[i]
+        if to[0] == c'"' or to[0] == c"\\":
+            to -= 1
+            to[0] = c"\\" if quoting == OF_ARRAY or quoting == OF_HSTORE else to[1]
+    text[0] = c'"'
+    return OK
+
+
+cdef inline FaultCode add_value(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Add a value's text to the item being written."""
+    cdef FaultCode code = codec.from_binary(value, length, out, codec)
+    if code == OK:
+        reopen(out)
+    return code
+
+
+cdef inline FaultCode add_byte(Column *out, uint8_t byte) noexcept nogil:
+    return add_bytes(out, &byte, 1)
+
+
+cdef inline FaultCode finish(Cursor cursor, Column *out) noexcept nogil:
+    """End the container where nothing is left over."""
+    return end_bytes(out) if cursor.at == cursor.end else FAULT_BAD_VALUE

@@ -1,0 +1,7 @@
+"""Numbers and bytes in PostgreSQL's own text."""
+
+from pgdecode._native.codecs.codec cimport Codec
+
+
+cdef bint forms_codec(str name, Codec *codec)
+cdef bint xid_snapshots_codec(str name, Codec *codec)

@@ -1,0 +1,161 @@
+"""Codecs around another one: they transcode its text, or replace values past an Arrow type's range by the nearest."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, uint8_t, uint32_t, uint64_t
+
+from pgdecode._native.arrow.column_builder cimport Column, mark, put_fixed, put_int32, put_int64, take_back
+from pgdecode._native.codecs.codec cimport Cells, Codec
+from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_TOO_HIGH, FAULT_TOO_LOW, OK, FaultCode
+from pgdecode._native.literals.clock cimport (
+    END_DATE, MIN_DAY, MIN_TIMESTAMP, UNIX_TO_POSTGRES_DAYS, UNIX_TO_POSTGRES_US, US_PER_DAY,
+)
+from pgdecode._native.literals.int128 cimport Int128, put_decimal, int128_shift
+from pgdecode._native.memory.transcoding cimport to_utf8
+
+# The text form is converted as a whole, before quotes and braces are looked for: the second byte of a character can be
+# a backslash or a brace in SJIS, BIG5, GBK and their kin. In the binary form only what is text is converted: where the
+# whole value is (the version byte of a jsonb is ASCII), by `transcoded_text`; inside hstore and the like by their
+# codecs.
+
+cdef FaultCode transcoded_from_text(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append one value of any type. Faults: ENCODING, and those of the codec within."""
+    cdef FaultCode code = to_utf8(codec.charset, &value, &length)
+    return codec.element.from_text(value, length, out, codec.element) if code == OK else code
+
+
+cdef FaultCode transcoded_from_binary(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append one value of any type, of which nothing is to be converted here. Faults: those of the codec within."""
+    return codec.element.from_binary(value, length, out, codec.element)
+
+
+cdef FaultCode transcoded_text_from_text(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append one text that has been converted already, with what it stands in. Faults: those of the codec within."""
+    return codec.element.from_text(value, length, out, codec.element)
+
+
+cdef FaultCode transcoded_text_from_binary(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append one value that is text throughout. Faults: ENCODING, and those of the codec within."""
+    cdef FaultCode code = to_utf8(codec.charset, &value, &length)
+    return codec.element.from_binary(value, length, out, codec.element) if code == OK else code
+
+
+cdef bint transcoded_codec(str name, Codec *codec):
+    """Fill in the decoders of a codec of this family; False for a name of another."""
+    if name == "recoded":
+        codec.from_text, codec.from_binary = transcoded_from_text, transcoded_from_binary
+    elif name == "recoded_text":
+        codec.from_text, codec.from_binary = transcoded_text_from_text, transcoded_text_from_binary
+    else:
+        return False
+    return True
+
+
+# The codec is around that of a date, a time or the like, its `element`, and puts the lowest or the highest value where
+# that one says that a value is too low or too high: the furthest that both PostgreSQL and the Arrow type have. So
+# values keep their order, and none becomes the lowest int64, which is no time in NumPy.
+
+cdef enum:
+    # OIDs from pg_type.
+    FLOAT4 = 700
+    FLOAT8 = 701
+    DATE = 1082
+    TIME = 1083
+    TIMESTAMP = 1114
+    TIMESTAMPTZ = 1184
+    INTERVAL = 1186
+    NUMERIC = 1700
+
+
+cdef FaultCode put_extreme_interval(Column *out, bint high) noexcept nogil:
+    """Months, days and microseconds all at their ends, as which PostgreSQL 17 stores the infinity itself."""
+    cdef FaultCode code = put_int32(&out.children[0], INT32_MAX if high else INT32_MIN)
+    if code == OK:
+        code = put_int32(&out.children[1], INT32_MAX if high else INT32_MIN)
+    if code == OK:
+        code = put_int64(&out.children[2], INT64_MAX if high else INT64_MIN)
+    return code if code != OK else mark(out, 1)
+
+
+cdef FaultCode put_nines(Column *out, bint high, int32_t precision) noexcept nogil:
+    """The largest decimal of a precision, whatever its scale."""
+    cdef Int128 wide
+    wide.low = 1
+    wide.high = 0
+    int128_shift(&wide, <size_t>precision)
+    wide.high -= wide.low == 0
+    wide.low -= 1
+    return put_decimal(out, wide, not high)
+
+
+cdef FaultCode put_largest_float4(Column *out, bint high) noexcept nogil:
+    cdef uint32_t bits = 0x7F7FFFFF if high else <uint32_t>0xFF7FFFFF
+    return put_fixed(out, &bits, sizeof(bits))
+
+
+cdef FaultCode put_largest_float8(Column *out, bint high) noexcept nogil:
+    cdef uint64_t bits = <uint64_t>0x7FEFFFFFFFFFFFFF | (0 if high else <uint64_t>1 << 63)
+    return put_fixed(out, &bits, sizeof(bits))
+
+
+cdef FaultCode put_extreme(Column *out, bint high, const Codec *codec) noexcept nogil:
+    """Append the lowest value of a type, or the highest."""
+    if codec.oid == DATE:
+        return put_int32(out, <int32_t>(END_DATE - 1 if high else MIN_DAY) + UNIX_TO_POSTGRES_DAYS)
+    if codec.oid == TIME:
+        return put_int64(out, US_PER_DAY - 1 if high else 0)
+    if codec.oid == TIMESTAMP or codec.oid == TIMESTAMPTZ:
+        # Arrow's range ends 30 years before PostgreSQL's.
+        return put_int64(out, INT64_MAX if high else MIN_TIMESTAMP + UNIX_TO_POSTGRES_US)
+    if codec.oid == INTERVAL:
+        return put_extreme_interval(out, high)
+    if codec.oid == FLOAT4:
+        return put_largest_float4(out, high)
+    # A numeric without a precision is one as float8.
+    if codec.oid == FLOAT8 or codec.oid == NUMERIC and codec.precision == 0:
+        return put_largest_float8(out, high)
+    return put_nines(out, high, codec.precision) if codec.oid == NUMERIC else FAULT_BAD_VALUE
+
+
+cdef FaultCode saturating_from_text(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append a value or the one nearest to it. Faults: the type's own but TOO_LOW and TOO_HIGH."""
+    cdef size_t n = out.n
+    cdef FaultCode code = codec.element.from_text(value, length, out, codec.element)
+    if code == FAULT_TOO_LOW or code == FAULT_TOO_HIGH:
+        take_back(out, n)
+        return put_extreme(out, code == FAULT_TOO_HIGH, codec)
+    return code
+
+
+cdef FaultCode saturating_from_binary(
+    const uint8_t *value, size_t length, Column *out, const Codec *codec
+) noexcept nogil:
+    """Append a value or the one nearest to it. Faults: the type's own but TOO_LOW and TOO_HIGH."""
+    cdef size_t n = out.n
+    cdef FaultCode code = codec.element.from_binary(value, length, out, codec.element)
+    if code == FAULT_TOO_LOW or code == FAULT_TOO_HIGH:
+        take_back(out, n)
+        return put_extreme(out, code == FAULT_TOO_HIGH, codec)
+    return code
+
+
+cdef size_t saturating_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
+    """What is usual fits; the rest is left for the decoders above."""
+    return start if codec.element.block == NULL else codec.element.block(cells, start, out, codec.element)
+
+
+cdef bint saturating_codec(str name, Codec *codec):
+    """Fill the decoders of the codec; whether it is this one."""
+    if name != "clamped":
+        return False
+    codec.from_text, codec.from_binary, codec.block = saturating_from_text, saturating_from_binary, saturating_block
+    return True

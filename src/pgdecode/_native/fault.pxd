@@ -1,0 +1,78 @@
+"""Fault codes and the record a native room leaves behind when it meets one."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from pgdecode._native.capacity cimport ensure_capacity
+
+# One code per class of pgdecode.protocol.errors, in the order of `_fault.CLASSES`.
+cdef enum FaultCode:
+    OK = 0
+    FAULT_EMPTY
+    FAULT_UNKNOWN_TAG
+    FAULT_TRUNCATED
+    FAULT_TRAILING
+    FAULT_BAD_LENGTH
+    FAULT_NO_NUL
+    FAULT_EMPTY_NAME
+    FAULT_ENCODING
+    FAULT_BAD_FLAGS
+    FAULT_BAD_VALUE
+    FAULT_OUT_OF_RANGE
+    FAULT_BAD_TUPLE_TAG
+    FAULT_BAD_COLUMN_KIND
+    FAULT_STATE_DESYNC
+    FAULT_ARITY
+    FAULT_OTHER_RELATION
+    FAULT_NOT_A_ROW
+    FAULT_LIMIT_PAYLOAD
+    FAULT_LIMIT_COLUMNS
+    FAULT_LIMIT_NAME
+    FAULT_LIMIT_VALUE
+    # Of values inside a tuple; _codec says what each means.
+    FAULT_WRONG_SIZE
+    FAULT_UNKNOWN_TYPE
+    FAULT_SETTING
+    FAULT_ZONE
+    FAULT_UNREPRESENTABLE
+    FAULT_TOO_LOW
+    FAULT_TOO_HIGH
+    FAULT_LIMIT_BATCH
+    FAULT_LIMIT_EXPANSION
+    # Not about the payload: these two become MemoryError and ValueError.
+    FAULT_NO_MEMORY
+    FAULT_BAD_ARRAY
+    # No fault: a scan that hoped for no stream has met one, and is to be judged in full.
+    STREAM_MET
+
+cdef extern from *:
+    # Tells the compiler which way to lay out: faults are cold, and must not crowd the hot path's registers.
+    bint unlikely "unlikely"(bint condition) noexcept nogil
+
+cdef struct Fault:
+    FaultCode code
+    uint8_t tag
+    int16_t label       # index into the plan's labels, -1 where the fault is of the whole payload
+    int32_t column      # ordinal in a tuple or Relation, -1 outside
+    int64_t row
+    int64_t relation    # OID, -1 where the message has none or it could not be read
+    size_t offset
+    int64_t expected
+    int64_t seen
+
+cdef struct Faults:
+    # Faults of a batch, kept until the GIL is there to word them.
+    Fault *items
+    size_t n
+    size_t capacity
+
+
+cdef inline FaultCode keep_fault(Faults *faults, const Fault *fault) noexcept nogil:
+    if not ensure_capacity(<void **>&faults.items, faults.n, &faults.capacity, sizeof(Fault), 0):
+        return FAULT_NO_MEMORY
+    faults.items[faults.n] = fault[0]
+    faults.n += 1
+    return OK
+
+
+cdef object error_of(const Fault *fault, tuple labels, bint with_row)

@@ -1,0 +1,62 @@
+"""Days, times of day and offsets written in digits, as PostgreSQL prints them under DateStyle ISO."""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from pgdecode._native.literals.clock cimport US_PER_SECOND
+from pgdecode._native.literals.rendering cimport write_byte, write_decimal
+
+
+cdef inline uint8_t *write_two(uint8_t *at, uint64_t number) noexcept nogil:
+    """Write a number below 100 with two digits."""
+    at[0] = <uint8_t>(c"0" + number // 10)
+    at[1] = <uint8_t>(c"0" + number % 10)
+    return at + 2
+
+
+cdef inline uint8_t *write_hours(uint8_t *at, uint64_t hours) noexcept nogil:
+    """Write two digits, or as many as it takes."""
+    return write_two(at, hours) if hours < 100 else write_decimal(at, hours)
+
+
+cdef inline uint8_t *write_clock(uint8_t *at, uint64_t us) noexcept nogil:
+    """Write microseconds as HH:MM:SS and the fraction's digits up to its last that is not 0; hours have two or more."""
+    cdef uint64_t seconds = us // US_PER_SECOND
+    cdef uint64_t fraction = us % US_PER_SECOND
+    cdef uint64_t unit = US_PER_SECOND // 10
+    at = write_byte(write_hours(at, seconds // 3600), c":")
+    at = write_byte(write_two(at, seconds // 60 % 60), c":")
+    at = write_two(at, seconds % 60)
+    if fraction:
+        at = write_byte(at, c".")
+    while fraction:
+        at = write_byte(at, <uint8_t>(c"0" + fraction // unit))
+        fraction %= unit
+        unit //= 10
+    return at
+
+
+cdef inline uint8_t *write_offset(uint8_t *at, int64_t east) noexcept nogil:
+    """Write seconds east of Greenwich as +HH[:MM[:SS]] (EncodeTimezone, utils/adt/datetime.c)."""
+    cdef uint64_t seconds = <uint64_t>(-east if east < 0 else east)
+    at = write_hours(write_byte(at, c"-" if east < 0 else c"+"), seconds // 3600)
+    if seconds % 3600:
+        at = write_two(write_byte(at, c":"), seconds // 60 % 60)
+    if seconds % 60:
+        at = write_two(write_byte(at, c":"), seconds % 60)
+    return at
+
+
+cdef inline uint8_t *write_day(uint8_t *at, int64_t days, bint *before_christ) noexcept nogil:
+    """Write a day, given since 2000-01-01 and not before 4801-03-01 BC, as YYYY-MM-DD; whether BC is to follow."""
+    # Years begin in March here, as in clock.pxd, so that the leap day is a year's last; 4800 are added to them.
+    cdef uint64_t since = <uint64_t>(days + 2483589)  # 2000-01-01 - 4801-03-01 BC
+    cdef uint64_t cycle = since % 146097              # a whole cycle of the calendar is 400 years
+    cdef uint64_t year = (cycle - cycle // 1460 + cycle // 36524 - cycle // 146096) // 365
+    cdef uint64_t day = cycle - (365 * year + year // 4 - year // 100)
+    cdef uint64_t month = (5 * day + 2) // 153
+    year += since // 146097 * 400 + (month >= 10)
+    before_christ[0] = year <= 4800
+    year = 4801 - year if before_christ[0] else year - 4800
+    at = write_two(write_two(at, year // 100), year % 100) if year < 10000 else write_decimal(at, year)
+    at = write_two(write_byte(at, c"-"), month - 9 if month >= 10 else month + 3)
+    return write_two(write_byte(at, c"-"), day - (153 * month + 2) // 5 + 1)

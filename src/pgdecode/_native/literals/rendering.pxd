@@ -1,0 +1,76 @@
+"""What the families share that write PostgreSQL's text for a binary value."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint64_t
+
+from pgdecode._native.arrow.column_builder cimport Column
+from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, FAULT_LIMIT_VALUE, FAULT_NO_MEMORY, OK, FaultCode, unlikely
+from pgdecode._native.memory.buffers cimport reserve
+
+cdef enum:
+    MAX_RENDERED = 64 << 20  # bytes: a small binary value must not become a huge text
+    MAX_DIGITS = 20          # of a uint64_t
+
+
+cdef inline FaultCode ensure_capacity(Column *column, size_t length) noexcept nogil:
+    """Reserve `length` bytes behind the data, for a caller that writes them itself and then adds to its size."""
+    if unlikely(length > MAX_RENDERED):
+        return FAULT_LIMIT_VALUE
+    if unlikely(length > <size_t>0x7FFFFFFF - column.data.size):
+        return FAULT_LIMIT_BATCH
+    return FAULT_NO_MEMORY if unlikely(reserve(&column.data, length) != OK) else OK
+
+
+cdef inline uint8_t *write_byte(uint8_t *at, uint8_t byte) noexcept nogil:
+    """Write one byte; like all of these, returns where the next goes."""
+    at[0] = byte
+    return at + 1
+
+
+cdef inline uint8_t *write_decimal(uint8_t *at, uint64_t number) noexcept nogil:
+    """Write a number without sign or leading zeros: at most MAX_DIGITS bytes."""
+    cdef uint8_t[MAX_DIGITS] digits
+    cdef size_t start = MAX_DIGITS
+    while True:
+        start -= 1
+        digits[start] = <uint8_t>(c"0" + number % 10)
+        number //= 10
+        if not number:
+            break
+    while start < MAX_DIGITS:
+        at[0] = digits[start]
+        at += 1
+        start += 1
+    return at
+
+
+cdef inline uint8_t *write_padded(uint8_t *at, uint64_t number, uint64_t smallest) noexcept nogil:
+    """Write a number with zeros in front of one below `smallest`, a power of ten: as many digits as that has."""
+    while smallest > 1 and number < smallest:
+        at = write_byte(at, c"0")
+        smallest //= 10
+    return write_decimal(at, number)
+
+
+cdef inline uint8_t hex_digit(unsigned int nibble, uint8_t a) noexcept nogil:
+    """The digit for 0 to 15; `a` is the letter for ten, which settles the case."""
+    return <uint8_t>(c"0" + nibble if nibble < 10 else a + nibble - 10)
+
+
+cdef inline uint8_t *write_byte_in_hex(uint8_t *at, uint8_t byte) noexcept nogil:
+    """Write two digits in lower case."""
+    at[0] = hex_digit(byte >> 4, c"a")
+    at[1] = hex_digit(byte & 15, c"a")
+    return at + 2
+
+
+cdef inline uint8_t *write_hex(uint8_t *at, uint64_t number, uint8_t a) noexcept nogil:
+    """Write a number in hexadecimal without leading zeros."""
+    cdef int shift = 60
+    while shift and not number >> shift:
+        shift -= 4
+    while shift >= 0:
+        at[0] = hex_digit(number >> shift & 15, a)
+        at += 1
+        shift -= 4
+    return at

@@ -1,0 +1,176 @@
+"""Growable memory from pyarrow's pool: it reuses pages from batch to batch, and counts what Python still holds.
+
+Called a few times per batch and column, so taking the GIL here costs nothing that could be measured.
+"""
+
+from cpython.exc cimport PyErr_Clear
+from cpython.ref cimport Py_DECREF
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from pgdecode._native.fault cimport FAULT_NO_MEMORY
+
+from functools import partial
+
+import pyarrow as pa
+
+cdef extern from "Python.h":
+    # As plain C, where the result says whether an exception is set: to catch one as Python does takes memory, and an
+    # exception in a function that cannot raise would be lost, with OK for its result.
+    PyObject *PyObject_CallFunction(PyObject *callable, const char *format, ...)
+    PyObject *PyObject_CallMethod(PyObject *object, const char *name, const char *format, ...)
+    PyObject *PyObject_GetAttrString(PyObject *object, const char *name)
+    void *PyLong_AsVoidPtr(PyObject *number)
+    void Py_DECREF_C "Py_DECREF"(PyObject *object)
+
+cdef enum:
+    ALIGNMENT = 64  # of what is handed out of an arena
+
+cdef object allocate = partial(pa.allocate_buffer, resizable=True)
+
+
+cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil:
+    """Move to room for `capacity` bytes and the slack; what was written stays."""
+    cdef FaultCode code
+    if bytes.arena != NULL:
+        return grow_own(bytes, capacity)
+    with gil:
+        code = grow_owner(bytes, capacity)
+        if code != OK:
+            # The pool raises MemoryError; whatever else comes up, there is no memory to write to.
+            PyErr_Clear()
+    return code
+
+
+cdef bint is_in_arena(const Bytes *bytes) noexcept nogil:
+    return bytes.arena.first <= bytes.data < bytes.arena.end
+
+
+cdef size_t taken_by(size_t capacity) noexcept nogil:
+    """Bytes of an arena for so many that may be written."""
+    return (capacity + SLACK + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+cdef void copy_to(void *to, const Bytes *bytes) noexcept nogil:
+    if bytes.size:
+        memcpy(to, bytes.data, bytes.size)
+
+
+cdef FaultCode grow_own(Bytes *bytes, size_t capacity) noexcept nogil:
+    """As `grow`; what was handed out last stays where it is, the former place of anything else is not used again."""
+    cdef Arena *arena = bytes.arena
+    cdef size_t needed = taken_by(capacity)
+    cdef bint is_last = is_in_arena(bytes) and bytes.data + taken_by(bytes.capacity) == arena.at
+    cdef uint8_t *first = bytes.data if is_last else arena.at
+    cdef void *moved
+    if needed <= <size_t>(arena.end - first):
+        moved = first
+        arena.at = first + needed
+        if not is_last:
+            copy_to(moved, bytes)
+    elif is_in_arena(bytes):
+        moved = malloc(needed)
+        if moved != NULL:
+            copy_to(moved, bytes)
+    else:
+        moved = realloc(bytes.data, needed)
+    if moved == NULL:
+        return FAULT_NO_MEMORY
+    bytes.data = <uint8_t *>moved
+    bytes.capacity = capacity
+    return OK
+
+
+cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
+    cdef Py_ssize_t size = <Py_ssize_t>(capacity + SLACK)
+    cdef PyObject *found
+    cdef void *address
+    if bytes.owner == NULL:
+        bytes.owner = PyObject_CallFunction(<PyObject *>allocate, "n", size)
+        if bytes.owner == NULL:
+            return FAULT_NO_MEMORY
+    else:
+        found = PyObject_CallMethod(bytes.owner, "resize", "n", size)
+        if found == NULL:
+            return FAULT_NO_MEMORY
+        Py_DECREF_C(found)
+    found = PyObject_GetAttrString(bytes.owner, "address")
+    address = PyLong_AsVoidPtr(found) if found != NULL else NULL
+    if found != NULL:
+        Py_DECREF_C(found)
+    if address == NULL:
+        # Moved, perhaps, to where nobody knows: nothing may be written any more.
+        bytes.data = NULL
+        bytes.capacity = bytes.size
+        return FAULT_NO_MEMORY
+    bytes.data = <uint8_t *><uintptr_t>address
+    bytes.capacity = capacity
+    return OK
+
+
+cdef FaultCode grow_likely(Bytes *bytes, size_t extra, double a_row, int64_t n_done, int64_t n_rows) noexcept nogil:
+    """Make room for `extra` more bytes and, if that is more, for all rows of as many bytes as those done have had.
+
+    A few may have been the longest: up to FEW_ROWS, never more than eight times of what is needed now.
+    """
+    cdef size_t needed = bytes.size + extra
+    cdef size_t half_more = bytes.capacity + (bytes.capacity >> 1)
+    # An eighth more than the average: rows differ.
+    cdef double likely = 1.125 * a_row * <double>n_rows + <double>extra
+    if n_done < FEW_ROWS:
+        likely = min(likely, 8.0 * <double>needed)
+    likely = min(likely, <double>0x7FFFFFFF)
+    return grow(bytes, max(needed, half_more, <size_t>likely))
+
+
+cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil:
+    """Room for exactly `size` bytes, all zero: no old memory shows under nulls."""
+    if grow(bytes, size) != OK:
+        return FAULT_NO_MEMORY
+    memset(bytes.data, 0, size)
+    bytes.size = size
+    return OK
+
+
+cdef object hand_over(Bytes *bytes):
+    """The bytes as a pyarrow buffer, which then owns them; None where none were ever reserved."""
+    if bytes.owner == NULL:
+        return None
+    owner = <object>bytes.owner
+    Py_DECREF(owner)
+    bytes.owner = NULL
+    bytes.data = NULL
+    # The padding that Arrow may read, up to 64 bytes, must not show old memory either: resize() zeroes it.
+    owner.resize(bytes.size, shrink_to_fit=bytes.capacity > 2 * bytes.size)
+    return owner
+
+
+cdef void free_bytes(Bytes *bytes) noexcept:
+    if bytes.arena != NULL:
+        if not is_in_arena(bytes):
+            free(bytes.data)
+        bytes.data = NULL
+    if bytes.owner != NULL:
+        owner = <object>bytes.owner
+        Py_DECREF(owner)
+        bytes.owner = NULL
+
+
+cdef int open_arenas(Arenas *arenas, Py_ssize_t n, size_t size) except -1:
+    """Make arenas of so many bytes each; `free_arenas` may be called whatever happens here, if they were all zero."""
+    cdef Py_ssize_t i
+    size = (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    arenas.items = <Arena *>calloc(<size_t>n, sizeof(Arena))
+    if arenas.items == NULL or grow(&arenas.block, <size_t>n * size) != OK:
+        raise MemoryError()
+    arenas.n = n
+    for i in range(n):
+        arenas.items[i].first = arenas.items[i].at = arenas.block.data + <size_t>i * size
+        arenas.items[i].end = arenas.items[i].at + size
+    return 0
+
+
+cdef void free_arenas(Arenas *arenas) noexcept:
+    free(arenas.items)
+    free_bytes(&arenas.block)

@@ -1,0 +1,78 @@
+"""Finds the cells of a block of inserts, updates and deletes, which stay in their payloads."""
+
+from cython cimport final
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from pgdecode._native.arrow.builder cimport Cell, TupleSink
+from pgdecode._native.arrow.payload_array cimport Segment, Source, Span
+from pgdecode._native.fault cimport Fault, FaultCode, Faults
+from pgdecode._native.rows.header_prediction cimport PredictedHeader
+from pgdecode._native.wire.envelope_builder cimport Envelope, Rules, Walk
+from pgdecode._native.wire.stream_state cimport Relations, Window
+
+cdef struct Row:
+    # What a block keeps of one payload beside its cells.
+    const uint8_t *payload   # NULL where the row is null, or not to be decoded
+    int old_at               # which of the block's old tuples it has
+    uint8_t tag
+    uint8_t old_type         # K, O or 0
+    uint8_t streamed
+    uint8_t has_unchanged    # whether a new cell is u still: the old tuple had no value for it
+
+
+@final
+cdef class CellIndex:
+    """The payloads of one relation, noted block by block.
+
+    `selection` holds the numbers of the source's rows to note, as int64, in the order of the output; without it all are
+    noted. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix;
+    without it each payload's own structure tells. Faults name rows of the output.
+    """
+
+    cdef Source source
+    cdef const uint8_t[::1] selection   # int64 each, unaligned perhaps
+    cdef const uint8_t[::1] streamed
+    cdef readonly int64_t n_rows        # of the output
+    cdef Py_ssize_t segment             # the one that the last row was in
+    cdef int64_t segment_start          # its first row in the source
+    cdef int64_t relation_id
+    cdef int n_columns
+    cdef bint empty_is_null             # an empty payload is a null row, and no fault
+    # A block: what columns are decoded from.
+    cdef int most_rows
+    cdef int n
+    cdef int n_olds
+    cdef bint has_streamed
+    cdef bint has_unchanged
+    cdef bint has_null           # a row without payload, or with a fault
+    cdef Span *spans             # the payloads, without data where a row is null
+    cdef const uint8_t *limit    # up to where the memory goes that they all lie in, NULL where that is not known
+    cdef PredictedHeader *headers             # a column each
+    cdef Row *rows
+    cdef Cell *cells             # of each row, those that fill the table's columns
+    cdef Cell *olds              # of each old tuple, in the rows' order
+
+    cdef Envelope nothing, noting
+    cdef TupleSink new_sink, old_sink
+    cdef Rules rules
+    cdef size_t most_bytes       # of a payload that no limit can be about, however its bytes are cut
+    cdef uint64_t usual_head     # of a new tuple: relation OID, N and count of columns, below the tag's byte
+    cdef Walk walk, judging
+    cdef Fault fault, stream_flags     # of these walks
+    cdef Window window
+    cdef Relations known
+    cdef Faults *faults          # where those of rows are kept
+
+    cdef FaultCode note_block(self, int64_t first, int64_t stop) noexcept nogil
+    cdef int check_selection(self) except -1
+    cdef int64_t source_row(self, int64_t row) noexcept nogil
+    cdef const Segment *segment_with(self, int64_t source_row) noexcept nogil
+    cdef bint locate(self, int64_t first) noexcept nogil
+    cdef int note_usual(self, int64_t first, int i) noexcept nogil
+    cdef void learn_heads(self) noexcept nogil
+    cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil
+    cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil
+    cdef FaultCode resolve_streams(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil
+    cdef FaultCode walk_row(self, const Span *payload, bint streamed) noexcept nogil
+    cdef FaultCode check_kind(self, const Span *payload, bint streamed) noexcept nogil

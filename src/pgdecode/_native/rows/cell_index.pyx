@@ -1,0 +1,390 @@
+"""Finds the cells of a block of inserts, updates and deletes, which stay in their payloads."""
+
+from libc.stdint cimport int32_t, uint16_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from pgdecode._native.arrow.payload_array cimport (
+    CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, PRESENT, Presence, payload_at,
+)
+from pgdecode._native.cursor cimport be32, be64, call_for
+from pgdecode._native.fault cimport (
+    FAULT_BAD_ARRAY, FAULT_NOT_A_ROW, FAULT_NO_MEMORY, FAULT_OTHER_RELATION, OK, keep_fault, unlikely,
+)
+from pgdecode._native.rows.header_prediction cimport HEAD_READ, NO_HEAD, index_all, index_each, word_of_header
+from pgdecode._native.wire.envelope_builder cimport open_check, rules_of
+from pgdecode._native.wire.stream_state cimport READING_PLAIN, READING_STREAMED, resolve_payload, marks, may_carry_xid
+from pgdecode._native.wire.walker cimport STREAMED, walk_message
+from pgdecode._native.wire.wire_plan cimport N_MESSAGES, PLAN, TAG_MARKED
+
+cdef enum:
+    # A block's cells stay in the first cache: 16 bytes each.
+    BLOCK_CELLS = 1536
+    LEAST_ROWS = 32
+    MOST_ROWS = 512
+    AHEAD = 4096      # bytes: how far in front of the cells that are noted payloads are called from memory
+    LINE = 64         # bytes that come from memory together
+    HEAD_SAMPLES = 8  # rows of a block that tell how a column's cells begin in the next
+
+
+cdef object bytes_of(object buffer, int width, str name):
+    """A buffer of items of that width as bytes; a pyarrow buffer is of bytes already."""
+    view = memoryview(buffer)
+    if view.itemsize not in (1, width) or view.nbytes % width:
+        raise ValueError(f"{name} holds items of {width} bytes, not {view.nbytes} bytes in items of {view.itemsize}")
+    return view.cast("B")
+
+
+cdef class CellIndex:
+    def __cinit__(
+        self,
+        Source source,
+        int64_t relation_id,
+        int n_columns,
+        object limits,
+        bint strict_flags,
+        object selection,
+        object streamed,
+        bint empty_is_null,
+    ):
+        cdef int c
+        self.source = source
+        self.n_rows = source.n_rows
+        self.relation_id = relation_id
+        self.n_columns = n_columns
+        self.empty_is_null = empty_is_null
+        # Unset, a memoryview is not None to C code.
+        self.selection = self.streamed = None
+        if selection is not None:
+            self.selection = bytes_of(selection, sizeof(int64_t), "selection")
+            self.n_rows = self.selection.shape[0] // <Py_ssize_t>sizeof(int64_t)
+            self.check_selection()
+        if streamed is not None:
+            self.streamed = bytes_of(streamed, 1, "streamed")
+            if self.streamed.shape[0] != self.n_rows:
+                raise ValueError(f"streamed has {len(self.streamed)} rows, expected {self.n_rows}")
+        self.most_rows = max(LEAST_ROWS, min(MOST_ROWS, BLOCK_CELLS // (n_columns + 1)))
+        self.rows = <Row *>calloc(<size_t>self.most_rows, sizeof(Row))
+        self.cells = <Cell *>calloc(<size_t>self.most_rows * (n_columns + 1), sizeof(Cell))
+        self.olds = <Cell *>calloc(<size_t>self.most_rows * (n_columns + 1), sizeof(Cell))
+        self.spans = <Span *>calloc(<size_t>self.most_rows, sizeof(Span))
+        self.headers = <PredictedHeader *>calloc(<size_t>n_columns + 1, sizeof(PredictedHeader))
+        # Of two readings it is the one that names the relation.
+        self.known.ids = <uint32_t *>calloc(1, sizeof(uint32_t))
+        if (
+            self.known.ids == NULL
+            or self.rows == NULL
+            or self.cells == NULL
+            or self.olds == NULL
+            or self.spans == NULL
+            or self.headers == NULL
+        ):
+            raise MemoryError()
+        self.known.ids[0] = <uint32_t>relation_id
+        self.known.n = 1
+        self.known.collected = True
+        for c in range(n_columns):
+            self.headers[c].word = NO_HEAD
+        self.rules = rules_of(limits, strict_flags)
+        self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
+        if <uint32_t>n_columns > self.rules.max_columns or n_columns > 0xFFFF or not 0 <= relation_id <= 0xFFFFFFFF:
+            self.most_bytes = 0
+        self.usual_head = <uint64_t>relation_id << 24 | <uint64_t>c"N" << 16 | <uint64_t>n_columns
+        self.new_sink.n_cells = self.old_sink.n_cells = <uint16_t>n_columns
+        self.noting.new = &self.new_sink
+        self.noting.old = &self.old_sink
+        self.walk.plan = &PLAN.table
+        self.walk.rules = &self.rules
+        self.walk.out = &self.noting
+        self.walk.fault = &self.fault
+        open_check(&self.judging, &PLAN.table, &self.rules, &self.nothing, &self.stream_flags)
+        self.window.plan = &PLAN.table
+        self.window.walk = &self.judging
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.cells)
+        free(self.olds)
+        free(self.spans)
+        free(self.headers)
+        free(self.known.ids)
+
+    cdef int check_selection(self) except -1:
+        cdef int64_t i
+        for i in range(self.n_rows):
+            if not 0 <= self.source_row(i) < self.source.n_rows:
+                raise IndexError(f"selection has row {self.source_row(i)} of a source of {self.source.n_rows} rows")
+        return 0
+
+    cdef inline int64_t source_row(self, int64_t row) noexcept nogil:
+        """The source's row that a row of the output is made of."""
+        cdef int64_t selected = row
+        if self.selection is not None:
+            memcpy(&selected, &self.selection[row * sizeof(selected)], sizeof(selected))
+        return selected
+
+    cdef inline const Segment *segment_with(self, int64_t source_row) noexcept nogil:
+        """The segment that a row lies in; rows mostly come in the source's order, so it is this one or the next."""
+        while source_row < self.segment_start:
+            self.segment -= 1
+            self.segment_start -= self.source.segments[self.segment].n_rows
+        while source_row - self.segment_start >= self.source.segments[self.segment].n_rows:
+            self.segment_start += self.source.segments[self.segment].n_rows
+            self.segment += 1
+        return &self.source.segments[self.segment]
+
+    cdef FaultCode note_block(self, int64_t first, int64_t stop) noexcept nogil:
+        """Note rows of the output from `first` on, up to `stop` or `most_rows` of them.
+
+        Faults of rows are kept, others end the block.
+        """
+        cdef FaultCode code
+        cdef Row *row
+        cdef int c
+        cdef int i = 0
+        self.n = <int>min(stop - first, <int64_t>self.most_rows)
+        self.n_olds = 0
+        self.has_streamed = self.has_unchanged = self.has_null = False
+        if not self.locate(first):
+            return FAULT_BAD_ARRAY
+        while True:
+            i = self.note_usual(first, i)
+            if i == self.n:
+                self.learn_heads()
+                return OK
+            row = &self.rows[i]
+            memset(row, 0, sizeof(Row))
+            code = OK
+            if self.spans[i].length == 0 and self.empty_is_null:
+                self.spans[i].data = NULL
+            if self.spans[i].data != NULL:
+                code = self.note_row(i, first + i, &self.spans[i])
+            if code == FAULT_BAD_ARRAY or code == FAULT_NO_MEMORY:
+                return code
+            if code != OK or self.spans[i].data == NULL:
+                row.payload = NULL
+                row.old_type = 0
+                self.has_null = True
+                for c in range(self.n_columns):
+                    self.cells[<size_t>i * self.n_columns + c].value = NULL
+                    self.cells[<size_t>i * self.n_columns + c].kind = c"n"
+            if code != OK:
+                self.fault.code = code
+                self.fault.row = first + i
+                code = keep_fault(self.faults, &self.fault)
+                if code != OK:
+                    return code
+            i += 1
+
+    cdef bint locate(self, int64_t first) noexcept nogil:
+        """Find the block's payloads; False where the array is corrupt."""
+        cdef const Segment *segment
+        cdef const int32_t *offsets
+        cdef int64_t source_row = self.source_row(first)
+        cdef Presence presence
+        cdef bint wrong = False
+        cdef int i
+        segment = self.segment_with(source_row)
+        source_row -= self.segment_start
+        self.limit = NULL
+        if segment.layout == LAYOUT_OFFSETS32 or segment.layout == LAYOUT_OFFSETS64:
+            self.limit = segment.data + segment.data_size
+        if (
+            self.selection is None
+            and segment.layout == LAYOUT_OFFSETS32
+            and segment.validity == NULL
+            and segment.n_rows - source_row >= self.n
+        ):
+            # As `payload_at`, for all of them at once.
+            offsets = <const int32_t *>segment.index + segment.first + source_row
+            for i in range(self.n):
+                wrong |= (offsets[i] < 0) | (offsets[i + 1] < offsets[i])
+                self.spans[i].data = segment.data + offsets[i]
+                self.spans[i].length = <size_t>offsets[i + 1] - <size_t>offsets[i]
+            return not wrong and <size_t>offsets[self.n] <= segment.data_size
+        for i in range(self.n):
+            source_row = self.source_row(first + i)
+            if self.segment_with(source_row) != segment:
+                segment = self.segment_with(source_row)
+                # Of payloads in several places it is not kept where each place ends.
+                self.limit = NULL
+            presence = payload_at(segment, source_row - self.segment_start, &self.spans[i])
+            if presence == CORRUPT:
+                return False
+            if presence != PRESENT:
+                self.spans[i].data = NULL
+        return True
+
+    cdef int note_usual(self, int64_t first, int i) noexcept nogil:
+        """Note inserts, updates without old tuple, and deletes in which all is well, most of all rows, from i on.
+
+        Returns the first that is another, of which `note_row` finds out what it is, or the number of rows.
+        """
+        cdef int n = self.n
+        cdef int n_columns = self.n_columns
+        cdef bint is_told = self.streamed is not None
+        cdef uint64_t usual_head = self.usual_head
+        cdef size_t most_bytes = self.most_bytes
+        cdef size_t limit = <size_t>self.limit
+        cdef const Span *payload = self.spans + i
+        cdef Cell *cells = self.cells + <size_t>i * n_columns
+        cdef Row *noted = self.rows + i
+        cdef const uint8_t *p
+        cdef const uint8_t *end
+        cdef const uint8_t *stop
+        cdef size_t prefix = 0
+        cdef size_t ahead = 0
+        cdef uint64_t differs
+        cdef bint deleted
+        while i < n:
+            p = payload.data
+            end = p + payload.length
+            if ahead < <size_t>end or ahead > <size_t>end + AHEAD:
+                # The first row, or one that lies elsewhere, or is long.
+                ahead = <size_t>end
+            if is_told:
+                prefix = 4 if self.streamed[first + i] else 0
+            # No value is longer than its payload.
+            if unlikely(p == NULL or payload.length < prefix + 8 or payload.length > most_bytes):
+                break
+            # A length's high byte, mostly 0, stands where the other reading has its mark.
+            if not is_told and (payload.length <= 9 or p[9]) and marks(payload) != READING_PLAIN:
+                break
+            differs = (be64(p + prefix) ^ usual_head) << 8
+            deleted = p[0] == c"D"
+            if unlikely(deleted):
+                if differs != <uint64_t>(c"N" ^ c"K") << 24 and differs != <uint64_t>(c"N" ^ c"O") << 24:
+                    break
+            elif unlikely(differs != 0 or p[0] != c"I" and p[0] != c"U"):
+                break
+            while ahead < <size_t>end + AHEAD:
+                call_for(<const void *>ahead)
+                ahead += LINE
+            if unlikely(limit < <size_t>end + HEAD_READ):
+                stop = index_each(p + prefix + 8, end, cells, n_columns)
+            else:
+                stop = index_all(p + prefix + 8, end, cells, self.headers, n_columns)
+            if unlikely(stop != end):
+                break
+            noted.payload = p
+            noted.tag = p[0]
+            noted.old_type = 0
+            noted.streamed = prefix != 0
+            noted.has_unchanged = False
+            self.has_streamed |= prefix != 0
+            if deleted:
+                noted.old_type = p[prefix + 5]
+                noted.old_at = self.n_olds
+                memcpy(self.olds + <size_t>self.n_olds * n_columns, cells, <size_t>n_columns * sizeof(Cell))
+                self.n_olds += 1
+            i += 1
+            payload += 1
+            noted += 1
+            cells += n_columns
+        return i
+
+    cdef void learn_heads(self) noexcept nogil:
+        """Keep how the cells of a column begin, where they do so alike in some rows of this block."""
+        cdef int step = self.n // HEAD_SAMPLES * self.n_columns
+        cdef const Cell *cell
+        cdef PredictedHeader *head
+        cdef int c, _k
+        if step == 0:
+            return
+        for c in range(self.n_columns):
+            head = &self.headers[c]
+            head.word = NO_HEAD
+            cell = self.cells + c
+            for _k in range(HEAD_SAMPLES):
+                if cell.value != NULL:
+                    if head.word == NO_HEAD:
+                        head.kind = cell.kind
+                        head.length = cell.length
+                        head.word = word_of_header(cell.kind, cell.length)
+                    elif head.kind != cell.kind or head.length != cell.length:
+                        head.word = NO_HEAD
+                        break
+                cell += step
+
+    cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil:
+        """Note a payload, or leave in `fault` what is wrong with it."""
+        cdef Row *noted = &self.rows[i]
+        cdef Cell *cells = self.cells + <size_t>i * self.n_columns
+        cdef bint streamed = False
+        cdef FaultCode code
+        self.new_sink.cells = cells
+        self.old_sink.cells = self.olds + <size_t>self.n_olds * self.n_columns
+        self.new_sink.has_unchanged = False
+        code = self.resolve_streams(row, payload, &streamed)
+        if code == OK:
+            code = self.walk_row(payload, streamed)
+        if code != OK:
+            return code
+        noted.payload = payload.data
+        noted.tag = payload.data[0]
+        noted.streamed = streamed
+        noted.old_type = self.walk.old_type
+        self.has_streamed |= streamed
+        if noted.old_type:
+            noted.old_at = self.n_olds
+            self.n_olds += 1
+            if noted.tag == c"D":
+                memcpy(cells, self.old_sink.cells, <size_t>self.n_columns * sizeof(Cell))
+        if self.new_sink.has_unchanged:
+            self.fill_from_old(noted, cells)
+        return OK
+
+    cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil:
+        """Put the old tuple's cell where the new one is u, if that has a value."""
+        cdef int c
+        for c in range(self.n_columns):
+            if cells[c].kind != c"u":
+                continue
+            if row.old_type and self.old_sink.cells[c].value != NULL:
+                cells[c] = self.old_sink.cells[c]
+            else:
+                row.has_unchanged = self.has_unchanged = True
+
+    cdef FaultCode resolve_streams(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil:
+        """Whether a payload carries an xid prefix: as the caller says, else as its structure tells."""
+        cdef uint8_t stream_flag = 0
+        cdef FaultCode code = OK
+        cdef int readings
+        if self.streamed is not None:
+            streamed[0] = self.streamed[row] != 0
+            return OK
+        readings = marks(payload)
+        if readings == READING_PLAIN or readings == READING_STREAMED:
+            streamed[0] = readings == READING_STREAMED
+        elif payload.length and may_carry_xid(&PLAN.table, payload.data[0]):
+            code = resolve_payload(&self.window, &self.known, payload, &stream_flag)
+            streamed[0] = stream_flag & STREAMED != 0
+        return code
+
+    cdef FaultCode walk_row(self, const Span *payload, bint streamed) noexcept nogil:
+        """Walk a payload that may be anything."""
+        cdef FaultCode code = self.check_kind(payload, streamed)
+        return code if code != OK else walk_message(&self.walk, payload.data, payload.length, streamed)
+
+    cdef FaultCode check_kind(self, const Span *payload, bint streamed) noexcept nogil:
+        """Only inserts, updates and deletes of the relation; what is malformed is left for the walk to say."""
+        cdef size_t at = 5 if streamed else 1
+        cdef uint8_t tag = payload.data[0] if payload.length else 0
+        cdef int index = PLAN.table.by_tag[tag]
+        if payload.length == 0 or index == N_MESSAGES:
+            return OK
+        memset(&self.fault, 0, sizeof(Fault))
+        self.fault.tag = tag
+        self.fault.relation = -1
+        self.fault.column = -1
+        self.fault.label = PLAN.table.messages[index].label
+        if PLAN.table.tag_class[tag] != TAG_MARKED:
+            return FAULT_NOT_A_ROW
+        if payload.length >= at + 4 and be32(payload.data + at) != self.relation_id:
+            self.fault.relation = be32(payload.data + at)
+            self.fault.label = PLAN.table.messages[index].ops[0].label
+            self.fault.offset = at
+            self.fault.expected = self.relation_id
+            self.fault.seen = self.fault.relation
+            return FAULT_OTHER_RELATION
+        return OK

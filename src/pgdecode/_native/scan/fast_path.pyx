@@ -1,0 +1,363 @@
+"""Walks the payloads of a batch: the usual ones in loops of their own here, all others as `wire/walker` does.
+
+The usual: an insert, update or delete, in a stream or not, and a delimiter of constant width that is not a stream's.
+Any doubt about one leaves it to the walk, which does it anew from its first byte: so nothing here tells of faults, and
+what was written for a payload before the doubt came up does not matter.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int16_t, int32_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from pgdecode._native.arrow.builder cimport put_list, put_text
+from pgdecode._native.arrow.payload_array cimport (
+    ABSENT, CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, Presence, Span, payload_at,
+)
+from pgdecode._native.cursor cimport CALLED, be32, be64, call_for
+from pgdecode._native.fault cimport FAULT_BAD_ARRAY, FAULT_ENCODING, OK, STREAM_MET, unlikely
+from pgdecode._native.scan.tuple_copy cimport AHEAD, TupleCopy, close_tuple_copy, open_tuple_copy, put_tuple
+from pgdecode._native.wire.envelope_builder cimport (
+    EPOCH_SHIFT_US, IN_STREAM, N_USUAL, Envelope, Put, Usual, fail, open_nothing,
+)
+from pgdecode._native.wire.walker cimport BASIS_ORDER, BASIS_SHIFT, DOUBTFUL, STREAMED, resolve_fault, walk_payload
+from pgdecode._native.wire.wire_plan cimport (
+    LSN,
+    MASK_WORDS,
+    N_MESSAGES,
+    TAG_DELIMITER,
+    TAG_MARKED,
+    TAG_STREAM,
+    TIMESTAMP,
+    UINT32,
+    USUAL_FIXED,
+    USUAL_NEW,
+    USUAL_NONE,
+    USUAL_OLD,
+    XID_PREFIX,
+)
+
+cdef enum:
+    BLOCK_ROWS = 64   # one word of validity bits
+    LEAST_USUAL = 8   # bytes: an insert up to its first column; none that is of constant width is shorter
+    XID_BYTES = 4     # by which it is longer in a stream
+
+# What a loop has to look for.
+cdef enum Care:
+    SURE      # no row is null, in a stream or in doubt, and it need not be said how that is known
+    BARE      # as SURE, and nothing of tuples is wanted
+    SPECIAL   # rows may be null, in a stream or in doubt, or it is to be said how that is known
+
+
+cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int64_t end) noexcept nogil:
+    """Decode the segment's rows from `next` to `end`, up to the first fault, whose row `next` then is."""
+    cdef int64_t stop, row, i = next[0]
+    cdef FaultCode code = OK
+    while i < end and code == OK:
+        row = walk.first_row + i
+        stop = min(end, i + BLOCK_ROWS - (row & (BLOCK_ROWS - 1)))
+        open_block(walk.out, walk.first_row + stop)
+        while i < stop:
+            i = usual_rows(walk, segment, i, stop)
+            if i == stop:
+                break
+            next[0] = i
+            code = walk_row(walk, segment, i)
+            if code != OK:
+                break
+            i += 1
+        close_block(walk, row & ~(<int64_t>BLOCK_ROWS - 1))
+    if code == OK:
+        next[0] = end
+    return code
+
+
+cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept nogil:
+    """Decode a row that may be anything."""
+    cdef Envelope nothing
+    cdef Span payload
+    cdef Presence presence = payload_at(segment, i, &payload)
+    cdef FaultCode code
+    cdef uint8_t stream_flag = walk.stream_flag
+    cdef uint8_t index
+    if presence == ABSENT:
+        return OK
+    walk.row = walk.first_row + i
+    if unlikely(presence == CORRUPT):
+        fail(walk, FAULT_BAD_ARRAY, -1, walk.start, 0, 0, -1)
+        return FAULT_BAD_ARRAY
+    if payload.length == 0 and walk.empty_is_null:
+        walk.n_empty += 1
+        return OK
+    if walk.stream_flags != NULL:
+        stream_flag = walk.stream_flags[walk.row]
+    code = walk_payload(walk, payload.data, payload.length, stream_flag & STREAMED)
+    if unlikely(code != OK or stream_flag & DOUBTFUL != 0):
+        # Where order is sure of the state, a string in another encoding is just that.
+        if code == FAULT_ENCODING and stream_flag == (BASIS_ORDER << BASIS_SHIFT) | (stream_flag & STREAMED):
+            return code
+        open_nothing(&nothing)
+        code = resolve_fault(walk, &nothing, payload.data, payload.length, stream_flag & STREAMED, code)
+        if code != OK:
+            return code
+    index = walk.plan.by_tag[payload.data[0]]
+    if walk.hopeful and walk.plan.tag_class[payload.data[0]] >= TAG_DELIMITER:
+        if walk.plan.tag_class[payload.data[0]] == TAG_STREAM:
+            return STREAM_MET
+        walk.has_delimiter = True
+    # The columns that no field of a message fills: its kind, and how its xid prefix was decided.
+    if walk.out.kinds != NULL:
+        walk.out.kinds[walk.row] = index
+    if walk.out.bases != NULL and walk.plan.messages[index].streamed:
+        walk.out.bases[walk.row] = stream_flag >> BASIS_SHIFT
+    if walk.out.relations != NULL and walk.plan.tag_class[payload.data[0]] == TAG_MARKED:
+        walk.out.relations[walk.row] = be32(payload.data + (5 if stream_flag & STREAMED else 1))
+    return OK
+
+
+# -- blocks of rows --------------------------------------------------------------------------------------------------
+
+cdef void open_block(Envelope *out, int64_t stop) noexcept nogil:
+    """Write zeros to the columns of constant width, up to row `stop`: they stay where nothing else is put."""
+    cdef int i
+    cdef size_t width
+    for i in range(out.n_open):
+        width = out.open_widths[i]
+        memset(out.open_values[i] + <size_t>out.n_zeroed * width, 0, <size_t>(stop - out.n_zeroed) * width)
+    out.n_zeroed = stop
+
+
+cdef void close_block(Walk *walk, int64_t first) noexcept nogil:
+    """Mark what the usual messages of a block filled; its first row is a multiple of BLOCK_ROWS."""
+    cdef Envelope *out = walk.out
+    cdef Usual *usual
+    cdef int index, i
+    # Kinds with an xid prefix come second, and have rows only where some are in a stream.
+    cdef bint may_stream = walk.stream_flags != NULL or walk.stream_flag & STREAMED != 0
+    for index in range(N_USUAL if may_stream else N_MESSAGES):
+        usual = &out.usual[index]
+        if usual.marks == 0:
+            continue
+        for i in range(usual.n_puts):
+            add_marks(usual.puts[i].validity, first, usual.marks)
+        if usual.kind == USUAL_FIXED:
+            walk.has_delimiter = True
+        elif usual.kind == USUAL_NEW and out.new != NULL:
+            add_marks(out.new.rows.validity.data, first, usual.marks)
+        usual.marks = 0
+
+
+cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept nogil:
+    """Set the bits of a block's rows; behind the last row there is slack for the rest of the word."""
+    cdef int i
+    validity += first >> 3
+    for i in range(8):
+        validity[i] |= <uint8_t>(marks >> (8 * i))
+
+
+# -- usual rows ------------------------------------------------------------------------------------------------------
+
+cdef inline int64_t usual_rows(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
+    """Decode rows up to the first that is not usual, and return that, or `stop`."""
+    cdef Care care = care_for(walk, segment)
+    if segment.layout == LAYOUT_OFFSETS32:
+        if care == BARE:
+            return usual_by_offsets(walk, segment, i, stop, False, BARE)
+        if care == SURE:
+            return usual_by_offsets(walk, segment, i, stop, False, SURE)
+        return usual_by_offsets(walk, segment, i, stop, False, SPECIAL)
+    if segment.layout == LAYOUT_OFFSETS64:
+        if care == BARE:
+            return usual_by_offsets(walk, segment, i, stop, True, BARE)
+        if care == SURE:
+            return usual_by_offsets(walk, segment, i, stop, True, SURE)
+        return usual_by_offsets(walk, segment, i, stop, True, SPECIAL)
+    return i
+
+
+cdef inline Care care_for(const Walk *walk, const Segment *segment) noexcept nogil:
+    cdef const Envelope *out = walk.out
+    if segment.validity != NULL or walk.stream_flags != NULL or out.bases != NULL or (
+        walk.stream_flag & (STREAMED | DOUBTFUL)
+    ):
+        return SPECIAL
+    return BARE if out.new == NULL and out.old == NULL else SURE
+
+
+cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noexcept nogil:
+    return (<const int64_t *>offsets)[i] if wide else (<const int32_t *>offsets)[i]
+
+
+cdef inline int64_t usual_by_offsets(
+    Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, Care care
+) noexcept nogil:
+    """The loop; `literals/int128` and `care` are constants, so each has one of its own."""
+    cdef Envelope *out = walk.out
+    cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
+    cdef const uint8_t *data = segment.data
+    cdef const uint8_t *by_tag = walk.plan.by_tag
+    cdef const uint8_t *payload
+    cdef uint8_t *kinds = NULL
+    cdef uint32_t *relations = NULL
+    cdef int32_t *starts = NULL     # of the rows' lists of new cells
+    cdef Usual *usual
+    cdef TupleCopy new, old
+    cdef int64_t start = offset_at(offsets, i, wide)
+    cdef int64_t limit = offset_at(offsets, stop, wide)
+    cdef int64_t first_row = walk.first_row
+    cdef int64_t end
+    cdef uint64_t most, bit
+    cdef bint bare = care == BARE
+    # Where nothing is written, the loop is faster than payloads come by themselves.
+    cdef bint calls = bare or (care == SPECIAL and out.new == NULL and out.old == NULL)
+    cdef size_t prefix = 0          # bytes of the row's xid
+    cdef uint8_t index, stream_flag
+    if limit > <int64_t>segment.data_size - AHEAD:
+        limit = <int64_t>segment.data_size - AHEAD
+    # No value is longer than its payload.
+    most = min(walk.rules.max_payload_bytes, walk.rules.max_value_bytes)
+    if start < 0 or limit <= start or most < LEAST_USUAL:
+        return i
+    if out.usual[by_tag[data[start]]].kind == USUAL_NONE:
+        # Of many such rows, opening the lanes for nothing would be a third of the time.
+        return i
+    most -= LEAST_USUAL
+    open_tuple_copy(&new, out.new, walk, first_row + i, stop - i, <size_t>(limit - start))
+    open_tuple_copy(&old, out.old, walk, first_row + i, stop - i, <size_t>(limit - start))
+    if not bare and new.letters != NULL:
+        starts = <int32_t *>out.new.rows.offsets.data + first_row
+    if out.kinds != NULL:
+        kinds = out.kinds + first_row
+    if out.relations != NULL:
+        relations = out.relations + first_row
+    bit = <uint64_t>1 << ((first_row + i) & (BLOCK_ROWS - 1))
+    while i < stop:
+        if not bare and starts != NULL:
+            starts[i] = <int32_t>new.n_cells
+        end = offset_at(offsets, i + 1, wide)
+        # As a number without sign, what is too short is too long.
+        if unlikely(end > limit or <uint64_t>end - <uint64_t>start - LEAST_USUAL > most):
+            break
+        payload = data + start
+        if calls:
+            call_for(payload + CALLED)
+        index = by_tag[payload[0]]
+        usual = &out.usual[index]
+        if care == SPECIAL:
+            stream_flag = walk.stream_flag if walk.stream_flags == NULL else walk.stream_flags[first_row + i]
+            if is_null(segment, i) or stream_flag & DOUBTFUL:
+                break
+            prefix = 0
+            if stream_flag & STREAMED:
+                usual = &out.usual[IN_STREAM + index]
+                if unlikely(end - start < LEAST_USUAL + XID_BYTES or be32(payload + 1) < usual.least_xid):
+                    break
+                prefix = XID_BYTES
+        if usual.kind == USUAL_NEW and payload[prefix + 5] == c"N":
+            if unlikely(not put_new(&new, payload + prefix + 6, data + end, bare)):
+                break
+        elif usual.kind == USUAL_NEW and usual.has_old:
+            if not put_both(&old, &new, payload + prefix + 5, data + end, out, first_row + i, bare):
+                break
+        elif usual.kind == USUAL_FIXED:
+            if unlikely(end - start != usual.length or not is_usual(usual, payload)):
+                break
+        elif usual.kind != USUAL_OLD or not put_old(&old, payload + prefix + 5, data + end, out, first_row + i, bare):
+            break
+        if usual.n_puts:
+            put_numbers(usual, payload, first_row + i)
+        if kinds != NULL:
+            kinds[i] = index
+        if relations != NULL:
+            relations[i] = be32(payload + prefix + 1)
+        if care == SPECIAL and out.bases != NULL and walk.plan.messages[index].streamed:
+            out.bases[first_row + i] = stream_flag >> BASIS_SHIFT
+        usual.marks |= bit
+        bit <<= 1
+        start = end
+        i += 1
+    close_tuple_copy(&new)
+    close_tuple_copy(&old)
+    if new.letters != NULL:
+        new.sink.rows.next_row = first_row + i
+    return i
+
+
+cdef inline bint is_null(const Segment *segment, int64_t i) noexcept nogil:
+    cdef int64_t at = segment.first + i
+    return segment.validity != NULL and not (segment.validity[at >> 3] >> (at & 7)) & 1
+
+
+cdef inline bint is_usual(const Usual *usual, const uint8_t *payload) noexcept nogil:
+    """Whether no bit is set that would be a fault in a message of constant width, or that hardly ever is."""
+    cdef uint64_t word = 0, seen = 0
+    cdef int i
+    for i in range(MASK_WORDS):
+        memcpy(&word, payload + 8 * i, sizeof(word))
+        seen |= word & usual.mask[i]
+    return seen == 0
+
+
+cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t row) noexcept nogil:
+    """Put the wanted fields of constant width."""
+    cdef const Put *put
+    cdef const uint8_t *p
+    cdef int i
+    for i in range(usual.n_puts):
+        put = &usual.puts[i]
+        p = payload + put.at
+        if put.form == UINT32 or put.form == XID_PREFIX:
+            (<int64_t *>put.values)[row] = be32(p)
+        elif put.form == LSN:
+            (<uint64_t *>put.values)[row] = be64(p)
+        elif put.form == TIMESTAMP:
+            (<uint64_t *>put.values)[row] = be64(p) + <uint64_t>EPOCH_SHIFT_US
+        elif put.is_bool:
+            # Not more than 1: `is_usual` has seen that.
+            put.values[row >> 3] |= <uint8_t>(p[0] << (row & 7))
+        else:
+            (<int16_t *>put.values)[row] = p[0]
+
+
+cdef inline bint put_new(TupleCopy *new, const uint8_t *p, const uint8_t *end, bint bare) noexcept nogil:
+    """Put the new tuple of an Insert or Update."""
+    if unlikely(not new.ready or put_tuple(new, p, end, bare) != end):
+        return False
+    new.n_cells += new.n
+    return True
+
+
+cdef inline bint put_old(
+    TupleCopy *old, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint bare
+) noexcept nogil:
+    """Put the old tuple of a Delete, and the letter before it, where `p` is."""
+    if p[0] != c"K" and p[0] != c"O" or not old.ready or put_tuple(old, p + 1, end, bare) != end:
+        return False
+    return keep_old(old, p, out, row)
+
+
+cdef inline bint put_both(
+    TupleCopy *old, TupleCopy *new, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint bare
+) noexcept nogil:
+    """Put the old and the new tuple of an Update."""
+    cdef const uint8_t *behind
+    if p[0] != c"K" and p[0] != c"O" or not old.ready or not new.ready:
+        return False
+    behind = put_tuple(old, p + 1, end, bare)
+    # The letter and the count of the new one.
+    if behind == NULL or end - behind < 3 or behind[0] != c"N" or put_tuple(new, behind + 1, end, bare) != end:
+        return False
+    if not keep_old(old, p, out, row):
+        return False
+    new.n_cells += new.n
+    return True
+
+
+cdef inline bint keep_old(TupleCopy *old, const uint8_t *letter, Envelope *out, int64_t row) noexcept nogil:
+    """Count the old tuple that has been put, when all is well with its message."""
+    # Should the letter find no memory, the walk starts the list anew, which changes nothing.
+    if old.letters != NULL and put_list(&old.sink.rows, row, <size_t>old.n_cells) != OK:
+        return False
+    if out.old_type != NULL and put_text(out.old_type, row, letter, 1) != OK:
+        return False
+    old.n_cells += old.n
+    return True

@@ -1,0 +1,154 @@
+"""Judges and decodes the rows of a batch by several threads: in turns, into parts of one whole."""
+
+from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from pgdecode._native.arrow.builder cimport Opening
+from pgdecode._native.arrow.payload_array cimport Segment
+from pgdecode._native.fault cimport OK, Fault
+from pgdecode._native.memory.buffers cimport Arena
+from pgdecode._native.scan.partial_batch cimport (
+    begin_rows, divide, finish_rows, fits_rows, free_part, place_rows, scan_rows, write_rows,
+)
+from pgdecode._native.threads.parallel_loop cimport Work, run_in_chunks
+from pgdecode._native.wire.envelope_builder cimport Envelope, Walk, open_check
+from pgdecode._native.wire.stream_state cimport Look, Order, follow, follow_end, look_at
+
+# -- decoding --------------------------------------------------------------------------------------------------------
+
+cdef struct Division:
+    # What all threads share.
+    Opening opening
+    Part *whole
+    const Segment *segments
+    Py_ssize_t n_segments
+
+
+cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) except *:
+    """Decode all rows; where a fault ends it, the whole has it."""
+    cdef Division division
+    cdef Work work
+    division.whole = whole
+    division.segments = source.segments
+    division.n_segments = source.n_segments
+    division.opening.n_placed = 0
+    division.opening.lock = PyThread_allocate_lock()
+    work.decode = decode
+    work.fits = fits
+    work.place = place
+    work.write = write
+    work.end = end
+    work.source = <void *>source
+    work.n_threads = n_threads
+    work.owns = &division
+    work.own_size = 0
+    work.whole = whole
+    work.part_size = sizeof(Part)
+    work.appends = True
+    if division.opening.lock == NULL:
+        raise MemoryError()
+    try:
+        return run_in_chunks(&work)
+    finally:
+        PyThread_free_lock(division.opening.lock)
+
+
+cdef FaultCode decode(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
+    cdef Division *division = <Division *>own
+    cdef Part *taken = <Part *>part
+    cdef FaultCode code
+    if taken.walk.plan == NULL:
+        divide(taken, division.whole, &division.opening, arena)
+    begin_rows(taken, first, stop)
+    code = scan_rows(taken, division.segments, division.n_segments, first, stop)
+    return code if code != OK else finish_rows(taken)
+
+
+cdef bint fits(const void *whole, const void *part) noexcept nogil:
+    return fits_rows(<const Part *>whole, <const Part *>part)
+
+
+cdef FaultCode place(void *whole, void *part) noexcept nogil:
+    return place_rows(<Part *>whole, <Part *>part)
+
+
+cdef void write(void *whole, void *part) noexcept nogil:
+    write_rows(<const Part *>whole, <Part *>part)
+
+
+cdef void end(void *whole, void *part, bint failed) noexcept:
+    if failed:
+        (<Part *>whole).fault = (<Part *>part).fault
+    free_part(<Part *>part)
+
+
+# -- judging ---------------------------------------------------------------------------------------------------------
+
+cdef struct Judging:
+    # What all threads share.
+    Window *window       # of whoever follows what has been looked at, one at a time
+    Order order
+
+cdef struct Sight:
+    # Rows that a thread has looked at.
+    Window window
+    Walk walk
+    Envelope nothing
+    Fault fault
+    Look look
+
+
+cdef FaultCode resolve_divided(Window *window, Carry *carry, Source source, Py_ssize_t n_threads) except *:
+    """Verdicts for payloads in slot order, as of `resolve_by_order`."""
+    cdef Judging judging
+    cdef Work work
+    cdef FaultCode code
+    memset(&judging, 0, sizeof(judging))
+    memset(&work, 0, sizeof(work))
+    judging.window = window
+    judging.order.carry = carry[0]
+    work.decode = look
+    work.fits = always_fits
+    work.place = follow_look
+    work.write = write_nothing
+    work.end = end_look
+    work.source = <void *>source
+    work.n_threads = n_threads
+    work.owns = work.whole = &judging
+    work.part_size = sizeof(Sight)
+    code = run_in_chunks(&work)
+    if code == OK:
+        with nogil:
+            code = follow_end(window, &judging.order)
+    carry[0] = judging.order.carry
+    return code
+
+
+cdef FaultCode look(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
+    cdef const Judging *judging = <const Judging *>own
+    cdef Sight *sight = <Sight *>part
+    if sight.window.walk == NULL:
+        sight.window = judging.window[0]
+        sight.window.walk = &sight.walk
+        # Not a copy of the other's walk, which is being used meanwhile.
+        open_check(&sight.walk, judging.window.plan, judging.window.walk.rules, &sight.nothing, &sight.fault)
+    return look_at(&sight.window, first, stop, &sight.look)
+
+
+cdef bint always_fits(const void *whole, const void *part) noexcept nogil:
+    return True
+
+
+cdef FaultCode follow_look(void *whole, void *part) noexcept nogil:
+    cdef Judging *judging = <Judging *>whole
+    return follow(judging.window, &judging.order, &(<const Sight *>part).look)
+
+
+cdef void write_nothing(void *whole, void *part) noexcept nogil:
+    pass
+
+
+cdef void end_look(void *whole, void *part, bint failed) noexcept:
+    free((<Sight *>part).look.items)

@@ -1,0 +1,78 @@
+"""Puts tuples in which all is well into their sink, a block of rows at a time."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from pgdecode._native.arrow.builder cimport TupleSink
+from pgdecode._native.cursor cimport be16, be32
+from pgdecode._native.fault cimport unlikely
+from pgdecode._native.wire.envelope_builder cimport Walk
+
+cdef enum:
+    # Bytes that may be read past the end of a usual payload: it is not among the last in its buffer.
+    AHEAD = 64
+
+# What is done with the cells of a tuple.
+cdef enum Wanted:
+    WANTED_NOTHING
+    WANTED_FORMATS
+    WANTED_VALUES
+
+cdef struct TupleCopy:
+    # The sink of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
+    TupleSink *sink
+    bint ready
+    Wanted wanted
+    uint32_t max_columns
+    uint32_t n               # cells of the newest tuple, counted in `n_cells` when all is well with its message
+    int64_t n_cells
+    uint8_t *letters
+    int32_t *ends            # behind the 0 in front
+    uint8_t *values
+
+
+cdef void open_tuple_copy(
+    TupleCopy *copy, TupleSink *sink, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
+) noexcept nogil
+cdef void close_tuple_copy(const TupleCopy *copy) noexcept nogil
+cdef const uint8_t *copy_cells(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil
+cdef const uint8_t *copy_letters(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil
+
+
+cdef inline const uint8_t *pass_cells(
+    uint8_t *letters, uint32_t n, const uint8_t *p, const uint8_t *end
+) noexcept nogil:
+    """As `copy_cells`, but the formats alone, or with NULL nothing."""
+    cdef uint64_t length
+    cdef uint32_t i
+    cdef uint8_t kind
+    for i in range(n):
+        kind = p[0]
+        if kind == c"t" or kind == c"b":
+            length = be32(p + 1)
+            p += 5
+            if unlikely(<int64_t>length > end - p):
+                return NULL
+            p += length
+        else:
+            if unlikely(p == end or (kind != c"n" and kind != c"u")):
+                return NULL
+            p += 1
+        if letters != NULL:
+            letters[i] = kind
+    return p
+
+
+cdef inline const uint8_t *put_tuple(TupleCopy *copy, const uint8_t *p, const uint8_t *end, bint bare) noexcept nogil:
+    """Put a tuple's cells, and return where they end, or NULL; `bare`: nothing of tuples is wanted.
+
+    AHEAD bytes behind `end` may be read, but nothing of them is looked at before it is known to be the tuple's.
+    """
+    copy.n = be16(p)
+    if unlikely(copy.n > copy.max_columns):
+        return NULL
+    if bare:
+        return pass_cells(NULL, copy.n, p + 2, end)
+    if copy.wanted == WANTED_VALUES:
+        return copy_cells(copy, p + 2, end)
+    return copy_letters(copy, p + 2, end)

@@ -1,0 +1,142 @@
+"""Opens the columns of an envelope, and notes faults."""
+
+from libc.stdint cimport int16_t
+from libc.string cimport memcpy, memset
+
+from pgdecode._native.arrow.builder cimport SINK_INT64, open_sink, width_of
+from pgdecode._native.cursor cimport bytes_left
+from pgdecode._native.fault cimport FAULT_NO_MEMORY, FAULT_TRUNCATED, OK
+from pgdecode._native.wire.wire_plan cimport USUAL_NEW, USUAL_OLD, Op
+
+
+cdef Cursor fail(
+    Walk *walk, FaultCode code, int label, const uint8_t *at, int64_t expected, int64_t seen, int32_t column
+) noexcept nogil:
+    """Note a fault at a byte of the payload."""
+    cdef Cursor failed
+    failed.at = NULL
+    failed.end = NULL
+    walk.fault.code = code
+    walk.fault.row = walk.row
+    walk.fault.relation = -1
+    walk.fault.label = <int16_t>label
+    walk.fault.offset = <size_t>(at - walk.start)
+    walk.fault.expected = expected
+    walk.fault.seen = seen
+    walk.fault.column = column
+    return failed
+
+
+cdef Cursor fail_truncated(Walk *walk, int label, Cursor cursor, int64_t needed, int32_t column) noexcept nogil:
+    return fail(walk, FAULT_TRUNCATED, label, cursor.at, needed, <int64_t>bytes_left(cursor), column)
+
+
+cdef Cursor fail_in_sink(Walk *walk, FaultCode code, int label) noexcept nogil:
+    """A sink that could not take a value: no memory, or no room for more in 32-bit offsets."""
+    return fail(walk, code, label, walk.start, 0, 0, -1)
+
+
+cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) noexcept nogil:
+    """First message of its kind: allocate the columns of constant width that it may fill."""
+    cdef int i, column
+    cdef Sink *sink
+    for i in range(-1, message.n_ops):
+        column = message.prefix.column if i < 0 else message.ops[i].column
+        sink = out.sinks[column]
+        if sink == NULL or out.slots[column].values != NULL or sink.type > SINK_INT64:
+            continue
+        if sink.values.data == NULL:
+            if open_sink(sink) != OK:
+                return FAULT_NO_MEMORY
+            keep_zeroed(out, sink)
+        out.slots[column].values = sink.values.data
+        out.slots[column].validity = sink.validity.data
+    out.seen[index] = True
+    if out.usual != NULL:
+        open_usual(out, message, &out.usual[index])
+        if message.streamed:
+            open_streamed(out, message, &out.usual[index], &out.usual[IN_STREAM + index])
+    return OK
+
+
+cdef void keep_zeroed(Envelope *out, const Sink *sink) noexcept nogil:
+    """Let a column that has been opened have zeros in as many rows as the others, now and from now on."""
+    cdef size_t width = width_of(sink)
+    if width == 0:
+        return
+    memset(sink.values.data + <size_t>sink.first_row * width, 0, <size_t>(out.n_zeroed - sink.first_row) * width)
+    out.open_values[out.n_open] = sink.values.data
+    out.open_widths[out.n_open] = width
+    out.n_open += 1
+
+
+cdef void open_nothing(Envelope *nothing) noexcept nogil:
+    """Make an envelope of which no column is wanted: a walk into it only checks."""
+    memset(nothing, 0, sizeof(nothing[0]))
+    memset(nothing.seen, True, sizeof(nothing.seen))
+
+
+cdef void open_check(
+    Walk *walk, const PlanTable *plan, const Rules *rules, Envelope *nothing, Fault *fault
+) noexcept nogil:
+    """Make a walk that only checks."""
+    memset(walk, 0, sizeof(walk[0]))
+    open_nothing(nothing)
+    walk.plan = plan
+    walk.rules = rules
+    walk.out = nothing
+    walk.fault = fault
+
+
+cdef void open_usual(const Envelope *out, const MessagePlan *message, Usual *usual) noexcept nogil:
+    cdef uint8_t at = 1
+    cdef int i
+    usual.kind = message.usual
+    usual.length = 1 + message.window
+    usual.has_old = message.new_op > 1
+    memcpy(usual.mask, message.mask, sizeof(usual.mask))
+    for i in range(message.n_window):
+        add_put(usual, out, &message.ops[i], at)
+        at += message.ops[i].width
+
+
+cdef void open_streamed(
+    const Envelope *out, const MessagePlan *message, const Usual *plain, Usual *streamed
+) noexcept nogil:
+    """The same kind with an xid prefix, where it is a row's."""
+    cdef int i
+    if plain.kind != USUAL_NEW and plain.kind != USUAL_OLD:
+        return
+    streamed.kind = plain.kind
+    streamed.has_old = plain.has_old
+    streamed.least_xid = message.prefix.minimum
+    add_put(streamed, out, &message.prefix, 1)
+    for i in range(plain.n_puts):
+        streamed.puts[streamed.n_puts] = plain.puts[i]
+        streamed.puts[streamed.n_puts].at += message.prefix.width
+        streamed.n_puts += 1
+
+
+cdef void add_put(Usual *usual, const Envelope *out, const Op *op, uint8_t at) noexcept nogil:
+    """Have a field that stands so many bytes from the tag put into its column, if that is wanted."""
+    cdef const Slot *slot = &out.slots[op.column]
+    cdef Put *put = &usual.puts[usual.n_puts]
+    if slot.values == NULL:
+        return
+    put.values = slot.values
+    put.validity = slot.validity
+    put.form = op.form
+    put.at = at
+    put.is_bool = op.is_bool
+    usual.n_puts += 1
+
+
+cdef Rules rules_of(object limits, bint strict_flags) except *:
+    """The public `Limits` as the walker takes them."""
+    cdef Rules rules
+    rules.max_payload_bytes = limits.max_payload_bytes
+    rules.max_columns = limits.max_columns
+    rules.max_name_bytes = limits.max_name_bytes
+    rules.max_value_bytes = limits.max_value_bytes
+    rules.strict_flags = strict_flags
+    return rules

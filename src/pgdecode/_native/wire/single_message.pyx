@@ -1,0 +1,330 @@
+"""One payload to one message object: the walker checks it, then its fields are read by the same plan."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.datetime cimport import_datetime, timedelta_new
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memset
+
+from pgdecode._native.arrow.payload_array cimport PRESENT, Source, Span
+from pgdecode._native.cursor cimport Cursor, be16, be32, be64, take, take_string
+from pgdecode._native.fault cimport OK, Fault, FaultCode, error_of
+from pgdecode._native.wire.envelope_builder cimport EPOCH_SHIFT_US, Envelope, Rules, Walk, open_check, rules_of
+from pgdecode._native.wire.walker cimport resolve_fault, walk_message
+from pgdecode._native.wire.wire_plan cimport (
+    COLUMNS,
+    CONTENT,
+    COUNT,
+    FLAGS,
+    LETTER,
+    LSN,
+    NAME,
+    NEW_TUPLE,
+    N_MESSAGES,
+    OLD_TUPLE,
+    OLD_TYPE,
+    PLAN,
+    RELATION_IDS,
+    TEXT,
+    TIMESTAMP,
+    MessagePlan,
+    Op,
+    PlanTable,
+)
+
+from dataclasses import fields
+from datetime import datetime, timezone
+from types import MemberDescriptorType
+
+from pgdecode.protocol import errors, messages, wire
+from pgdecode.protocol.limits import LIMITS
+
+cdef extern from "Python.h":
+    object PyUnicode_New(Py_ssize_t size, Py_UCS4 maxchar)
+    uint8_t *PyUnicode_1BYTE_DATA(object text)
+
+import_datetime()
+EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
+cdef Rules LIMIT_RULES = rules_of(LIMITS, True)
+cdef tuple NO_ARGUMENTS = ()
+cdef tuple COLUMN_NAMES = tuple([item.name for item in messages.ENVELOPE])
+
+cdef enum:
+    US_PER_SECOND = 1000000
+    SECONDS_PER_DAY = 86400
+
+cdef struct ValueOptions:
+    # A payload that the walker has found well-formed, while it is read.
+    const uint8_t *start
+    Cursor cursor
+    uint32_t count
+    uint8_t old_type    # 0 where no old tuple was sent
+
+
+cdef class Maker:
+    """Makes objects of a frozen dataclass with slots, field by field: its `__init__` takes longer than all the rest."""
+
+    cdef type cls
+    cdef tuple slots    # descriptors of the fields as they are read from a payload
+    cdef object xid     # that of the prefix, or None
+
+    def __cinit__(self, type cls):
+        names = [item.name for item in wire.wire_fields(cls) if item.wire.form is not wire.Form.COUNT]
+        found = {item.name: getattr(cls, item.name) for item in fields(cls)}
+        if set(names) != set(found) or not all(isinstance(slot, MemberDescriptorType) for slot in found.values()):
+            raise ImportError(f"{cls.__name__} is not a dataclass with a slot per field of the wire")
+        self.cls = cls
+        if issubclass(cls, messages.StreamedMessage):
+            names.remove("xid")
+            self.xid = found["xid"]
+        self.slots = tuple([found[name] for name in names])
+
+    cdef object make(self):
+        return (<PyTypeObject *>self.cls).tp_new(self.cls, <PyObject *>NO_ARGUMENTS, NULL)
+
+    cdef int put(self, object made, object slot, object value) except -1:
+        return (<PyObject *>slot).ob_type.tp_descr_set(slot, made, value)
+
+
+cdef tuple MAKERS = tuple([Maker(cls) for cls in messages.MESSAGES])
+cdef Maker COLUMN_MAKER = Maker(messages.Column)
+
+
+cdef const uint8_t *read(ValueOptions *reading, size_t length) except NULL:
+    cdef const uint8_t *p = take(&reading.cursor, length)
+    if p == NULL:
+        raise SystemError("the walker passed a message that ends early")
+    return p
+
+
+cdef str read_string(ValueOptions *reading):
+    cdef size_t length = 0
+    cdef const uint8_t *p = take_string(&reading.cursor, &length)
+    if p == NULL:
+        raise SystemError("the walker passed a string without its end")
+    return (<const char *>p)[:length].decode("utf-8")
+
+
+cdef tuple read_tuple(ValueOptions *reading, PyObject **formats):
+    """The values of a tuple; `formats` becomes a new reference to the string of their formats."""
+    cdef uint16_t n = be16(read(reading, 2))
+    cdef uint16_t i
+    cdef uint32_t length
+    cdef const uint8_t *p
+    cdef str letters = PyUnicode_New(n, 127)
+    cdef tuple values = PyTuple_New(n)
+    cdef object value
+    for i in range(n):
+        p = read(reading, 1)
+        PyUnicode_1BYTE_DATA(letters)[i] = p[0]
+        value = None
+        if p[0] == c"t" or p[0] == c"b":
+            length = be32(read(reading, 4))
+            value = PyBytes_FromStringAndSize(<const char *>read(reading, length), length)
+        # The tuple takes a reference over.
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(values, i, value)
+    Py_INCREF(letters)
+    formats[0] = <PyObject *>letters
+    return values
+
+
+cdef tuple read_columns(ValueOptions *reading):
+    cdef uint16_t n = be16(read(reading, 2))
+    cdef uint16_t _i
+    cdef const uint8_t *p
+    columns = []
+    for _i in range(n):
+        flags = read(reading, 1)[0]
+        name = read_string(reading)
+        p = read(reading, 8)
+        column = COLUMN_MAKER.make()
+        for slot, value in zip(COLUMN_MAKER.slots, (flags, name, be32(p), <int32_t>be32(p + 4))):
+            COLUMN_MAKER.put(column, slot, value)
+        columns.append(column)
+    return tuple(columns)
+
+
+cdef object read_timestamp(ValueOptions *reading):
+    cdef int64_t us = <int64_t>be64(read(reading, 8))
+    cdef int64_t seconds = us // US_PER_SECOND
+    cdef int64_t days
+    # Down, not towards zero.
+    if us % US_PER_SECOND < 0:
+        seconds -= 1
+    days = seconds // SECONDS_PER_DAY
+    if seconds % SECONDS_PER_DAY < 0:
+        days -= 1
+    try:
+        return EPOCH + timedelta_new(
+            <int>days, <int>(seconds - days * SECONDS_PER_DAY), <int>(us - seconds * US_PER_SECOND)
+        )
+    except OverflowError:
+        raise errors.OutOfRange(
+            "the timestamp lies outside the years 1 to 9999 of datetime; decode_messages can hold it",
+            offset=reading.cursor.at - reading.start - 8,
+            tag=chr(reading.start[0]),
+        ) from None
+
+
+cdef object read_old_type(ValueOptions *reading):
+    """K or O; where no old tuple was sent, the byte is the new tuple's N and stays."""
+    cdef uint8_t letter = reading.cursor.at[0]
+    reading.old_type = 0
+    if letter == c"N":
+        return None
+    reading.old_type = read(reading, 1)[0]
+    return "K" if letter == c"K" else "O"
+
+
+cdef object read_field(ValueOptions *reading, const Op *op):
+    """A field that is no tuple."""
+    cdef uint32_t length
+    if op.form == LSN:
+        return be64(read(reading, 8))
+    if op.form == TIMESTAMP:
+        return read_timestamp(reading)
+    if op.form == FLAGS:
+        flags = read(reading, 1)[0]
+        return flags != 0 if op.is_bool else flags
+    if op.form == LETTER:
+        return chr(read(reading, 1)[0])
+    if op.form == OLD_TYPE:
+        return read_old_type(reading)
+    if op.form == CONTENT:
+        length = be32(read(reading, 4))
+        return (<const char *>read(reading, length))[:length]
+    if op.form == RELATION_IDS:
+        return tuple([be32(read(reading, 4)) for _ in range(reading.count)])
+    if op.form == COLUMNS:
+        return read_columns(reading)
+    if op.width == 4:
+        return be32(read(reading, 4))
+    return read_string(reading)
+
+
+cdef object read_message(ValueOptions *reading, const MessagePlan *message, Maker maker, bint streamed):
+    cdef object made = maker.make()
+    cdef const Op *op
+    cdef PyObject *formats
+    cdef object value
+    cdef int i, at = 0
+    if maker.xid is not None:
+        maker.put(made, maker.xid, read_field(reading, &message.prefix) if streamed else None)
+    for i in range(message.n_ops):
+        op = &message.ops[i]
+        if op.form == COUNT:
+            reading.count = be32(read(reading, 4))
+        elif op.form == OLD_TUPLE and not reading.old_type:
+            maker.put(made, maker.slots[at], None)
+            maker.put(made, maker.slots[at + 1], None)
+            at += 2
+        elif op.form == OLD_TUPLE or op.form == NEW_TUPLE:
+            if op.form == NEW_TUPLE:
+                read(reading, 1)
+            formats = NULL
+            maker.put(made, maker.slots[at], read_tuple(reading, &formats))
+            value = <object>formats
+            Py_DECREF(value)
+            maker.put(made, maker.slots[at + 1], value)
+            at += 2
+        else:
+            # The optional fields end a message.
+            if op.optional and reading.cursor.at == reading.cursor.end:
+                value = None
+            else:
+                value = read_field(reading, op)
+            maker.put(made, maker.slots[at], value)
+            at += 1
+    return made
+
+
+cdef object decode_bytes(const uint8_t *data, size_t length, bint in_stream, object limits, bint strict_flags):
+    cdef const PlanTable *plan = &PLAN.table
+    cdef Rules rules
+    cdef const MessagePlan *message
+    cdef Envelope nothing
+    cdef Fault fault
+    cdef Walk walk
+    cdef FaultCode code
+    cdef ValueOptions reading
+    if limits is LIMITS:
+        rules = LIMIT_RULES
+        rules.strict_flags = strict_flags
+    else:
+        rules = rules_of(limits, strict_flags)
+    open_check(&walk, plan, &rules, &nothing, &fault)
+    code = walk_message(&walk, data, length, in_stream)
+    if code != OK:
+        resolve_fault(&walk, &nothing, data, length, in_stream, code)
+        raise error_of(&fault, PLAN.labels, False)
+    message = &plan.messages[plan.by_tag[data[0]]]
+    memset(&reading, 0, sizeof(reading))
+    reading.start = data
+    reading.cursor.at = data + 1
+    reading.cursor.end = data + length
+    return read_message(&reading, message, <Maker>MAKERS[plan.by_tag[data[0]]], in_stream and message.streamed)
+
+
+def decode_one(payload, bint in_stream, limits, bint strict_flags):
+    """The message in one payload of bytes; raises a DecodeError without a row."""
+    cdef Py_buffer view
+    if PyBytes_CheckExact(payload):
+        return decode_bytes(
+            <const uint8_t *>PyBytes_AS_STRING(payload),
+            <size_t>PyBytes_GET_SIZE(payload),
+            in_stream,
+            limits,
+            strict_flags,
+        )
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return decode_bytes(<const uint8_t *>view.buf, <size_t>view.len, in_stream, limits, strict_flags)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def fields_of(Source source, int64_t row, bint in_stream):
+    """The numbers and strings in a row that has been found well-formed, by the envelope columns that they fill.
+
+    Timestamps are in microseconds since 1970, as in those columns: not all are a datetime. What stands behind a list or
+    a tuple is left out, and so are fields that no column has.
+    """
+    cdef const PlanTable *plan = &PLAN.table
+    cdef const MessagePlan *message
+    cdef const Op *op
+    cdef ValueOptions reading
+    cdef Span payload
+    cdef Py_ssize_t near = 0
+    cdef int i
+    if not 0 <= row < source.n_rows:
+        raise IndexError("there is no such row")
+    if (
+        source.find(row, &near, &payload) != PRESENT
+        or payload.length == 0
+        or plan.by_tag[payload.data[0]] == N_MESSAGES
+    ):
+        raise ValueError("the row is no message")
+    message = &plan.messages[plan.by_tag[payload.data[0]]]
+    memset(&reading, 0, sizeof(reading))
+    reading.start = payload.data
+    reading.cursor.at = payload.data + 1
+    reading.cursor.end = payload.data + payload.length
+    found = {}
+    if in_stream and message.streamed:
+        found[COLUMN_NAMES[message.prefix.column]] = read_field(&reading, &message.prefix)
+    for i in range(message.n_ops):
+        op = &message.ops[i]
+        if op.optional and reading.cursor.at == reading.cursor.end or not (op.width or op.form in (NAME, TEXT)):
+            break
+        if op.form == TIMESTAMP:
+            value = <int64_t>be64(read(&reading, 8)) + EPOCH_SHIFT_US
+        else:
+            value = read_field(&reading, op)
+        if op.column < len(COLUMN_NAMES):
+            found[COLUMN_NAMES[op.column]] = value
+    return found

@@ -1,0 +1,86 @@
+"""Decides for every payload whether it lies inside a stream, and so carries an xid prefix."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from pgdecode._native.arrow.payload_array cimport Segment, Span
+from pgdecode._native.fault cimport FaultCode
+from pgdecode._native.wire.envelope_builder cimport Walk
+from pgdecode._native.wire.wire_plan cimport PlanTable
+
+cdef enum Carry:
+    # The nearest delimiter before the first row.
+    CARRY_NONE
+    CARRY_PLAIN
+    CARRY_STREAMED
+
+cdef struct Window:
+    # The rows to judge, and the walker that judges their structure.
+    const Segment *segments
+    Py_ssize_t n_segments
+    int64_t n_rows
+    const PlanTable *plan
+    Walk *walk           # into no sinks
+    uint8_t *stream_flags    # one a row, in and out
+    bint lookahead       # where the state is known: rows of a run may be put in doubt by what comes behind them
+
+cdef struct Delimiter:
+    int64_t row
+    int marks            # readings that the inserts, updates and deletes after the one before claim, not checked
+    uint8_t tag
+
+cdef struct Look:
+    # The delimiters among some rows in slot order.
+    Delimiter *items
+    size_t n, capacity
+    int marks            # as a Delimiter's, of the rows behind the last one
+    Py_ssize_t segment   # to look in first
+
+cdef struct Order:
+    # How far rows in slot order have been followed.
+    Carry carry          # the stream state after the last delimiter, or before the first row
+    int64_t start        # the first row behind it
+    Py_ssize_t segment   # to look in first
+    int marks            # of the rows from there on
+
+cdef enum ValueOptions:
+    READING_PLAIN = 1
+    READING_STREAMED = 2
+    READING_BOTH = 3
+
+cdef struct Relations:
+    # OIDs that inserts, updates and deletes of the window name for certain, sorted.
+    uint32_t *ids
+    size_t n
+    bint collected
+
+
+cdef inline int marks(const Span *payload) noexcept nogil:
+    """Readings in which the byte after the relation OID of an I, U or D is one that may stand there; 0 for others."""
+    cdef const uint8_t *p = payload.data
+    cdef int readings = 0
+    cdef size_t at
+    for at in range(5, 10, 4):
+        if payload.length <= at:
+            break
+        if p[0] == c"I":
+            if p[at] != c"N":
+                continue
+        elif p[0] == c"D" or p[0] == c"U":
+            if p[at] != c"K" and p[at] != c"O" and not (p[0] == c"U" and p[at] == c"N"):
+                continue
+        else:
+            return 0
+        readings |= READING_PLAIN if at == 5 else READING_STREAMED
+    return readings
+
+
+cdef FaultCode resolve_payload(
+    const Window *window, Relations *known, const Span *payload, uint8_t *stream_flag
+) noexcept nogil
+cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *look) noexcept nogil
+cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept nogil
+cdef FaultCode follow_end(Window *window, Order *order) noexcept nogil
+cdef FaultCode resolve_by_order(Window *window, Carry *carry) noexcept nogil
+cdef FaultCode resolve_each(Window *window) noexcept nogil
+cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil

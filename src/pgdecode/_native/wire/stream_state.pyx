@@ -1,0 +1,340 @@
+"""Decides for every payload whether it lies inside a stream, and so carries an xid prefix.
+
+By order, the nearest delimiter decides. Without order, the payload's own structure does: one reading parses
+and the other does not. Where both parse, the relations of the same batch are asked, and only then a rule
+of plausibility guesses. Proofs and odds: an Insert has N at byte 5 (plain) or byte 9 (streamed), a Delete K or O
+there, and in the other reading that byte is a column kind or the high byte of a length of at most 1 GiB.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memset
+
+from pgdecode._native.arrow.payload_array cimport PRESENT, Span, payload_at, segment_with
+from pgdecode._native.capacity cimport ensure_capacity
+from pgdecode._native.cursor cimport CALLED, be32, be64, call_for
+from pgdecode._native.fault cimport FAULT_LIMIT_PAYLOAD, FAULT_NO_MEMORY, OK
+from pgdecode._native.wire.walker cimport (
+    BASIS_EVIDENCE, BASIS_GUESS, BASIS_ORDER, BASIS_SHIFT, BASIS_STRUCTURE, DOUBTFUL, STREAMED, Basis, walk_message,
+)
+from pgdecode._native.wire.wire_plan cimport N_MESSAGES, TAG_DELIMITER, TAG_MARKED
+
+cdef enum:
+    LOOK_ROWS = 4096   # that one thread looks at before it follows them
+
+
+cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
+    return plan.by_tag[tag] != N_MESSAGES and plan.messages[plan.by_tag[tag]].streamed
+
+
+cdef inline FaultCode reading_fault(const Window *window, const Span *payload, bint streamed) noexcept nogil:
+    """OK where the payload is well-formed in this reading; how far it was else, the walk's fault tells."""
+    return walk_message(window.walk, payload.data, payload.length, streamed)
+
+
+cdef int readings_of(const Window *window, const Span *payload, int *further) noexcept nogil:
+    """Readings in which the payload is well-formed; `further` is the one that got further where none is."""
+    cdef size_t plain_offset = 0, streamed_offset = 0
+    cdef int readings = 0
+    if reading_fault(window, payload, False) == OK:
+        readings |= READING_PLAIN
+    else:
+        plain_offset = window.walk.fault.offset
+    if reading_fault(window, payload, True) == OK:
+        readings |= READING_STREAMED
+    else:
+        streamed_offset = window.walk.fault.offset
+    further[0] = READING_STREAMED if streamed_offset > plain_offset else READING_PLAIN
+    return readings
+
+
+# -- by order --------------------------------------------------------------------------------------------------------
+
+cdef bint contradicted(Window *window, Order *order, int64_t end, bint streamed) noexcept nogil:
+    """Whether an I, U or D since the last delimiter is well-formed in the other reading and malformed in this one.
+
+    One past a limit is not malformed: `resolve_fault` makes the same difference.
+    """
+    cdef Span payload
+    cdef const Segment *segment
+    cdef int64_t row, stop, first = order.start
+    cdef FaultCode code
+    cdef int this = READING_STREAMED if streamed else READING_PLAIN
+    while first < end:
+        segment = segment_with(window.segments, window.n_segments, first, &order.segment)
+        stop = min(end, segment.n_before + segment.n_rows)
+        for row in range(first - segment.n_before, stop - segment.n_before):
+            if payload_at(segment, row, &payload) != PRESENT or payload.length == 0 or not marks(&payload) & ~this:
+                continue
+            code = reading_fault(window, &payload, streamed)
+            if code != OK and code < FAULT_LIMIT_PAYLOAD and reading_fault(window, &payload, not streamed) == OK:
+                return True
+        first = stop
+    return False
+
+
+cdef FaultCode close_run(Window *window, Order *order, int64_t end, uint8_t next) noexcept nogil:
+    """Give the rows since the last delimiter their verdict; `next` is the tag of the one behind them, 0 for none."""
+    cdef bint streamed
+    cdef bint doubtful = False
+    cdef uint8_t stream_flag
+    cdef Basis basis = BASIS_ORDER
+    # A verdict that rests on the state alone is the same wherever the sequence is cut into batches.
+    cdef bint by_state_alone = order.carry != CARRY_NONE and not window.lookahead
+    if end == order.start:
+        return OK
+    if order.carry != CARRY_NONE:
+        streamed = order.carry == CARRY_STREAMED
+        doubtful = window.lookahead and next != 0 and (next == c"E") != streamed
+    elif next:
+        streamed = next == c"E"
+    elif order.marks & READING_STREAMED and contradicted(window, order, end, False):
+        streamed = True
+        basis = BASIS_STRUCTURE
+        order.carry = CARRY_STREAMED
+    elif order.marks & READING_PLAIN and contradicted(window, order, end, True):
+        streamed = False
+        basis = BASIS_STRUCTURE
+        order.carry = CARRY_PLAIN
+    else:
+        return resolve_rows(window, order.start, end)
+    if not by_state_alone and order.marks & ~(READING_STREAMED if streamed else READING_PLAIN):
+        doubtful = doubtful or contradicted(window, order, end, streamed)
+    stream_flag = <uint8_t>(basis << BASIS_SHIFT)
+    if streamed:
+        stream_flag |= STREAMED
+    if doubtful:
+        stream_flag |= DOUBTFUL
+    memset(window.stream_flags + order.start, stream_flag, <size_t>(end - order.start))
+    return OK
+
+
+cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *look) noexcept nogil:
+    """List the delimiters among rows that follow those looked at before, or come first."""
+    cdef Span payload
+    cdef const Segment *segment
+    cdef int64_t row, end
+    cdef uint8_t tag
+    look.n = 0
+    look.marks = 0
+    while first < stop:
+        segment = segment_with(window.segments, window.n_segments, first, &look.segment)
+        end = min(stop, segment.n_before + segment.n_rows)
+        for row in range(first - segment.n_before, end - segment.n_before):
+            if payload_at(segment, row, &payload) != PRESENT or payload.length == 0:
+                continue
+            call_for(payload.data + CALLED)
+            tag = payload.data[0]
+            if window.plan.tag_class[tag] < TAG_DELIMITER:
+                if window.plan.tag_class[tag] == TAG_MARKED:
+                    look.marks |= marks(&payload)
+            # A delimiter that is not well-formed is a fault of its own row and says nothing of the others.
+            elif reading_fault(window, &payload, False) == OK:
+                if note_delimiter(look, segment.n_before + row, tag) != OK:
+                    return FAULT_NO_MEMORY
+        first = end
+    return OK
+
+
+cdef inline FaultCode note_delimiter(Look *look, int64_t row, uint8_t tag) noexcept nogil:
+    cdef Delimiter *found
+    if not ensure_capacity(<void **>&look.items, look.n, &look.capacity, sizeof(Delimiter), 0):
+        return FAULT_NO_MEMORY
+    found = &look.items[look.n]
+    found.row = row
+    found.marks = look.marks
+    found.tag = tag
+    look.n += 1
+    look.marks = 0
+    return OK
+
+
+cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept nogil:
+    """Verdicts up to the last delimiter of the rows that come next."""
+    cdef const Delimiter *found
+    cdef FaultCode code
+    cdef size_t i
+    for i in range(look.n):
+        found = &look.items[i]
+        order.marks |= found.marks
+        code = close_run(window, order, found.row, found.tag)
+        if code != OK:
+            return code
+        window.stream_flags[found.row] = BASIS_ORDER << BASIS_SHIFT
+        order.carry = CARRY_STREAMED if found.tag == c"S" else CARRY_PLAIN
+        order.start = found.row + 1
+        order.marks = 0
+    order.marks |= look.marks
+    return OK
+
+
+cdef FaultCode follow_end(Window *window, Order *order) noexcept nogil:
+    """Verdicts for the rows behind the last delimiter."""
+    return close_run(window, order, window.n_rows, 0)
+
+
+cdef FaultCode resolve_by_order(Window *window, Carry *carry) noexcept nogil:
+    """Verdicts for payloads in slot order; `carry` is the state before the first row, and then after the last."""
+    cdef int64_t first = 0
+    cdef FaultCode code = OK
+    cdef Order order
+    cdef Look look
+    memset(&order, 0, sizeof(order))
+    memset(&look, 0, sizeof(look))
+    order.carry = carry[0]
+    while first < window.n_rows and code == OK:
+        code = look_at(window, first, min(first + LOOK_ROWS, window.n_rows), &look)
+        if code == OK:
+            code = follow(window, &order, &look)
+        first += LOOK_ROWS
+    free(look.items)
+    if code == OK:
+        code = follow_end(window, &order)
+    carry[0] = order.carry
+    return code
+
+
+# -- one by one ------------------------------------------------------------------------------------------------------
+
+cdef int ascending(const void *a, const void *b) noexcept nogil:
+    cdef uint32_t left = (<const uint32_t *>a)[0]
+    cdef uint32_t right = (<const uint32_t *>b)[0]
+    return (left > right) - (left < right)
+
+
+cdef FaultCode collect_relations(const Window *window, Relations *known) noexcept nogil:
+    """OIDs of the inserts, updates and deletes that only one reading fits."""
+    cdef Span payload
+    cdef Py_ssize_t i
+    cdef int64_t row
+    cdef uint32_t oid
+    cdef int reading
+    known.ids = <uint32_t *>malloc((<size_t>window.n_rows + 1) * sizeof(uint32_t))
+    if known.ids == NULL:
+        return FAULT_NO_MEMORY
+    known.collected = True
+    for i in range(window.n_segments):
+        for row in range(window.segments[i].n_rows):
+            if payload_at(&window.segments[i], row, &payload) != PRESENT or payload.length == 0:
+                continue
+            reading = marks(&payload)
+            if reading != READING_PLAIN and reading != READING_STREAMED:
+                continue
+            # A malformed row is evidence of nothing.
+            if reading_fault(window, &payload, reading == READING_STREAMED) != OK:
+                continue
+            oid = be32(payload.data + (1 if reading == READING_PLAIN else 5))
+            # Most rows name the relation of the row before.
+            if known.n == 0 or known.ids[known.n - 1] != oid:
+                known.ids[known.n] = oid
+                known.n += 1
+    qsort(known.ids, known.n, sizeof(uint32_t), ascending)
+    return OK
+
+
+cdef bint is_known(const Relations *known, uint32_t oid) noexcept nogil:
+    cdef size_t low = 0, high = known.n, middle
+    while low < high:
+        middle = (low + high) // 2
+        if known.ids[middle] < oid:
+            low = middle + 1
+        else:
+            high = middle
+    return low < known.n and known.ids[low] == oid
+
+
+cdef int evident(const Relations *known, const Span *payload) noexcept nogil:
+    """The one reading whose relation OID occurs elsewhere in the window; 0 where both or neither do."""
+    # R and U: the OID follows the tag; T: the first of the OIDs, after count and options.
+    cdef size_t at = 6 if payload.data[0] == c"T" else 1
+    cdef int readings = 0
+    if payload.data[0] == c"Y" or payload.data[0] == c"M" or payload.length < at + 8:
+        return 0
+    if is_known(known, be32(payload.data + at)):
+        readings |= READING_PLAIN
+    if is_known(known, be32(payload.data + at + 4)):
+        readings |= READING_STREAMED
+    return 0 if readings == READING_BOTH else readings
+
+
+cdef bint is_clean(const uint8_t *text) noexcept nogil:
+    """Whether a NUL-terminated string has no control character; that it is UTF-8 and ends has been checked."""
+    while text[0]:
+        if text[0] < 0x20 or text[0] == 0x7F:
+            return False
+        text += 1
+    return True
+
+
+cdef bint is_plausible(const uint8_t *body) noexcept nogil:
+    """Whether flags, LSN and prefix of a LogicalMessage look like a server's."""
+    cdef uint64_t lsn = be64(body + 1)
+    return lsn & 7 == 0 and lsn >> 53 == 0 and is_clean(body + 9)
+
+
+cdef int guess(const Span *payload) noexcept nogil:
+    """The likelier reading of a payload that is well-formed in both."""
+    cdef const uint8_t *p = payload.data
+    if p[0] == c"R" or p[0] == c"Y":
+        # Read as plain, a streamed one has its OID at the front of the namespace: a control character, nearly always.
+        return READING_PLAIN if is_clean(p + 5) else READING_STREAMED
+    if p[0] == c"M":
+        # Only transactional messages are streamed, and no transaction has an xid below 3.
+        if p[5] == 1 and be32(p + 1) >= 3 and is_plausible(p + 5) and not is_plausible(p + 1):
+            return READING_STREAMED
+    return READING_PLAIN
+
+
+cdef FaultCode resolve_payload(
+    const Window *window, Relations *known, const Span *payload, uint8_t *stream_flag
+) noexcept nogil:
+    """The verdict on a payload that may carry an xid; `known` is all zero at first, and has ids to free at last."""
+    cdef Basis basis = BASIS_STRUCTURE
+    cdef int further = 0
+    cdef int reading = marks(payload)
+    if reading != READING_PLAIN and reading != READING_STREAMED:
+        reading = readings_of(window, payload, &further)
+        if reading == 0:
+            reading = further
+        elif reading == READING_BOTH:
+            if not known.collected and collect_relations(window, known) != OK:
+                return FAULT_NO_MEMORY
+            reading = evident(known, payload)
+            basis = BASIS_EVIDENCE
+            if reading == 0:
+                reading = guess(payload)
+                basis = BASIS_GUESS
+    stream_flag[0] = <uint8_t>(basis << BASIS_SHIFT)
+    if reading == READING_STREAMED:
+        stream_flag[0] |= STREAMED
+    return OK
+
+
+cdef FaultCode resolve_rows(Window *window, int64_t start, int64_t end) noexcept nogil:
+    """Verdicts for rows start to end, each from its own bytes."""
+    cdef Relations known
+    cdef FaultCode code = OK
+    cdef Span payload
+    cdef Py_ssize_t near = 0
+    cdef int64_t row, stop
+    cdef const Segment *segment
+    memset(&known, 0, sizeof(known))
+    while start < end and code == OK:
+        segment = segment_with(window.segments, window.n_segments, start, &near)
+        stop = min(end, segment.n_before + segment.n_rows)
+        for row in range(start - segment.n_before, stop - segment.n_before):
+            if payload_at(segment, row, &payload) != PRESENT or payload.length == 0:
+                continue
+            if may_carry_xid(window.plan, payload.data[0]):
+                code = resolve_payload(window, &known, &payload, &window.stream_flags[segment.n_before + row])
+                if code != OK:
+                    break
+        start = stop
+    free(known.ids)
+    return code
+
+
+cdef FaultCode resolve_each(Window *window) noexcept nogil:
+    """Verdicts for payloads in no order."""
+    return resolve_rows(window, 0, window.n_rows)

@@ -1,0 +1,149 @@
+"""Walks the cells of a tuple one by one: into a sink, into notes, or only checking them."""
+
+from libc.stdint cimport int32_t
+from libc.string cimport memcpy
+
+from pgdecode._native.arrow.builder cimport open_tuple
+from pgdecode._native.cursor cimport be16, bytes_left, take
+from pgdecode._native.fault cimport FAULT_ARITY, FAULT_BAD_COLUMN_KIND, FAULT_LIMIT_COLUMNS, OK, FaultCode
+from pgdecode._native.wire.envelope_builder cimport fail, fail_in_sink, fail_truncated
+from pgdecode._native.wire.variable_length_fields cimport value_of
+from pgdecode._native.wire.wire_plan cimport PART_CELL
+
+
+cdef Cursor fail_in_cell(Walk *walk, const Op *op, const uint8_t *kind, const uint8_t *end, int32_t i) noexcept nogil:
+    """What is wrong with the cell at `kind`, which `take_cell` has refused."""
+    cdef Cursor cursor
+    cdef Span value
+    cursor.at = kind
+    cursor.end = end
+    if take(&cursor, 1) == NULL:
+        return fail_truncated(walk, op.label + PART_CELL, cursor, 1, i)
+    if kind[0] != c"t" and kind[0] != c"b":
+        return fail(walk, FAULT_BAD_COLUMN_KIND, op.label + PART_CELL, kind, 0, kind[0], i)
+    return value_of(walk, op.label + PART_CELL, cursor, &value, i)
+
+
+cdef inline void copy_short(uint8_t *target, const uint8_t *value, size_t length, size_t readable) noexcept nogil:
+    """Copy at most 16 bytes: most values are short, and blocks of constant size cost less than a call.
+
+    `readable` bytes of the payload are there from the value's start on, and never more are read; the sink has slack
+    for what is written past the value.
+    """
+    cdef size_t i
+    if readable >= 16:
+        memcpy(target, value, 16)
+    elif length >= 8:
+        # Two blocks that overlap in the middle.
+        memcpy(target, value, 8)
+        memcpy(target + length - 8, value + length - 8, 8)
+    elif length >= 4:
+        memcpy(target, value, 4)
+        memcpy(target + length - 4, value + length - 4, 4)
+    else:
+        for i in range(length):
+            target[i] = value[i]
+
+
+cdef Cursor check_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n) noexcept nogil:
+    cdef size_t max_value_bytes = walk.rules.max_value_bytes
+    cdef const uint8_t *kind
+    cdef Span value
+    cdef int32_t i
+    for i in range(n):
+        kind = cursor.at
+        if unlikely(not take_cell(&cursor, max_value_bytes, &value)):
+            return fail_in_cell(walk, op, kind, cursor.end, i)
+    return cursor
+
+
+cdef Cursor copy_letters(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
+    """Cells of which only the formats are wanted."""
+    cdef size_t max_value_bytes = walk.rules.max_value_bytes
+    cdef uint8_t *letters = sink.letters.data + sink.letters.size
+    cdef const uint8_t *kind
+    cdef Span value
+    cdef int32_t i
+    for i in range(n):
+        kind = cursor.at
+        if unlikely(not take_cell(&cursor, max_value_bytes, &value)):
+            return fail_in_cell(walk, op, kind, cursor.end, i)
+        letters[i] = kind[0]
+    sink.letters.size += n
+    return cursor
+
+
+cdef Cursor copy_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
+    """Cells with their values."""
+    cdef size_t max_value_bytes = walk.rules.max_value_bytes
+    cdef uint8_t *letters = sink.letters.data + sink.letters.size
+    cdef int32_t *ends = <int32_t *>(sink.ends.data + sink.ends.size)
+    cdef uint8_t *start = sink.values.data
+    cdef uint8_t *values = start + sink.values.size
+    cdef const uint8_t *kind
+    cdef Span value
+    cdef int32_t i
+    for i in range(n):
+        kind = cursor.at
+        if unlikely(not take_cell(&cursor, max_value_bytes, &value)):
+            return fail_in_cell(walk, op, kind, cursor.end, i)
+        letters[i] = kind[0]
+        if value.data != NULL:
+            if value.length <= 16:
+                copy_short(values, value.data, value.length, <size_t>(cursor.end - value.data))
+            else:
+                memcpy(values, value.data, value.length)
+            values += value.length
+        ends[i] = <int32_t>(values - start)
+    sink.letters.size += n
+    sink.ends.size += n * sizeof(int32_t)
+    sink.values.size = <size_t>(values - start)
+    return cursor
+
+
+cdef Cursor note_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
+    """Cells that are decoded later, where they lie."""
+    cdef size_t max_value_bytes = walk.rules.max_value_bytes
+    cdef const uint8_t *kind
+    cdef Cell *cell = sink.cells
+    cdef uint8_t noted
+    cdef int32_t i
+    if n != sink.n_cells:
+        # The count is the two bytes before the cursor.
+        return fail(walk, FAULT_ARITY, op.label, cursor.at - 2, sink.n_cells, n, -1)
+    sink.has_unchanged = False
+    for i in range(n):
+        kind = cursor.at
+        noted = note_cell(&cursor, max_value_bytes, cell)
+        if unlikely(noted == 0):
+            return fail_in_cell(walk, op, kind, cursor.end, i)
+        sink.has_unchanged |= noted == c"u"
+        cell += 1
+    return cursor
+
+
+cdef Cursor put_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
+    """The cells behind their count; with `sink` NULL they are only checked."""
+    cdef FaultCode code
+    if sink == NULL:
+        return check_cells(walk, op, cursor, n)
+    if sink.cells != NULL:
+        return note_cells(walk, op, cursor, n, sink)
+    code = open_tuple(sink, walk.row, n, bytes_left(cursor))
+    if unlikely(code != OK):
+        return fail_in_sink(walk, code, op.label)
+    if sink.wants_values:
+        return copy_cells(walk, op, cursor, n, sink)
+    return copy_letters(walk, op, cursor, n, sink)
+
+
+cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleSink *sink) noexcept nogil:
+    """TupleData: Int16 count, then per column a kind and, for t and b, an Int32 length and the value."""
+    cdef const uint8_t *p = take(&cursor, 2)
+    cdef uint16_t n
+    if unlikely(p == NULL):
+        return fail_truncated(walk, op.label, cursor, 2, -1)
+    n = be16(p)
+    if unlikely(n > walk.rules.max_columns):
+        return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p, walk.rules.max_columns, n, -1)
+    return put_cells(walk, op, cursor, n, sink)

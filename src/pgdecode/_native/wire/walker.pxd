@@ -1,0 +1,28 @@
+"""Walks one message by the plan and puts its fields into the envelope's sinks, or into none."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t
+
+from pgdecode._native.fault cimport FaultCode
+from pgdecode._native.wire.envelope_builder cimport Envelope, Walk
+
+
+cdef FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil
+cdef FaultCode walk_message(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil
+cdef FaultCode resolve_fault(
+    Walk *walk, Envelope *nothing, const uint8_t *payload, size_t length, bint streamed, FaultCode code
+) noexcept nogil
+
+# A verdict is a byte: bit 0 streamed, bit 1 doubtful (order and evidence disagree somewhere in this run),
+# from bit 4 how it was decided, an index into messages.XID_BASES.
+cdef enum Verdict:
+    STREAMED = 1
+    DOUBTFUL = 2
+    BASIS_SHIFT = 4
+
+cdef enum Basis:
+    BASIS_EXPLICIT
+    BASIS_ORDER
+    BASIS_STRUCTURE
+    BASIS_EVIDENCE
+    BASIS_GUESS

@@ -1,0 +1,94 @@
+"""The message table compiled for the scanner: per tag, the list of fields to read."""
+
+from libc.stdint cimport int8_t, int16_t, uint8_t, uint32_t, uint64_t
+
+from pgdecode._native.arrow.builder cimport Word
+
+# The values of pgdecode.protocol.wire.Form; `wire/wire_plan` checks that they agree when it is imported.
+cdef enum Form:
+    XID_PREFIX = 1
+    UINT32
+    INT32
+    FLAGS
+    LETTER
+    LSN
+    TIMESTAMP
+    NAME
+    TEXT
+    CONTENT
+    COUNT
+    RELATION_IDS
+    COLUMNS
+    OLD_TYPE
+    OLD_TUPLE
+    NEW_TUPLE
+    FORMATS
+
+cdef enum:
+    MAX_OPS = 10
+    MASK_WORDS = 4
+    N_MESSAGES = 19
+    N_ENVELOPE = 27
+    NO_COLUMN = 27      # one past the envelope: a place where nothing is ever wanted
+
+# Labels of the parts of a COLUMNS field stand right after its own, those of a tuple's cells likewise.
+cdef enum:
+    PART_FLAGS = 1
+    PART_NAME
+    PART_TYPE_ID
+    PART_TYPE_MODIFIER
+    PART_CELL = 1
+
+cdef struct Op:
+    uint64_t letters     # bit (letter - 64) for each legal letter
+    uint32_t minimum
+    uint32_t maximum
+    uint8_t form         # a Form
+    uint8_t width        # bytes, 0 where it varies
+    uint8_t column       # index in the envelope, or NO_COLUMN
+    uint8_t optional
+    uint8_t may_be_empty
+    uint8_t is_bool      # FLAGS that fill a bool column
+    int16_t label        # index in Plan.labels
+
+# What `scan/fast_path` has loops of its own for.
+cdef enum UsualKind:
+    USUAL_NONE
+    USUAL_NEW            # an Insert or Update
+    USUAL_OLD            # a Delete
+    USUAL_FIXED          # a delimiter of constant width that starts and stops no stream; only outside one
+
+cdef struct MessagePlan:
+    uint8_t tag
+    uint8_t usual        # a UsualKind
+    uint64_t[MASK_WORDS] mask  # FIXED: bits, as they lie in memory, that are zero in a usual message
+    bint streamed        # may carry the xid prefix
+    int8_t relation_at   # offset of the relation OID after the prefix, -1 where there is none
+    int16_t label        # the message's own name
+    int16_t new_op       # I and U: index of the NEW_TUPLE that may stand right after the relation OID, else 0
+    int n_ops
+    int n_window         # ops at the front that are of constant width and always there
+    uint8_t window       # bytes of these
+    Op[MAX_OPS] ops
+    Op prefix
+
+cdef enum TagClass:
+    TAG_OTHER
+    TAG_MARKED           # I, U, D: a byte after the relation OID tells a plain message from a streamed one
+    TAG_DELIMITER        # stands only at or outside the ends of a stream's block
+    TAG_STREAM           # a delimiter that starts or stops a block
+
+cdef struct PlanTable:
+    uint8_t[256] tag_class
+    uint8_t[256] by_tag  # index into messages, N_MESSAGES where no message has the tag
+    MessagePlan[N_MESSAGES] messages
+    Word[N_MESSAGES] kinds
+    Word[8] bases
+
+cdef class Plan:
+    cdef PlanTable table
+    cdef readonly tuple labels
+
+cdef Plan PLAN
+
+cdef int offset_of(const MessagePlan *message, str column) except -1

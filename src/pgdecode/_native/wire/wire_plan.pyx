@@ -1,0 +1,177 @@
+"""Compiles pgdecode.protocol.messages into the scanner's plan, once, at import."""
+
+from libc.string cimport memcpy, memset
+
+from pgdecode._native.arrow.builder cimport WORD_BYTES
+
+from pgdecode.protocol import messages as table, wire
+
+WIDTHS = {
+    wire.Form.XID_PREFIX: 4,
+    wire.Form.UINT32: 4,
+    wire.Form.INT32: 4,
+    wire.Form.FLAGS: 1,
+    wire.Form.LETTER: 1,
+    wire.Form.LSN: 8,
+    wire.Form.TIMESTAMP: 8,
+    wire.Form.COUNT: 4,
+}
+
+
+cdef class Plan:
+    """Every message's fields as the scanner reads them; constant after construction."""
+
+    def __cinit__(self):
+        cdef MessagePlan *plan
+        labels = []
+        memset(&self.table, 0, sizeof(self.table))
+        memset(self.table.by_tag, N_MESSAGES, sizeof(self.table.by_tag))
+        for index, message in enumerate(table.MESSAGES):
+            plan = &self.table.messages[index]
+            plan.tag = ord(message.tag)
+            self.table.by_tag[plan.tag] = index
+            self.table.kinds[index] = word_of(message.kind)
+            plan.label = len(labels)
+            labels.append(message.kind)
+            plan.relation_at = -1
+            at = 0
+            for item in wire.wire_fields(message):
+                op = compiled(item, len(labels))
+                labels.extend(labels_of(message.kind, item))
+                if item.wire.form == wire.Form.XID_PREFIX:
+                    plan.streamed = True
+                    plan.prefix = op
+                    continue
+                if op.form == FORMATS:
+                    # No bytes of its own: whoever reads the tuple before it knows the formats.
+                    continue
+                if item.name == "relation_id":
+                    plan.relation_at = at
+                at += op.width
+                if op.width and not op.optional and plan.n_window == plan.n_ops:
+                    plan.n_window += 1
+                    plan.window += op.width
+                plan.ops[plan.n_ops] = op
+                plan.n_ops += 1
+                if op.form == NEW_TUPLE and plan.n_window == 1:
+                    plan.new_op = plan.n_ops - 1
+            self.table.tag_class[plan.tag] = class_of(message)
+            plan.usual = usual_of(plan, self.table.tag_class[plan.tag])
+            mask = mask_of(plan)
+            memcpy(plan.mask, <const char *>mask, sizeof(plan.mask))
+        for index, base in enumerate(table.XID_BASES):
+            self.table.bases[index] = word_of(base)
+        self.labels = tuple(labels)
+
+
+cdef Word word_of(str text) except *:
+    cdef Word word
+    encoded = text.encode()
+    if len(encoded) >= WORD_BYTES:
+        raise ImportError(f"{text!r} is too long for a word")
+    memset(&word, 0, sizeof(word))
+    memcpy(word.text, <const char *>encoded, len(encoded))
+    word.length = len(encoded)
+    return word
+
+
+cdef UsualKind usual_of(const MessagePlan *plan, uint8_t tag_class):
+    cdef int i
+    if plan.new_op:
+        return USUAL_NEW
+    if tag_class == TAG_MARKED:
+        return USUAL_OLD
+    for i in range(plan.n_ops):
+        if plan.ops[i].form not in (LSN, TIMESTAMP, UINT32, FLAGS) or plan.ops[i].minimum:
+            return USUAL_NONE
+    return USUAL_FIXED if plan.n_ops == plan.n_window and tag_class == TAG_DELIMITER else USUAL_NONE
+
+
+cdef bytes mask_of(const MessagePlan *plan):
+    """Bits of a payload, its tag first, that faults set; for times those of before 2000 and after 148000 as well."""
+    cdef int i
+    mask = bytearray(1)
+    for i in range(plan.n_window):
+        first = 0
+        if plan.ops[i].form == LSN:
+            first = 0x80
+        elif plan.ops[i].form == TIMESTAMP:
+            first = 0xC0
+        elif plan.ops[i].form == FLAGS:
+            # Greatest legal flags are all ones.
+            first = 0xFF & ~plan.ops[i].maximum
+        mask += bytes([first]).ljust(plan.ops[i].width, b"\0")
+    return bytes(mask).ljust(sizeof(plan.mask), b"\0")
+
+
+def class_of(message):
+    """How the stream state judges a message."""
+    forms = {item.wire.form for item in wire.wire_fields(message)}
+    if forms & {wire.Form.OLD_TYPE, wire.Form.NEW_TUPLE}:
+        return TAG_MARKED
+    if message in (table.StreamStart, table.StreamStop):
+        return TAG_STREAM
+    # An Origin carries no xid, but it stands inside a block too.
+    is_delimiter = wire.Form.XID_PREFIX not in forms and message is not table.Origin
+    return TAG_DELIMITER if is_delimiter else TAG_OTHER
+
+
+cdef Op compiled(object item, int label) except *:
+    """One field of the table as an Op."""
+    cdef Op op
+    columns = [column.name for column in table.ENVELOPE]
+    layout = item.wire
+    op.form = layout.form
+    op.width = WIDTHS.get(layout.form, 0)
+    op.optional = layout.optional
+    op.may_be_empty = layout.may_be_empty
+    op.column = columns.index(layout.column) if layout.column else NO_COLUMN
+    op.is_bool = layout.column is not None and table.ENVELOPE[op.column].type == "bool"
+    op.label = label
+    op.minimum = layout.minimum
+    op.maximum = layout.maximum
+    op.letters = 0
+    for letter in layout.letters:
+        op.letters |= <uint64_t>1 << (ord(letter) - 64)
+    return op
+
+
+cdef int offset_of(const MessagePlan *message, str column) except -1:
+    """Bytes from the tag to the field that fills an envelope column; only fields of constant width stand before it."""
+    cdef int i, at = 1
+    cdef int index = [item.name for item in table.ENVELOPE].index(column)
+    for i in range(message.n_window):
+        if message.ops[i].column == index:
+            return at
+        at += message.ops[i].width
+    raise ImportError(f"{chr(message.tag)} has no {column!r} at a constant place")
+
+
+def labels_of(kind, item):
+    """Names of a field and of its parts for error texts."""
+    name = f"{kind} {item.name}"
+    if item.wire.form == wire.Form.COLUMNS:
+        parts = wire.wire_fields(table.Column)
+        return [name, *(f"{kind} column {{column}} {part.name}" for part in parts)]
+    if item.wire.form in (wire.Form.OLD_TUPLE, wire.Form.NEW_TUPLE):
+        return [f"{name} tuple", f"{name} column {{column}}"]
+    return [name]
+
+
+def check_agreement():
+    """The scanner's cases are written for these forms and this layout of a Relation's column."""
+    forms = [XID_PREFIX, UINT32, INT32, FLAGS, LETTER, LSN, TIMESTAMP, NAME, TEXT, CONTENT, COUNT,
+             RELATION_IDS, COLUMNS, OLD_TYPE, OLD_TUPLE, NEW_TUPLE, FORMATS]
+    column = [item.wire.form for item in wire.wire_fields(table.Column)]
+    if (
+        forms != [int(form) for form in wire.Form]
+        or len(table.MESSAGES) != N_MESSAGES
+        or len(table.ENVELOPE) != N_ENVELOPE
+        or max(len(wire.wire_fields(message)) for message in table.MESSAGES) > MAX_OPS
+        or column != [wire.Form.FLAGS, wire.Form.NAME, wire.Form.UINT32, wire.Form.INT32]
+    ):
+        raise ImportError("pgdecode was built from another message table: build it again")
+
+
+check_agreement()
+PLAN = Plan()

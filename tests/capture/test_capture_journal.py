@@ -1,0 +1,201 @@
+"""The log of a folder: what it says, what a crash makes of it, and which files may go."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgdecode.capture.errors import RequestError, StoppedError
+from pgdecode.capture.files import FileWriter
+from pgdecode.capture.frames import SCHEMA
+from pgdecode.capture.journal import LOG_NAME, FileEntry, Journal, read_log
+from pgdecode.capture.options import PluginOptions, bytes_from_text, seconds_from_text
+from pgdecode.capture.retention import Retention, deletable
+from pgdecode.capture.server import Identity
+
+ORIGIN = {"system": "1", "timeline": 1, "database": "d", "slot": "s", "publications": ["p"]}
+
+
+def opened(folder: Path) -> Journal:
+    journal = Journal(folder)
+    if journal.contents.origin is None:
+        journal.begin(Identity("1", 1, "d", 150000), "s", ("p",), 5)
+    return journal
+
+
+def sealed(folder: Path, first_seq: int, recorded: int) -> FileEntry:
+    writer = FileWriter(folder, first_seq, "zstd")
+    rows = [{"seq": first_seq + n, "lsn": n, "received": 0, "data": b"B"} for n in range(3)]
+    writer.add(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
+    return writer.seal(recorded, 1, (0, 0), {"origin": ORIGIN}, {})
+
+
+def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.add_file(sealed(tmp_path, 0, 20))
+    journal.add_position(30)
+    journal.close()
+    again = opened(tmp_path)
+    again.close()
+    assert (again.contents.recorded, again.contents.next_seq) == (30, 3)
+    assert list(again.contents.files) == ["00000000000000000000.parquet"]
+
+
+def test_a_file_that_the_log_lacks_is_found_by_its_footer(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    sealed(tmp_path, 0, 20)
+    journal.close()
+    again = opened(tmp_path)
+    again.close()
+    assert (again.contents.recorded, again.contents.next_seq) == (20, 3)
+    assert read_log(tmp_path).recorded == 20
+
+
+def test_what_is_half_written_is_removed(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    (tmp_path / ".00000000000000000000.parquet.partial").write_bytes(b"PAR1")
+    opened(tmp_path).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOG_NAME, "_capture.lock"]
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_line_that_was_torn_does_not_count(tmp_path: Path, cut: int) -> None:
+    journal = opened(tmp_path)
+    journal.add_position(30)
+    journal.add_position(40)
+    journal.close()
+    log = tmp_path / LOG_NAME
+    log.write_bytes(log.read_bytes()[:-cut])
+    again = opened(tmp_path)
+    assert again.contents.recorded == 30
+    again.add_position(50)
+    again.close()
+    assert read_log(tmp_path).recorded == 50
+
+
+def test_a_lost_log_is_what_the_footers_say(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.add_file(sealed(tmp_path, 0, 20))
+    journal.add_file(sealed(tmp_path, 3, 30))
+    journal.close()
+    (tmp_path / LOG_NAME).unlink()
+    again = Journal(tmp_path)
+    again.close()
+    assert (again.contents.recorded, again.contents.next_seq) == (30, 6)
+    assert again.contents.origin is not None
+    assert again.contents.origin["slot"] == "s"
+
+
+def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(RequestError, match=r"holds other\.parquet, which is not of a capture"):
+        Journal(tmp_path)
+    (tmp_path / "other.parquet").rename(tmp_path / "00000000000000000000.parquet")
+    with pytest.raises(StoppedError, match="not a whole file of a capture"):
+        Journal(tmp_path)
+
+
+def test_an_idle_slot_does_not_make_the_log_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgdecode.capture.journal._MOST_POSITIONS", 10)
+    journal = opened(tmp_path)
+    for lsn in range(100, 200):
+        journal.add_position(lsn)
+    journal.close()
+    assert len((tmp_path / LOG_NAME).read_text().splitlines()) < 15
+    assert read_log(tmp_path).recorded == 199
+
+
+def test_a_gap_that_was_accepted_stays_in_the_log(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.append("gap", **{"from": "0/5"}, to="0/40", reason="why", server={**ORIGIN, "timeline": 2})
+    journal.close()
+    for _ in range(2):
+        again = opened(tmp_path)
+        again.close()
+        assert [gap["reason"] for gap in again.contents.gaps] == ["why"]
+        assert again.contents.recorded == 0x40
+        assert again.contents.origin is not None
+        assert again.contents.origin["timeline"] == 2
+
+
+def entry(number: int, *, open_streams: int = 0, prepared: int = 0, session: int = 1, age: float = 0) -> FileEntry:
+    sealed_us = int((time.time() - age) * 1e6)
+    return FileEntry(f"{number}", 1, 100, number, number, 0, 0, 0, session, open_streams, prepared, sealed_us)
+
+
+@pytest.mark.parametrize(
+    ("files", "retention", "expected"),
+    [
+        pytest.param([entry(0), entry(1), entry(2)], Retention(bytes=250), ["0"], id="bytes"),
+        pytest.param([entry(0, age=9), entry(1, age=8), entry(2)], Retention(seconds=5), ["0", "1"], id="age"),
+        pytest.param([entry(0, age=9)], Retention(seconds=5), [], id="never the last"),
+        pytest.param([entry(0), entry(1, open_streams=1), entry(2)], Retention(bytes=1), ["0"], id="open stream"),
+        pytest.param([entry(0), entry(1, prepared=1), entry(2)], Retention(bytes=1), ["0"], id="prepared"),
+        pytest.param(
+            [entry(0, open_streams=1), entry(1, session=2), entry(2, session=2)],
+            Retention(bytes=1),
+            ["0", "1"],
+            id="a stream of an earlier session",
+        ),
+    ],
+)
+def test_files_that_may_go(files: list[FileEntry], retention: Retention, expected: list[str]) -> None:
+    assert [found.name for found in deletable(files, retention, time.time())] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "version", "text"),
+    [
+        ({"protocol": 2}, 130000, "protocol 2 needs PostgreSQL 14, the server is 13"),
+        ({"streaming": "on"}, 130000, "protocol 2 needs PostgreSQL 14, the server is 13"),
+        ({"streaming": "parallel"}, 150000, "protocol 4 needs PostgreSQL 16, the server is 15"),
+        ({"two_phase": True}, 140000, "protocol 3 needs PostgreSQL 15, the server is 14"),
+        ({"binary": True}, 130000, "binary needs PostgreSQL 14, the server is 13"),
+        ({"messages": True}, 130000, "messages needs PostgreSQL 14, the server is 13"),
+        ({"origin": "none"}, 150000, "origin needs PostgreSQL 16, the server is 15"),
+    ],
+)
+def test_options_that_a_server_has_not_are_refused(options: dict[str, object], version: int, text: str) -> None:
+    with pytest.raises(RequestError, match=f"^{text}$"):
+        PluginOptions(**options).check(version)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"protocol": 5}, "protocol is 1 to 4, not 5"),
+        ({"protocol": 1, "streaming": "on"}, "streaming on needs protocol 2, not 1"),
+        ({"protocol": 2, "two_phase": True}, "two_phase needs protocol 3, not 2"),
+        ({"protocol": 3, "streaming": "parallel"}, "streaming parallel needs protocol 4, not 3"),
+        ({"streaming": "of"}, 'streaming is "off", "on" or "parallel", not \'of\''),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(options: dict[str, object], text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        PluginOptions(**options)  # type: ignore[arg-type]
+    assert str(caught.value) == text
+
+
+def test_durations_and_sizes_are_told_apart() -> None:
+    assert [seconds_from_text(text) for text in ("90s", "5min", "5m", "1.5h", "7d", "5M", "x")] == [
+        *(90.0, 300.0, 300.0, 5400.0, 604800.0),
+        *(None, None),
+    ]
+    assert [bytes_from_text(text) for text in ("10", "1kB", "5M", "2 GB", "1TiB", "5s")] == [
+        *(10, 1024, 5 * 2**20, 2 * 2**30, 2**40),
+        None,
+    ]
+
+
+def test_log_lines_are_json(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.add_file(sealed(tmp_path, 0, 20))
+    journal.close()
+    found = [json.loads(line) for line in (tmp_path / LOG_NAME).read_text().splitlines()]
+    assert [line["event"] for line in found] == ["begin", "file"]
+    assert found[1]["recorded"] == "0/14"

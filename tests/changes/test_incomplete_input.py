@@ -1,0 +1,174 @@
+"""Input that begins inside a transaction, rows that are dropped, and empty payloads: nothing is lost without a word."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+import pytest
+from changes.test_transaction_rules import AFTER, HEADLESS, block_of
+
+import pgdecode
+from pgdecode import ChangeDecoder, RelationCatalog
+from support.change_rows import changes_of, permissive, seen, through_json, with_errors
+from support.generators.slots import STOP, begin, commit, insert, relation
+
+T1 = (begin(7), relation("id*"), insert("1"), insert("2"), insert("3"), commit(40))
+CATALOG = RelationCatalog.from_messages(T1)
+
+
+def values(rows: list[dict[str, Any]]) -> list[list[str | None]]:
+    return [list(row["new"].values()) for row in rows]
+
+
+def anywhere(**options: Any) -> ChangeDecoder:
+    return ChangeDecoder(start="anywhere", **options)
+
+
+def test_a_transaction_of_three_inserts_cut_after_two_gives_no_committed_row_in_either_input() -> None:
+    first, second = T1[:4], (*T1[4:], *AFTER)
+    decoder = ChangeDecoder()
+    assert changes_of(decoder.decode(first)) == []
+    assert decoder.n_undecided == 1
+    rows = permissive(list(second), catalog=CATALOG)
+    assert sorted(seen(rows), key=itemgetter(0)) == [
+        (0, "STATE_TRANSACTION"),
+        (1, "STATE_TRANSACTION"),
+        (4, {"id": "good"}),
+    ]
+    with pytest.raises(pgdecode.TransactionDesync) as caught:
+        ChangeDecoder(catalog=CATALOG).decode(second)
+    assert (caught.value.row, caught.value.tag) == (0, "I")
+
+
+def test_the_second_input_has_all_of_the_transaction_where_it_goes_on_from_the_state_of_the_first() -> None:
+    decoder = ChangeDecoder()
+    decoder.decode(T1[:4])
+    assert values(changes_of(through_json(decoder).decode(T1[4:]))) == [["1"], ["2"], ["3"]]
+
+
+def test_the_second_input_leaves_the_transaction_out_where_it_may_begin_anywhere() -> None:
+    decoder = anywhere(catalog=CATALOG)
+    assert values(changes_of(decoder.decode([*T1[4:], *AFTER]))) == [["good"]]
+    assert (decoder.skipped, decoder.n_undecided) == (1, 0)
+
+
+def test_a_table_and_a_snapshot_follow_the_same_rule() -> None:
+    second = [*T1[4:], *AFTER]
+    for decode in (
+        lambda **options: ChangeDecoder(catalog=CATALOG, **options).table(second, "public.t"),
+        lambda **options: pgdecode.snapshot(second, "public.t", catalog=CATALOG, **options),
+    ):
+        with pytest.raises(pgdecode.TransactionDesync):
+            decode()
+        assert decode(start="anywhere")["id"].to_pylist() == ["good"]
+    found = pgdecode.snapshot(second, "public.t", catalog=CATALOG, mode="DROPMALFORMED")
+    assert found["id"].to_pylist() == ["good"]
+
+
+@pytest.mark.parametrize(("head", "bad", "n_skipped"), HEADLESS)
+def test_what_has_lost_its_beginning_is_an_error_or_left_out_whole(
+    head: tuple[bytes, ...], bad: list[int], n_skipped: int
+) -> None:
+    payloads = [*head, *AFTER]
+    decoder = ChangeDecoder(mode="PERMISSIVE")
+    rows = with_errors(decoder.decode(payloads))
+    assert sorted((row["position"], row["error"].split()[0]) for row in rows if row["error"]) == [
+        (position, "STATE_TRANSACTION") for position in bad
+    ]
+    assert values([row for row in rows if row["committed"]]) == [["good"]]
+    assert decoder.bad_rows == ({"STATE_TRANSACTION": len(bad)} if bad else {})
+    assert (decoder.skipped, decoder.n_undecided) == (0, 0)
+    if bad:
+        with pytest.raises(pgdecode.TransactionDesync) as caught:
+            ChangeDecoder().decode(payloads)
+        assert caught.value.row == bad[0]
+    else:
+        assert values(changes_of(ChangeDecoder().decode(payloads))) == [["good"]]
+    for mode in ("FAILFAST", "PERMISSIVE", "DROPMALFORMED"):
+        decoder = anywhere(mode=mode)
+        assert values(changes_of(decoder.decode(payloads))) == [["good"]]
+        assert (decoder.skipped, decoder.n_undecided, decoder.bad_rows) == (n_skipped, 0, {})
+
+
+@pytest.mark.parametrize(("head", "bad", "n_skipped"), HEADLESS)
+def test_a_transaction_that_is_left_out_counts_once_wherever_the_input_is_cut(
+    head: tuple[bytes, ...], bad: list[int], n_skipped: int
+) -> None:
+    payloads = [*head, *AFTER]
+    for cut in range(1, len(payloads)):
+        decoder = anywhere()
+        rows = changes_of(decoder.decode(payloads[:cut])) + changes_of(decoder.decode(payloads[cut:]))
+        assert (values(rows), decoder.skipped) == ([["good"]], n_skipped), cut
+
+
+def test_rows_of_a_block_whose_stream_is_unknown_are_no_errors_of_their_own() -> None:
+    rows = permissive([*AFTER, *block_of(7, "1", "2", "3")])
+    assert sorted(seen(rows), key=itemgetter(0)) == [(2, {"id": "good"}), (4, "STATE_TRANSACTION")]
+
+
+def test_with_what_is_uncommitted_nothing_of_a_transaction_without_its_beginning_is_given() -> None:
+    decoder = anywhere(include_uncommitted=True)
+    rows = changes_of(decoder.decode([*block_of(7, "1"), *AFTER])) + changes_of(decoder.undecided())
+    assert values(rows) == [["good"]]
+
+
+def test_start_has_two_values() -> None:
+    with pytest.raises(ValueError, match="start"):
+        ChangeDecoder(start="somewhere")
+
+
+# -- what is dropped ------------------------------------------------------------------------------------------------
+
+
+def test_dropped_rows_are_counted_by_the_code_of_their_error() -> None:
+    payloads = [insert("0"), *AFTER[:3], b"Z", insert("1", "2"), AFTER[3], commit(60)]
+    counts = {"STATE_TRANSACTION": 2, "UNKNOWN_TAG": 1, "ARITY": 1}
+    for mode in ("PERMISSIVE", "DROPMALFORMED"):
+        decoder = ChangeDecoder(mode=mode)
+        n_rows = len(decoder.decode(payloads))
+        assert n_rows == (5 if mode == "PERMISSIVE" else 1)
+        assert decoder.bad_rows == counts
+
+
+def test_what_fails_fast_counts_nothing() -> None:
+    decoder = ChangeDecoder()
+    with pytest.raises(pgdecode.DecodeError):
+        decoder.decode([commit(60)])
+    assert decoder.bad_rows == {}
+
+
+# -- empty payloads -------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_payload_is_passed_over_and_counted() -> None:
+    payloads = [*AFTER[:2], b"", *AFTER[2:], b""]
+    for mode in ("FAILFAST", "PERMISSIVE", "DROPMALFORMED"):
+        decoder = ChangeDecoder(mode=mode)
+        assert values(changes_of(decoder.decode(payloads))) == [["good"]]
+        assert (decoder.empty_payloads, decoder.bad_rows) == (2, {})
+
+
+def test_an_empty_payload_is_an_error_where_that_is_asked() -> None:
+    payloads = [*AFTER[:2], b"", *AFTER[2:]]
+    with pytest.raises(pgdecode.EmptyPayload) as caught:
+        ChangeDecoder(empty="error").decode(payloads)
+    assert caught.value.row == 2
+    decoder = ChangeDecoder(mode="PERMISSIVE", empty="error")
+    assert sorted(seen(with_errors(decoder.decode(payloads))), key=itemgetter(0)) == [(2, "EMPTY"), (3, {"id": "good"})]
+    assert (decoder.bad_rows, decoder.empty_payloads) == ({"EMPTY": 1}, 0)
+
+
+def test_an_empty_payload_is_a_null_row_of_the_envelope() -> None:
+    batch = pgdecode.decode_messages([AFTER[0], b"", None, STOP])
+    assert batch["kind"].to_pylist() == ["begin", None, None, "stream_stop"]
+    assert all(batch[name][1].as_py() is None for name in batch.schema.names)
+    with pytest.raises(pgdecode.EmptyPayload):
+        pgdecode.decode_messages([b""], empty="error")
+
+
+def test_an_empty_payload_in_a_snapshot_is_passed_over_or_an_error() -> None:
+    payloads = [*AFTER[:2], b"", *AFTER[2:]]
+    assert pgdecode.snapshot(payloads, "public.t")["id"].to_pylist() == ["good"]
+    with pytest.raises(pgdecode.EmptyPayload):
+        pgdecode.snapshot(payloads, "public.t", empty="error")

@@ -1,0 +1,162 @@
+"""A server that starts over: announced or recognised, what was open is discarded, what is prepared stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from changes.test_transaction_rules import SENT_AGAIN
+
+import pgdecode
+from pgdecode import ChangeDecoder
+from pgdecode.protocol import messages as m
+from support.change_rows import changes_of, through_json, with_errors
+from support.generators.encoder import encode
+from support.generators.samples import MOMENT
+from support.generators.slots import (
+    STOP,
+    begin,
+    begin_prepare,
+    commit,
+    commit_prepared,
+    insert,
+    prepare,
+    relation,
+    rollback_prepared,
+    start,
+    stream_commit,
+)
+
+FIRST = (begin(7), relation("id* v"), commit(120))
+
+
+def transaction(lsn: int, *ids: str) -> tuple[bytes, ...]:
+    opening = encode(m.Begin(final_lsn=lsn, commit_timestamp=MOMENT, xid=lsn))
+    return (opening, *(insert(value, "x") for value in ids), commit(lsn))
+
+
+def stream(xid: int, *ids: str) -> tuple[bytes, ...]:
+    return (start(xid, first=True), *(insert(value, "x", xid=xid) for value in ids), STOP)
+
+
+def ids(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["new"]["id"] for row in rows]
+
+
+def in_sessions(*sessions: tuple[bytes, ...], stored: bool = False, **options: Any) -> tuple[list[Any], ChangeDecoder]:
+    """Rows of several sessions, each announced."""
+    decoder = ChangeDecoder(**options)
+    rows = []
+    for number, payloads in enumerate(sessions):
+        if number:
+            decoder.reconnected()
+        rows += changes_of(decoder.decode(payloads))
+        if stored:
+            decoder = through_json(decoder, **options)
+    return rows, decoder
+
+
+PLAIN = transaction(160, "1", "2", "3")
+CUTS = {
+    "in a plain transaction": PLAIN[:3],
+    "in a stream block": stream(21, "4", "5")[:2],
+    "in a block and past others": (*stream(22, "6"), *stream(21, "4", "5")[:2]),
+    "between blocks": stream(21, "4"),
+    "in a transaction and a stream": (*stream(21, "4"), *PLAIN[:2]),
+    "in a prepared transaction": (begin_prepare(30, "h"), insert("7", "x")),
+    "between transactions": (),
+}
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("where", CUTS)
+def test_an_announced_reconnect_anywhere_is_no_error_and_gives_each_change_once(where: str, stored: bool) -> None:
+    again = (*FIRST, *stream(21, "4", "5"), *PLAIN, stream_commit(21, 170))
+    rows, decoder = in_sessions((*FIRST, *CUTS[where]), again, drop_duplicates=True, stored=stored)
+    assert ids(rows) == ["1", "2", "3", "4", "5"]
+    assert decoder.n_undecided == 0
+
+
+def test_begins_that_are_sent_again_after_a_reconnect_leave_streams_of_the_new_session_alone() -> None:
+    # The second session sends a block, and only then the begin of a transaction that was committed before.
+    again = (*stream(21, "4"), *transaction(105), *FIRST, *PLAIN, stream_commit(21, 170))
+    rows, decoder = in_sessions(FIRST, again, drop_duplicates=True)
+    assert ids(rows) == ["1", "2", "3", "4"]
+    assert decoder.n_undecided == 0
+
+
+def test_what_is_open_is_discarded_by_a_reconnect_and_what_is_prepared_waits_for_its_outcome() -> None:
+    prepared = (begin_prepare(30, "g"), insert("prepared", "x"), prepare(30, "g"))
+    decoder = ChangeDecoder(include_uncommitted=True)
+    decoder.decode([*FIRST, *prepared, *stream(21, "lost"), *PLAIN[:2]])
+    assert decoder.n_undecided == 3
+    decoder.reconnected()
+    assert decoder.n_undecided == 1
+    rows = with_errors(decoder.decode([commit_prepared(30, "g", 130), *PLAIN]))
+    committed = [row for row in rows if row["committed"]]
+    assert ids(committed) == ["prepared", "1", "2", "3"]
+    assert decoder.n_undecided == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        pytest.param((commit_prepared(30, "g", 130),), ["first"], id="committed"),
+        pytest.param((rollback_prepared(30, "g"),), [], id="rolled back"),
+        pytest.param(
+            (begin_prepare(30, "g"), insert("again", "x"), prepare(30, "g"), commit_prepared(30, "g", 130)),
+            ["again"],
+            id="prepared again",
+        ),
+    ],
+)
+def test_a_prepared_transaction_stays_over_a_reconnect(outcome: tuple[bytes, ...], expected: list[str]) -> None:
+    prepared = (begin_prepare(30, "g"), insert("first", "x"), prepare(30, "g"))
+    rows, decoder = in_sessions((*FIRST, *prepared), outcome)
+    assert ids(rows) == expected
+    assert decoder.n_undecided == 0
+
+
+def test_the_relations_of_a_discarded_stream_are_discarded_with_it() -> None:
+    block = (start(21, first=True), relation("id* w", xid=21), STOP)
+    rows, _ = in_sessions((*FIRST, *block), (*stream(21, "4"), stream_commit(21, 170)))
+    assert [row["new"] for row in rows] == [{"id": "4", "v": "x"}]
+
+
+def test_an_announced_reconnect_of_a_new_decoder_changes_nothing() -> None:
+    decoder = ChangeDecoder()
+    decoder.reconnected()
+    assert ids(changes_of(decoder.decode([*FIRST, *PLAIN]))) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(("where", "payload", "is_one"), SENT_AGAIN)
+def test_a_reconnect_is_recognised_where_a_message_could_not_follow_otherwise(
+    where: str, payload: bytes, is_one: bool
+) -> None:
+    before = [begin_prepare(5, "p"), prepare(5, "p"), *FIRST, start(21, first=True), insert("1", "x", xid=21)]
+    before += [STOP, begin(60), insert("2", "x")] if where == "plain" else []
+    decoder = ChangeDecoder(drop_duplicates=True)
+    if is_one:
+        assert changes_of(decoder.decode([*before, payload])) == []
+        return
+    with pytest.raises((pgdecode.TransactionDesync, pgdecode.StreamDesync), match=r"reconnected\(\)") as caught:
+        decoder.decode([*before, payload])
+    assert caught.value.row == len(before)
+
+
+def test_a_snapshot_of_what_several_sessions_sent_has_each_row_once() -> None:
+    payloads = [*FIRST, *PLAIN[:3], *FIRST, *PLAIN]
+    found = pgdecode.snapshot(payloads, "public.t", drop_duplicates=True)
+    assert found["id"].to_pylist() == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_recognised_reconnect_is_one_wherever_the_input_is_cut(size: int) -> None:
+    payloads = [*FIRST, *stream(21, "lost"), *PLAIN[:2], *FIRST, *stream(21, "4"), *PLAIN, stream_commit(21, 170)]
+    decoder = ChangeDecoder(drop_duplicates=True)
+    rows = []
+    for at in range(0, len(payloads), size):
+        rows += changes_of(decoder.decode(payloads[at : at + size]))
+        decoder = through_json(decoder, drop_duplicates=True)
+    assert ids(rows) == ["1", "2", "3", "4"]
+    assert decoder.n_undecided == 0

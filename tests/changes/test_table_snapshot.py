@@ -1,0 +1,310 @@
+"""`snapshot`: the rows that changes leave, against what the server held."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from changes.test_changes import TYPES
+
+import pgdecode
+from pgdecode import RelationCatalog, snapshot
+from pgdecode.changes import table_snapshot
+from pgdecode.changes.table_snapshot import ABOUT, plain_values
+from support import captures
+from support.generators.random_tables import T, random_table
+from support.generators.slot import UNCHANGED, Slot
+from support.oracles import expected_changes, replay
+from support.oracles.expected_changes import BINARY, TEXT
+
+
+def table_names(catalog: RelationCatalog) -> list[str]:
+    """What the tables are called in the end."""
+    return list(dict.fromkeys(catalog[item.relation_id].qualified_name for item in catalog))
+
+
+def as_text(catalog: RelationCatalog) -> dict[str | int, str]:
+    """Every column of a catalog as the text that was sent."""
+    return {column.type_id: "text" for item in catalog for column in item.columns}
+
+
+def replayed(rows: pa.Table) -> list[dict[str, Any]]:
+    """The rows as `replay` has them."""
+    found = []
+    for row in rows.to_pylist():
+        unknown = row.pop("_unknown")
+        assert all(row[name] is None for name in unknown)
+        values = {name: value for name, value in row.items() if name not in ABOUT}
+        found.append({**values, **dict.fromkeys(unknown, replay.UNKNOWN)})
+    return found
+
+
+def differences(name: str, tables: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Where tables, by PostgreSQL's spelling of their names, differ from what the server held."""
+    major, scenario, _ = name.split(".")
+    state = replay.load_state(captures.DATA / f"{major}.{scenario}.state.json.gz")
+    left_out = expected_changes.WITHOUT_COLUMNS
+    if major == "10":
+        left_out = left_out | expected_changes.TRUNCATED.get(scenario, set())
+    found, unknown = replay.differences(tables, state, tables=left_out)
+    never_sent = expected_changes.NEVER_SENT.get(scenario, {})
+    expected = {table: counts for table, counts in never_sent.items() if table in state and table not in left_out}
+    return found if unknown == expected else [*found, f"unknown are {unknown}, expected {expected}"]
+
+
+def spelled(catalog: RelationCatalog, name: str) -> str:
+    return replay.table_name(catalog[name].namespace, catalog[name].name)
+
+
+@pytest.mark.parametrize("at_a_time", [None, 100])
+@pytest.mark.parametrize("name", TEXT)
+def test_a_snapshot_of_every_table_is_what_the_server_held(
+    name: str, at_a_time: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if at_a_time is not None:
+        # Many batches, and rows kept from one to the next.
+        monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
+        monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+    payloads = captures.capture(name).column
+    catalog = RelationCatalog.from_messages(payloads)
+    types = as_text(catalog)
+    tables = {
+        spelled(catalog, table): replayed(snapshot(payloads, table, types=types)) for table in table_names(catalog)
+    }
+    assert differences(name, tables) == []
+
+
+@pytest.mark.parametrize("name", [name for name in BINARY if ".types." not in name])
+def test_a_snapshot_of_binary_rows_is_that_of_their_twin_in_text(name: str) -> None:
+    payloads, twin = (captures.capture(item).column for item in (name, expected_changes.text_twin(name)))
+    for table in table_names(RelationCatalog.from_messages(payloads)):
+        ours, theirs = (
+            snapshot(column, table, types=TYPES, unrepresentable="text").drop(ABOUT) for column in (payloads, twin)
+        )
+        assert ours.to_pylist() == theirs.to_pylist()
+
+
+def test_columns_say_which_change_wrote_a_row_last() -> None:
+    payloads = captures.capture("16.shop.v1").column
+    changes = pgdecode.ChangeDecoder().table(payloads, "public.orders").to_pylist()
+    last = {row["id"]: row for row in changes if row["_op"] != "delete"}
+    rows = snapshot(payloads, "public.orders").to_pylist()
+    assert rows
+    for row in rows:
+        assert [row[name] for name in ABOUT] == [last[row["id"]][name] for name in ABOUT]
+
+
+# -- rules, by hand --------------------------------------------------------------------------------------------------
+
+
+def table_of(slot: Slot, **options: Any) -> list[tuple[Any, ...]]:
+    """Rows of a snapshot of the one table, in no order, a list of unknown columns at the end of each."""
+    rows = snapshot(slot.payloads, f"public.t{T}", **options).drop(ABOUT).to_pylist()
+    return sorted(((*(v for k, v in row.items() if k != "_unknown"), row["_unknown"]) for row in rows), key=repr)
+
+
+def transaction(slot: Slot) -> Slot:
+    """Leave out what is not asked about: one transaction holds everything."""
+    slot.begin(700)
+    slot.relation(T, ["id", "v", "toast"], keys=["id"])
+    return slot
+
+
+def test_an_update_carries_what_it_did_not_send_from_the_row_before() -> None:
+    slot = transaction(Slot())
+    slot.insert(T, "1", "a", "long")
+    slot.update(T, "1", "b", UNCHANGED)
+    slot.update(T, "1", "c", UNCHANGED)
+    slot.commit()
+    assert table_of(slot) == [("1", "c", "long", [])]
+
+
+def test_a_changed_key_moves_the_row_with_what_was_not_sent() -> None:
+    slot = transaction(Slot())
+    slot.insert(T, "1", "a", "long")
+    slot.insert(T, "2", "b", "other")
+    slot.update(T, "3", "c", UNCHANGED, old=["1", None, None], old_type="K")
+    slot.update(T, "1", "d", UNCHANGED, old=["2", None, None], old_type="K")
+    slot.update(T, "4", "e", UNCHANGED, old=["3", None, None], old_type="K")
+    slot.commit()
+    assert table_of(slot) == [("1", "d", "other", []), ("4", "e", "long", [])]
+
+
+def test_what_no_payload_told_is_unknown_until_it_is_sent() -> None:
+    slot = transaction(Slot())
+    slot.update(T, "1", "a", UNCHANGED)
+    slot.update(T, "2", "a", UNCHANGED)
+    slot.update(T, "2", "b", "long")
+    slot.update(T, "2", "c", UNCHANGED)
+    slot.commit()
+    assert table_of(slot) == [("1", "a", None, ["toast"]), ("2", "c", "long", [])]
+
+
+def test_a_row_deleted_and_inserted_again_has_nothing_of_the_one_before() -> None:
+    slot = transaction(Slot())
+    slot.insert(T, "1", "a", "long")
+    slot.delete(T, "1", None, None, old_type="K")
+    slot.update(T, "1", "b", UNCHANGED)
+    slot.delete(T, "2", None, None, old_type="K")
+    slot.commit()
+    assert table_of(slot) == [("1", "b", None, ["toast"])]
+
+
+def test_a_truncate_leaves_what_comes_after_it() -> None:
+    slot = transaction(Slot())
+    slot.insert(T, "1", "a", "long")
+    slot.truncate(T)
+    slot.insert(T, "2", "b", "short")
+    slot.commit()
+    assert table_of(slot) == [("2", "b", "short", [])]
+
+
+def test_without_a_key_the_whole_row_finds_one_of_its_likes() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "b"], keys=["a", "b"], identity="f")
+    for row in (("1", None), ("1", None), ("1", None), ("2", "x")):
+        slot.insert(T, *row)
+    slot.delete(T, "1", None, old_type="O")
+    slot.update(T, "1", "y", old=["1", None], old_type="O")
+    slot.commit()
+    assert table_of(slot) == [("1", "y", []), ("1", None, []), ("2", "x", [])]
+
+
+def test_without_any_identity_all_inserts_are_there() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"], identity="n")
+    slot.insert(T, "1")
+    slot.insert(T, "1")
+    slot.commit()
+    assert table_of(slot) == [("1", []), ("1", [])]
+
+
+def test_a_new_identity_finds_the_rows_from_before() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "b"], keys=["a"])
+    slot.insert(T, "1", "x")
+    slot.insert(T, "2", "y")
+    slot.relation(T, ["a", "b"], keys=["b"])
+    slot.update(T, "3", "x")
+    slot.relation(T, ["a", "b", "c"], keys=["a", "b", "c"], identity="f")
+    # The old row has the value that the new column was filled with, which was never sent.
+    slot.delete(T, "2", "y", "default", old_type="O")
+    slot.commit()
+    assert table_of(slot) == [("3", "x", None, ["c"])]
+
+
+def test_a_column_that_came_back_under_its_name_is_another() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "b"], keys=["a"])
+    slot.insert(T, "1", "x")
+    slot.relation(T, ["a"], keys=["a"])
+    slot.insert(T, "2")
+    slot.relation(T, ["a", "b"], keys=["a"])
+    slot.insert(T, "3", "z")
+    slot.commit()
+    assert table_of(slot) == [("1", None, ["b"]), ("2", None, ["b"]), ("3", "z", [])]
+
+
+def test_a_renamed_table_is_one_under_its_last_name_alone() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"], keys=["a"], name="before")
+    slot.insert(T, "1")
+    slot.relation(T, ["a"], keys=["a"])
+    slot.insert(T, "2")
+    slot.commit()
+    assert table_of(slot) == [("1", []), ("2", [])]
+    with pytest.raises(KeyError, match=rf"'public\.before' has become 'public\.t{T}'"):
+        snapshot(slot.payloads, "public.before")
+
+
+def test_a_table_made_again_under_the_name_is_the_later_one() -> None:
+    slot = Slot()
+    slot.begin(700)
+    for relation_id, value in ((T, "1"), (T + 1, "2")):
+        slot.relation(relation_id, ["a"], keys=["a"], name=f"t{T}")
+        slot.insert(relation_id, value)
+    slot.commit()
+    assert table_of(slot) == [("2", [])]
+
+
+def test_what_did_not_commit_is_not_there() -> None:
+    slot = transaction(Slot())
+    slot.insert(T, "1", "a", "b")
+    slot.commit()
+    slot.begin(701)
+    slot.insert(T, "2", "a", "b")
+    assert table_of(slot) == [("1", "a", "b", [])]
+
+
+def test_a_transaction_sent_twice_counts_once_on_request() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"], identity="n")
+    slot.insert(T, "1")
+    slot.commit()
+    slot.payloads *= 2
+    assert table_of(slot, drop_duplicates=True) == [("1", [])]
+    assert table_of(slot) == [("1", []), ("1", [])]
+
+
+def test_a_column_with_the_name_of_one_about_the_row_is_refused() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["_unknown"])
+    slot.commit()
+    with pytest.raises(ValueError, match="a column '_unknown'"):
+        table_of(slot)
+
+
+# -- random tables ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("identity", ["d", "f", "n"])
+@pytest.mark.parametrize("at_a_time", [5, 100_000])
+def test_random_changes_leave_the_rows_that_they_were_written_for(
+    identity: str, at_a_time: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
+    monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+    slot, rows = random_table(rng, identity)
+    assert table_of(slot) == sorted(((*row, []) for row in rows), key=repr)
+
+
+# -- values as keys --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        pytest.param([1, None, 2], pa.int32(), id="integers"),
+        pytest.param([math.nan, 0.0, -0.0, None], pa.float64(), id="floats"),
+        pytest.param([math.nan, 0.0, -0.0], pa.float32(), id="short floats"),
+        pytest.param([[], None, [1, None], [1]], pa.list_(pa.int32()), id="lists"),
+        pytest.param([{"a": 1, "b": [2.0]}, None, {"a": None, "b": None}, {"a": 1, "b": []}],
+                     pa.struct([("a", pa.int32()), ("b", pa.list_(pa.float64()))]), id="structs"),
+        pytest.param([[("a", "b")], [], None, [("a", None)]], pa.map_(pa.string(), pa.string()), id="maps"),
+    ],
+)  # fmt: skip
+def test_plain_values_are_keys_that_are_equal_where_the_values_are(values: list[Any], kind: pa.DataType) -> None:
+    array = pa.array([*values, *values], kind)
+    for found in (plain_values(array), plain_values(pa.chunked_array([array.slice(0, 1), array.slice(1)]))):
+        n = len(values)
+        assert found[:n] == found[n:]
+        assert len(set(found)) == n
+        assert plain_values(array.slice(n - 1)) == found[n - 1 :]
+
+
+def test_dates_that_python_has_not_are_keys() -> None:
+    dates = pa.array([-1_000_000, 10_000_000, None], pa.int32()).view(pa.date32())
+    assert plain_values(dates) == [-1_000_000, 10_000_000, None]
+    times = pa.array([-(2**62), 2**62], pa.int64()).view(pa.timestamp("us"))
+    assert plain_values(pa.array([[0], [1]]).cast(pa.list_(pa.int64()))) == [(0,), (1,)]
+    assert plain_values(times) == [-(2**62), 2**62]

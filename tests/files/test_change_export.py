@@ -1,0 +1,191 @@
+"""Tables from files in one pass where the first batch shows all their versions, and anew where it does not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgdecode.files.change_export import ChangeTotals, convert_changes
+from pgdecode.files.change_reader import ChangeOptions
+from pgdecode.files.ordered_files import ordered_files
+from pgdecode.files.payload_files import FileFault
+from pgdecode.protocol import messages as m
+from pgdecode.relations.catalog import RelationCatalog
+from support import captures
+from support.change_files import library_table
+from support.generators.slot import RandomSlot, Slot
+from support.shell import written
+
+T, U = 16385, 16386  # OIDs of tables
+INT2, INT4, TEXT, DATE = 21, 23, 25, 1082
+MOOD = 16400  # OID of a type of the user's own
+
+
+def converted(
+    path: Path,
+    *tables: str,
+    batch_rows: int,
+    mode: str = "FAILFAST",
+    told: list[int] | None = None,
+    catalog: RelationCatalog | None = None,
+) -> ChangeTotals:
+    """Decode tables to out.parquet, or to the folder out."""
+    files = ordered_files(path, "data", "seq")
+    target = Path("out.parquet" if len(tables) == 1 else "out")
+    return convert_changes(
+        files,
+        target,
+        relations=tables,
+        as_file=len(tables) == 1,
+        format="parquet",
+        options=ChangeOptions(mode, catalog=catalog),
+        batch_rows=batch_rows,
+        on_rows=([] if told is None else told).append,
+    )
+
+
+def saved(slot: Slot) -> Path:
+    return written("in.parquet", slot.payloads, seq=range(len(slot.payloads)))
+
+
+def described_late(relation_id: int) -> Slot:
+    """Three transactions of T; the last one describes a relation anew."""
+    slot = Slot()
+    for xid in (7, 8, 9):
+        slot.begin(xid)
+        if xid == 7:
+            slot.relation(T, ["n"], types=[INT2])
+        if xid == 9:
+            slot.relation(relation_id, ["n", "v"], types=[INT4, TEXT])
+            slot.insert(relation_id, "70000", "a")
+        else:
+            slot.insert(T, str(xid))
+        slot.commit()
+    return slot
+
+
+@pytest.mark.usefixtures("run")
+def test_a_table_without_late_versions_is_decoded_in_one_pass() -> None:
+    path = saved(described_late(U))
+    told: list[int] = []
+    totals = converted(path, "public.t16385", batch_rows=4, told=told)
+    # Twice as many as there are, as if it had been two passes; none is taken back.
+    assert min(told) > 0
+    assert sum(told) == 2 * 11
+    assert (totals.changes, totals.bad_rows, totals.undecided) == (2, {}, 0)
+    assert pq.read_table("out.parquet")["n"].to_pylist() == [7, 8]
+
+
+@pytest.mark.usefixtures("run")
+def test_a_table_with_a_late_version_is_decoded_anew() -> None:
+    path = saved(described_late(T))
+    told: list[int] = []
+    totals = converted(path, "public.t16385", batch_rows=4, told=told)
+    assert min(told) < 0
+    assert sum(told) == 2 * 11
+    assert totals.changes == 3
+    found = pq.read_table("out.parquet")
+    assert found.schema.field("n").type == pa.int32()
+    assert found.select(["n", "v"]).to_pylist() == [{"n": 7, "v": None}, {"n": 8, "v": None}, {"n": 70000, "v": "a"}]
+
+
+@pytest.mark.usefixtures("run")
+def test_a_value_that_a_later_type_has_room_for_is_no_fault() -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["d"], types=[DATE])
+    slot.insert(T, "infinity")
+    slot.commit()
+    slot.begin(8)
+    slot.relation(T, ["d"], types=[TEXT])
+    slot.insert(T, "never")
+    slot.commit()
+    assert converted(saved(slot), "public.t16385", batch_rows=4).changes == 2
+    assert pq.read_table("out.parquet")["d"].to_pylist() == ["infinity", "never"]
+
+
+@pytest.mark.usefixtures("run")
+def test_a_fault_is_told_as_if_there_were_no_hope() -> None:
+    slot = described_late(U)
+    slot.payloads[5] = slot.payloads[5][:-1]
+    with pytest.raises(FileFault, match=r"in\.parquet: row 5: "):
+        converted(saved(slot), "public.t16385", batch_rows=4)
+
+
+@pytest.mark.usefixtures("run")
+def test_a_late_version_that_a_given_catalog_has_counts_as_the_newest() -> None:
+    slot = described_late(T)
+    catalog = RelationCatalog.from_messages(slot.payloads)
+    assert [version.position for version in catalog] == [1, 8]
+    converted(saved(slot), "public.t16385", batch_rows=4, catalog=catalog)
+    assert pq.read_table("out.parquet").schema.field("n").metadata[b"pg:type"] == b"int4"
+
+
+@pytest.mark.usefixtures("run")
+def test_a_given_version_of_the_same_position_that_knew_fewer_types_is_another() -> None:
+    slot = Slot()
+    slot.send(m.Type(xid=None, type_id=MOOD, namespace="public", name="mood"))
+    for xid in (7, 8):
+        slot.begin(xid)
+        slot.relation(T, ["v"], types=[MOOD])
+        slot.insert(T, "glad")
+        slot.commit()
+    # Its maker has not seen the Type message.
+    catalog = RelationCatalog.from_messages([None, *slot.payloads[1:]])
+    path = saved(slot)
+    expected = library_table(path, "public.t16385", catalog=catalog)
+    converted(path, "public.t16385", batch_rows=100, catalog=catalog)
+    assert pq.read_table("out.parquet").to_pylist() == expected.to_pylist()
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("batch_rows", [4, 100])
+def test_relation_messages_are_judged_by_the_rows_around_them_too(batch_rows: int) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["n"])
+    # Of a stream whose start is missing: by this row, the Relation message before it is of that stream.
+    slot.insert(T, "1", xid=9)
+    slot.commit()
+    slot.begin(8)
+    slot.relation(T, ["n"])
+    slot.insert(T, "2")
+    slot.commit()
+    assert_as_in_one_call(saved(slot), "public.t16385", batch_rows=batch_rows, mode="PERMISSIVE")
+
+
+def assert_as_in_one_call(path: Path, *tables: str, batch_rows: int, mode: str = "FAILFAST") -> None:
+    expected = {table: library_table(path, table, mode=mode) for table in tables}
+    totals = converted(path, *tables, batch_rows=batch_rows, mode=mode)
+    for table in tables:
+        target = "out.parquet" if len(tables) == 1 else f"out/{table}.parquet"
+        found = pq.read_table(target)
+        # Parquet has no struct of no fields, which is what an old row of no columns would be.
+        assert set(expected[table].schema.names) - set(found.schema.names) <= {"_old"}
+        # As text, in which NaN is equal to itself.
+        assert repr(found.to_pylist()) == repr(expected[table].select(found.schema.names).to_pylist())
+    assert totals.changes == sum(len(batch) for batch in expected.values())
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("name", ["14.shop.v1", "16.txns.v2", "18.streams.v4", "18.twophase.v3", "18.shop.v1"])
+@pytest.mark.parametrize("batch_rows", [1, 40, 10**6])
+def test_tables_of_a_capture_are_those_of_one_call(name: str, batch_rows: int) -> None:
+    column = captures.capture(name).column
+    path = written("in.parquet", column.to_pylist(), seq=range(len(column)))
+    tables = RelationCatalog.from_messages(column).names
+    # Some values, such as infinity, are no timestamps of Arrow's.
+    assert_as_in_one_call(path, *tables, batch_rows=batch_rows, mode="PERMISSIVE")
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("seed", range(20))
+def test_tables_of_any_life_are_those_of_one_call(seed: int) -> None:
+    rng = random.Random(seed)
+    path = saved(RandomSlot(rng, rng.choice([3, 20, 60])))
+    for tables in (["public.t20001"], ["public.t20003", "public.t20002"]):
+        assert_as_in_one_call(path, *tables, batch_rows=rng.choice([1, 5, 30, 1000]))

@@ -1,0 +1,34 @@
+"""What is said of columns to the writer of Parquet goes by the paths that Parquet gives them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgdecode.changes.change_rows import CHANGES
+from pgdecode.envelope.schema import envelope_schema
+from pgdecode.files.writers import _leaves
+
+POINT = pa.struct([("x", pa.int32()), ("y.z", pa.list_(pa.field("anything", pa.string())))])
+NESTED = pa.schema(
+    [
+        ("plain", pa.decimal128(20, 4)),
+        ("with.dot", pa.timestamp("us", "UTC")),
+        ("struct", POINT),
+        ("list", pa.list_(pa.list_(POINT))),
+        ("large", pa.large_list(pa.binary())),
+        ("vector", pa.list_(pa.float32(), 3)),
+        ("map", pa.map_(pa.string(), pa.list_(pa.int64()))),
+        ("map of structs", pa.map_(pa.int32(), POINT)),
+        ("words", pa.dictionary(pa.int32(), pa.string())),
+    ]
+)
+
+
+@pytest.mark.parametrize("schema", [CHANGES, envelope_schema(), NESTED], ids=["changes", "messages", "nested"])
+def test_columns_have_the_paths_that_parquet_gives_them(schema: pa.Schema) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    written = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    assert _leaves(schema) == [written.column(number).path for number in range(len(written))]

@@ -1,0 +1,33 @@
+"""The package's version: said in one place, and known without installed metadata."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pgdecode
+
+ROOT = Path(pgdecode.__file__).parent.parent
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert pgdecode.__version__ == metadata.version("pgdecode")
+
+
+def test_a_tree_without_installed_metadata_can_be_imported() -> None:
+    script = """
+import importlib.metadata
+
+def version(name):
+    if name == "pgdecode":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return "0"
+
+importlib.metadata.version = version
+import pgdecode
+print(pgdecode.__version__, len(pgdecode.decode_messages([b"E"])))
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (run.stdout, run.stderr) == (f"{pgdecode.__version__} 1\n", "")

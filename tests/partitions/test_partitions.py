@@ -1,0 +1,456 @@
+"""Runs of a sequence decoded apart give together what one decoder gives for the whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pgdecode
+from pgdecode import Limits
+from pgdecode._native.arrow.payload_array import Source
+from pgdecode.changes.change_decoder import ChangeDecoder
+from pgdecode.changes.change_rows import ChangeBuilder
+from pgdecode.changes.committed_changes import ChangeSlice
+from pgdecode.changes.replication_state import CommittedChanges, Options, Start
+from pgdecode.changes.transaction_assembler import TransactionAssembler
+from pgdecode.partitions.partition_decoder import PartitionDecoder
+from pgdecode.partitions.partition_index import (
+    UNDECIDED,
+    Partition,
+    PartitionIndex,
+    first_boundary,
+    index_partitions,
+    slices,
+)
+from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, are_good, needed
+from pgdecode.rows.value_options import ValueOptions
+from support import captures
+from support.change_rows import changes_of, with_errors
+from support.generators.sequences import damaged, per_property, random_reader, seeds, sizes
+from support.generators.slot import RandomSlot, Slot
+from support.oracles.reference_changes import Change
+
+T = 16385
+ROWS = (b"I", b"U", b"D", b"T")
+
+_LIMITS = Limits()
+
+
+def runs_of(payloads: Sequence[bytes], positions: Sequence[int], bounds: Sequence[int]) -> list[Partition]:
+    """Runs between the bounds, empty ones left out."""
+    return [
+        Partition(positions[a], positions[b - 1], any(payload[:1] in ROWS for payload in payloads[a:b]))
+        for a, b in pairwise([0, *bounds, len(payloads)])
+        if a < b
+    ]
+
+
+def indexed(
+    payloads: Sequence[bytes],
+    positions: Sequence[int],
+    runs: list[Partition],
+    *,
+    of_all: bool = False,
+    as_json: bool = True,
+    limits: Limits = _LIMITS,
+    start: Start = "transaction",
+    reconnects: Collection[int] = (),
+) -> PartitionIndex:
+    """The index made from no more than what it asks for, or of all payloads; having been JSON, or not."""
+    tags = [payload[0] if payload else 0 for payload in payloads]
+    wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
+    in_full = not wanted.isdisjoint(at for at, tag in enumerate(tags) if tag in APART)
+    in_full = in_full or not are_good([payload for payload in payloads if payload[:1] in (b"B", b"C")])
+    for run in runs:
+        inside = [at for at, position in enumerate(positions) if run.first <= position <= run.last]
+        ends = [at for at in inside if tags[at] in AT_THE_ENDS]
+        wanted |= {*ends[:1], *ends[-1:]}
+        if in_full:
+            control = [at for at in inside if tags[at] in EVERYWHERE + AT_THE_ENDS]
+            wanted |= {control[place] for place in needed([payloads[at] for at in control])}
+    if start == "anywhere" or in_full:
+        # Logical messages of a transaction count as rows.
+        end = first_boundary(pa.array(payloads, pa.binary()))
+        wanted |= {
+            at
+            for at in range(end if end >= 0 else len(payloads))
+            if payloads[at][:1] in ROWS or payloads[at][:2] == b"M\1"
+        }
+    chosen = list(range(len(payloads))) if of_all else sorted(wanted)
+    index = index_partitions(
+        pa.array([payloads[at] for at in chosen], pa.binary()),
+        pa.array([positions[at] for at in chosen], pa.int64()),
+        runs,
+        limits=limits,
+        start=start,
+        in_full=in_full or of_all,
+        reconnects=reconnects,
+    )
+    text = index.to_json()
+    twin = PartitionIndex.from_json(text)
+    assert twin.to_json() == text
+    assert (twin.catalog, twin.runs, twin.transaction_outcomes) == (
+        index.catalog,
+        index.runs,
+        index.transaction_outcomes,
+    )
+    return twin if as_json else index
+
+
+def rows_of_delivery(builder: ChangeBuilder, found: tuple[TransactionAssembler, CommittedChanges]) -> list[Change]:
+    assembler, changes = found
+    n = changes.found["rows"].size // 8
+    return with_errors(builder.batch(ChangeSlice(assembler, changes, Source(changes.parts), 0, n))) if n else []
+
+
+def apart(
+    payloads: Sequence[bytes],
+    bounds: Sequence[int],
+    size: int,
+    options: Options,
+    gap: int = 1,
+    relation_id: int | None = None,
+    sessions: Sequence[int] = (),
+    **how: bool,
+) -> list[Change]:
+    """The changes of each run, decoded so many payloads at a time, the last run first; perhaps of one relation.
+
+    A run begins, too, where another session does.
+    """
+    positions = [gap * at for at in range(len(payloads))]
+    runs = runs_of(payloads, positions, sorted({*bounds, *(at for at in sessions if 0 < at < len(payloads))}))
+    reconnects = {gap * at for at in sessions}
+    index = indexed(payloads, positions, runs, limits=options.limits, start=options.start, reconnects=reconnects, **how)
+    builder = ChangeBuilder(list(index.catalog), {}, ValueOptions(), options)
+    versions = None
+    if relation_id is not None:
+        versions = {number for number, item in enumerate(index.catalog) if item.relation_id == relation_id}
+    rows = []
+    for number, start, end in reversed(list(slices(index, positions))):
+        decoder = PartitionDecoder(index, number, options, versions)
+        for at in range(start, end, size):
+            to = min(at + size, end)
+            rows += rows_of_delivery(
+                builder, decoder.follow(pa.array(payloads[at:to], pa.binary()), pa.array(positions[at:to], pa.int64()))
+            )
+        rows += rows_of_delivery(builder, decoder.finish())
+    return in_order(rows)
+
+
+def together(payloads: Sequence[bytes], gap: int = 1, **options: Any) -> list[Change]:
+    decoder = ChangeDecoder(**options)
+    rows = with_errors(decoder.decode(payloads, [gap * at for at in range(len(payloads))]))
+    if options.get("include_uncommitted"):
+        rows += with_errors(decoder.undecided())
+    return in_order(rows)
+
+
+def in_order(rows: list[Change]) -> list[Change]:
+    # Tables of one truncate have one position.
+    return sorted(rows, key=lambda row: (row["position"], row["relation_id"] or 0))
+
+
+def bounds_of(rng: Any, n_payloads: int, n_runs: int) -> list[int]:
+    places = range(1, n_payloads)
+    return sorted(rng.sample(places, min(n_runs - 1, len(places))))
+
+
+@pytest.mark.parametrize("include_uncommitted", [False, True])
+@pytest.mark.parametrize(("n_runs", "sizes"), [(1, [7, 200]), (2, [1, 200]), (7, [5, 200]), (64, [200]), (200, [1])])
+def test_the_runs_of_a_capture_have_the_changes_of_the_whole(
+    n_runs: int, sizes: list[int], include_uncommitted: bool, rng: random.Random
+) -> None:
+    payloads = captures.capture("18.txns.v2").payloads
+    expected = together(payloads, gap=3, include_uncommitted=include_uncommitted)
+    options = Options(include_uncommitted=include_uncommitted)
+    for size in sizes:
+        assert apart(payloads, bounds_of(rng, len(payloads), n_runs), size, options, gap=3) == expected
+
+
+@pytest.mark.parametrize("n_runs", [2, 7, 64])
+@pytest.mark.parametrize("name", ["14.streams.v2", "18.streams.v4", "18.twophase.v3", "16.twophase.v3"])
+def test_the_runs_of_a_capture_of_streams_have_the_changes_of_the_whole(
+    name: str, n_runs: int, rng: random.Random
+) -> None:
+    payloads = captures.capture(name).payloads
+    expected = together(payloads, include_uncommitted=True)
+    options = Options(include_uncommitted=True)
+    assert apart(payloads, bounds_of(rng, len(payloads), n_runs), 500, options) == expected
+
+
+@pytest.mark.parametrize("name", ["18.txns.v2", "18.streams.v4"])
+def test_of_a_run_the_changes_of_one_relation_can_be_had_without_the_others(name: str, rng: random.Random) -> None:
+    payloads = captures.capture(name).payloads
+    whole = together(payloads, include_uncommitted=True)
+    options = Options(include_uncommitted=True)
+    relation_ids = {row["relation_id"] for row in whole}
+    assert len(relation_ids) > 1
+    for relation_id in relation_ids:
+        found = apart(payloads, bounds_of(rng, len(payloads), 3), 500, options, relation_id=relation_id)
+        assert found == [row for row in whole if row["relation_id"] == relation_id]
+
+
+def test_bad_payloads_and_rows_without_a_relation_come_with_those_of_any_relation() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.payloads.append(b"Z")
+    slot.insert(T + 1, "1")
+    slot.commit()
+    whole = together(slot.payloads, mode="PERMISSIVE")
+    assert [row["error"] is None for row in whole] == [True, False, False]
+    assert apart(slot.payloads, [3], 100, Options("PERMISSIVE"), relation_id=T) == whole
+    assert apart(slot.payloads, [3], 100, Options("PERMISSIVE"), relation_id=T + 2) == whole[1:]
+
+
+@given(
+    st.randoms(use_true_random=False),
+    st.integers(1, 25),
+    st.sampled_from([1, 2, 7, 10_000]),
+    st.sampled_from([1, 4, 10_000]),
+    st.booleans(),
+)
+def test_the_runs_of_random_transactions_have_the_changes_of_the_whole(
+    rng: Any, n_steps: int, n_runs: int, size: int, include_uncommitted: bool
+) -> None:
+    payloads = RandomSlot(rng, n_steps).payloads
+    expected = together(payloads, include_uncommitted=include_uncommitted)
+    options = Options(include_uncommitted=include_uncommitted)
+    assert apart(payloads, bounds_of(rng, len(payloads), n_runs), size, options) == expected
+
+
+@pytest.mark.parametrize("how", [{"of_all": True}, {"as_json": False}, {"of_all": True, "as_json": False}], ids=str)
+def test_more_payloads_do_an_index_no_harm_and_it_need_not_have_been_json(
+    how: dict[str, bool], rng: random.Random
+) -> None:
+    payloads = RandomSlot(rng, 40).payloads
+    options = Options(include_uncommitted=True)
+    expected = together(payloads, include_uncommitted=True)
+    for n_runs in (1, 3, 20):
+        assert apart(payloads, bounds_of(rng, len(payloads), n_runs), 10_000, options, **how) == expected
+
+
+@pytest.mark.parametrize("start", ["transaction", "anywhere"])
+def test_runs_may_begin_in_the_middle_of_a_transaction(rng: random.Random, start: Start) -> None:
+    payloads = captures.capture("18.shop.v1").payloads
+    first = next(at for at, payload in enumerate(payloads) if payload[:1] == b"I")
+    described = [payload for payload in payloads[:first] if payload[:1] in b"RY"]
+    cut = [*described, *payloads[first:]]
+    expected = together(cut, mode="PERMISSIVE", start=start)
+    assert any(row["error"] for row in expected) == (start == "transaction")
+    assert apart(cut, bounds_of(rng, len(cut), 20), 100, Options("PERMISSIVE", start=start)) == expected
+
+
+def test_a_bad_payload_is_an_error_of_its_run() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.insert(T, "1", "2")
+    slot.payloads.append(b"Z")
+    slot.commit()
+    slot.insert(T, "2")
+    expected = together(slot.payloads, mode="PERMISSIVE")
+    assert sum(row["error"] is not None for row in expected) == 3
+    for bounds in ([], [3], [1, 2, 3, 4, 5, 6]):
+        assert apart(slot.payloads, bounds, 100, Options("PERMISSIVE")) == expected
+        with pytest.raises(pgdecode.DecodeError):
+            apart(slot.payloads, bounds, 100, Options())
+
+
+@per_property
+@given(
+    seeds,
+    sizes,
+    st.sampled_from(["honest", "damaged", "cut", "announced"]),
+    st.sampled_from(["transaction", "anywhere"]),
+    st.booleans(),
+)
+def test_the_runs_of_any_sequence_have_the_changes_and_the_errors_of_the_whole(
+    seed: int, n_steps: int, kind: str, start: Start, include_uncommitted: bool
+) -> None:
+    rng = random.Random(seed)
+    reader = random_reader(seed, n_steps, rng.randrange(1, 4))
+    payloads, sessions = list(reader.payloads), []
+    if kind == "damaged":
+        payloads = damaged(rng, payloads)
+    elif kind == "cut":
+        payloads = payloads[rng.randrange(len(payloads) + 1) :]
+    elif kind == "announced":
+        sessions = sorted(reader.sessions)
+    options = Options("PERMISSIVE", include_uncommitted, start=start)
+    decoder = ChangeDecoder(mode="PERMISSIVE", include_uncommitted=include_uncommitted, start=start)
+    rows: list[Change] = []
+    for first, end in pairwise(sorted({0, len(payloads), *(at for at in sessions if at < len(payloads))})):
+        if first in sessions:
+            decoder.reconnected()
+        rows += with_errors(decoder.decode(payloads[first:end], range(first, end)))
+    if include_uncommitted:
+        rows += with_errors(decoder.undecided())
+    # What comes before the first boundary is judged as a whole, or else as far as it goes.
+    in_pieces = ChangeDecoder(mode="PERMISSIVE", start=start)
+    is_one = with_errors(ChangeDecoder(mode="PERMISSIVE", start=start).decode(payloads)) == [
+        row for payload in payloads for row in with_errors(in_pieces.decode([payload]))
+    ]
+    for n_runs in (1, 3, 7) if is_one or kind == "announced" else (1,):
+        bounds = bounds_of(rng, len(payloads), n_runs)
+        if payloads:
+            cuts = sorted({*bounds, *(at for at in sessions if 0 < at < len(payloads))})
+            runs = runs_of(payloads, range(len(payloads)), cuts)
+            index = indexed(payloads, range(len(payloads)), runs, start=start, reconnects=sessions)
+            assert index.n_undecided == decoder.n_undecided
+            assert index.n_skipped == decoder.skipped
+        found = apart(payloads, bounds, rng.choice([1, 4, 500]) if is_one else 500, options, sessions=sessions)
+        assert sorted(map(repr, found)) == sorted(map(repr, rows))
+
+
+def test_a_stream_stop_out_of_place_spoils_nothing_before_it() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.commit()
+    slot.stop()
+    slot.begin(701)
+    slot.commit()
+    expected = together(slot.payloads, mode="PERMISSIVE")
+    assert [row["error"] and row["error"].partition(" ")[0] for row in expected] == [None, "STATE_DESYNC"]
+    for n in range(len(slot.payloads)):
+        assert apart(slot.payloads, [n] if n else [], 100, Options("PERMISSIVE")) == expected
+
+
+def test_of_many_whole_transactions_an_index_needs_the_first_and_the_last() -> None:
+    slot = Slot()
+    for xid in range(700, 706):
+        slot.begin(xid)
+        slot.commit()
+    assert needed(slot.payloads) == [0, 1, 10, 11]
+    # One that was sent again, and what stands around it.
+    again = [*slot.payloads[:8], *slot.payloads[2:4], *slot.payloads[8:]]
+    assert needed(again) == [0, 1, 6, 7, 8, 9, 10, 11, 12, 13]
+    # A Begin without its Commit.
+    assert needed([*slot.payloads[:4], slot.payloads[4], *slot.payloads[6:]]) == [0, 1, 2, 3, 4, 5, 6, 9, 10]
+
+
+def test_runs_that_overlap_are_refused() -> None:
+    runs = [Partition(0, 5), Partition(10, 20), Partition(20, 30)]
+    with pytest.raises(ValueError, match="runs overlap: 10 to 20, 20 to 30"):
+        index_partitions(pa.array([], pa.binary()), pa.array([], pa.int64()), runs)
+
+
+def test_the_order_in_which_runs_are_named_does_not_matter() -> None:
+    payloads = RandomSlot(random.Random(3), 30).payloads
+    positions = list(range(len(payloads)))
+    runs = runs_of(payloads, positions, [20, 40])
+    assert indexed(payloads, positions, runs[::-1]).to_json() == indexed(payloads, positions, runs).to_json()
+
+
+@pytest.mark.parametrize("position", [-1, 4, 9, 31])
+def test_a_position_in_no_run_is_an_error(position: int) -> None:
+    index = index_partitions(
+        pa.array([], pa.binary()), pa.array([], pa.int64()), [Partition(0, 3), Partition(5, 8), Partition(10, 30)]
+    )
+    with pytest.raises(LookupError, match=f"position {position} is in none of the runs"):
+        index.number_of(position)
+    with pytest.raises(LookupError):
+        list(slices(index, [2, position] if position > 2 else [position, 2]))
+
+
+def test_stretches_have_the_positions_of_one_run_each() -> None:
+    index = index_partitions(
+        pa.array([], pa.binary()), pa.array([], pa.int64()), [Partition(0, 3), Partition(5, 8), Partition(10, 30)]
+    )
+    assert list(slices(index, [1, 3, 5, 10, 11, 30])) == [(0, 0, 2), (1, 2, 3), (2, 3, 6)]
+    assert list(slices(index, [])) == []
+
+
+def test_without_payloads_there_are_no_runs() -> None:
+    index = index_partitions(pa.array([], pa.binary()), pa.array([], pa.int64()), [])
+    assert (len(index.catalog), index.runs, index.starts, index.transaction_outcomes) == (0, (), (), {})
+    assert PartitionIndex.from_json(index.to_json()).to_json() == index.to_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[]", id="list"),
+        pytest.param("{}", id="empty object"),
+        pytest.param('{"format": "pgdecode.RunIndex", "version": 3}', id="later version"),
+        pytest.param('{"format": "pgdecode.RelationCatalog", "version": 1}', id="another format"),
+    ],
+)
+def test_json_that_is_no_index_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no pgdecode\.RunIndex of version 2 in JSON"):
+        PartitionIndex.from_json(text)
+
+
+def test_a_catalog_describes_what_the_runs_do_not() -> None:
+    slot = Slot()
+    slot.relation(T, ["a"])
+    catalog = pgdecode.RelationCatalog.from_messages(slot.payloads)
+    slot.payloads.clear()
+    slot.begin(700)
+    slot.insert(T, "1")
+    slot.commit()
+    index = index_partitions(
+        pa.array(slot.payloads[::2], pa.binary()),
+        pa.array([10, 12]),
+        [Partition(10, 11), Partition(12, 12, False)],
+        catalog=catalog,
+    )
+    builder = ChangeBuilder(list(index.catalog), {}, ValueOptions(), Options())
+    decoder = PartitionDecoder(index, 0, Options())
+    rows = rows_of_delivery(builder, decoder.follow(pa.array(slot.payloads[:2]), pa.array([10, 11])))
+    rows += rows_of_delivery(builder, decoder.finish())
+    assert [(row["new"], row["commit_position"], row["error"]) for row in rows] == [({"a": "1"}, 12, None)]
+    assert changes_of(ChangeDecoder(catalog=catalog).decode(slot.payloads, [10, 11, 12]))[0]["new"] == {"a": "1"}
+
+
+def test_a_transaction_whose_begin_is_lost_ends_with_the_commit_at_the_end_of_a_run() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.insert(T, "2")
+    slot.commit()
+    slot.begin(701)
+    slot.insert(T, "3")
+    slot.commit()
+    payloads = slot.payloads[1:]
+    expected = together(payloads, start="anywhere")
+    assert [row["position"] for row in expected] == [5]
+    # The second run has rows before the commit.
+    for bounds in ([2, 4], [1, 4], [4]):
+        for of_all in (False, True):
+            assert apart(payloads, bounds, 100, Options(start="anywhere"), of_all=of_all) == expected
+
+
+def test_after_the_commit_of_a_transaction_whose_begin_is_lost_a_row_is_outside_of_any() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    slot.insert(T, "1")
+    slot.commit()
+    slot.insert(T, "2")
+    payloads = slot.payloads[1:]
+    expected = together(payloads, mode="PERMISSIVE")
+    assert [row["error"] and row["error"].partition(" ")[0] for row in expected] == ["STATE_TRANSACTION"] * 3
+    for bounds in ([1], [3], [1, 2], [1, 2, 3]):
+        assert apart(payloads, bounds, 100, Options("PERMISSIVE")) == expected
+
+
+def test_an_index_notes_that_a_transaction_was_sent_again_before_its_commit() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.payloads.append(slot.payloads[-1])
+    slot.commit()
+    payloads, positions = pa.array(slot.payloads, pa.binary()), pa.array(range(3), pa.int64())
+    assert index_partitions(payloads, positions, [Partition(0, 2)]).transaction_outcomes[0] == UNDECIDED

@@ -1,0 +1,161 @@
+"""Payloads in the forms in which they are found."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgdecode.payloads.unwrap import UnwrapError, looks_like, read_csv, read_json_lines, split_recvlogical, unwrap
+
+DATA = Path(__file__).parent.parent / "data"
+BEGIN = bytes.fromhex("420000000001534c900002a1b2c3d4e5f6000002f1")  # B, final LSN, timestamp, xid
+COMMIT = bytes.fromhex("43000000000001534c900000000001534cc00002a1b2c3d4e5f6")  # C
+
+
+def frame(payload: bytes, lsn: int = 5) -> bytes:
+    return b"w" + struct.pack("!qqq", lsn, lsn, 0) + payload
+
+
+KEEPALIVE = b"k" + struct.pack("!qqb", 9, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "how"),
+    [
+        pytest.param(pa.array([BEGIN, COMMIT]), "none", id="payloads"),
+        pytest.param(pa.array([BEGIN, COMMIT]), "auto", id="payloads, found out"),
+        pytest.param(pa.array([frame(BEGIN), frame(COMMIT)]), "auto", id="frames, found out"),
+        pytest.param(pa.array([frame(BEGIN), KEEPALIVE, frame(COMMIT)]), "xlogdata", id="frames and a keepalive"),
+        pytest.param(pa.array([BEGIN, frame(COMMIT)]), "auto", id="both"),
+        pytest.param(pa.array(["\\x" + BEGIN.hex(), "\\x" + COMMIT.hex().upper()]), "auto", id="hex, found out"),
+        pytest.param(pa.array([BEGIN.hex(), COMMIT.hex()]), "hex", id="hex without a prefix"),
+        pytest.param(pa.array([base64.b64encode(p).decode() for p in (BEGIN, COMMIT)]), "auto", id="base64, found out"),
+        pytest.param(pa.array([base64.encodebytes(p) for p in (BEGIN, COMMIT)]), "base64", id="base64 in binary"),
+        pytest.param(
+            pa.array([base64.b64encode(frame(p)).decode() for p in (BEGIN, COMMIT)], pa.large_string()),
+            "auto",
+            id="frames in base64",
+        ),
+    ],
+)
+def test_payloads_come_out_of_each_form(values: pa.Array, how: str) -> None:
+    assert unwrap(values, how).payloads.to_pylist() == [BEGIN, COMMIT]  # type: ignore[arg-type]
+
+
+def test_the_frame_has_the_lsn_and_a_keepalive_is_no_row() -> None:
+    found = unwrap(pa.array([frame(BEGIN, 7), KEEPALIVE, None, COMMIT]))
+    assert found.payloads.to_pylist() == [BEGIN, None, COMMIT]
+    assert found.rows.to_pylist() == [0, 2, 3]
+    assert found.lsn.to_pylist() == [7, None, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "how", "text"),
+    [
+        pytest.param(
+            pa.array([BEGIN, b"w123"]), "auto", "row 1: an XLogData frame has 25 bytes at least, this has 4", id="short"
+        ),
+        pytest.param(pa.array([b"k123"]), "auto", "row 0: a keepalive has 18 bytes, this has 4", id="keepalive"),
+        pytest.param(
+            pa.array([frame(BEGIN), BEGIN]), "xlogdata", "row 1: neither an XLogData frame nor a keepalive", id="mixed"
+        ),
+        pytest.param(pa.array(["\\x4"]), "auto", "row 0: not hexadecimal digits", id="odd digits"),
+        pytest.param(pa.array(["42 43"]), "hex", "row 0: not hexadecimal digits", id="a blank"),
+        pytest.param(pa.array(["=QUJD"]), "auto", "row 0: not base64", id="padding in front"),
+        pytest.param(
+            pa.array(["BEGIN 529"]),
+            "auto",
+            "row 0: not base64; it looks like text of test_decoding: read the slot with the plugin pgoutput instead",
+            id="test_decoding",
+        ),
+    ],
+)
+def test_what_is_of_another_form_is_refused(values: pa.Array, how: str, text: str) -> None:
+    with pytest.raises(UnwrapError) as caught:
+        unwrap(values, how)  # type: ignore[arg-type]
+    assert str(caught.value) == text
+
+
+def test_base64_is_never_looked_for_in_a_binary_column() -> None:
+    values = pa.array([base64.b64encode(BEGIN)])
+    assert unwrap(values).payloads.to_pylist() == values.to_pylist()
+
+
+def test_text_without_a_form_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="payloads are a column of string: unwrap is hex or base64"):
+        unwrap(pa.array(["x"]), "none")
+    with pytest.raises(TypeError, match="payloads are binary or string, not int64"):
+        unwrap(pa.array([1]))
+
+
+@pytest.mark.parametrize("path", sorted(DATA.rglob("*.parquet")), ids=lambda path: path.name)
+def test_files_of_pg_recvlogical_are_split_by_structure(path: Path) -> None:
+    table = pq.read_table(path)
+    name = "data" if "data" in table.schema.names else None
+    if name is None or not pa.types.is_binary(table.schema.field(name).type):
+        pytest.skip("not a file of payloads")
+    payloads = [payload for payload in table[name].to_pylist() if payload is not None][:5000]
+    assert split_recvlogical(b"".join(payload + b"\n" for payload in payloads)) == payloads
+
+
+ABORT_9 = bytes.fromhex("410000030100000302")  # A, xid, subxid
+ABORT_25 = ABORT_9 + bytes.fromhex("0000000001534c900002a1b2c3d4e5f6")  # LSN, timestamp
+
+
+@pytest.mark.parametrize("abort", [ABORT_9, ABORT_25], ids=["on", "parallel"])
+def test_a_stream_abort_has_the_length_with_which_the_file_comes_out(abort: bytes) -> None:
+    payloads = [BEGIN, abort, COMMIT, b"", abort]
+    assert split_recvlogical(b"".join(payload + b"\n" for payload in payloads)) == payloads
+
+
+def test_a_cut_file_is_refused_at_the_message_that_is_cut() -> None:
+    with pytest.raises(UnwrapError, match=r"^row 1: byte 22: no newline after the message, or the file was cut in it$"):
+        split_recvlogical(BEGIN + b"\n" + COMMIT[:-3])
+
+
+def test_lines_of_psql_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "changes.csv"
+    path.write_text(f"lsn,xid,data\n0/1534C90,753,\\x{BEGIN.hex()}\n0/1534CC0,753,\\x{COMMIT.hex()}\n")
+    expected = [
+        {"seq": 0, "lsn": 0x1534C90, "xid": 753, "data": BEGIN},
+        {"seq": 1, "lsn": 0x1534CC0, "xid": 753, "data": COMMIT},
+    ]
+    assert read_csv(path).to_pylist() == expected
+    lines = tmp_path / "changes.jsonl"
+    rows = [{"lsn": "0/1534C90", "xid": "753", "data": base64.b64encode(BEGIN).decode()}]
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_json_lines(lines).to_pylist() == expected[:1]
+
+
+def test_lines_of_something_else_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "changes.jsonl"
+    path.write_text('{"action": "I", "schema": "public"}\n')
+    with pytest.raises(UnwrapError, match=r"^row 0: no text in 'data'; it looks like wal2json"):
+        read_json_lines(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "start"),
+    [
+        pytest.param(b'{"change":[{"kind":"insert"}]}', "wal2json", id="wal2json"),
+        pytest.param('{"action":"I","columns":[]}', "wal2json", id="wal2json, format 2"),
+        pytest.param(b'{"before":null,"after":{"id":1},"source":{},"op":"c"}', "JSON of Debezium", id="Debezium"),
+        pytest.param(b"table public.t: INSERT: id[integer]:1", "text of test_decoding", id="test_decoding"),
+        pytest.param(b"COMMIT", "text of test_decoding", id="test_decoding without xids"),
+        pytest.param(base64.b64encode(BEGIN), "base64 text", id="base64"),
+        pytest.param(b"\\x42000000", "hexadecimal text", id="hex"),
+        pytest.param(frame(BEGIN), "an XLogData frame", id="frame"),
+        pytest.param(gzip.compress(BEGIN), "compressed data", id="gzip"),
+        pytest.param(b"\x00\x01", None, id="nothing that is known"),
+    ],
+)
+def test_what_is_not_pgoutput_is_named(value: bytes | str, start: str | None) -> None:
+    found = looks_like(value)
+    assert found is None if start is None else (found or "").startswith(start)

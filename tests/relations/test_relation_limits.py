@@ -1,0 +1,116 @@
+"""Limits.max_relations: how many versions of relations, and how many types, a decoder and a catalog keep."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+from partitions.test_partitions import apart
+
+import pgdecode
+from pgdecode import ChangeDecoder, Limits, RelationCatalog
+from pgdecode.changes.replication_state import Options
+from support.change_rows import changes_of, permissive, seen, with_errors
+from support.generators.slot import Slot
+
+T = 16385
+
+
+def relations(n: int) -> list[bytes]:
+    slot = Slot()
+    slot.begin(700)
+    for at in range(n):
+        slot.relation(T + at, ["a"])
+        slot.insert(T + at, str(at))
+    slot.relation(T, ["a"])  # says nothing new
+    slot.insert(T, "again")
+    slot.commit()
+    return slot.payloads
+
+
+LIMIT = 5
+TOO_MANY = "version of a relation is number 6, limit 5 (Limits.max_relations)"
+
+
+@pytest.mark.parametrize("n", [LIMIT - 1, LIMIT])
+def test_as_many_relations_as_the_limit_are_kept(n: int) -> None:
+    limits = Limits(max_relations=LIMIT)
+    rows = changes_of(ChangeDecoder(limits=limits).decode(relations(n)))
+    assert [row["new"]["a"] for row in rows] == [*map(str, range(n)), "again"]
+    catalog = RelationCatalog.from_messages(relations(n), limits=limits)
+    assert len(catalog) == n
+    assert RelationCatalog.from_json(catalog.to_json(), limits=limits) == catalog
+
+
+def test_one_relation_past_the_limit_is_a_fault() -> None:
+    limits = Limits(max_relations=LIMIT)
+    payloads = relations(LIMIT + 1)
+    with pytest.raises(pgdecode.TooManyRelations) as caught:
+        ChangeDecoder(limits=limits).decode(payloads)
+    assert str(caught.value) == f"row 11, offset 0: {TOO_MANY}"
+    assert (caught.value.expected, caught.value.seen, caught.value.relation) == (LIMIT, LIMIT + 1, T + LIMIT)
+    with pytest.raises(pgdecode.TooManyRelations):
+        RelationCatalog.from_messages(payloads, limits=limits)
+    catalog = RelationCatalog.from_messages(payloads)
+    with pytest.raises(ValueError, match=r"6 versions, limit 5 \(max_relations\)"):
+        RelationCatalog.from_json(catalog.to_json(), limits=limits)
+
+
+def test_past_the_limit_the_relation_and_its_rows_are_errors_and_the_others_are_not() -> None:
+    payloads = relations(LIMIT + 2)
+    rows = permissive(payloads, limits=Limits(max_relations=LIMIT))
+    assert [row["new"]["a"] for row in rows if row["error"] is None] == [*map(str, range(LIMIT)), "again"]
+    assert [seen([row])[0] for row in rows if row["error"]] == [
+        (11, "LIMIT_RELATIONS"),
+        (13, "LIMIT_RELATIONS"),
+        (12, "REL_IN_DOUBT"),
+        (14, "REL_IN_DOUBT"),
+    ]
+    assert next(row["error"] for row in rows if row["error"]) == f"LIMIT_RELATIONS at offset 0: {TOO_MANY}"
+
+
+def test_versions_of_one_relation_count_and_so_do_types() -> None:
+    limits = Limits(max_relations=LIMIT)
+    slot = Slot()
+    slot.begin(700)
+    for at in range(LIMIT + 1):
+        slot.relation(T, [f"c{at}"])
+        slot.insert(T, "1")
+    slot.commit()
+    assert [row[1] for row in seen(permissive(slot.payloads, limits=limits))] == [
+        "LIMIT_RELATIONS",
+        *({f"c{at}": "1"} for at in range(LIMIT)),
+        "REL_IN_DOUBT",
+    ]
+    types = [pgdecode.Type(20000 + at, "public", f"t{at}") for at in range(LIMIT + 1)]
+    RelationCatalog.from_messages(types[:LIMIT] * 2, limits=limits)
+    with pytest.raises(pgdecode.TooManyRelations, match="type is number 6, limit 5"):
+        RelationCatalog.from_messages(types, limits=limits)
+
+
+@pytest.mark.parametrize("n", [LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 3])
+def test_runs_and_second_passes_keep_as_many_relations_as_the_whole(n: int) -> None:
+    limits = Limits(max_relations=LIMIT)
+    payloads = relations(n)
+    decoder = ChangeDecoder(mode="PERMISSIVE", limits=limits)
+    whole = with_errors(decoder.decode(payloads))
+    assert with_errors(decoder.again().decode(payloads)) == whole
+    for bounds in ([], [4], [8, 11, 12], list(range(1, len(payloads)))):
+        found = apart(payloads, bounds, 100, Options("PERMISSIVE", limits=limits))
+        assert found == sorted(whole, key=lambda row: (row["position"], row["relation_id"] or 0))
+
+
+def test_the_limit_on_relations_is_the_documented_one() -> None:
+    assert Limits().max_relations == 100_000
+
+
+def test_bad_relation_messages_of_ever_new_relations_do_not_fill_the_memory(rng: random.Random) -> None:
+    decoder = ChangeDecoder(mode="PERMISSIVE", limits=Limits(max_relations=LIMIT))
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"])
+    decoder.follow(slot.payloads)
+    for _ in range(20):
+        decoder.follow(pa.array([b"R" + rng.randbytes(4) for _ in range(50)], pa.binary()))
+    assert len(decoder.state["catalog"]["visible"]) == 2 * LIMIT

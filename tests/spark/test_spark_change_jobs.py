@@ -1,0 +1,129 @@
+"""`decode_files` of changes and of tables' rows: whole jobs, all or nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import pgdecode
+from pgdecode.files.change_text import change_lines, flat_table
+from pgdecode.files.payload_files import PathError
+from spark_udfs import decode_files
+from spark_udfs.jobs.decode_files import JobFailed
+from support import captures
+
+pytest_plugins = ["support.spark_session"]
+
+FILE = captures.DATA / "18.shop.v1.parquet"
+
+
+def parts(folder: Path, suffix: str) -> list[Path]:
+    return sorted(folder.glob(f"part-*{suffix}"))
+
+
+def local() -> tuple[pa.Array, pa.Array]:
+    table = pq.read_table(FILE)
+    return table["data"], table["seq"]
+
+
+def test_changes_are_written_as_they_decode_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+    decode_files(spark, FILE, tmp_path / "out", what="changes")
+    found = pa.concat_tables([pq.read_table(part) for part in parts(tmp_path / "out", ".parquet")])
+    expected = pgdecode.ChangeDecoder().decode(*local())
+    order = [("commit_position", "ascending"), ("position", "ascending")]
+    assert found.sort_by(order).cast(expected.schema).to_pylist() == expected.to_pylist()
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("name", ["18.shop.v1", "18.streams.v4"])
+@pytest.mark.parametrize("what", ["messages", "changes", "public.orders"])
+def test_both_routes_write_the_same_rows_of_the_same_types(
+    spark: SparkSession, tmp_path: Path, what: str, name: str
+) -> None:
+    source = captures.DATA / f"{name}.parquet"
+    if what == "public.orders" and name != "18.shop.v1":
+        what = pgdecode.RelationCatalog.from_messages(captures.capture(name).payloads).names[0]
+    found = {}
+    for route in ("files", "dataframe"):
+        decode_files(spark, source, tmp_path / route, what=what, route=route)
+        found[route] = pa.concat_tables([pq.read_table(part) for part in parts(tmp_path / route, ".parquet")])
+    files, frames = found["files"], found["dataframe"]
+    assert files.num_rows == frames.num_rows > 0
+    assert files.schema.names == frames.schema.names
+    assert [kind(field.type) for field in files.schema] == [kind(field.type) for field in frames.schema]
+    if what == "messages":
+        assert files.to_pylist() == frames.cast(files.schema).to_pylist()
+    else:
+        # The route "dataframe" has no order; this is that of the other one, of plain transactions.
+        order = [(item, "ascending") for item in files.schema.names if item.endswith("position")][::-1]
+        frames = frames.cast(files.schema)
+        assert files.sort_by(order).to_pylist() == frames.sort_by(order).to_pylist()
+        if name == "18.shop.v1":
+            assert files.to_pylist() == files.sort_by(order).to_pylist()
+
+
+def kind(type: pa.DataType) -> str:
+    """What Spark reads a type as: names of the items of lists and maps, and whether they may be null, are no matter."""
+    if pa.types.is_struct(type):
+        return f"struct({', '.join(f'{item.name}: {kind(item.type)}' for item in type)})"
+    if pa.types.is_map(type):
+        return f"map({kind(type.key_type)}, {kind(type.item_type)})"
+    return f"list({kind(type.value_type)})" if pa.types.is_list(type) else str(type)
+
+
+def test_several_tables_are_folders_and_rows_may_be_text(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["public.orders", "public.products"]
+    decode_files(spark, FILE, tmp_path / "out", what=names, format="csv")
+    assert sorted(os.listdir(tmp_path / "out")) == names
+    for name in names:
+        rows = []
+        for part in parts(tmp_path / "out" / name, ".csv"):
+            with part.open(newline="") as lines:
+                rows += list(csv.DictReader(lines))
+        flat = flat_table(pgdecode.ChangeDecoder().table(local()[0], name, local()[1]))
+        texts = pa.RecordBatch.from_arrays(
+            [column.cast(pa.string()) for column in flat.columns], names=flat.schema.names
+        )
+        expected = [{key: value or "" for key, value in row.items()} for row in texts.to_pylist()]
+        assert sorted(map(repr, rows)) == sorted(map(repr, expected))
+
+
+def test_changes_may_be_lines(spark: SparkSession, tmp_path: Path) -> None:
+    decode_files(spark, FILE, tmp_path / "out", what="changes", format="jsonl")
+    lines = [line for part in parts(tmp_path / "out", ".jsonl") for line in part.read_text().splitlines()]
+    assert sorted(lines) == sorted(change_lines(pgdecode.ChangeDecoder().decode(*local())))
+    assert json.loads(lines[0])["op"]
+
+
+def test_a_bad_payload_stops_the_job_is_named_by_its_position_and_leaves_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    payloads, positions = local()
+    spoilt = [payload if at != 20 else payload[:-1] for at, payload in enumerate(payloads.to_pylist())]
+    pq.write_table(pa.table({"seq": positions, "data": spoilt}), tmp_path / "raw.parquet")
+    with pytest.raises(JobFailed, match=r"raw\.parquet: row 20, position 20: \w+ at offset \d+: ") as caught:
+        decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == ["raw.parquet"]
+
+
+def test_what_cannot_be_asked_for_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PathError, match=r"no message has described 'public\.none'; there are public\."):
+        decode_files(spark, FILE, tmp_path / "out", what="public.none")
+    with pytest.raises(PathError, match="at"):
+        decode_files(spark, FILE, tmp_path / "out", what="changes", position="at")
+    with pytest.raises(ValueError, match="format is one of"):
+        decode_files(spark, FILE, tmp_path / "out", what="changes", format="xml")
+    with pytest.raises(FileExistsError):
+        decode_files(spark, FILE, tmp_path, what="changes")
+    pq.write_table(pa.table({"seq": [None, 1], "data": [b"", b""]}), tmp_path / "raw.parquet")
+    with pytest.raises(JobFailed, match="position is null in 1 rows"):
+        decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
+    assert os.listdir(tmp_path) == ["raw.parquet"]

@@ -1,0 +1,354 @@
+"""Tasks that read and write files themselves: the same rows as elsewhere, however files are cut and attempts go."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pgdecode
+from pgdecode.changes.replication_state import Options
+from pgdecode.files.payload_files import FileFault, payload_files
+from pgdecode.rows.value_options import ValueOptions
+from spark_udfs.jobs import file_route, output_committer
+from spark_udfs.jobs.file_tasks import Task
+from spark_udfs.jobs.job_config import ChangeJob, MessageJob
+from support import captures
+
+pytest_plugins = ["support.spark_session"]
+
+SHOP = ["public.orders", "public.products"]
+ORDER = [("commit_position", "ascending"), ("position", "ascending")]
+
+
+@pytest.fixture
+def tasks_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run tasks one after the other in this process, each with work that has travelled, and of a few row groups."""
+
+    def run(spark: None, work: Callable[[Task], Any], tasks: list[Task]) -> list[Any]:
+        return [pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task))) for task in tasks]
+
+    monkeypatch.setattr(file_route, "run_tasks", run)
+    monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: max(n_bytes // 7, 1))
+
+
+def write_cut(folder: Path, column: pa.Array, cuts: list[int], group_rows: int) -> None:
+    """Write payloads to a file for each stretch between cuts, whose names say nothing of their order."""
+    folder.mkdir()
+    bounds = [0, *cuts, len(column)]
+    for start, end in pairwise(bounds):
+        # With gaps between positions.
+        positions = pa.array(range(3 * start, 3 * end, 3), pa.int32())
+        name = hashlib.sha256(str(start).encode()).hexdigest()
+        table = pa.table({"seq": positions, "data": column.slice(start, end - start)})
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=group_rows)
+
+
+def changes_of(folder: Path, asked: ChangeJob, target: Path) -> dict[str | None, pa.Table]:
+    """Decode a folder, and read back what was written of each."""
+    files = payload_files(folder, "data", ("seq",))
+    folders = {name: target / (name or "changes") for name in asked.names}
+    assert file_route.write_changes(None, files, "seq", asked, True, folders)  # type: ignore[arg-type]
+    return {name: read_back(place) for name, place in folders.items()}
+
+
+def read_back(folder: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(part) for part in sorted(folder.glob("part-*.parquet"))])
+
+
+def asked(*names: str | None, **options: Any) -> ChangeJob:
+    return ChangeJob(names or (None,), None, ValueOptions(), Options(**options), None, "parquet")
+
+
+def as_rows(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("include_uncommitted", [False, True], ids=["committed", "everything"])
+def test_files_of_a_capture_give_apart_what_one_decoder_gives(
+    capture: captures.Capture, include_uncommitted: bool, rng: random.Random, tmp_path: Path
+) -> None:
+    column = capture.column
+    cuts = sorted(rng.sample(range(1, len(column)), 3))
+    write_cut(tmp_path / "raw", column, cuts, max(len(column) // 9, 1))
+    wanted = asked(mode="PERMISSIVE", include_uncommitted=include_uncommitted)
+    found = changes_of(tmp_path / "raw", wanted, tmp_path / "out")[None]
+    decoder = pgdecode.ChangeDecoder(mode="PERMISSIVE", include_uncommitted=include_uncommitted)
+    expected = [decoder.decode(column, pa.array(range(0, 3 * len(column), 3), pa.int64()))]
+    expected += [decoder.undecided()] if include_uncommitted else []
+    assert as_rows(found) == as_rows(pa.Table.from_batches(expected))
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+def test_several_tables_are_read_at_once_and_each_is_as_alone(mode: str, tmp_path: Path) -> None:
+    column = captures.capture("18.shop.v1").column
+    write_cut(tmp_path / "raw", column, [100, 700], 50)
+    found = changes_of(tmp_path / "raw", asked(*SHOP, None, mode=mode), tmp_path / "out")
+    positions = pa.array(range(0, 3 * len(column), 3), pa.int64())
+    for name in SHOP:
+        expected = pgdecode.ChangeDecoder().table(column, name, positions)
+        assert found[name].cast(expected.schema).schema.equals(expected.schema)
+        assert [dict(field.metadata or {}).get(b"pg:type") for field in found[name].schema] == [
+            (field.metadata or {}).get(b"pg:type") for field in expected.schema
+        ]
+        assert as_rows(found[name]) == as_rows(pa.Table.from_batches([expected]))
+    assert as_rows(found[None]) == as_rows(pa.Table.from_batches([pgdecode.ChangeDecoder().decode(column, positions)]))
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_rows_of_ordered_files_come_in_slot_order(tmp_path: Path) -> None:
+    column = captures.capture("18.shop.v1").column
+    write_cut(tmp_path / "raw", column, [100, 700], 50)
+    found = changes_of(tmp_path / "raw", asked(), tmp_path / "out")[None]
+    assert len(list((tmp_path / "out" / "changes").glob("part-*"))) > 3
+    assert found.to_pylist() == found.sort_by(ORDER).to_pylist()
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param([[0, 2, 1], [3, 4, 5]], id="a file out of order"),
+        pytest.param([[0, 1, 4], [3, 5, 6]], id="overlap"),
+        pytest.param([[0, 1, 2], [2, 3, 4]], id="a position twice"),
+        pytest.param([[0, 1, 2], [3, None, 4]], id="a null"),
+        pytest.param([[-1, 1, 2], [3, 4, 5]], id="negative"),
+        pytest.param([[*range(-3, 70_000)], [70_001]], id="negative before more than is read at a time"),
+        pytest.param([[0, 1, 2], [3, 4, 2**63]], id="too large"),
+    ],
+)
+def test_files_that_are_no_runs_are_not_decoded_by_tasks(positions: list[list[int | None]], tmp_path: Path) -> None:
+    for number, of_file in enumerate(positions):
+        table = pa.table(
+            {"seq": pa.array(of_file, pa.uint64() if 2**63 in of_file else pa.int64()), "data": [b""] * len(of_file)}
+        )
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    files = payload_files(tmp_path, "data", ("seq",))
+    folders: dict[str | None, Path] = {None: tmp_path / "out"}
+    assert not file_route.write_changes(None, files, "seq", asked(), False, folders)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("rows", [0, 3])
+def test_an_input_without_changes_gives_an_output_with_their_columns(rows: int, tmp_path: Path) -> None:
+    table = pa.table({"seq": pa.array(range(rows), pa.int64()), "data": pa.array([None] * rows, pa.binary())})
+    pq.write_table(table, tmp_path / "raw.parquet")
+    found = changes_of(tmp_path / "raw.parquet", asked(), tmp_path / "out")[None]
+    assert found.schema.names == pgdecode.ChangeDecoder().decode([]).schema.names
+    assert found.num_rows == 0
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_a_bad_payload_is_named_by_its_row_in_the_file_wherever_the_file_is_cut(tmp_path: Path) -> None:
+    payloads = captures.capture("18.shop.v1").payloads
+    row = next(at for at, payload in enumerate(payloads) if at > 400 and payload[:1] == b"U")
+    spoilt = [payload[:-1] if at == row else payload for at, payload in enumerate(payloads)]
+    write_cut(tmp_path / "raw", pa.array(spoilt, pa.binary()), [], 60)
+    (file,) = (tmp_path / "raw").iterdir()
+    with pytest.raises(FileFault) as caught:
+        changes_of(tmp_path / "raw", asked(), tmp_path / "out")
+    said = str(caught.value)
+    assert said.startswith(f"{file}: row {row}, position {3 * row}: TRUNCATED at offset ")
+    folder = tmp_path / "out" / "changes"
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("shift", [0, 10_000], ids=["other rows", "other positions"])
+def test_rows_that_are_not_those_that_were_looked_through_are_named_by_their_file(
+    shift: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # As if the new file had the footer of the old one.
+    monkeypatch.setattr("pgdecode.files.payload_files._footer", lambda path: 0)
+    column = captures.capture("18.shop.v1").column
+    pq.write_table(pa.table({"seq": range(len(column)), "data": column}), tmp_path / "raw.parquet")
+    files = payload_files(tmp_path / "raw.parquet", "data", ("seq",))
+    n = len(column) - 1
+    run = file_route.run_tasks
+
+    def run_and_replace(spark: Any, work: Any, tasks: list[Any]) -> Any:
+        done = run(spark, work, tasks)
+        rows = pa.table({"seq": range(shift, shift + n), "data": column.slice(0, n)})
+        pq.write_table(rows, tmp_path / "raw.parquet")
+        return done
+
+    monkeypatch.setattr(file_route, "speculation_of", lambda looks, catalog: None)
+    monkeypatch.setattr(file_route, "run_tasks", run_and_replace)
+    folders: dict[str | None, Path] = {None: tmp_path / "out"}
+    with pytest.raises(FileFault, match=r"raw\.parquet: has changed while it was decoded"):
+        file_route.write_changes(None, files, "seq", asked(), True, folders)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("group_rows", [100, 200, 2000], ids=["shorter", "same", "longer"])
+def test_a_file_that_is_replaced_before_its_tasks_read_it_is_named(
+    group_rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    column = captures.capture("18.shop.v1").column
+    source = tmp_path / "raw.parquet"
+    pq.write_table(pa.table({"data": column}), source, row_group_size=200)
+    run = file_route.run_tasks
+
+    def run_late(spark: Any, work: Any, tasks: list[Task]) -> Any:
+        pq.write_table(pa.table({"data": column[::-1]}), source, row_group_size=group_rows)
+        return run(spark, work, tasks)
+
+    monkeypatch.setattr(file_route, "run_tasks", run_late)
+    with pytest.raises(FileFault, match=r"raw\.parquet: has changed since it was found"):
+        write_messages(source, tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == []
+
+
+def write_messages(source: Path, folder: Path, **options: Any) -> None:
+    """Decode a file to messages."""
+    given = {
+        "keep": (),
+        "fields": None,
+        "in_stream": "auto",
+        "mode": "FAILFAST",
+        "empty": "null",
+        "format": "parquet",
+        **options,
+    }
+    files = payload_files(source, "data", given["keep"])
+    file_route.write_messages(None, files, folder, MessageJob(**given))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("tasks_here")
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
+def test_the_manifest_says_what_the_parts_are_and_of_what(format: str, tmp_path: Path) -> None:
+    column = captures.capture("16.streams.v2").column
+    write_cut(tmp_path / "raw", column, [1000, 1700], 300)
+    write_messages(tmp_path / "raw", tmp_path / "out", format=format)
+    manifest = json.loads((tmp_path / "out" / output_committer.MANIFEST).read_text())
+    names = [part["name"] for part in manifest["files"]]
+    assert sorted(os.listdir(tmp_path / "out")) == sorted([output_committer.MANIFEST, output_committer.SUCCESS, *names])
+    assert len(names) > 3
+    for part in manifest["files"]:
+        written = (tmp_path / "out" / part["name"]).read_bytes()
+        assert (len(written), hashlib.sha256(written).hexdigest()) == (part["bytes"], part["sha256"])
+        assert sum(piece["rows"] for piece in part["input"]) == part["rows"]
+    read = [(piece["file"], piece["first_row"], piece["rows"]) for part in manifest["files"] for piece in part["input"]]
+    expected = {}
+    for file in (tmp_path / "raw").iterdir():
+        expected[str(file)] = pq.read_metadata(file).num_rows
+        of_file = sorted(item[1:] for item in read if item[0] == str(file))
+        assert [first for first, _ in of_file] == [sum(n for _, n in of_file[:at]) for at in range(len(of_file))]
+    assert sum(expected.values()) == sum(rows for _, _, rows in read) == len(column)
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [1000], 300)
+    for name in ("one", "two"):
+        write_messages(tmp_path / "raw", tmp_path / name)
+    one, two = ((tmp_path / name / output_committer.MANIFEST).read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_what_other_attempts_wrote_is_not_in_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [], 300)
+    write_messages(tmp_path / "raw", tmp_path / "once")
+    run = file_route.run_tasks
+
+    def run_more(spark: Any, work: Any, tasks: list[Task]) -> Any:
+        run(spark, work, tasks[:3])
+        # An attempt that was killed has told nobody, and its file has no end.
+        (tmp_path / "out" / "_temporary" / "00001.killed").write_bytes(b"PAR1")
+        done = run(spark, work, tasks)
+        run(spark, work, tasks[1:])
+        return done
+
+    monkeypatch.setattr(file_route, "run_tasks", run_more)
+    write_messages(tmp_path / "raw", tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(tmp_path / "once"))
+    once, out = ((tmp_path / name / output_committer.MANIFEST).read_bytes() for name in ("once", "out"))
+    assert once == out
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_a_part_that_is_not_as_its_task_wrote_it_is_not_committed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [], 300)
+    run = file_route.run_tasks
+
+    def run_and_cut(spark: Any, work: Any, tasks: list[Task]) -> Any:
+        done = run(spark, work, tasks)
+        os.truncate(tmp_path / "out" / "_temporary" / done[2][0].attempt, 10)
+        return done
+
+    monkeypatch.setattr(file_route, "run_tasks", run_and_cut)
+    with pytest.raises(OSError, match="has 10 bytes, its task wrote"):
+        write_messages(tmp_path / "raw", tmp_path / "out")
+    assert output_committer.SUCCESS not in os.listdir(tmp_path / "out")
+
+
+@pytest.mark.usefixtures("tasks_here")
+def test_kept_columns_take_the_type_of_the_first_file_or_the_job_fails(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name, kept in (("a", pa.array([1], pa.int64())), ("b", pa.array([2], pa.int32()))):
+        pq.write_table(pa.table({"kept": kept, "data": [b"E"]}), raw / f"{name}.parquet")
+    write_messages(raw, tmp_path / "out", keep=("kept",), fields=("kind",))
+    found = read_back(tmp_path / "out")
+    assert found.schema.field("kept").type == pa.int64()
+    assert sorted(found["kept"].to_pylist()) == [1, 2]
+    pq.write_table(pa.table({"kept": ["x"], "data": [b"E"]}), raw / "c.parquet")
+    with pytest.raises(FileFault, match=r"c\.parquet: column 'kept' is string and does not fit int64"):
+        write_messages(raw, tmp_path / "new", keep=("kept",))
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+from pgdecode.files.payload_files import payload_files
+from pgdecode.changes.replication_state import Options
+from pgdecode.rows.value_options import ValueOptions
+from spark_udfs.jobs import file_route
+from spark_udfs.jobs.job_config import ChangeJob
+file_route.run_tasks = lambda spark, work, tasks: [work(task) for task in tasks]
+file_route._task_bytes = lambda spark, n_bytes: 2**40
+files = payload_files(Path(sys.argv[1]), "data", ("seq",))
+names = ("public.pgbench_accounts", None)
+asked = ChangeJob(names, None, ValueOptions(), Options(), None, "parquet")
+folders = {name: Path(sys.argv[2], name or "changes") for name in names}
+file_route.write_changes(None, files, "seq", asked, False, folders)
+with open("/proc/self/status") as status:
+    print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_memory_of_a_task_does_not_grow_with_its_file(tmp_path: Path) -> None:
+    recorded = pq.read_table(Path(__file__).parents[2] / "benchmarks" / "data" / "pgbench.text.parquet")["data"]
+    column = recorded.combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    peaks = []
+    for times in (16, 64):
+        source = tmp_path / f"{times}.parquet"
+        with pq.ParquetWriter(source, pa.schema([("seq", pa.int64()), ("data", pa.binary())])) as file:
+            for number in range(times):
+                positions = pa.array(range(number * len(column), (number + 1) * len(column)), pa.int64())
+                file.write_table(pa.table({"seq": positions, "data": column.cast(pa.binary())}))
+        command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / f"{times}")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    # The larger file has a hundred megabytes more of payloads, and more yet of changes.
+    assert peaks[1] - peaks[0] < 40_000, peaks

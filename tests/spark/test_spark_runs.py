@@ -1,0 +1,177 @@
+"""What the tasks do, without Spark: runs decoded apart give what one decoder gives for the whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pgdecode
+from pgdecode.changes.replication_state import Options
+from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
+from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, needed
+from pgdecode.rows.value_options import ValueOptions
+from spark_udfs.dataframes import partition_worker as tasks
+from spark_udfs.dataframes.outputs import ChangeOutput
+from spark_udfs.dataframes.partition_worker import JsonIndex, PartitionDecodingFunction
+from support import captures
+from support.oracles import expected_changes
+
+Rows = list[dict[str, Any]]
+
+
+def as_set(rows: Rows) -> list[str]:
+    """Rows in no order; maps are lists of pairs, so dict them."""
+    return sorted(
+        repr([dict(value) if name in ("old", "new") and value is not None else value for name, value in row.items()])
+        for row in rows
+    )
+
+
+def whole(payloads: pa.Array, positions: pa.Array, options: Options) -> Rows:
+    """What one decoder gives for everything in order."""
+    decoder = pgdecode.ChangeDecoder(mode=options.mode, include_uncommitted=options.include_uncommitted)
+    rows = decoder.decode(payloads, positions).to_pylist()
+    if options.include_uncommitted:
+        rows += decoder.undecided().to_pylist()
+    return rows
+
+
+def indexed(payloads: pa.Array, positions: pa.Array, cuts: list[int]) -> tuple[PartitionIndex, tuple[int, ...]]:
+    """The index of the runs between cuts, of no more messages than it is promised to need; and their sizes."""
+    tags = [payload[:1] for payload in payloads.to_pylist()]
+    wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
+    runs = []
+    in_full = any(tag and tag in APART for tag in tags)
+    bounds = [0, *cuts, len(payloads)]
+    for start, end in pairwise(bounds):
+        ends = [at for at in range(start, end) if tags[at] in AT_THE_ENDS]
+        wanted |= set(ends[:1] + ends[-1:])
+        if in_full:
+            control = [at for at in range(start, end) if tags[at] and tags[at] in EVERYWHERE + AT_THE_ENDS]
+            wanted |= {control[place] for place in needed([payloads[at].as_py() for at in control])}
+        has_rows = any(tag in b"IUDT" for tag in tags[start:end])
+        runs.append(Partition(positions[start].as_py(), positions[end - 1].as_py(), has_rows))
+    places = sorted(wanted)
+    index = index_partitions(payloads.take(places), positions.take(places), runs, in_full=in_full)
+    return index, tuple(end - start for start, end in pairwise(bounds))
+
+
+def batches(payloads: pa.Array, positions: pa.Array, start: int, end: int, size: int) -> Iterator[pa.RecordBatch]:
+    for at in range(start, end, size):
+        n = min(size, end - at)
+        yield pa.RecordBatch.from_arrays([positions.slice(at, n), payloads.slice(at, n)], names=["position", "payload"])
+
+
+def function(index: PartitionIndex, counts: tuple[int, ...], options: Options) -> PartitionDecodingFunction:
+    product = ChangeOutput(ValueOptions())
+    return PartitionDecodingFunction(
+        (JsonIndex.of(None, index, counts),), product, options, tuple(product.schema.names), None
+    )
+
+
+@pytest.mark.parametrize("n_runs", [2, 100])
+def test_runs_of_a_capture_give_apart_what_one_decoder_gives(
+    capture: captures.Capture, n_runs: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "RUN_ROWS", rng.choice([1, 3, 50, 10_000]) if len(capture.column) < 3000 else 500)
+    n = len(capture.column)
+    # With gaps between positions.
+    positions = pa.array([3 * at for at in range(n)], pa.int64())
+    cuts = sorted(rng.sample(range(1, n), min(n_runs, n) - 1))
+    index, counts = indexed(capture.column, positions, cuts)
+    middle = cuts[len(cuts) // 2]
+    for include_uncommitted in (False, True):
+        options = Options("PERMISSIVE", include_uncommitted)
+        task = function(index, counts, options)
+        found: Rows = []
+        # A task may have several runs.
+        for start, end in ((0, middle), (middle, n)):
+            for batch in task(batches(capture.column, positions, start, end, rng.choice([100, 1000]))):
+                found += batch.to_pylist()
+        assert as_set(found) == as_set(whole(capture.column, positions, options))
+
+
+@pytest.mark.parametrize("name", expected_changes.TEXT)
+def test_runs_of_a_capture_give_the_references_changes(name: str, rng: random.Random) -> None:
+    column = captures.capture(name).column
+    positions = pa.array(range(len(column)), pa.int64())
+    cuts = sorted(rng.sample(range(1, len(column)), 20))
+    task = function(*indexed(column, positions, cuts), Options(include_uncommitted=True))
+    found = [row for batch in task(batches(column, positions, 0, len(column), 1000)) for row in batch.to_pylist()]
+    compared = ("position", "commit_position", "op", "xid", "subxid", "relation_name", "old", "new", "unchanged")
+    expected = expected_changes.as_sent(name, True)
+    assert as_set([{part: row[part] for part in compared} for row in found]) == as_set(
+        [{part: row[part] for part in compared} for row in expected]
+    )
+
+
+def test_an_index_survives_json(capture: captures.Capture, rng: random.Random) -> None:
+    positions = pa.array(range(len(capture.column)), pa.int64())
+    cuts = sorted(rng.sample(range(1, len(capture.column)), 9))
+    index, _ = indexed(capture.column, positions, cuts)
+    again = PartitionIndex.from_json(index.to_json())
+    assert (again.catalog, again.runs, again.transaction_outcomes) == (
+        index.catalog,
+        index.runs,
+        index.transaction_outcomes,
+    )
+    assert [repr(start) for start in again.starts] != []
+    assert again.to_json() == index.to_json()
+
+
+def first_capture() -> tuple[pa.Array, pa.Array]:
+    column = captures.capture("16.streams.v2").column
+    return column, pa.array(range(len(column)), pa.int64())
+
+
+def decode(task: PartitionDecodingFunction, parts: list[tuple[pa.Array, pa.Array]]) -> Rows:
+    given = (pa.RecordBatch.from_arrays([positions, payloads], names=["p", "d"]) for payloads, positions in parts)
+    return [row for batch in task(given) for row in batch.to_pylist()]
+
+
+def test_a_run_of_which_a_task_has_but_a_part_is_refused() -> None:
+    payloads, positions = first_capture()
+    task = function(*indexed(payloads, positions, [1000]), Options())
+    with pytest.raises(RuntimeError, match=r"^positions 0 to 999: 1000 rows were indexed, here are 999: .*persist"):
+        decode(task, [(payloads.slice(0, 999), positions.slice(0, 999))])
+
+
+def test_a_position_that_was_not_indexed_is_refused() -> None:
+    payloads, positions = first_capture()
+    task = function(*indexed(payloads, positions, [1000]), Options())
+    with pytest.raises(RuntimeError, match=r"^position 1000000 is in none of the runs .*persist"):
+        decode(task, [(payloads.slice(0, 1), pa.array([1_000_000], pa.int64()))])
+
+
+@pytest.mark.parametrize(
+    ("taken", "error"),
+    [
+        pytest.param([[5, 6, 6]], "position 6 comes twice", id="in a batch"),
+        pytest.param([[5, 6], [6]], "position 6 comes twice", id="between batches"),
+        pytest.param([[5, 4]], "position 4 comes after 5: .*persist", id="descending in a batch"),
+        pytest.param([[5], [4]], "position 4 comes after 5: .*persist", id="descending between batches"),
+    ],
+)
+def test_positions_that_do_not_ascend_are_refused(taken: list[list[int]], error: str) -> None:
+    payloads, positions = first_capture()
+    task = function(*indexed(payloads, positions, []), Options())
+    with pytest.raises((ValueError, RuntimeError), match=error):
+        decode(task, [(payloads.take(places), positions.take(places)) for places in taken])
+
+
+def test_large_changes_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "_BYTES", 4000)
+    payloads, positions = first_capture()
+    task = function(*indexed(payloads, positions, []), Options())
+    sizes = {at: len(payload) for at, payload in enumerate(payloads.to_pylist())}
+    given = list(task(batches(payloads, positions, 0, len(payloads), 1000)))
+    sent = [sum(sizes[position] for position in batch["position"].to_pylist()) for batch in given]
+    assert max(sent) <= max(4000, *sizes.values())
+    assert as_set([row for batch in given for row in batch.to_pylist()]) == as_set(
+        whole(payloads, positions, Options())
+    )

@@ -1,0 +1,135 @@
+"""`snapshot` on Spark: the tables that the server held, however the changes are spread."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from changes.test_table_snapshot import as_text, differences, replayed, spelled, table_names
+from pyspark.sql import DataFrame, SparkSession
+
+import pgdecode
+from pgdecode import RelationCatalog
+from spark_udfs import snapshot
+from spark_udfs.dataframes import snapshot as room
+from spark_udfs.schema.spark_types import spark_schema
+from support import captures
+from support.generators.random_tables import T, random_table
+from support.generators.slot import UNCHANGED, Slot
+
+pytest_plugins = ["support.spark_session"]
+
+TABLE = f"public.t{T}"
+
+
+def frame(spark: SparkSession, payloads: Sequence[bytes] | pa.Array, **columns: Any) -> DataFrame:
+    rows = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())})
+    for name, value in columns.items():
+        rows = rows.append_column(name, pa.array([value] * len(rows)))
+    return spark.createDataFrame(rows)
+
+
+def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
+    """Rows of a table's columns, in no order, a list of unknown columns at the end of each."""
+    rows = df.drop(*pgdecode.changes.table_snapshot.ABOUT).toArrow().to_pylist()
+    return sorted(((*(v for k, v in row.items() if k != "_unknown"), row["_unknown"]) for row in rows), key=repr)
+
+
+@pytest.fixture(autouse=True)
+def small_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spread even few changes."""
+    monkeypatch.setattr(room, "_ROWS_PER_BUCKET", 100)
+
+
+@pytest.mark.parametrize("name", ["10.shop.v1", "18.txns.v2", "16.streams.v2", "18.twophase.v3"])
+def test_a_snapshot_of_every_table_is_what_the_server_held(spark: SparkSession, name: str) -> None:
+    payloads = captures.capture(name).column
+    df = frame(spark, payloads).cache()
+    catalog = RelationCatalog.from_messages(payloads)
+    types = as_text(catalog)
+    tables = {}
+    for table in table_names(catalog):
+        rows = snapshot(df, table, types=types)
+        tables[spelled(catalog, table)] = replayed(rows.toArrow())
+    assert differences(name, tables) == []
+
+
+def test_typed_rows_are_those_of_the_local_function(spark: SparkSession) -> None:
+    payloads = captures.capture("18.shop.v1").column
+    for table in ("public.orders", "public.products", "public.customers"):
+        found = snapshot(frame(spark, payloads), table)
+        expected = pgdecode.snapshot(payloads, table)
+        assert found.schema == spark_schema(expected.schema)
+        in_order = found.orderBy("_commit_position", "_position").toArrow().cast(expected.schema)
+        order = [("_commit_position", "ascending"), ("_position", "ascending")]
+        assert in_order.to_pylist() == expected.sort_by(order).to_pylist()
+
+
+@pytest.mark.parametrize("identity", ["d", "f", "n"])
+def test_random_changes_leave_the_rows_that_they_were_written_for(
+    spark: SparkSession, rng: random.Random, identity: str
+) -> None:
+    slots = [random_table(rng, identity) for _ in range(6)]
+    df = frame(spark, slots[0][0].payloads, server=0)
+    for number, (slot, _) in enumerate(slots[1:], 1):
+        df = df.union(frame(spark, slot.payloads, server=number))
+    found = defaultdict(list)
+    for server, *row in rows_of(snapshot(df.repartition(3), TABLE, source="server")):
+        found[server].append(tuple(row))
+    for number, (_, rows) in enumerate(slots):
+        assert found[number] == sorted(((*row, []) for row in rows), key=repr)
+    assert rows_of(snapshot(df.where("server = 2"), TABLE)) == found[2]
+
+
+def test_a_value_goes_with_its_row_over_keys_that_lie_apart(spark: SparkSession) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "v", "toast"], keys=["id"])
+    for number in range(300):
+        slot.insert(T, str(number), "a", f"long {number}")
+    for step in range(3):
+        for number in range(20):
+            before = str(number) if step == 0 else f"{number}.{step - 1}"
+            slot.update(T, f"{number}.{step}", str(step), UNCHANGED, old=[before, None, None], old_type="K")
+    slot.commit()
+    expected = [(f"{number}.2", "2", f"long {number}", []) for number in range(20)]
+    expected += [(str(number), "a", f"long {number}", []) for number in range(20, 300)]
+    assert rows_of(snapshot(frame(spark, slot.payloads), TABLE)) == sorted(expected, key=repr)
+
+
+def test_an_identity_that_shares_no_column_with_the_one_before_finds_its_rows(spark: SparkSession) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "b"], keys=["a"])
+    for number in range(200):
+        slot.insert(T, str(number), f"b{number}")
+    slot.relation(T, ["a", "b"], keys=["b"])
+    for number in range(0, 200, 2):
+        slot.delete(T, None, f"b{number}", old_type="K")
+    slot.commit()
+    expected = sorted(((str(number), f"b{number}", []) for number in range(1, 200, 2)), key=repr)
+    assert rows_of(snapshot(frame(spark, slot.payloads), TABLE)) == expected
+
+
+def test_a_table_that_is_not_there_is_named(spark: SparkSession) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a"], keys=["a"], name="before")
+    slot.relation(T, ["a"], keys=["a"])
+    slot.commit()
+    df = frame(spark, slot.payloads)
+    with pytest.raises(KeyError, match=rf"'public\.before' has become '{TABLE}'"):
+        snapshot(df, "public.before")
+    with pytest.raises(KeyError, match=r"no relation 'public\.other' in the catalog"):
+        snapshot(df, "public.other")
+    assert rows_of(snapshot(df, TABLE)) == []
+
+
+def test_numbers_that_are_linked_are_one() -> None:
+    found = room._joined([(1, 2), (3, 4), (5, 6), (2, 3)])
+    assert len({found[number] for number in (1, 2, 3, 4)}) == 1
+    assert found[5] == found[6] != found[1]

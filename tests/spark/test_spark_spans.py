@@ -1,0 +1,495 @@
+"""Files decoded by a forecast: in one pass where it holds, and what is written is the same where it does not."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pgdecode
+from pgdecode.changes.replication_state import Options
+from pgdecode.files.payload_files import FileFault, payload_files
+from pgdecode.rows.value_options import ValueOptions
+from spark_udfs.dataframes import partition_worker
+from spark_udfs.dataframes.partition_worker import DecodedPartition
+from spark_udfs.jobs import file_route, output_committer, splits
+from spark_udfs.jobs.file_tasks import SplitStatisticsTask
+from spark_udfs.jobs.job_config import ChangeJob
+from spark_udfs.jobs.split_statistics import SplitStatistics
+from support import captures
+from support.generators.slot import Slot
+
+A, B = 20001, 20002
+
+
+class Tasks:
+    """Runs tasks one after the other in this process, with work that has travelled; notes how many of each kind.
+
+    What a task finds out while it decodes must be what it finds out when it does not, but for what is said again.
+    """
+
+    def __init__(self, attempts: int = 1) -> None:
+        self.attempts = attempts
+        self.n_by_kind: dict[str, int] = {}
+
+    def __call__(self, spark: None, work: Any, tasks: list[Any]) -> list[Any]:
+        name = type(work).__name__
+        self.n_by_kind[name] = self.n_by_kind.get(name, 0) + len(tasks)
+        found = []
+        for task in tasks:
+            attempts = [
+                pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task))) for _ in range(self.attempts)
+            ]
+            found.append(attempts[-1])
+            if isinstance(work, SplitStatisticsTask) and attempts[-1].statistics is not None:
+                in_full = attempts[-1].statistics[0].in_full
+                alone = replace(work, work=None, in_full=in_full)(task)
+                assert [plain(item) for item in attempts[-1].statistics] == [plain(item) for item in alone.statistics]
+        return found
+
+    @property
+    def n_again(self) -> int:
+        """Tasks that decoded by the index of the whole."""
+        return self.n_by_kind.get("ChangeTask", 0)
+
+
+def plain(split_statistics: SplitStatistics) -> SplitStatistics:
+    """A survey with its messages in their order, without relations that are described as they were before."""
+    said: dict[bytes, bytes] = {}
+    messages = []
+    for message in splits.unpacked(split_statistics.messages).combine_chunks().sort_by("position").to_pylist():
+        payload = message["payload"]
+        if payload[:1] == b"Y":
+            said.clear()
+        elif payload[:1] == b"R":
+            if said.get(payload[1:5]) == payload:
+                continue
+            said[payload[1:5]] = payload
+        messages.append(message)
+    return split_statistics._replace(messages=messages)
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
+    found = Tasks()
+    monkeypatch.setattr(file_route, "run_tasks", found)
+    monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
+    return found
+
+
+def asked(*names: str | None, **options: Any) -> ChangeJob:
+    return ChangeJob(names or (None,), None, ValueOptions(), Options(**options), None, "parquet")
+
+
+def written(
+    folder: Path, payloads: list[bytes], cuts: list[int], group_rows: int = 10_000, statistics: bool = True
+) -> list[Any]:
+    """Write payloads to a file for each stretch between cuts; without statistics positions must be read."""
+    folder.mkdir()
+    for start, end in pairwise([0, *cuts, len(payloads)]):
+        table = pa.table({"seq": pa.array(range(start, end), pa.int64()), "data": payloads[start:end]})
+        path = folder / f"{start:05}.parquet"
+        pq.write_table(table, path, row_group_size=group_rows, write_statistics=statistics)
+    return payload_files(folder, "data", ("seq",))
+
+
+def decoded(files: list[Any], wanted: ChangeJob, target: Path) -> dict[str | None, list[dict[str, Any]]]:
+    """Decode files, and read back the rows of each output in the order in which they were written."""
+    folders = {name: target / (name or "changes") for name in wanted.names}
+    assert file_route.write_changes(None, files, "seq", wanted, True, folders)  # type: ignore[arg-type]
+    return {
+        name: [row for part in sorted(place.glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]
+        for name, place in folders.items()
+    }
+
+
+def expected(payloads: list[bytes], wanted: ChangeJob) -> dict[str | None, list[dict[str, Any]]]:
+    """The rows that one decoder gives; of a plain sequence they come in slot order."""
+    found = {}
+    options = {"mode": wanted.options.mode, "include_uncommitted": wanted.options.include_uncommitted}
+    for name in wanted.names:
+        decoder = pgdecode.ChangeDecoder(**options)
+        if name is None:
+            found[name] = decoder.decode(payloads).to_pylist()
+        else:
+            decoder.follow(payloads)
+            decoder = decoder.again()
+            found[name] = decoder.table(payloads, name).to_pylist()
+        if wanted.options.include_uncommitted:
+            found[name] += decoder.undecided(name).to_pylist()
+    return found
+
+
+def transactions(n: int, rows: int = 3) -> Slot:
+    """Transactions of one table, described in the first."""
+    slot = Slot()
+    for number in range(n):
+        slot.begin(700 + number)
+        if not number:
+            slot.relation(A, ["a", "b"])
+        for row in range(rows):
+            slot.insert(A, str(number), str(row))
+        slot.commit()
+    return slot
+
+
+@pytest.mark.parametrize("statistics", [True, False], ids=["with statistics", "without"])
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+def test_plain_transactions_are_decoded_in_one_pass_wherever_files_and_row_groups_end(
+    mode: str, statistics: bool, tasks: Tasks, rng: random.Random, tmp_path: Path
+) -> None:
+    payloads = transactions(60).payloads
+    # Each piece has a Begin.
+    cuts = [place + rng.randrange(5) for place in range(50, 300, 50)]
+    wanted = asked(None, f"public.t{A}", mode=mode)
+    found = decoded(written(tmp_path / "raw", payloads, cuts, 20, statistics), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    assert tasks.n_by_kind["SplitStatisticsTask"] > 10
+    assert tasks.n_again == 0
+
+
+def test_a_look_is_the_same_whether_positions_are_told_by_statistics_or_read(tmp_path: Path) -> None:
+    payloads = transactions(60).payloads
+    looks = []
+    for statistics in (True, False):
+        folder = tmp_path / str(statistics)
+        found = splits.split_previews(written(folder, payloads, [33, 90], statistics=statistics), "seq")
+        assert found is not None
+        assert [look.is_counted for look in found] == [statistics] * 3
+        looks.append([replace(look, is_counted=False) for look in found])
+    assert looks[0] == looks[1]
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param([4, 5, 6, 8], id="one left out"),
+        pytest.param([4, 5, None, 6], id="a null"),
+        pytest.param([-1, 0, 1, 2], id="negative"),
+        pytest.param([2**63 - 1, 2**63, 2**63 + 1, 2**63 + 2], id="past int64"),
+    ],
+)
+def test_statistics_tell_no_positions_that_do_not_count_up(positions: list[int | None], tmp_path: Path) -> None:
+    type = pa.uint64() if max(item or 0 for item in positions) > 2**63 else pa.int64()
+    table = pa.table({"seq": pa.array(positions, type), "data": [b"E"] * 4})
+    pq.write_table(table, tmp_path / "raw.parquet")
+    [file] = payload_files(tmp_path, "data", ("seq",))
+    assert [group.counted for group in file.groups] == [()]
+
+
+@pytest.mark.parametrize(("piece", "by"), [(0, 1), (1, 1), (1, -1)])
+def test_statistics_that_are_wrong_of_positions_are_found_out(
+    piece: int, by: int, tasks: Tasks, tmp_path: Path
+) -> None:
+    files = written(tmp_path / "raw", transactions(60).payloads, [103], statistics=True)
+    group = files[piece].groups[0]
+    [(name, first)] = group.counted
+    files[piece] = replace(files[piece], groups=(group._replace(counted=((name, first + by),)),))
+    folders = {None: tmp_path / "out"}
+    # As where positions do not ascend: the other route reads them all.
+    assert not file_route.write_changes(None, files, "seq", asked(None), True, folders)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def test_statistics_that_hide_a_gap_between_the_first_rows_are_found_out(tasks: Tasks, tmp_path: Path) -> None:
+    payloads = transactions(60).payloads
+    numbers = [*range(103), 200, 202, *range(300, 300 + len(payloads) - 105)]
+    (tmp_path / "raw").mkdir()
+    for place, (start, end) in enumerate(((0, 103), (103, len(payloads)))):
+        table = pa.table({"seq": pa.array(numbers[start:end], pa.int64()), "data": payloads[start:end]})
+        pq.write_table(table, tmp_path / "raw" / f"{place}.parquet")
+    files = payload_files(tmp_path / "raw", "data", ("seq",))
+    assert [file.groups[0].counted for file in files] == [(("seq", 0),), ()]
+    group = files[1].groups[0]
+    files[1] = replace(files[1], groups=(group._replace(counted=(("seq", 200),)),))
+    folders = {None: tmp_path / "out"}
+    assert not file_route.write_changes(None, files, "seq", asked(None), True, folders)  # type: ignore[arg-type]
+
+
+def test_a_capture_of_plain_transactions_is_decoded_in_one_pass(tasks: Tasks, tmp_path: Path) -> None:
+    payloads = pq.read_table(Path(__file__).parents[2] / "benchmarks/data/pgbench.text.parquet")["data"].to_pylist()
+    payloads = payloads[:20_000]
+    wanted = asked("public.pgbench_accounts", None)
+    found = decoded(written(tmp_path / "raw", payloads, [3_000, 15_001], 5_000), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    assert tasks.n_again == 0
+
+
+def test_a_table_that_changes_midway_is_decoded_again_with_all_its_columns(tasks: Tasks, tmp_path: Path) -> None:
+    slot = transactions(20)
+    slot.begin(800)
+    slot.relation(A, ["a", "b", "c"])
+    slot.insert(A, "1", "2", "3")
+    slot.commit()
+    payloads = [*slot.payloads, *transactions(10).payloads[2:-1]]
+    wanted = asked(f"public.t{A}", mode="PERMISSIVE")
+    # Past what is looked at of each piece.
+    found = decoded(written(tmp_path / "raw", payloads, [40], 70_000), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+
+
+def test_only_tasks_that_need_a_relation_described_late_decode_again(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(splits, "_READ_ROWS", 10)
+    monkeypatch.setattr(splits, "RUN_ROWS", 10)
+    monkeypatch.setattr(splits, "_LOOK_ROWS", 10)
+    slot = transactions(20)
+    slot.begin(800)
+    slot.relation(B, ["a"])
+    slot.insert(B, "1")
+    slot.commit()
+    n_before = len(slot.payloads)
+    slot.payloads += transactions(20).payloads[2:]
+    slot.payloads[n_before:n_before] = [slot.payloads[0]]
+    n_second = len(slot.payloads)
+    slot.begin(900)
+    slot.insert(B, "2")
+    slot.commit()
+    payloads = slot.payloads
+    cuts = [40, 80, n_before, n_before + 50, n_second]
+    files = written(tmp_path / "raw", payloads, cuts)
+    wanted = asked(None, f"public.t{A}")
+    found = decoded(files, wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    assert tasks.n_by_kind["SplitStatisticsTask"] == 6
+    # The task that has the description, and the last one, which has a row by it.
+    assert tasks.n_again == 2
+
+
+def test_a_transaction_that_ends_far_in_the_next_piece_is_decoded_again(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(splits, "_LOOK_ROWS", 8)
+    payloads = [*transactions(20).payloads, *transactions(3, 40).payloads[:1], *transactions(3, 40).payloads[2:]]
+    n = len(transactions(20).payloads)
+    wanted = asked(None, mode="PERMISSIVE")
+    found = decoded(written(tmp_path / "raw", payloads, [20, 40, n + 10, n + 44]), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    # The task that has its beginning, that in the middle of which it ends, and the next one, that begins in another.
+    assert tasks.n_again == 3
+
+
+@pytest.mark.parametrize("name", ["18.streams.v4", "18.twophase.v3"])
+def test_streams_and_two_phase_commits_are_decoded_by_the_index_of_the_whole(
+    name: str, tasks: Tasks, tmp_path: Path
+) -> None:
+    payloads = list(captures.capture(name).payloads)
+    files = written(tmp_path / "raw", payloads, [len(payloads) // 2], 100)
+    found = decoded(files, asked(None), tmp_path / "out")[None]
+    by_row = sorted(map(repr, found))
+    assert by_row == sorted(map(repr, expected(payloads, asked(None))[None]))
+    assert tasks.n_again == tasks.n_by_kind["SplitStatisticsTask"]
+
+
+def test_a_stream_that_begins_and_ends_in_a_piece_is_decoded_by_the_index_of_the_whole(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Past what the driver looks at.
+    for name in ("_READ_ROWS", "RUN_ROWS", "_LOOK_ROWS"):
+        monkeypatch.setattr(splits, name, 10)
+    slot = transactions(20)
+    slot.start(900, first=True)
+    slot.insert(A, "s", "s", xid=900)
+    slot.stop()
+    slot.stream_commit(900)
+    cut = len(slot.payloads)
+    slot.payloads += transactions(20).payloads
+    found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), asked(None), tmp_path / "out")
+    assert found == expected(slot.payloads, asked(None))
+    assert tasks.n_again == 1
+
+
+@pytest.mark.parametrize("include_uncommitted", [False, True])
+def test_a_begin_that_is_sent_again_may_be_the_last_end_of_its_piece(
+    include_uncommitted: bool, tasks: Tasks, tmp_path: Path
+) -> None:
+    slot = transactions(5)
+    slot.begin(800)
+    slot.payloads.append(slot.payloads[-1])
+    slot.insert(A, "3", "4")
+    wanted = asked(None, mode="PERMISSIVE", include_uncommitted=include_uncommitted)
+    assert decoded(written(tmp_path / "raw", slot.payloads, []), wanted, tmp_path / "out") == expected(
+        slot.payloads, wanted
+    )
+
+
+def test_a_commit_in_another_batch_than_its_begin_is_an_end(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(splits, "_READ_ROWS", 4)
+    monkeypatch.setattr(partition_worker, "_ENOUGH_ROWS", 4)
+    slot = transactions(7, 9)
+    cut = len(slot.payloads)
+    slot.payloads += transactions(3).payloads
+    found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), asked(None), tmp_path / "out")
+    assert found == expected(slot.payloads, asked(None))
+    assert tasks.n_again == 0
+
+
+def test_attempts_that_came_to_nothing_and_repeated_ones_leave_no_trace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    payloads = transactions(60).payloads
+    files = written(tmp_path / "raw", payloads, [33, 90], 20)
+    monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
+    manifests = []
+    for attempts in (1, 2):
+        monkeypatch.setattr(file_route, "run_tasks", Tasks(attempts))
+        decoded(files, asked(None), tmp_path / f"out{attempts}")
+        folder = tmp_path / f"out{attempts}" / "changes"
+        manifests.append((folder / output_committer.MANIFEST).read_bytes())
+        assert not [path for path in folder.iterdir() if path.name.startswith("_temporary")]
+    assert manifests[0] == manifests[1]
+
+
+def test_the_manifest_names_each_row_of_the_input_once(tasks: Tasks, tmp_path: Path) -> None:
+    payloads = transactions(60).payloads
+    files = written(tmp_path / "raw", payloads, [33, 90], 20)
+    decoded(files, asked(None), tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "changes" / output_committer.MANIFEST).read_text())
+    rows = []
+    for part in manifest["files"]:
+        for piece in part["input"]:
+            offset = int(Path(piece["file"]).stem)
+            rows += range(offset + piece["first_row"], offset + piece["first_row"] + piece["rows"])
+    assert rows == list(range(len(payloads)))
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> list[bytes]:
+    """Transactions of tables that are described anew now and then, late, or never; some have lost their end."""
+    slot = Slot()
+    described: set[int] = set()
+    for number in range(draw(st.integers(1, 12))):
+        slot.begin(700 + number)
+        for _ in range(draw(st.integers(0, 5))):
+            table = draw(st.sampled_from([A, B]))
+            what = draw(st.sampled_from(["insert", "insert", "insert", "describe", "truncate"]))
+            if what == "describe" or table not in described:
+                version = draw(st.integers(0, 2))
+                # All as wide: a row that is read by another version than its own has other names.
+                slot.relation(table, [f"a{version}", "b"])
+                described.add(table)
+            elif what == "truncate":
+                slot.truncate(table)
+            else:
+                slot.insert(table, str(number), None)
+        if draw(st.integers(0, 9)):
+            slot.commit()
+    return slot.payloads
+
+
+@settings(max_examples=20)
+@given(sequences(), st.data())
+def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
+    tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], data: st.DataObject
+) -> None:
+    places = st.integers(1, max(len(payloads) - 1, 1))
+    cuts = sorted(item for item in data.draw(st.sets(places, max_size=4)) if item < len(payloads))
+    folder = tmp_path_factory.mktemp("spans")
+    files = written(folder / "raw", payloads, cuts, data.draw(st.integers(1, 30)), data.draw(st.booleans()))
+    names: tuple[str | None, ...] = (None,)
+    if any(payload[:1] == b"R" for payload in payloads):
+        name = pgdecode.RelationCatalog.from_messages(payloads).names[0]
+        names = data.draw(st.sampled_from([(name,), (None, name)]))
+    wanted = asked(*names, mode="PERMISSIVE", include_uncommitted=data.draw(st.booleans()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_route, "run_tasks", Tasks())
+        patch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
+        patch.setattr(splits, "_READ_ROWS", data.draw(st.sampled_from([3, 65_536])))
+        patch.setattr(splits, "RUN_ROWS", data.draw(st.sampled_from([3, 65_536])))
+        patch.setattr(splits, "_LOOK_ROWS", data.draw(st.sampled_from([2, 1024])))
+        try:
+            rows_of = expected(payloads, wanted)
+        except KeyError:
+            # No committed transaction has sent the table or used it; a task that sees few boundaries may not know.
+            with suppress(KeyError):
+                found = decoded(files, wanted, folder / "out")
+                assert all(row["_op"] is None for row in found[names[-1]])
+            return
+        found = decoded(files, wanted, folder / "out")
+    for name, rows in rows_of.items():
+        assert sorted(map(repr, found[name])) == sorted(map(repr, rows))
+
+
+def test_a_column_that_is_asked_for_may_be_described_late(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(splits, "_READ_ROWS", 10)
+    monkeypatch.setattr(splits, "RUN_ROWS", 10)
+    slot = transactions(20)
+    slot.begin(800)
+    slot.relation(A, ["a", "b", "c"])
+    slot.insert(A, "1", "2", "3")
+    slot.commit()
+    name = f"public.t{A}"
+    wanted = replace(asked(name), fields=("c", "_op"))
+    found = decoded(written(tmp_path / "raw", slot.payloads, []), wanted, tmp_path / "out")[name]
+    assert found == [{"c": row["c"], "_op": row["_op"]} for row in expected(slot.payloads, asked(name))[name]]
+    assert found[-1] == {"c": "3", "_op": "insert"}
+
+
+def test_an_error_that_no_forecast_accounts_for_is_raised(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def mistake(*arguments: Any) -> None:
+        raise IndexError("a mistake of ours")
+
+    monkeypatch.setattr(DecodedPartition, "take", mistake)
+    with pytest.raises(IndexError, match="a mistake of ours"):
+        decoded(written(tmp_path / "raw", transactions(3).payloads, []), asked(None), tmp_path / "out")
+    assert tasks.n_again == 0
+
+
+def described_badly() -> Slot:
+    """Transactions of a table that is described badly first, then well."""
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(A, ["a", "b"])
+    slot.payloads[-1] = slot.payloads[-1][:-3]
+    slot.commit()
+    slot.payloads += transactions(10).payloads
+    return slot
+
+
+def test_a_bad_description_where_pieces_are_looked_at_leaves_later_ones_alone(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(splits, "_READ_ROWS", 3)
+    monkeypatch.setattr(splits, "RUN_ROWS", 3)
+    monkeypatch.setattr(splits, "_LOOK_ROWS", 3)
+    payloads = described_badly().payloads
+    wanted = asked(None, mode="PERMISSIVE")
+    found = decoded(written(tmp_path / "raw", payloads, [24]), wanted, tmp_path / "out")
+    assert found == expected(payloads, wanted)
+    with pytest.raises(FileFault, match=r"00000\.parquet: row 1, position 1: TRUNCATED"):
+        decoded(payload_files(tmp_path / "raw", "data", ("seq",)), asked(None), tmp_path / "new")
+
+
+def test_the_manifest_is_right_of_a_file_whose_row_groups_lie_in_another_order(tasks: Tasks, tmp_path: Path) -> None:
+    payloads = transactions(20).payloads
+    table = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": payloads})
+    (tmp_path / "raw").mkdir()
+    with pq.ParquetWriter(tmp_path / "raw" / "0.parquet", table.schema) as file:
+        # In the middle of a transaction.
+        file.write_table(table.slice(48))
+        file.write_table(table.slice(0, 48))
+    files = payload_files(tmp_path / "raw", "data", ("seq",))
+    assert decoded(files, asked(None), tmp_path / "out") == expected(payloads, asked(None))
+    manifest = json.loads((tmp_path / "out" / "changes" / output_committer.MANIFEST).read_text())
+    pieces = [(piece["first_row"], piece["rows"]) for part in manifest["files"] for piece in part["input"]]
+    n = len(payloads) - 48
+    # Three rows more than the second row group has; they come from the first.
+    assert pieces == [(n, 48), (0, 3), (3, n - 3)]

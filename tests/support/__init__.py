@@ -1,0 +1,1 @@
+"""What several tests share: oracles, generators of payloads, captures and comparisons."""

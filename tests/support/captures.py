@@ -1,0 +1,39 @@
+"""The recorded captures under data/, each with what the reference decoder reads in it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from support.oracles import reference
+
+DATA = Path(__file__).parent.parent / "data"
+
+# "18.streams.v2" and so on: major version, scenario, mode.
+NAMES = tuple(sorted(path.stem for path in DATA.glob("*.parquet")))
+# Of each scenario and mode that of the newest server.
+NEWEST = frozenset({name.split(".", 1)[1]: name for name in NAMES}.values())
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One capture in slot order: payloads as an Arrow column and as bytes, stream states and rows by the reference."""
+
+    name: str
+    column: pa.BinaryArray = field(repr=False)
+    payloads: list[bytes] = field(repr=False)
+    states: list[bool] = field(repr=False)
+    rows: list[dict[str, Any]] = field(repr=False)
+
+
+@functools.cache
+def capture(name: str) -> Capture:
+    """Load a capture, once."""
+    column = pq.read_table(DATA / f"{name}.parquet", columns=["data"])["data"].combine_chunks()
+    payloads = column.to_pylist()
+    return Capture(name, column, payloads, reference.stream_states(payloads), reference.decode_sequence(payloads))

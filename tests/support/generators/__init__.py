@@ -1,0 +1,1 @@
+"""Payloads and slots of the tests' own making."""

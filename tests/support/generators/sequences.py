@@ -1,0 +1,168 @@
+"""Random sequences of payloads for everything that reads them, and what the plain fold makes of each."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from pgdecode import ChangeDecoder
+from support.change_rows import with_errors
+from support.generators.workload import Reader, Workload
+from support.oracles import reference_changes
+from support.oracles.reference_changes import Change, Fold
+
+# A sequence takes some ten milliseconds: 60 for each property, 2,000 in `make properties`.
+per_property = settings(max_examples=max(60, settings().max_examples // 10))
+
+seeds = st.integers(0, 2**48 - 1)
+sizes = st.integers(1, 80)
+
+# A row that is an error: its position and code.
+Error = tuple[int, str]
+
+
+def random_reader(seed: int, n_steps: int, n_sessions: int = 1, *, ends: bool = False) -> Reader:
+    """What a reader has received of random transactions; all of them, if everything `ends`."""
+    rng = random.Random(seed)
+    workload = Workload(rng, n_steps)
+    if ends or rng.random() < 0.5:
+        workload.finish()
+    return Reader(rng, workload, n_sessions, two_phase=rng.random() < 0.7, whole=ends or rng.random() < 0.5)
+
+
+def damaged(rng: random.Random, payloads: Sequence[bytes]) -> list[bytes]:
+    """Payloads of which some are missing, stand in another order or come twice, and some have lost their end."""
+    found = list(payloads)
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        if len(found) < 3:
+            break
+        at, other = rng.randrange(len(found)), rng.randrange(len(found))
+        kind = rng.choice(["drop", "drop", "swap", "neighbours", "twice", "move", "slice", "cut"])
+        if kind == "drop":
+            del found[at]
+        elif kind == "swap":
+            found[at], found[other] = found[other], found[at]
+        elif kind == "neighbours":
+            found[at - 1], found[at] = found[at], found[at - 1]
+        elif kind == "twice":
+            found.insert(other, found[at])
+        elif kind == "move":
+            found.insert(other, found.pop(at))
+        elif kind == "slice":
+            del found[at : at + rng.randrange(1, 6)]
+        else:
+            found[at] = found[at][:-1]
+    return found
+
+
+@dataclass
+class Outcome:
+    """What came of a sequence: its committed changes in order, those without a commit, and the errors by position."""
+
+    changes: list[Change] = field(default_factory=list)
+    others: list[Change] = field(default_factory=list)
+    errors: list[Error] = field(default_factory=list)
+    bad_rows: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    empty_payloads: int = 0
+    n_undecided: int = 0
+
+
+def expected(fold: Fold, *, include_uncommitted: bool = False) -> Outcome:
+    """What the fold says must come of a sequence."""
+    changes, errors = fold.results()
+    return Outcome(
+        changes,
+        fold.others() if include_uncommitted else [],
+        errors,
+        fold.bad_rows(),
+        fold.skipped,
+        fold.empty_payloads,
+        fold.n_undecided,
+    )
+
+
+def sorted_rows(rows: list[Change]) -> tuple[list[Change], list[Change], list[Error]]:
+    """Rows of a decoder as committed changes in order, others by position, and errors."""
+    errors = sorted((row["position"], row["error"].split()[0]) for row in rows if row["error"])
+    good = [{name: row[name] for name in reference_changes.CHANGE_COLUMNS} for row in rows if not row["error"]]
+    changes = sorted(
+        (row for row in good if row["committed"]), key=lambda row: (row["commit_position"], row["position"])
+    )
+    others = sorted((row for row in good if not row["committed"]), key=lambda row: row["position"])
+    return changes, others, errors
+
+
+def outcome(
+    payloads: Sequence[bytes | None],
+    *,
+    first: int = 0,
+    cuts: Collection[int] = (),
+    sessions: Collection[int] = (),
+    stored: bool = False,
+    **options: Any,
+) -> Outcome:
+    """What a ChangeDecoder makes of payloads in pieces.
+
+    Parameters
+    ----------
+    first : int
+        Position of the first payload.
+    cuts : collection of int
+        Places at which a piece begins.
+    sessions : collection of int
+        Places before which a reconnect is announced; a piece begins there too.
+    stored : bool
+        Write the state as JSON after each piece, and read it into a new decoder.
+    """
+    decoder = ChangeDecoder(**options)
+    rows: list[Change] = []
+    bounds = sorted({0, len(payloads), *(at for at in (*cuts, *sessions) if 0 <= at <= len(payloads))})
+    for start, end in pairwise(bounds) if len(bounds) > 1 else [(0, 0)]:
+        if start in sessions:
+            decoder.reconnected()
+        rows += with_errors(decoder.decode(payloads[start:end], range(first + start, first + end)))
+        if stored:
+            options = {name: value for name, value in options.items() if name != "catalog"}
+            decoder = ChangeDecoder(state=json.loads(json.dumps(decoder.state)), **options)
+    if options.get("include_uncommitted"):
+        rows += with_errors(decoder.undecided())
+    found = Outcome(*sorted_rows(rows))
+    found.n_undecided = decoder.n_undecided
+    if not stored:
+        # Each decoder counts what it has met itself.
+        found.bad_rows = dict(getattr(decoder, "bad_rows", {}))
+        found.skipped = getattr(decoder, "skipped", 0)
+        found.empty_payloads = getattr(decoder, "empty_payloads", 0)
+    return found
+
+
+def random_cuts(rng: random.Random, payloads: Sequence[object]) -> list[int]:
+    """Some places, or all of them."""
+    places = range(1, len(payloads))
+    return list(places) if rng.random() < 0.2 else sorted(rng.sample(places, min(len(places), rng.randrange(1, 6))))
+
+
+def assert_same(found: Outcome, wanted: Outcome, *, counts: bool = True) -> None:
+    """Compare what matters most first, so that a difference is easy to read."""
+    assert found.errors == wanted.errors
+    assert found.changes == wanted.changes
+    assert found.others == wanted.others
+    assert found.n_undecided == wanted.n_undecided
+    if counts:
+        names = ("bad_rows", "skipped", "empty_payloads")
+        assert [getattr(found, name) for name in names] == [getattr(wanted, name) for name in names]
+
+
+def spread(readers: Sequence[tuple[Any, Sequence[bytes]]]) -> Iterator[tuple[Any, int, bytes]]:
+    """Sequences as rows of one table: source, position, payload."""
+    for source, payloads in readers:
+        for position, payload in enumerate(payloads):
+            yield source, position, payload

@@ -1,0 +1,300 @@
+"""Payloads as a slot gives them, written message by message; and slots that random transactions have written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from pgdecode.protocol import messages as m
+from support.generators.encoder import encode
+from support.generators.samples import MOMENT
+
+TEXT = 25  # OID of the type text
+Row = Sequence[str | None]
+
+# A cell that an update did not change, and did not send.
+UNCHANGED = "\0unchanged"
+
+
+class Slot:
+    """The payloads sent so far. LSNs ascend from message to message, but Begin knows that of its Commit."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.lsn = 0x1000
+        self.plain: tuple[int, int] | None = None  # xid and final LSN of the transaction that is open
+
+    def send(self, message: m.Message) -> None:
+        self.payloads.append(encode(message))
+
+    def next_lsn(self) -> int:
+        self.lsn += 8
+        return self.lsn
+
+    # -- relations and rows ------------------------------------------------------------------------------------------
+
+    def relation(
+        self,
+        relation_id: int,
+        columns: Sequence[str],
+        *,
+        xid: int | None = None,
+        name: str | None = None,
+        keys: Sequence[str] = (),
+        types: Sequence[int] = (),
+        identity: str = "d",
+    ) -> None:
+        described = tuple(
+            m.Column(int(column in keys), column, type_id, -1)
+            for column, type_id in zip(columns, types or [TEXT] * len(columns), strict=True)
+        )
+        self.send(
+            m.Relation(
+                xid=xid,
+                relation_id=relation_id,
+                namespace="public",
+                name=name or f"t{relation_id}",
+                replica_identity=identity,
+                columns=described,
+            )
+        )
+
+    def insert(self, relation_id: int, *new: str | None, xid: int | None = None) -> None:
+        values, formats = cells(new)
+        self.send(m.Insert(xid=xid, relation_id=relation_id, new=values, new_formats=formats))
+
+    def update(
+        self,
+        relation_id: int,
+        *new: str | None,
+        old: Row | None = None,
+        old_type: str | None = None,
+        xid: int | None = None,
+    ) -> None:
+        values, formats = cells(new)
+        old_values, old_formats = (None, None) if old is None else cells(old)
+        self.send(
+            m.Update(
+                xid=xid,
+                relation_id=relation_id,
+                old_type=old_type,
+                old=old_values,
+                old_formats=old_formats,
+                new=values,
+                new_formats=formats,
+            )
+        )
+
+    def delete(self, relation_id: int, *old: str | None, old_type: str = "O", xid: int | None = None) -> None:
+        values, formats = cells(old)
+        self.send(m.Delete(xid=xid, relation_id=relation_id, old_type=old_type, old=values, old_formats=formats))
+
+    def truncate(self, *relation_ids: int, xid: int | None = None) -> None:
+        self.send(m.Truncate(xid=xid, options=0, relation_ids=relation_ids))
+
+    def message(self, *, flags: int, xid: int | None = None) -> None:
+        self.send(m.LogicalMessage(xid=xid, flags=flags, lsn=self.next_lsn(), prefix="p", content=b"c"))
+
+    # -- transactions ------------------------------------------------------------------------------------------------
+
+    def begin(self, xid: int) -> None:
+        self.plain = xid, self.next_lsn()
+        self.send(m.Begin(final_lsn=self.plain[1], commit_timestamp=MOMENT, xid=xid))
+
+    def commit(self) -> None:
+        assert self.plain is not None
+        _, lsn = self.plain
+        self.send(m.Commit(flags=0, commit_lsn=lsn, end_lsn=lsn + 8, commit_timestamp=MOMENT))
+
+    def begin_prepare(self, xid: int, gid: str) -> None:
+        self.plain = xid, self.next_lsn()
+        lsn = self.plain[1]
+        self.send(m.BeginPrepare(prepare_lsn=lsn, end_lsn=lsn + 8, prepare_timestamp=MOMENT, xid=xid, gid=gid))
+
+    def prepare(self, gid: str) -> None:
+        assert self.plain is not None
+        xid, lsn = self.plain
+        self.send(m.Prepare(flags=0, prepare_lsn=lsn, end_lsn=lsn + 8, prepare_timestamp=MOMENT, xid=xid, gid=gid))
+
+    def commit_prepared(self, xid: int, gid: str) -> None:
+        lsn = self.next_lsn()
+        self.send(
+            m.CommitPrepared(
+                flags=0,
+                commit_lsn=lsn,
+                end_lsn=lsn + 8,
+                commit_timestamp=MOMENT + timedelta(seconds=1),
+                xid=xid,
+                gid=gid,
+            )
+        )
+
+    def rollback_prepared(self, xid: int, gid: str) -> None:
+        lsn = self.next_lsn()
+        self.send(
+            m.RollbackPrepared(
+                flags=0,
+                prepare_end_lsn=lsn - 4,
+                rollback_end_lsn=lsn,
+                prepare_timestamp=MOMENT,
+                rollback_timestamp=MOMENT,
+                xid=xid,
+                gid=gid,
+            )
+        )
+
+    def start(self, xid: int, *, first: bool = False) -> None:
+        self.send(m.StreamStart(xid=xid, first_segment=first))
+
+    def stop(self) -> None:
+        self.send(m.StreamStop())
+
+    def stream_commit(self, xid: int) -> None:
+        lsn = self.next_lsn()
+        self.send(m.StreamCommit(xid=xid, flags=0, commit_lsn=lsn, end_lsn=lsn + 8, commit_timestamp=MOMENT))
+
+    def stream_abort(self, xid: int, subxid: int | None = None) -> None:
+        self.send(m.StreamAbort(xid=xid, subxid=xid if subxid is None else subxid))
+
+    def stream_prepare(self, xid: int, gid: str) -> None:
+        lsn = self.next_lsn()
+        self.send(
+            m.StreamPrepare(flags=0, prepare_lsn=lsn, end_lsn=lsn + 8, prepare_timestamp=MOMENT, xid=xid, gid=gid)
+        )
+
+
+def cells(row: Row) -> tuple[tuple[bytes | None, ...], str]:
+    """The values of a tuple and their kinds."""
+    values = tuple(None if value in (None, UNCHANGED) else value.encode() for value in row)  # type: ignore[union-attr]
+    kinds = "".join("n" if value is None else "u" if value == UNCHANGED else "t" for value in row)
+    return values, kinds
+
+
+def one_row(relation_id: int = 16385, xid: int = 700, columns: tuple[str, ...] = ("a",)) -> Slot:
+    """A transaction that inserts a row of 1s into a table."""
+    slot = Slot()
+    slot.begin(xid)
+    slot.relation(relation_id, columns)
+    slot.insert(relation_id, *"1" * len(columns))
+    slot.commit()
+    return slot
+
+
+class RandomSlot(Slot):
+    """A slot of random transactions, interleaved as a server does: blocks of streams between whole transactions.
+
+    Every version of a table has as many columns as any other, under other names: a row that is read with the wrong one
+    is well-formed, and has the wrong names. A stream's relations are the top-level transaction's: after the abort of a
+    sub-transaction that sent one, servers send it again, so what becomes of it does not matter.
+    """
+
+    TABLES = (20001, 20002, 20003)
+
+    def __init__(self, rng: random.Random, n_steps: int, *, with_versions: bool = True) -> None:
+        super().__init__()
+        self.rng = rng
+        self.with_versions = with_versions
+        self.streams: dict[int, list[int]] = {}  # top xid -> its sub-transactions that live
+        self.prepared: dict[str, int] = {}
+        self.xid = 700
+        self.version = 0
+        self.begin(self.next_xid())
+        for table in self.TABLES:
+            self.describe(table, None)
+        self.commit()
+        for _ in range(n_steps):
+            rng.choice(list(self.steps()))()
+
+    def next_xid(self) -> int:
+        self.xid += 1
+        return self.xid
+
+    def steps(self) -> Iterator[object]:
+        """What a server might do next."""
+        yield from (self.plain_transaction, self.new_stream, self.plain_prepare)
+        yield lambda: self.message(flags=0)
+        if self.streams:
+            yield from (self.block, self.block, self.block, self.abort_part, self.end_stream)
+        if self.prepared:
+            yield self.decide_prepared
+
+    def describe(self, table: int, xid: int | None) -> None:
+        self.version += 1
+        names = [f"{letter}{self.version}" for letter in "abc"]
+        self.relation(table, names, xid=xid, keys=names[:1])
+
+    def rows(self, xids: Sequence[int | None]) -> None:
+        """Some rows and relations, each in one of the transactions."""
+        rng = self.rng
+        for _ in range(rng.randrange(5)):
+            xid, table = rng.choice(xids), rng.choice(self.TABLES)
+            row = [rng.choice([None, "", "1", "ä" * 3]) for _ in range(3)]
+            kind = rng.randrange(0 if self.with_versions else 1, 9)
+            if kind == 0:
+                # Under the top-level xid: see the docstring.
+                self.describe(table, xids[0])
+            elif kind == 1:
+                self.truncate(*rng.sample(self.TABLES, rng.randrange(1, 4)), xid=xid)
+            elif kind == 2:
+                self.message(flags=1, xid=xid)
+            elif kind == 3:
+                self.delete(table, "k", None, None, old_type="K", xid=xid)
+            elif kind == 4:
+                self.update(table, "1", UNCHANGED, row[0], old=row, old_type="O", xid=xid)
+            elif kind == 5:
+                self.update(table, UNCHANGED, None, UNCHANGED, old=["k", None, None], old_type="K", xid=xid)
+            else:
+                self.insert(table, *row, xid=xid)
+
+    def plain_transaction(self) -> None:
+        self.begin(self.next_xid())
+        self.rows([None])
+        self.commit()
+
+    def plain_prepare(self) -> None:
+        xid = self.next_xid()
+        gid = f"g{xid}"
+        self.begin_prepare(xid, gid)
+        self.rows([None])
+        self.prepare(gid)
+        self.prepared[gid] = xid
+
+    def decide_prepared(self) -> None:
+        gid = self.rng.choice(list(self.prepared))
+        decide = self.rng.choice([self.commit_prepared, self.rollback_prepared])
+        decide(self.prepared.pop(gid), gid)
+
+    def new_stream(self) -> None:
+        xid = self.next_xid()
+        self.streams[xid] = []
+        self.block_of(xid, first=True)
+
+    def block(self) -> None:
+        self.block_of(self.rng.choice(list(self.streams)), first=False)
+
+    def block_of(self, xid: int, *, first: bool) -> None:
+        if self.rng.random() < 0.5:
+            self.streams[xid].append(self.next_xid())
+        self.start(xid, first=first)
+        self.rows([xid, *self.streams[xid]])
+        self.stop()
+
+    def abort_part(self) -> None:
+        xid = self.rng.choice(list(self.streams))
+        if self.streams[xid]:
+            gone = self.rng.choice(self.streams[xid])
+            self.streams[xid].remove(gone)
+            self.stream_abort(xid, gone)
+
+    def end_stream(self) -> None:
+        xid = self.rng.choice(list(self.streams))
+        del self.streams[xid]
+        end = self.rng.randrange(3)
+        if end == 0:
+            self.stream_abort(xid)
+        elif end == 1:
+            self.stream_commit(xid)
+        else:
+            self.stream_prepare(xid, f"g{xid}")
+            self.prepared[f"g{xid}"] = xid

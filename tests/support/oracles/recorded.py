@@ -1,0 +1,80 @@
+"""Values that real servers wrote in both forms: tests/data/values.jsonl and tests/data/renderings.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pgdecode._native.codecs.registry import decode_values
+from pgdecode.protocol.errors import BadEncoding, BadValue, DecodeError, ValueTooLong, WrongSize
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+class Pair(NamedTuple):
+    """One value as a server wrote it; `binary` is None where it was recorded as text only."""
+
+    text: bytes
+    binary: bytes | None
+
+
+def _whole(form: dict[str, object]) -> bytes | None:
+    """The bytes of a recorded form, unless it was too long to be kept."""
+    digits = str(form.get("hex", ""))
+    return None if "..." in digits or len(digits) != 2 * int(str(form["len"])) else bytes.fromhex(digits)
+
+
+def values(pg_type: str) -> Iterator[tuple[str, Pair]]:
+    """What values.jsonl has of a type, with a readable id."""
+    with (DATA / "values.jsonl").open() as lines:
+        for line in lines:
+            record = json.loads(line)
+            text = _whole(record["text"])
+            if record["type"] != pg_type or text is None:
+                continue
+            for form in record["binary"] or [{"hex": "", "len": -1}]:
+                yield f"{pg_type} {record['sql_literal'][:40]}", Pair(text, _whole(form))
+
+
+def renderings(pg_type: str) -> list[Pair]:
+    """What renderings.jsonl has of a type."""
+    with (DATA / "renderings.jsonl").open() as lines:
+        next(lines)
+        records = map(json.loads, lines)
+        return [Pair(r["text"].encode(), bytes.fromhex(r["binary"])) for r in records if r["type"] == pg_type]
+
+
+def both(pg_type: str, pair: Pair) -> set[object]:
+    """What a recorded value decodes to: one result, if its forms agree."""
+    results = set(decoded(pg_type, [pair.text], binary=False))
+    if pair.binary is not None:
+        results.update(decoded(pg_type, [pair.binary], binary=True))
+    return results
+
+
+def decoded(pg_type: str, forms: list[bytes], *, binary: bool) -> list[object]:
+    """Decode, and hold the array to all that Arrow asks of one, UTF-8 among it."""
+    array = decode_values(pg_type, forms, binary=binary)
+    array.validate(full=True)
+    found: list[object] = array.to_pylist()
+    return found
+
+
+def refused(pg_type: str, form: bytes, *, binary: bool) -> str:
+    """The code of the fault that a form is."""
+    with pytest.raises(DecodeError) as caught:
+        decode_values(pg_type, [form], binary=binary)
+    return caught.value.code
+
+
+def value_or_fault(pg_type: str, form: bytes, *, binary: bool) -> None:
+    """Decode what may be anything: a value or a fault, never more or less than one item."""
+    try:
+        found = decoded(pg_type, [form], binary=binary)
+    except (BadEncoding, BadValue, ValueTooLong, WrongSize):
+        return
+    assert len(found) == 1

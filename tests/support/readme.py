@@ -1,0 +1,131 @@
+"""The generated parts of README.md and SECURITY.md: `python -m tests.support.readme` writes them, test_readme checks
+them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+import pgdecode
+from pgdecode.protocol.messages import ENVELOPE, MESSAGES
+from pgdecode.protocol.wire import Form, wire_fields
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+SECURITY = ROOT / "SECURITY.md"
+DATA = Path(__file__).parent.parent / "data"
+
+
+def between(text: str, marker: str) -> str:
+    """What stands between a marker and the next end marker."""
+    match = re.search(rf"<!-- {marker} -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    if match is None:
+        raise LookupError(f"there is no part {marker!r}")
+    return match[1]
+
+
+def replaced(text: str, marker: str, part: str) -> str:
+    """The text with what stands between a marker and the next end marker replaced."""
+    return text.replace(f"<!-- {marker} -->\n{between(text, marker)}", f"<!-- {marker} -->\n{part}")
+
+
+def code_blocks(text: str, language: str) -> list[str]:
+    """Code blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def message_table() -> str:
+    """One line per message: tag, class, kind, and its fields in wire order."""
+    lines = ["| tag | class | `kind` | fields, in the order of the wire |", "|---|---|---|---|"]
+    for message in MESSAGES:
+        items = [item for item in wire_fields(message) if item.wire.form not in (Form.COUNT,)]
+        names = ", ".join(f"`{item.name}`" + ("?" if item.wire.form is Form.XID_PREFIX else "") for item in items)
+        lines.append(f"| `{message.tag}` | `{message.__name__}` | {message.kind} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def fillers(column: str) -> str:
+    """Which messages fill an envelope column; field names only where they differ from the column's."""
+    found: dict[str, list[str]] = {}
+    for message in MESSAGES:
+        for item in wire_fields(message):
+            if item.wire.column == column:
+                tag = f"({message.tag})" if item.wire.form is Form.XID_PREFIX else message.tag
+                found.setdefault(item.name, []).append(tag)
+    return "; ".join(" ".join(tags) + (f" `{name}`" if name != column else "") for name, tags in found.items())
+
+
+def envelope_table() -> str:
+    """One line per envelope column."""
+    own = {
+        "kind": "all",
+        "error": "PERMISSIVE mode: why the row is null",
+        "xid_basis": "by name only: how the xid prefix was decided, where there may be one",
+    }
+    types = {"list<column>": "list&lt;struct&lt;flags, name, type_id, type_modifier&gt;&gt;"}
+    lines = ["| column | type | filled by |", "|---|---|---|"]
+    for column in ENVELOPE:
+        shown = types.get(column.type, column.type.replace("<", "&lt;").replace(">", "&gt;"))
+        lines.append(f"| `{column.name}` | {shown} | {own.get(column.name) or fillers(column.name)} |")
+    return "\n".join(lines) + "\n"
+
+
+def picture() -> str:
+    """A few rows of a real capture, as landed and as decoded."""
+    payloads = pq.read_table(DATA / "16.shop.v1.parquet")["data"]
+    columns = ["kind", "xid", "lsn", "relation_id", "name", "old", "new", "new_formats"]
+    rows = pgdecode.decode_messages(payloads, fields=columns).to_pylist()
+    kinds = ("begin", "relation", "insert", "update", "delete", "commit")
+    wanted = [next(i for i, row in enumerate(rows) if row["kind"] == kind) for kind in kinds]
+    lines = ["| `data` (as landed) | " + " | ".join(f"`{name}`" for name in columns) + " |", "|---" * 9 + "|"]
+    for i in wanted:
+        landed = payloads[i].as_py()
+        cells = [f"`{landed[:1].decode()} {landed[1:9].hex(' ', 4)} …` {len(landed)} bytes"]
+        cells += [shown(rows[i][name]) for name in columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def shown(value: object) -> str:
+    """A cell of the picture."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        cells = ["null" if cell is None else cell[:9].decode() + ("…" if len(cell) > 9 else "") for cell in value]
+        return "[" + ", ".join(cells[:4]) + (", …" if len(cells) > 4 else "") + "]"
+    return str(value)
+
+
+def limits_table() -> str:
+    """One line per limit: its value by default, and the first sentence that its documentation says of it."""
+    lines = ["| limit | by default | of |", "|---|---|---|"]
+    said = inspect.cleandoc(pgdecode.Limits.__doc__ or "")
+    for field in fields(pgdecode.Limits):
+        match = re.search(rf"^{field.name} : int\n((?: +.*\n)+)", said, re.MULTILINE)
+        assert match, field.name
+        sentence = " ".join(match[1].split()).split(". ")[0].rstrip(".")
+        lines.append(f"| `{field.name}` | {field.default:,} | {sentence} |")
+    return "\n".join(lines) + "\n"
+
+
+GENERATED = {
+    README: {"picture": picture, "messages": message_table, "envelope": envelope_table},
+    SECURITY: {"limits": limits_table},
+}
+
+
+def main() -> None:
+    """Write the generated parts."""
+    for path, parts in GENERATED.items():
+        text = path.read_text()
+        for marker, part in parts.items():
+            text = replaced(text, marker, part())
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

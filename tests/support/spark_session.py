@@ -1,0 +1,47 @@
+"""One small Spark for all tests that need one: `pytest_plugins = ["support.spark_session"]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_udfs.runtime.session import local_session
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pyspark 4.0 and 4.1 leave sockets for the garbage collector to close."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Start Spark with two threads, whose Python workers say where they crashed if they do."""
+    settings = {
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    with local_session("local[2]", settings) as session:
+        yield session
+
+
+@pytest.fixture
+def configure(spark: SparkSession) -> Iterator[Callable[[str, object], None]]:
+    """Give what sets a setting of the session until the test ends."""
+    former: dict[str, str] = {}
+
+    def change(name: str, value: object) -> None:
+        former.setdefault(name, str(spark.conf.get(name)))
+        spark.conf.set(name, str(value))
+
+    yield change
+    for name, value in former.items():
+        spark.conf.set(name, value)
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bring even few rows into several ranges, where they lie in no order."""
+    monkeypatch.setattr("spark_udfs.dataframes.control_index._ROWS_PER_RANGE", 5000)
