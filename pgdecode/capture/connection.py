@@ -90,7 +90,9 @@ class Connection:
         self._conn: Any = self._pq.PGconn.connect_start(connection_text(dsn, **changes).encode())
         self._secrets = [secret for secret in (_password(self._pq, dsn),) if secret]
         self._connect()
-        self._conn.notice_handler = None
+        self._conn.notice_handler = self._take_notice
+        # SQLSTATE and text of the last warning that the server has sent, until somebody takes it.
+        self.warning: tuple[str, str] | None = None
         self.server_version: int = self._conn.server_version
 
     def _connect(self) -> None:
@@ -156,6 +158,13 @@ class Connection:
         self._conn.nonblocking = 1
         self.next_frame = self._conn.get_copy_data
         self.read = self._conn.consume_input
+
+    def _take_notice(self, notice: Any) -> None:
+        fields = self._pq.DiagnosticField
+        if notice.error_field(fields.SEVERITY_NONLOCALIZED) == b"WARNING":
+            found = [notice.error_field(field) for field in (fields.MESSAGE_PRIMARY, fields.MESSAGE_DETAIL)]
+            text = ": ".join(_decoded(part) for part in found if part)
+            self.warning = (_decoded(notice.error_field(fields.SQLSTATE)), text)
 
     @property
     def is_encrypted(self) -> bool:

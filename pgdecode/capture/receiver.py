@@ -22,6 +22,9 @@ _MOST_SECONDS = 10.0
 _FAREWELL_SECONDS = 5.0
 # Seconds that frames wait for more to come, so that the writer has many at a time.
 _LINGER_SECONDS = 0.03
+# SQLSTATE of the warning with which PostgreSQL 18 leaves out the changes of a publication that was dropped
+# (object_not_in_prerequisite_state); older servers end the stream.
+_PUBLICATION_MISSING = "55000"
 # Seconds without a frame after which a keepalive may be asked for.
 _QUIET_SECONDS = 0.05
 
@@ -200,6 +203,7 @@ class Receiver(threading.Thread):
                 else:
                     self._put_chunk(chunk, session)
                     raise connection.copy_error()
+            self._take_warning(session)
             now = time.monotonic()
             if len(chunk) and (is_full or now >= due or self._stopping.is_set()):
                 self._put_chunk(chunk, session)
@@ -239,11 +243,30 @@ class Receiver(threading.Thread):
 
     def _put_chunk(self, chunk: Chunk, session: Session) -> None:
         """Hand a chunk over; while the writer takes none, nothing is read, but the server still hears of us."""
+        # The chunk may have messages from behind the warning.
+        self._take_warning(session)
         if not len(chunk):
             return
         while not self._channel.offer(chunk):
             self._bell.wait(None, max(self._next_status - time.monotonic(), 0.001))
             self._send_status(session)
+
+    def _take_warning(self, session: Session) -> None:
+        """Pass a warning of the server on; end the capture if the server leaves changes out.
+
+        Raises
+        ------
+        StoppedError
+        """
+        if session.connection.warning is None:
+            return
+        (sqlstate, text), session.connection.warning = session.connection.warning, None
+        if sqlstate == _PUBLICATION_MISSING:
+            raise StoppedError(
+                f"the server leaves changes out: {text} Making the publication again does not bring them back: drop "
+                "the slot, and go on with a new one and a gap"
+            )
+        self._on_warning(f"the server warns: {text}")
 
     def _farewell(self, session: Session) -> None:
         """Confirm what is recorded, end the stream, and wait until the server has noted it."""

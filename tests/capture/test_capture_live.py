@@ -382,6 +382,7 @@ def test_a_capture_outlives_a_restart_of_the_server(tmp_path: Path, postgres: cl
 def test_a_dropped_publication_ends_the_capture_with_a_line(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE t")
+    database.execute("INSERT INTO t VALUES (0, 'x')")
     capture(database, tmp_path / "out")
     run = Running(database, tmp_path / "out")
     wait_for(lambda: database.execute("SELECT 1 FROM pg_replication_slots WHERE active") != [])
@@ -389,8 +390,11 @@ def test_a_dropped_publication_ends_the_capture_with_a_line(database: Database, 
     database.execute("INSERT INTO t VALUES (1, 'x')")
     error = run.wait()
     assert isinstance(error, StoppedError), error
-    assert 'publication "p" does not exist' in str(error)
+    # PostgreSQL 18 only warns, and would leave the row out.
+    seen = ('publication "p" does not exist', 'changes out: skipped loading publication "p"')
+    assert any(text in str(error) for text in seen), error
     assert "\n" not in str(error)
+    assert changes(tmp_path / "out") == [("insert", {"id": "0", "v": "x"})]
 
 
 def test_two_captures_do_not_share_a_folder(database: Database, tmp_path: Path) -> None:
