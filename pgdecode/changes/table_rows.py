@@ -28,8 +28,8 @@ META = (
     ("_commit_timestamp", TIMESTAMP),
     ("_old_type", pa.string()),
 )
-# Number of the version of a row's relation.
-VERSION = pa.field("_version", pa.int32())
+# Number of the version of a row's relation. No column of a table has this name.
+VERSION = pa.field("_pgdecode_version", pa.int32())
 META_BEHIND = (("_unchanged", pa.list_(pa.string())), ("_error", pa.string()))
 _META_NAMES = {name for name, _ in (*META, *META_BEHIND)} | {"_old"}
 _INTEGERS = (pa.int16(), pa.int32(), pa.int64())

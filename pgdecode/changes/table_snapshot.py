@@ -156,7 +156,7 @@ class Rows:
     schema : pa.Schema
         Of the changes.
     versions : mapping of int to RelationVersion
-        Of one relation, by their numbers, which ascend with the position; each change names its own in `_version`.
+        Of one relation, by their numbers, which ascend with the position; each change names its own in the column `VERSION`.
     with_errors : bool
         Give bad changes as rows that say why in `_error`; else there are none.
     """

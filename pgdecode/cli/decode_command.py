@@ -177,14 +177,8 @@ def _decode_messages(
 ) -> tuple[str, str]:
     """Decode messages by the engine asked for; what to say of it."""
     if request.engine == "spark":
-        _with_spark(
-            request,
-            target,
-            keep=keep,
-            fields=fields or None,
-            in_stream=in_stream,
-        )
-        return "", "no bad ones" if request.mode == "FAILFAST" else "bad ones not counted"
+        decoded = _with_spark(request, target, keep=keep, fields=fields or None, in_stream=in_stream)
+        return "", _bad_by_class(decoded.bad_rows, request.mode)
     with progress(sum(file.n_rows for file in files)) as on_rows:
         totals = convert(
             files,
@@ -206,7 +200,7 @@ def _decode_changes(
 ) -> tuple[str, str]:
     """Decode changes or tables by the engine asked for; what to say of it."""
     if request.engine == "spark":
-        _with_spark(
+        decoded = _with_spark(
             request,
             target,
             what=tables or "changes",
@@ -221,7 +215,8 @@ def _decode_changes(
             encoding=asked.value_options.encoding,
             datestyle=asked.value_options.datestyle,
         )
-        return "", "no bad ones" if request.mode == "FAILFAST" else "bad ones not counted"
+        left = _without_rows(decoded.skipped, decoded.undecided, asked)
+        return "", f"{_bad_by_class(decoded.bad_rows, request.mode)}{left}"
     with progress(files.n_rows * (2 if tables else 1)) as on_rows:
         totals = convert_changes(
             files,
@@ -233,20 +228,24 @@ def _decode_changes(
             batch_rows=request.batch_rows,
             on_rows=on_rows,
         )
-    left = ""
-    if totals.skipped:
-        left += f", {counted(totals.skipped, 'transaction')} without a beginning left out"
-    if totals.undecided:
-        verb = "included" if asked.include_uncommitted else "left out"
-        left += f", {counted(totals.undecided, 'transaction')} without an outcome {verb}"
+    left = _without_rows(totals.skipped, totals.undecided, asked)
     if totals.empty_payloads:
         left += f", {counted(totals.empty_payloads, 'empty payload')} passed over"
     made = f"{counted(totals.changes, 'change')}, {_bad_by_class(totals.bad_rows, request.mode)}{left}"
     return f" ({size_text(totals.payload_bytes)} of messages)", made
 
 
-def _with_spark(request: Request, target: Path, **asked: Any) -> None:
-    """Run the job on Spark."""
+def _without_rows(skipped: int, undecided: int, asked: ChangeOptions) -> str:
+    """Say how many transactions have no beginning or no outcome."""
+    text = f", {counted(skipped, 'transaction')} without a beginning left out" if skipped else ""
+    if undecided:
+        verb = "included" if asked.include_uncommitted else "left out"
+        text += f", {counted(undecided, 'transaction')} without an outcome {verb}"
+    return text
+
+
+def _with_spark(request: Request, target: Path, **asked: Any) -> Any:
+    """Run the job on Spark, and give what it has decoded: `spark_udfs.DecodedFiles`."""
     try:
         from spark_udfs import decode_files
         from spark_udfs.runtime.jvm import JavaNotFound
@@ -255,7 +254,7 @@ def _with_spark(request: Request, target: Path, **asked: Any) -> None:
             raise
         raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
     try:
-        decode_files(
+        return decode_files(
             None,
             request.source,
             target,

@@ -264,6 +264,17 @@ def test_a_column_with_the_name_of_one_about_the_row_is_refused() -> None:
         table_of(slot)
 
 
+def test_a_table_may_have_a_column_called_version() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["_version"])
+    slot.insert(T, "1")
+    slot.relation(T, ["_version", "a"])
+    slot.insert(T, "2", "x")
+    slot.commit()
+    assert table_of(slot) == [("1", None, ["a"]), ("2", "x", [])]
+
+
 # -- random tables ---------------------------------------------------------------------------------------------------
 
 

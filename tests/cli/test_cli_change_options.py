@@ -192,6 +192,10 @@ MISTAKES = {
         r"--unrepresentable is for .*",
     ),
     "a catalog that is not there": (["--changes", "--catalog", "no.json"], r"no\.json: No such file or directory"),
+    "duplicates on Spark": (
+        ["--changes", "--position", "seq", "--engine", "spark", "--drop-duplicates"],
+        r"--drop-duplicates is for --engine local \(see pgdecode decode --help\)",
+    ),
     "a catalog that is none": (
         ["--changes", "--catalog", "notes.txt"],
         r"notes\.txt: not relations as RelationCatalog\.to_json writes them: .*",
@@ -216,6 +220,24 @@ def test_spark_writes_the_changes_that_the_local_engine_writes(run: Shell, what:
     ours = sorted(line for path in Path("spark").rglob("*.jsonl") for line in path.read_text().splitlines())
     assert ours == sorted(Path("local.jsonl").read_text().splitlines())
     assert ours
+
+
+def test_spark_says_how_many_rows_are_bad_and_which_transactions_have_no_outcome(run: Shell) -> None:
+    pytest.importorskip("pyspark")
+    slot = two_transactions()
+    slot.payloads.append(b"z")
+    slot.begin(9)
+    slot.insert(T, "2", "b")
+    written("in.parquet", slot.payloads, seq=list(range(len(slot.payloads))))
+    words = ["--changes", "--position", "seq", "--mode", "DROPMALFORMED", "--format", "jsonl"]
+    process = started("decode", "in.parquet", "spark", *words, "--engine", "spark")
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    expected = "1 bad ones left out (1 UNKNOWN_TAG), 1 transaction without an outcome left out"
+    assert expected in err.decode()
+    local = run("decode", "in.parquet", "local.jsonl", *words)
+    assert local.code == 0
+    assert expected in local.err
 
 
 @pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES)
