@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -77,13 +77,20 @@ def snapshot(
         As of `ChangeDecoder.table`.
     KeyError
         If no payload has described the table, or it has another name in the end.
+    ValueError
+        If an update or delete may be of several rows, since a column of its replica identity is not known of them.
 
     Notes
     -----
     Updates and deletes find their row by its replica identity. Rows that were there before the first payload come in
     with their first update. What is not in the payloads is not known: the value of a TOAST column that was not changed
-    since before the first payload; of a column in the rows from before it was added, renamed or, by its default or
-    expression, filled. The values of a column whose type was altered are those that were sent.
+    since before the first payload; of a column in the rows from before it was added or, by its default or expression,
+    filled; of a renamed column in the rows from before, if it is the table's last. The values of a column whose type
+    was altered are those that were sent.
+
+    pgoutput does not say that a column was renamed. A column counts as renamed if the next version of the table has
+    as many columns, its type at the same place under another name, and a later column that kept its name: a column
+    that was dropped and added would be the last.
     """
     decoder = ChangeDecoder(
         catalog=catalog,
@@ -156,7 +163,7 @@ class Rows:
     schema : pa.Schema
         Of the changes.
     versions : mapping of int to RelationVersion
-        Of one relation, by their numbers, which ascend with the position; each change names its own in the column `VERSION`.
+        Of one relation, by their numbers, which ascend with the position. Each change names its own in `VERSION`.
     with_errors : bool
         Give bad changes as rows that say why in `_error`; else there are none.
     """
@@ -166,11 +173,18 @@ class Rows:
     ) -> None:
         self.catalog = RelationCatalog(versions.values())
         last = self.catalog[next(iter(self.catalog)).relation_id]
-        self.names = list(dict.fromkeys(column.name for item in self.catalog for column in item.columns))
+        self.last_names = [item.name for item in last.columns]
+        self.columns = _last_column_names(versions, schema)
+        fields = {
+            self.columns[number][item.name]: schema.field(item.name)
+            for number, version in versions.items()
+            for item in version.columns
+        }
+        self.names = list(fields)
         if "_unknown" in self.names:
             raise ValueError("the table has a column '_unknown', which is the name of one about the row")
-        self.kept = snapshot_schema(schema, self.names)
-        self.last_names = [item.name for item in last.columns]
+        about = [schema.field(name) for name in ABOUT]
+        self.kept = pa.schema([*about, _UNKNOWN, *(item.with_name(name) for name, item in fields.items())])
         self.with_errors = with_errors
         self.schema = snapshot_schema(schema, self.last_names, with_errors=with_errors)
         self.shapes = {number: self._shape(number, versions) for number in versions}
@@ -180,13 +194,11 @@ class Rows:
         self.n_waiting = 0
 
     def _shape(self, number: int, versions: Mapping[int, RelationVersion]) -> _Shape:
-        version = versions[number]
-        # A column that went, and came again under its name, is another.
-        after = [item for other, item in versions.items() if other > number]
-        names = {item.name for item in version.columns}.intersection(
-            *({column.name for column in item.columns} for item in after)
-        )
-        identity = tuple(item.name for item in version.columns if item.flags & 1)
+        version, columns = versions[number], self.columns[number]
+        # A column that was dropped, and added again under its name, is another.
+        after = [set(self.columns[other].values()) for other in versions if other > number]
+        names = set(columns.values()).intersection(*after)
+        identity = tuple(columns[item.name] for item in version.columns if item.flags & 1)
         return _Shape(identity, version.replica_identity != "f" and identity != (), frozenset(self.names) - names)
 
     def take(self, changes: pa.RecordBatch, is_kept: list[bool] | None = None) -> None:
@@ -199,10 +211,40 @@ class Rows:
             self.bad.append(changes.filter(is_first))
             changes = changes.filter(is_good)
             is_kept = [kept for kept, good in zip(is_kept, is_good.to_pylist(), strict=True) if good]
-        self.waiting.append((changes, is_kept))
+        self.waiting.append((self._with_last_names(changes), is_kept))
         self.n_waiting += len(changes)
         if self.n_waiting >= max(_CHANGES, len(self.live)):
             self._apply()
+
+    def _with_last_names(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Bring the values of renamed columns together, under their last names."""
+        if all(name == last for columns in self.columns.values() for name, last in columns.items()):
+            return changes
+        versions = changes[VERSION.name]
+        old = changes["_old"]
+        children = dict(zip([item.name for item in old.type], old.flatten(), strict=True))
+        values = {name: self._under_last_name(name, versions, changes) for name in self.names}
+        old_values = [self._under_last_name(name, versions, children) for name in self.names]
+        unchanged = [
+            [self.columns[version][name] for name in names or ()]
+            for version, names in zip(versions.to_pylist(), changes["_unchanged"].to_pylist(), strict=True)
+        ]
+        given = set(self.names).union(*(columns.keys() for columns in self.columns.values()))
+        kept = {name: changes[name] for name in changes.schema.names if name not in given}
+        kept["_old"] = pa.StructArray.from_arrays(old_values, self.names, mask=old.is_null())
+        kept["_unchanged"] = pa.array(unchanged, changes["_unchanged"].type)
+        return pa.RecordBatch.from_pydict({**kept, **values})
+
+    def _under_last_name(self, last: str, versions: pa.Array, columns: Any) -> pa.Array:
+        """Give the values of a column, from the columns that had it in each version."""
+        found = None
+        for number, names in self.columns.items():
+            name = next((name for name, item in names.items() if item == last), None)
+            if name is not None and found is None:
+                found = columns[name]
+            elif name is not None and found is not columns[name]:
+                found = pc.if_else(pc.equal(versions, number), columns[name], found)
+        return found
 
     def table(self) -> pa.Table:
         """Give the rows that are there now."""
@@ -223,6 +265,48 @@ class Rows:
             fold = _Fold(self, self.live, pa.Table.from_batches(batches), list(chain.from_iterable(is_kept)))
             self.waiting, self.n_waiting = [], 0
             self.live = fold.run()
+
+
+def _last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema) -> dict[int, dict[str, str]]:
+    """Find what the columns of each version are called in the end, by the names that they had in that version."""
+    found: dict[int, dict[str, str]] = {}
+    after: RelationVersion | None = None
+    later: dict[str, str] = {}
+    for number in sorted(versions, reverse=True):
+        version = versions[number]
+        names = {item.name: item.name for item in version.columns}
+        if after is not None:
+            new_names = {**{name: name for name in names if name in later}, **_renamed(version, after, schema)}
+            names = {name: later[new_name] for name, new_name in new_names.items()}
+            for item in version.columns:
+                if item.name not in names:
+                    # The name of a dropped column may be another's since.
+                    names[item.name] = _free_name(item.name, names.values())
+        found[number], after, later = names, version, names
+    return dict(sorted(found.items()))
+
+
+def _renamed(before: RelationVersion, after: RelationVersion, schema: pa.Schema) -> dict[str, str]:
+    """Find the columns that were renamed from one version to the next."""
+    if len(before.columns) != len(after.columns):
+        return {}
+    pairs = list(zip(before.columns, after.columns, strict=True))
+    kept = [place for place, (old, new) in enumerate(pairs) if old.name == new.name]
+    names = {item.name for item in before.columns}, {item.name for item in after.columns}
+    return {
+        old.name: new.name
+        for old, new in pairs[: kept[-1] if kept else 0]
+        if old.name not in names[1]
+        and new.name not in names[0]
+        and (old.type_id, old.type_modifier) == (new.type_id, new.type_modifier)
+        and schema.field(old.name).type == schema.field(new.name).type
+    }
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "'"
+    return name
 
 
 class _Fold:
@@ -267,10 +351,10 @@ class _Fold:
             if old_type is not None and op == "update":
                 if shape.identity not in old_keys:
                     old_keys[shape.identity] = _old_keys(changes["_old"], shape.identity)
-                before = self._leave(old_keys[shape.identity][at])
+                before = self._leave(old_keys[shape.identity][at], shape, at)
             elif op != "insert" or shape.is_key:
                 # The database had no other row with the key of an insert: at most one that was given twice.
-                before = self._leave(keys[number], exactly=op == "insert")
+                before = self._leave(keys[number], shape, at, exactly=op == "insert")
             if op != "delete" and self.is_kept[at]:
                 self._enter(_written(number, shape, unchanged, before if op == "update" else None))
         return self._table()
@@ -314,21 +398,40 @@ class _Fold:
                 key = tuple(self._value(row, name) for name in identity)
             self.index.setdefault(key, []).append(row)
 
-    def _leave(self, key: Key, *, exactly: bool = False) -> _Row | None:
-        """Take away the row with a key, if there is one; an unknown value may be any, unless exactly that is asked."""
+    def _leave(self, key: Key, shape: _Shape, at: int, *, exactly: bool = False) -> _Row | None:
+        """Take away the row with a key, if there is one; with `exactly`, not one of which a part of the key is unknown.
+
+        Raises
+        ------
+        ValueError
+            If it may be one of several.
+        """
         rows = self.index.get(key)
         if rows:
             row = rows.pop()
             if not rows:
                 del self.index[key]
             return row
-        if exactly:
+        if exactly or not self.loose:
             return None
-        wanted = dict(zip(self.identity or (), key, strict=True))
-        for place, row in enumerate(self.loose):
-            if all(name in row.unknown or self._value(row, name) == value for name, value in wanted.items()):
-                return self.loose.pop(place)
-        return None
+        wanted = dict(zip(shape.identity, key, strict=True))
+        found = [
+            place
+            for place, row in enumerate(self.loose)
+            if all(name in row.unknown or self._value(row, name) == value for name, value in wanted.items())
+        ]
+        if not found:
+            return None
+        unknown = {self.loose[place].unknown for place in found}
+        # Rows that are the same in all columns of which something is known may stand for each other.
+        if shape.is_key or len(unknown) > 1:
+            names = sorted(name for name in shape.identity if any(name in item for item in unknown))
+            position = self.changes["_position"][at].as_py()
+            raise ValueError(
+                f"position {position}: the changed row is not found by its replica identity: column {names[0]!r} is "
+                f"unknown in {len(found)} rows, which were written before it was added or renamed"
+            )
+        return self.loose.pop(found[0])
 
     # -- the result --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -266,6 +267,29 @@ def replayed(fold: Fold, table: int) -> dict[int, dict[str, Any]]:
     return dict(rows.values())
 
 
+def under_last_names(values: dict[str, Any], versions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Name the values of a row, which were sent under the names of one version, as the last version does."""
+    names = [[column["name"] for column in version["columns"]] for version in versions]
+    first = max(place for place, item in enumerate(names) if list(values) == item)
+    for before, after in zip(names[first:], names[first + 1 :], strict=False):
+        if len(before) == len(after):
+            for place, (old, new) in enumerate(zip(before, after, strict=True)):
+                keeps_place = any(a == b for a, b in zip(before[place + 1 :], after[place + 1 :], strict=True))
+                if old not in after and new not in before and keeps_place:
+                    values = {new if name == old else name: value for name, value in values.items()}
+    return values
+
+
+def snapshot_unless_ambiguous(payloads: list[bytes], name: str) -> pa.Table | None:
+    """A snapshot; None where the key was renamed, and no column behind it has kept its name."""
+    try:
+        return pgdecode.snapshot(payloads, name, drop_duplicates=True)
+    except ValueError as error:
+        if "the changed row is not found by its replica identity" in str(error):
+            return None
+        raise
+
+
 @per_property
 @given(seeds, sizes, sessions)
 def test_a_snapshot_has_the_rows_that_the_fold_leaves(seed: int, n_steps: int, n_sessions: int) -> None:
@@ -278,13 +302,17 @@ def test_a_snapshot_has_the_rows_that_the_fold_leaves(seed: int, n_steps: int, n
         versions = fold.versions(table)
         if not versions:
             continue
-        found = pgdecode.snapshot(reader.payloads, f"public.{versions[-1]['name']}", drop_duplicates=True)
+        found = snapshot_unless_ambiguous(reader.payloads, f"public.{versions[-1]['name']}")
+        if found is None:
+            keys = {column["name"] for version in versions for column in version["columns"] if column["flags"]}
+            assert len(keys) > 1
+            continue
         names = [column["name"] for column in versions[-1]["columns"]]
         assert found.column_names[found.column_names.index("_unknown") + 1 :] == names
         rows = replayed(fold, table)
         assert set(found["_position"].to_pylist()) == set(rows)
         for row in found.to_pylist():
-            sent = rows[row["_position"]]
+            sent = under_last_names(rows[row["_position"]], versions)
             assert {n: row[n] for n in names if n not in row["_unknown"]} == {
                 n: sent[n] for n in names if n not in row["_unknown"]
             }

@@ -79,7 +79,9 @@ def text_of(batch: pa.RecordBatch) -> int:
     for column in batch.columns:
         leaves = [column.keys, column.items] if pa.types.is_map(column.type) else [column]
         leaves = [leaf.flatten() if pa.types.is_list(leaf.type) else leaf for leaf in leaves]
-        total += sum(leaf.buffers()[2].size for leaf in leaves if pa.types.is_string(leaf.type) and leaf.buffers()[2])
+        # Columns of nothing but nulls share pages of zeros, as many as any call of the process has needed.
+        leaves = [leaf for leaf in leaves if pa.types.is_string(leaf.type) and leaf.null_count < len(leaf)]
+        total += sum(leaf.buffers()[2].size for leaf in leaves if leaf.buffers()[2])
     return total
 
 

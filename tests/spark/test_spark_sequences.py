@@ -156,10 +156,15 @@ def test_tables_and_snapshots_are_those_of_the_local_functions(
         name = f"public.{versions[-1]['name']}"
         names = fold.column_names(table)
         rows = snapshot(df, name)
-        local = pgdecode.snapshot(payloads, name)
+        try:
+            local = pgdecode.snapshot(payloads, name)
+        except ValueError:
+            with pytest.raises(PySparkException, match="the changed row is not found by its replica identity"):
+                rows.collect()
+            continue
         assert rows.columns == local.column_names
-        ours = sorted(rows.toArrow().to_pylist(), key=lambda row: row["_position"])
-        assert [row["_position"] for row in ours] == sorted(local["_position"].to_pylist())
+        ours, theirs = (item.drop("_commit_timestamp").sort_by("_position") for item in (rows.toArrow(), local))
+        assert ours.to_pylist() == theirs.to_pylist()
         if len({item["name"] for item in versions}) == 1:
             typed = table_changes(df, name)
             assert typed.columns[typed.columns.index("_error") + 1 :] == names
