@@ -210,6 +210,7 @@ def test_spark_needs_a_position_for_changes(run: Shell) -> None:
     assert "--engine spark needs --position COLUMN" in done.err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", [["--changes"], ["--table", "public.orders"]], ids=["changes", "a table"])
 def test_spark_writes_the_changes_that_the_local_engine_writes(run: Shell, what: list[str]) -> None:
     pytest.importorskip("pyspark")

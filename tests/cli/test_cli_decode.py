@@ -263,6 +263,7 @@ def test_spark_writes_the_lines_that_the_local_engine_writes(run: Shell) -> None
     assert json.loads(out)["seq"] == 0
 
 
+@pytest.mark.full
 def test_a_bad_row_in_a_spark_job_is_named_and_leaves_nothing(run: Shell) -> None:
     pytest.importorskip("pyspark")
     path = written("in.parquet", [BEGIN] * 5 + [b"z"])

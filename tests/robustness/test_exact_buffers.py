@@ -19,6 +19,7 @@ from pgdecode import ChangeDecoder
 from support import captures
 from support.compare import NULL_ROW
 from support.generators.pieces import broken, tables
+from support.tiers import full
 
 CAPTURES = ["10.txns.v1", "14.streams.v2", "16.streams.v4bin", "18.types.v2", "18.types.v2bin"]
 # All columns; none of tuples, for which there is a loop of its own; formats without values.
@@ -81,7 +82,7 @@ def test_messages_in_buffers_of_exactly_their_size(name: str, damaged: bool, col
 
 
 @each_way
-@pytest.mark.parametrize("name", ["18.types.v2", "18.types.v2bin", "10.txns.v1"])
+@pytest.mark.parametrize("name", ["18.types.v2", full("18.types.v2bin"), full("10.txns.v1")])
 def test_rows_in_buffers_of_exactly_their_size(name: str, column: Way) -> None:
     n_rows = 0
     for version, payloads in tables(name):

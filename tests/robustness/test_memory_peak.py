@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.tiers import full
+
 RECORDINGS = Path(__file__).parents[2] / "benchmarks" / "data"
 
 MEASURED = """
@@ -57,12 +59,12 @@ print(payloads.nbytes, status("VmHWM") - before)
     ("what", "recording", "threads"),
     [
         ("messages", "pgbench.text", 1),
-        ("messages", "pgbench.text", 2),
+        full("messages", "pgbench.text", 2),
         ("messages", "wide.bin", 1),
-        ("rows", "wide.text", 1),
-        ("rows", "wide.text", 2),
+        full("rows", "wide.text", 1),
+        full("rows", "wide.text", 2),
         ("rows", "wide.bin", 1),
-        ("changes", "pgbench.text", 1),
+        full("changes", "pgbench.text", 1),
         ("table", "pgbench.text", 1),
     ],
 )

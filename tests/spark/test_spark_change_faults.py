@@ -17,6 +17,8 @@ from spark.test_spark_changes import SHOP, as_set, found, landed, table, without
 import pgdecode
 from spark_udfs import changes, relation_catalog, table_changes
 
+pytestmark = pytest.mark.full
+
 pytest_plugins = ["support.spark_session"]
 pytestmark = pytest.mark.usefixtures("small_ranges")
 

@@ -18,6 +18,7 @@ from pgdecode.files.payload_files import PathError
 from spark_udfs import decode_files
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures
+from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 
@@ -42,7 +43,7 @@ def test_changes_are_written_as_they_decode_without_spark(spark: SparkSession, t
     assert os.listdir(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("name", ["18.shop.v1", "18.streams.v4"])
+@pytest.mark.parametrize("name", [full("18.shop.v1"), "18.streams.v4"])
 @pytest.mark.parametrize("what", ["messages", "changes", "public.orders"])
 def test_both_routes_write_the_same_rows_of_the_same_types(
     spark: SparkSession, tmp_path: Path, what: str, name: str

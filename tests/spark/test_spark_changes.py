@@ -21,6 +21,7 @@ from pgdecode.changes.change_rows import CHANGES
 from spark_udfs import changes, relation_catalog, table_changes
 from spark_udfs.schema.spark_types import spark_schema
 from support import captures
+from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 pytestmark = pytest.mark.usefixtures("small_ranges")
@@ -112,13 +113,13 @@ SPREAD: dict[str, Callable[[DataFrame], DataFrame]] = {
 @pytest.mark.parametrize(
     ("n_files", "spread"),
     [
-        pytest.param(1, "as it was written", id="1 file"),
-        pytest.param(2, "as it was written", id="2 files"),
-        pytest.param(64, "as it was written", id="64 files"),
+        full(1, "as it was written", id="1 file"),
+        full(2, "as it was written", id="2 files"),
+        full(64, "as it was written", id="64 files"),
         pytest.param(7, "shuffled within partitions", id="7 files, shuffled"),
-        pytest.param(7, "hashed to 5 partitions", id="hashed"),
+        full(7, "hashed to 5 partitions", id="hashed"),
         pytest.param(1, "dealt to 3 partitions", id="dealt"),
-        pytest.param(7, "coalesced to 1 partition", id="coalesced"),
+        full(7, "coalesced to 1 partition", id="coalesced"),
     ],
 )
 def test_captures_as_sources_of_one_frame_give_what_one_decoder_gives_for_each(
@@ -139,7 +140,7 @@ def test_captures_as_sources_of_one_frame_give_what_one_decoder_gives_for_each(
     assert found(decoded) == expected
 
 
-@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("dense", [full(False), True])
 @pytest.mark.parametrize("n_files", [1, 64])
 def test_one_slots_files_give_what_one_decoder_gives(
     spark: SparkSession, tmp_path: Path, rng: random.Random, n_files: int, dense: bool
@@ -183,7 +184,7 @@ def test_a_union_of_reads_is_decoded(spark: SparkSession, tmp_path: Path) -> Non
     assert changes(df).count() == pgdecode.ChangeDecoder().decode(rows["data"]).num_rows
 
 
-@pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint"])
+@pytest.mark.parametrize("kind", ["tinyint", full("smallint"), full("int"), full("bigint")])
 def test_positions_may_be_integers_of_any_width(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     rows = without_gaps(table(SHOP, source=False).slice(0, 120))
     df = spark.read.parquet(landed(tmp_path / "raw", rows)).select(F.col("seq").cast(kind).alias("at"), "data")

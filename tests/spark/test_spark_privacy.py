@@ -15,6 +15,8 @@ from support.generators.planted import PLANTED_SEQUENCE, leaks
 
 pytestmark = pytest.mark.full
 
+pytestmark = pytest.mark.full
+
 # The jobs of a user whose data have a bad payload and a bad value; each is to fail, and says why.
 JOBS = """
 import sys

@@ -20,6 +20,8 @@ from spark_udfs import decode_files
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures
 
+pytestmark = pytest.mark.full
+
 pytest_plugins = ["support.spark_session"]
 
 

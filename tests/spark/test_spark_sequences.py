@@ -24,6 +24,7 @@ from support.generators.sequences import Error, damaged, random_reader, spread
 from support.generators.slots import STOP, begin, commit, insert, relation, rollback_prepared, start
 from support.generators.workload import Workload
 from support.oracles.reference_changes import CHANGE_COLUMNS, Change, Fold
+from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 
@@ -91,8 +92,8 @@ def assert_same(ours: Found, wanted: Found) -> None:
         assert ours[source][0] == good, source
 
 
-@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-@pytest.mark.parametrize("n_partitions", [1, 3, 7])
+@pytest.mark.parametrize("mode", ["FAILFAST", full("PERMISSIVE")])
+@pytest.mark.parametrize("n_partitions", [full(1), 3, 7])
 def test_honest_sequences_give_what_the_fold_gives_in_any_number_of_partitions(
     spark: SparkSession, rng: random.Random, n_partitions: int, mode: str
 ) -> None:
@@ -102,7 +103,7 @@ def test_honest_sequences_give_what_the_fold_gives_in_any_number_of_partitions(
     assert_same(found(changes(df, source="server", mode=mode)), wanted)
 
 
-@pytest.mark.parametrize("n_partitions", [1, 3, 7])
+@pytest.mark.parametrize("n_partitions", [full(1), 3, full(7)])
 def test_sequences_of_several_announced_sessions_give_what_the_fold_gives(
     spark: SparkSession, rng: random.Random, n_partitions: int
 ) -> None:
@@ -117,8 +118,17 @@ def test_sequences_of_several_announced_sessions_give_what_the_fold_gives(
     assert_same(found(changes(df, source="server", session="session")), expected(folds))
 
 
-@pytest.mark.parametrize("start", ["transaction", "anywhere"])
-@pytest.mark.parametrize("n_partitions", [1, 3, 7])
+@pytest.mark.parametrize(
+    ("n_partitions", "start"),
+    [
+        (3, "transaction"),
+        (7, "anywhere"),
+        full(1, "transaction"),
+        full(1, "anywhere"),
+        full(3, "anywhere"),
+        full(7, "transaction"),
+    ],
+)
 def test_damaged_and_cut_sequences_give_what_one_decoder_gives(
     spark: SparkSession, rng: random.Random, n_partitions: int, start: str
 ) -> None:
@@ -142,7 +152,7 @@ def test_damaged_and_cut_sequences_give_what_one_decoder_gives(
     assert dict(ours) == {name: rows for name, rows in wanted.items() if rows}
 
 
-@pytest.mark.parametrize("n_partitions", [1, 3])
+@pytest.mark.parametrize("n_partitions", [full(1), 3])
 def test_tables_and_snapshots_are_those_of_the_local_functions(
     spark: SparkSession, rng: random.Random, n_partitions: int
 ) -> None:

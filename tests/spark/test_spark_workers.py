@@ -56,6 +56,7 @@ def test_a_session_of_this_machine_speaks_to_its_workers_by_files_of_its_own(spa
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.full
 def test_a_process_may_have_one_session_after_the_other() -> None:
     # Of its own: the JVM goes by what the first session of a process has told it.
     program = """
@@ -72,6 +73,7 @@ with SparkSession.builder.master("local[1]").getOrCreate() as spark:
     assert found.stdout.splitlines() == ["[2, 3]", "[2, 3]", "2 as it is"], found.stderr
 
 
+@pytest.mark.full
 def test_workers_are_ended_before_they_find_spark_gone(tmp_path: Path) -> None:
     # They would print a traceback, of which a line or more is seen if they are quick. This daemon tells them late.
     (tmp_path / "late_daemon.py").write_text("""
@@ -111,6 +113,7 @@ with local_session("local[2]", {"spark.python.daemon.module": "late_daemon"}) as
     assert not (tmp_path / "lost").exists()
 
 
+@pytest.mark.full
 def test_a_driver_that_spark_submit_started_goes_on_behind_its_session(tmp_path: Path) -> None:
     # It is a child of the JVM, as the daemon of the workers is.
     program = tmp_path / "program.py"
