@@ -22,6 +22,8 @@ def spark() -> Iterator[SparkSession]:
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
         "spark.sql.shuffle.partitions": "2",
+        # Tests are too short for the optimizing compiler to pay.
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     with local_session("local[2]", settings) as session:
         yield session
