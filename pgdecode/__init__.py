@@ -71,7 +71,7 @@ from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.row_decoder import decode_rows
 from pgdecode.rows.row_schema import row_schema
 
-# The one place of it: pyproject.toml reads it from here, so that a tree without installed metadata has it as well.
+# pyproject.toml reads the version from here, so it is also available in a tree without installed metadata.
 __version__ = "0.1.0"
 
 __all__ = [

@@ -1,1 +1,1 @@
-"""Arrow arrays that need no native code."""
+"""Arrow arrays that are built without native code."""

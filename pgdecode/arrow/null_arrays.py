@@ -1,4 +1,4 @@
-"""Columns of nothing but null, over zeros that take no memory as long as nobody reads them."""
+"""Arrow columns of nulls over a shared mapping of zeros, which uses memory only when it is read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 
-# Below so many rows zeros are written sooner than the system gives pages.
+# With fewer rows, writing zeros is faster than mapping pages.
 _FEW = 1 << 13
 _READ_ONLY: dict[str, Any] = (
     {"access": mmap.ACCESS_READ}
     if os.name == "nt"
     else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, "prot": mmap.PROT_READ}
 )
-_USUAL_WIDTH = 16  # bytes of the widest item but for few types
+_USUAL_WIDTH = 16  # bytes: the widest item of all but a few types
 
-# The zeros last mapped: all columns share them, since addresses can run out. What is read of them the system maps to a
-# page of its own; so that it is not asked for that again by each batch, usual ones are kept.
+# The last mapping of zeros. All columns share it, because address space can run out. The system allocates a page when
+# the page is first read. `_kept` keeps mappings of usual size alive, so that batches do not fault in the same pages
+# again.
 _last: list[weakref.ref[mmap.mmap]] = []
 _kept: list[mmap.mmap] = []
 _MOST_KEPT = 1 << 28
@@ -32,15 +33,15 @@ def null_array(n: int, type: pa.DataType) -> pa.Array:
     try:
         zeros = _zeros((n + 1) * max(_USUAL_WIDTH, _width(type)))
     except OSError:
-        # No addresses for so many; this type may need fewer.
+        # Address space ran out. The type may need less than was requested.
         return pa.nulls(n, type)
     return _over(zeros, n, type)
 
 
 def _zeros(size: int) -> pa.Buffer:
-    """Make a buffer of zeros, by pages that the system gives when they are read.
+    """Make a buffer of zeros from pages that the system allocates when they are read.
 
-    What is asked of the allocators, also by `bytes`, is memory used before, which has to be cleared.
+    Memory from an allocator, also that of `bytes`, may have been used before and would have to be cleared.
     """
     pages = _last[0]() if _last else None
     if pages is None or len(pages) < size:
@@ -51,7 +52,7 @@ def _zeros(size: int) -> pa.Buffer:
 
 
 def _width(type: pa.DataType) -> int:
-    """Bytes that an item takes in the longest of its buffers."""
+    """Bytes per item in the longest of a column's buffers."""
     if pa.types.is_struct(type):
         return max([1, *(_width(field.type) for field in type)])
     return max(1, type.bit_width // 8) if _is_fixed(type) else 4

@@ -1,1 +1,1 @@
-"""The wire contract of pgoutput, with the standard library alone: messages, LSNs, limits, errors."""
+"""The pgoutput wire format: messages, LSNs, limits and errors. Uses only the standard library."""

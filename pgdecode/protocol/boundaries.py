@@ -1,48 +1,50 @@
-"""Which Begin and Commit messages an index of runs needs, where streams, prepared transactions or relations matter."""
+"""Groups of message tags, and the choice of the Begin and Commit messages that an index of runs needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# First bytes of the messages that matter to other runs wherever they stand ...
+# Each constant holds message tags. A run is a range of positions that one task reads in order.
+# The index always needs these messages.
 EVERYWHERE = b"SEcAbPKrpRY"
-# ... and of those that do only as the first or last of their run, where all of these are good and none is of `APART`.
+# The index needs only the first and the last of these in each run, if all of them are well-formed and no message is of
+# `APART`.
 AT_THE_ENDS = b"BC"
-# Of messages that describe relations ...
+# Descriptions of relations and types.
 RELATIONS = b"RY"
-# ... and of those of streams and of two-phase commits.
+# Streams and two-phase commits.
 APART = bytes(tag for tag in EVERYWHERE if tag not in RELATIONS)
-# Of those that tell whether what is around them is in a stream.
+# These show whether the messages around them are inside a stream.
 DELIMITERS = APART + AT_THE_ENDS
-# Of those that are a run's rows.
+# Changes of rows.
 ROWS = b"IUDT"
 
 
 def needed(messages: Sequence[bytes]) -> list[int]:
-    """Choose among messages, in slot order, those that tell as much as all of them.
+    """Choose the messages that an index needs.
 
-    They are all but pairs of Begin and Commit between other such pairs, where LSNs ascend: after these, what is known
-    is what is known after the last of them.
+    A pair of a Begin and its Commit is left out if it lies between other such pairs and their LSNs ascend. The state
+    after several such pairs is the state after the last of them.
 
     Parameters
     ----------
     messages : sequence of bytes
-        All of `EVERYWHERE` and `AT_THE_ENDS` in a piece of one run.
+        All messages of `EVERYWHERE` and `AT_THE_ENDS` in a part of one run, in slot order.
 
     Returns
     -------
     list of int
-        Their places.
+        Indices of the chosen messages.
     """
     found: list[int] = []
     n = len(messages)
     place, last = 0, b""
-    former: list[int] = []  # the pair before, not taken yet
-    is_between = False  # whether a pair came before
+    former: list[int] = []  # the previous pair, if it has not been added yet
+    is_between = False  # whether the previous messages were a pair
     while place < n:
         lsn = _lsn_of_pair(messages, place)
         if lsn is not None and lsn > last:
-            # The first of several, or the last: those between tell nothing.
+            # Of several consecutive pairs, only the first and the last are needed.
             if not is_between:
                 found += [place, place + 1]
                 former = []
@@ -57,21 +59,24 @@ def needed(messages: Sequence[bytes]) -> list[int]:
         if _is_commit(messages[place]):
             last = max(last, messages[place][2:10])
         elif messages[place][:1] in (b"c", b"K"):
-            # Their LSN counts too, and stands elsewhere: what follows is compared anew, and kept if in doubt.
+            # A Stream Commit and a Commit Prepared also have a commit LSN, at another offset.
             last = max(last, _lsn_of_end(messages[place]))
         place += 1
     return found + former
 
 
 def are_good(messages: Sequence[bytes]) -> bool:
-    """Whether each Begin and Commit is well-formed: one that is not bounds no transaction, and hides one that does."""
+    """Whether each Begin and Commit is well-formed.
+
+    A malformed one does not delimit a transaction, and it may hide a well-formed one next to it.
+    """
     return all(
         _is_begin(item) if item[:1] == b"B" else _is_commit(item) for item in messages if item[:1] in (b"B", b"C")
     )
 
 
 def _lsn_of_pair(messages: Sequence[bytes], place: int) -> bytes | None:
-    """LSN of a whole transaction without other messages that matter; None of what is anything else."""
+    """Commit LSN, if a Begin and its Commit follow each other at `place`; otherwise None."""
     if place + 1 == len(messages):
         return None
     begin, commit = messages[place], messages[place + 1]
@@ -81,7 +86,7 @@ def _lsn_of_pair(messages: Sequence[bytes], place: int) -> bytes | None:
 
 
 def _is_begin(message: bytes) -> bool:
-    """Whether it is a Begin that every reader takes: LSN and time are of this age."""
+    """Whether a message is a Begin whose LSN and timestamp are plausible."""
     return len(message) == 21 and message[:1] == b"B" and message[1] < 0x80 and message[9] == 0
 
 
@@ -92,6 +97,6 @@ def _is_commit(message: bytes) -> bool:
 
 
 def _lsn_of_end(message: bytes) -> bytes:
-    """LSN of a Stream Commit, after xid and flags, or a Commit Prepared, after flags."""
+    """Commit LSN of a Stream Commit (after xid and flags) or of a Commit Prepared (after flags)."""
     start = 6 if message[:1] == b"c" else 2
     return message[start : start + 8]

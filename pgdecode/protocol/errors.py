@@ -1,7 +1,7 @@
-"""Every way a payload can be wrong: one code, one class, one wording each.
+"""Errors of payloads: each fault has one code, one class and one text.
 
-A native room reports a fault as a code with numbers; `fault` turns it into the class that carries that
-code. Texts name places and sizes, never the bytes of a payload: Spark copies them into logs.
+Native code reports a fault as a code with numbers. `_native/fault.pyx` turns it into the class with that code. Texts
+contain locations and sizes but never payload bytes, because Spark copies them into logs.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-MOST_SHOWN = 20  # names in one text
-LONGEST_SHOWN = 64  # characters of one
+MOST_SHOWN = 20  # names in one error text
+LONGEST_SHOWN = 64  # characters of one name
 
 
 def shown(name: str) -> str:
-    """Quote a name for an error's text, in one line and cut: it may come from a hostile payload."""
+    """Quote a name for an error text, on one line and shortened. The name may come from a hostile payload."""
     return repr(name if len(name) <= LONGEST_SHOWN else f"{name[: LONGEST_SHOWN - 1]}…")
 
 
 def listed(names: Iterable[str]) -> str:
-    """List names for an error's text, unquoted and not too many; "none" without any."""
+    """List names for an error text, unquoted and at most `MOST_SHOWN`; "none" if there are none."""
     found = list(names)
     more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
     return ", ".join(shown(name)[1:-1] for name in found[:MOST_SHOWN]) + more or "none"
@@ -33,23 +33,23 @@ class DecodeError(ValueError):
     code : str
         Stable name of the fault, such as "TRUNCATED"; also the first word of the `error` column.
     row : int or None
-        Index of the payload in the input; None when a single payload was decoded.
+        Index of the payload in the input; None if a single payload was decoded.
     position : int or None
-        Where the slot gave the payload, in place of `row`, where payloads go by their positions.
+        Slot position of the payload; replaces `row` where payloads are identified by position.
     offset : int
-        Byte offset of the fault in the payload, counted from the tag byte (0).
+        Byte offset of the fault in the payload; the tag byte has offset 0.
     tag : str or None
         The payload's first byte as one character; None for an empty payload.
     relation : int or None
-        OID of the relation, where the message names one and it could be read.
+        OID of the relation, if the message has one and it could be read.
     column : int or None
-        Ordinal of the tuple column or Relation column, counted from 0, where the fault lies in one.
+        Index of the tuple column or Relation column that has the fault, counted from 0.
     expected, seen : int or None
-        What the fault compares: bytes needed and left, limit and size, ...
+        The two numbers that the fault compares: bytes needed and left, limit and size, ...
     """
 
     code: ClassVar[str] = ""
-    # Filled with `expected`, `seen` (numbers), `byte` (seen as a byte, printable) and `field` (where).
+    # A format string with `expected` and `seen` (numbers), `byte` (`seen` as a printable byte) and `field` (location).
     wording: ClassVar[str] = "{field} is malformed"
 
     def __init__(
@@ -80,11 +80,11 @@ class DecodeError(ValueError):
 
     @property
     def cell(self) -> str:
-        """Text for the `error` column, where the row is known by its place."""
+        """Text for the `error` column. It does not repeat the row."""
         return f"{self.code} at offset {self.offset}: {self.detail}"
 
     def at_position(self, position: int) -> DecodeError:
-        """Make the same error of a payload that is known by its position, not its row."""
+        """Copy the error, with a position in place of the row."""
         kept = ("offset", "tag", "relation", "column", "expected", "seen")
         return type(self)(self.detail, position=position, **{name: getattr(self, name) for name in kept})
 
@@ -93,20 +93,20 @@ class DecodeError(ValueError):
 
 
 def _rebuild(cls: type[DecodeError], detail: str, attributes: dict[str, Any]) -> DecodeError:
-    """Unpickle an error."""
+    """Unpickle an error; the target of `DecodeError.__reduce__`."""
     del attributes["detail"]
     return cls(detail, **attributes)
 
 
 class EmptyPayload(DecodeError):
-    """A payload of no bytes; servers send one where the name of an origin is gone."""
+    """A payload of zero bytes. Servers send one if the name of a replication origin no longer exists."""
 
     code = "EMPTY"
     wording = "empty payload, expected a message tag"
 
 
 class UnknownTag(DecodeError):
-    """A first byte that no pgoutput message has. The text hints at frames and encodings it recognises."""
+    """A first byte that is not a pgoutput message tag. The text names a frame or encoding if it recognises one."""
 
     code = "UNKNOWN_TAG"
     wording = "unknown message tag {byte}"
@@ -120,7 +120,7 @@ class TruncatedMessage(DecodeError):
 
 
 class TrailingBytes(DecodeError):
-    """Bytes left over after the last field; `offset` is the first of them."""
+    """Bytes after the last field; `offset` is the first of them."""
 
     code = "TRAILING"
     wording = "{field} ends here, {seen} bytes left over"
@@ -130,11 +130,11 @@ class BadLength(DecodeError):
     """A length that no server can send: negative, or above 0x3fffffff (MaxAllocSize, utils/memutils.h)."""
 
     code = "BAD_LENGTH"
-    wording = "{field} has length {seen}, at most {expected} can be"
+    wording = "{field} has length {seen}, the maximum is {expected}"
 
 
 class MissingTerminator(DecodeError):
-    """A string without its NUL."""
+    """A string without its terminating NUL."""
 
     code = "NO_NUL"
     wording = "{field} has no terminating NUL in the {seen} bytes left"
@@ -148,54 +148,54 @@ class EmptyName(DecodeError):
 
 
 class BadEncoding(DecodeError):
-    """A string that is not UTF-8, or a value that is no text in the declared encoding.
+    """A string that is not UTF-8, or a value that is not valid in the declared encoding.
 
-    `offset` is the first byte of a name that does not fit, or where the value begins.
+    `offset` is the first invalid byte of a name, or the first byte of a value.
     """
 
     code = "ENCODING"
-    wording = "{field} is not UTF-8 (was client_encoding another?)"
+    wording = "{field} is not UTF-8 (was another client_encoding in use?)"
 
 
 class BadFlags(DecodeError):
     """Flag bits that no server sets."""
 
     code = "BAD_FLAGS"
-    wording = "{field} is {seen}, at most {expected} is defined"
+    wording = "{field} is {seen}, the highest defined value is {expected}"
 
 
 class BadValue(DecodeError):
-    """A field whose value has no meaning."""
+    """A field with an invalid value."""
 
     code = "BAD_VALUE"
-    wording = "{field} is {seen}, which has no meaning"
+    wording = "{field} is {seen}, which is not a valid value"
 
 
 class OutOfRange(DecodeError):
     """A number that the output type cannot hold."""
 
     code = "OUT_OF_RANGE"
-    wording = "{field} is past what its output type holds"
+    wording = "{field} is out of range for its output type"
 
 
 class BadTupleTag(DecodeError):
-    """Another byte where a tuple's N, K or O must stand."""
+    """A tuple that does not start with N, K or O."""
 
     code = "BAD_TUPLE_TAG"
-    wording = "{field} does not start with its tuple tag, but with {byte}"
+    wording = "{field} starts with {byte} instead of a tuple tag"
 
 
 class BadColumnKind(DecodeError):
-    """A tuple column that is not n, u, t or b."""
+    """A tuple column whose kind is not n, u, t or b."""
 
     code = "BAD_COLUMN_KIND"
     wording = "{field} has kind {byte}, expected n, u, t or b"
 
 
 class StreamDesync(DecodeError):
-    """The message contradicts what order or caller says about being inside a stream.
+    """A message that contradicts the stream state, which is known from the order of messages or from the caller.
 
-    A Stream Start or Stop is missing, payloads are not in slot order, or `in_stream` is wrong.
+    A Stream Start or Stream Stop is missing, payloads are not in slot order, or `in_stream` is wrong.
     """
 
     code = "STATE_DESYNC"
@@ -203,21 +203,24 @@ class StreamDesync(DecodeError):
 
 
 class TransactionDesync(DecodeError):
-    """Payloads that do not make transactions: a begin, commit or stream_start is missing or out of order."""
+    """Payloads that do not form transactions: a begin, commit or stream_start is missing or out of order."""
 
     code = "STATE_TRANSACTION"
     wording = "{field}"
 
 
 class UnknownRelation(DecodeError):
-    """A row of a relation that no message before it describes; pass `catalog=` where payloads begin mid-stream."""
+    """A row of a relation that no earlier message describes.
+
+    Pass `catalog=` if the payloads begin in the middle of a slot's output.
+    """
 
     code = "REL_UNKNOWN"
     wording = "relation {seen} has not been described before this {field}: pass catalog= with its Relation message"
 
 
 class InvalidRelation(UnknownRelation):
-    """A row of a relation of which the last Relation message was bad: what it has become by then is not known."""
+    """A row of a relation whose last Relation message was bad, so that its columns are not known."""
 
     code = "REL_IN_DOUBT"
     wording = "relation {seen} is invalid at this {field}: its last Relation message is an error"
@@ -228,10 +231,13 @@ RelationInDoubt = InvalidRelation
 
 
 class RepeatedColumn(DecodeError):
-    """A Relation message that gives two columns one name, which no server does and no map or struct can hold."""
+    """A Relation message in which two columns have the same name.
+
+    No server sends one. A map or a struct could not hold such a row.
+    """
 
     code = "REPEATED_COLUMN"
-    wording = "{field} is that of a column before it"
+    wording = "{field} is also the name of an earlier column"
 
 
 class ArityMismatch(DecodeError):
@@ -242,111 +248,110 @@ class ArityMismatch(DecodeError):
 
 
 class OtherRelation(DecodeError):
-    """A row of another relation than the one to be decoded."""
+    """A row of a relation other than the one to decode."""
 
     code = "OTHER_RELATION"
     wording = "{field} is {seen}, expected {expected}"
 
 
 class NotARow(DecodeError):
-    """A message that is no insert, update or delete."""
+    """A message that is not an insert, update or delete."""
 
     code = "NOT_A_ROW"
-    wording = "{field} is no insert, update or delete"
+    wording = "{field} is not an insert, update or delete"
 
 
 class UnknownType(DecodeError):
-    """A binary value of a type that the stream does not describe; say what it is by `types`."""
+    """A binary value of a type that the messages do not describe. Declare the type by `types`."""
 
     code = "UNKNOWN_TYPE"
     wording = "{field} is binary and of an unknown type: name it by types="
 
 
 class WrongSize(DecodeError):
-    """A binary value of another length than its type has."""
+    """A binary value whose length does not fit its type."""
 
     code = "WRONG_SIZE"
-    wording = "{field} has {seen} bytes, which its type cannot have"
+    wording = "{field} has {seen} bytes, which is not a valid length for its type"
 
 
 class UndeclaredSetting(DecodeError):
-    """Text written under another DateStyle, IntervalStyle or the like than was declared."""
+    """Text written under another DateStyle, IntervalStyle or similar setting than the declared one."""
 
     code = "SETTING"
     wording = "{field} was not written under the declared session settings (DateStyle, IntervalStyle)"
 
 
 class UndecodableZone(UndeclaredSetting):
-    """An abbreviation of a time zone, such as EST: what DateStyles other than ISO write in place of an offset.
+    """A time zone abbreviation such as EST. DateStyles other than ISO write one in place of an offset.
 
-    The same letters mean different offsets, so that only numbers, UTC and GMT can be decoded. Capture under DateStyle
-    ISO, or TimeZone UTC.
+    The same abbreviation can mean different offsets, so only numbers, UTC and GMT can be decoded. Capture under
+    DateStyle ISO, or under TimeZone UTC.
     """
 
     code = "ZONE"
-    wording = "{field} has a zone by an abbreviation, which is no offset (capture under DateStyle ISO or TimeZone UTC)"
+    wording = "{field} has a time zone abbreviation instead of an offset (capture under DateStyle ISO or TimeZone UTC)"
 
 
 class Unrepresentable(DecodeError):
-    """A value that PostgreSQL has and the Arrow type has not: NaN in a decimal, infinity in a date, year 294276."""
+    """A value that the Arrow type cannot hold: NaN in a decimal, infinity in a date, year 294276."""
 
     code = "NOT_REPRESENTABLE"
     wording = "{field} does not fit its Arrow type"
 
 
 class LimitExceeded(DecodeError):
-    """A size past what `Limits` allows."""
+    """A size above a limit of `Limits`."""
 
 
 class PayloadTooLong(LimitExceeded):
-    """Past `Limits.max_payload_bytes`."""
+    """A payload longer than `Limits.max_payload_bytes`."""
 
     code = "LIMIT_PAYLOAD"
     wording = "payload of {seen} bytes, limit {expected}"
 
 
 class TooManyColumns(LimitExceeded):
-    """Past `Limits.max_columns`."""
+    """More columns than `Limits.max_columns`."""
 
     code = "LIMIT_COLUMNS"
     wording = "{field} has {seen} columns, limit {expected}"
 
 
 class NameTooLong(LimitExceeded):
-    """Past `Limits.max_name_bytes`."""
+    """A name longer than `Limits.max_name_bytes`."""
 
     code = "LIMIT_NAME"
     wording = "{field} has {seen} bytes, limit {expected}"
 
 
 class ValueTooLong(LimitExceeded):
-    """Past `Limits.max_value_bytes`."""
+    """A value longer than `Limits.max_value_bytes`."""
 
     code = "LIMIT_VALUE"
     wording = "{field} has {seen} bytes, limit {expected}"
 
 
 class TooManyRelations(LimitExceeded):
-    """Past `Limits.max_relations`."""
+    """More relations than `Limits.max_relations`."""
 
     code = "LIMIT_RELATIONS"
     wording = "{field} is number {seen}, limit {expected} (Limits.max_relations)"
 
 
 class BatchTooLarge(LimitExceeded):
-    """More output in one batch than Arrow's 32-bit offsets reach. Raised in every mode: decode fewer rows at once.
+    """More output in one batch than Arrow's 32-bit offsets can address.
 
-    Of a batch of one row it is a fault of the value with which it would.
+    Raised in every mode: decode fewer rows at once. In a batch of one row, it is a fault of the value that exceeds the
+    limit.
     """
 
     code = "LIMIT_BATCH"
-    wording = "{field} of this batch would pass 2147483647 bytes or items; decode fewer rows at once"
+    wording = "{field} of this batch would exceed 2147483647 bytes or items; decode fewer rows at once"
 
 
 class BatchExpands(BatchTooLarge):
-    """More text in a batch, names included, than `Limits.max_expansion` allows; as `BatchTooLarge` in all else."""
+    """More text in a batch, names included, than `Limits.max_expansion` allows. Otherwise like `BatchTooLarge`."""
 
     code = "LIMIT_EXPANSION"
-    wording = (
-        "values and names of this batch become more text than Limits.max_expansion allows; decode fewer rows at once"
-    )
+    wording = "the text of values and names in this batch would exceed Limits.max_expansion; decode fewer rows at once"

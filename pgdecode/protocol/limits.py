@@ -1,4 +1,4 @@
-"""What a payload may claim before it is refused."""
+"""Limits on the sizes of payloads and of their parts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from dataclasses import dataclass, fields
 
 MAX_PAYLOAD = 2**30 - 1  # MaxAllocSize, utils/memutils.h: no server can build more
 MAX_DIMENSIONS = 6  # of an array: MAXDIM, utils/array.h
-FREE_EXPANSION = 16 * 2**20  # bytes that a batch may make whatever its size
-FREE_NAME = (
-    63  # bytes of a column's name that do not count where a batch cannot be split: NAMEDATALEN - 1, pg_config_manual.h
-)
+FREE_EXPANSION = 16 * 2**20  # bytes of text that a batch of any size may produce
+# Bytes of a column's name that do not count where a batch cannot be split: NAMEDATALEN - 1, pg_config_manual.h.
+FREE_NAME = 63
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes past which a payload is a fault (`LimitExceeded`) instead of work.
+    """Sizes above which a payload is refused with a `LimitExceeded` fault.
 
     Attributes
     ----------
@@ -28,24 +27,24 @@ class Limits:
     max_value_bytes : int
         Bytes of one tuple value or of a logical message's content.
     max_expansion : int
-        How many times as long as the payloads at hand, past the first 16 MiB, all text may be that one batch makes of
-        them. A binary value can be far shorter than its text (a numeric of 10 bytes has up to 147,455 digits), and
-        a null of one byte becomes an entry of a map, with the name of its column. The names of columns in maps and in
-        `unchanged`, and those of relations and transactions, count like values; an entry of a map counts 8 bytes more.
-        `ChangeDecoder` splits batches that would be past it, so that a table of long names and short values only comes
-        in smaller ones. What is asked for as one batch (`decode_rows`, and `decode` and `table` of `ChangeDecoder`) is
-        `BatchExpands`: decode fewer rows at once. There, only what is past 63 bytes of each name counts, the most that
-        a server takes for a name in its own encoding: so the names of an honest table in ASCII never do. Columns of
-        constant width do not count anywhere: they are as many as there are rows.
+        Maximum ratio of the text in one batch to the size of its payloads; the first 16 MiB of text are free. The
+        text of a binary value can be far longer than the value (a numeric of 10 bytes has up to 147,455 digits), and
+        a null of one byte becomes a map entry with the name of its column. The names of columns in maps and in
+        `unchanged`, and the names of relations and transactions, count like values. A map entry counts 8 more bytes.
+        `ChangeDecoder` splits batches that would exceed the limit, so a table of long names and short values comes in
+        smaller batches. `decode_rows`, and `decode` and `table` of `ChangeDecoder`, return one batch, so they raise
+        `BatchExpands`: decode fewer rows at once. For these, only the bytes of a name past the first 63 count. A
+        server allows at most 63 bytes for a name in its own encoding, so ASCII names from a real server never count.
+        Columns of constant width never count, because their size depends only on the number of rows.
     max_relations : int
-        Versions of relations that a catalog or a decoder keeps, and types beside them. What is sent again unchanged
-        is no new version.
+        Versions of relations that a catalog or a decoder keeps, and separately, types. A description that is repeated
+        unchanged is not a new version.
 
     Notes
     -----
-    Two more are PostgreSQL's own and cannot be changed: an array has at most 6 dimensions (`MAX_DIMENSIONS`), and no
-    length is past 0x3fffffff. The text made of one value is at most 64 MiB. A column of a batch holds at most
-    2147483647 bytes or items, which is as far as Arrow's offsets reach: past that is `BatchTooLarge`.
+    Some limits are fixed. PostgreSQL itself sets two: an array has at most 6 dimensions (`MAX_DIMENSIONS`), and no
+    length exceeds 0x3fffffff. The text of one value is at most 64 MiB. A column of a batch holds at most 2147483647
+    bytes or items, because Arrow's offsets have 32 bits; more is `BatchTooLarge`.
     """
 
     max_payload_bytes: int = MAX_PAYLOAD
@@ -63,4 +62,4 @@ class Limits:
                 raise ValueError(f"Limits.{item.name} is from 1 to {highest}, not {value!r}")
 
 
-LIMITS = Limits()  # those of every function that is given none
+LIMITS = Limits()  # the default

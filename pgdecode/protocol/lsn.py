@@ -1,4 +1,4 @@
-"""Log sequence numbers between their number and PostgreSQL's text form."""
+"""Conversion of log sequence numbers (LSNs) to and from PostgreSQL's text form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def lsn_to_text(lsn: int) -> str:
     Parameters
     ----------
     lsn : int
-        From 0 to 2**64 - 1.
+        0 to 2**64 - 1.
 
     Returns
     -------
@@ -23,7 +23,7 @@ def lsn_to_text(lsn: int) -> str:
     Raises
     ------
     ValueError
-        Outside that range.
+        If `lsn` is outside that range.
     """
     if not 0 <= lsn < 2**64:
         raise ValueError(f"an LSN is from 0 to 2**64 - 1, not {lsn}")
@@ -36,7 +36,7 @@ def lsn_from_text(text: str) -> int:
     Parameters
     ----------
     text : str
-        Two hexadecimal numbers of up to 8 digits with a slash between, such as "16/B374D848".
+        Two hexadecimal numbers of up to 8 digits, separated by a slash, such as "16/B374D848".
 
     Returns
     -------

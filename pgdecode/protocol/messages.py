@@ -1,11 +1,11 @@
-"""The pgoutput messages, field by field in wire order: the table every other room derives from.
+"""The pgoutput messages, field by field in wire order.
 
-One frozen dataclass per message. The annotations are the wire layout: each field says, in the order
-the bytes come, how it is written (`Form`) and which envelope column it fills. The scanner's plan, the
-Arrow schema of the envelope, the README's table and the tests' encoder are all read off these classes.
+There is one frozen dataclass per message. The annotations give the wire layout: how each field is encoded (`Form`) and
+which envelope column it fills. The native wire plan, the Arrow schema of the envelope, the README's table and the
+tests' encoder derive from these classes.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats" (protocol versions 1-4), and
-src/backend/replication/logical/proto.c where the documentation is silent.
+src/backend/replication/logical/proto.c for what the documentation does not say.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pgdecode.protocol.wire import Form, Wire, wire_fields
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Base of the 19 messages; `tag` is the first byte on the wire, `kind` the envelope's word for it.
+    """Base of the 19 messages. `tag` is the first byte on the wire, `kind` its name in the envelope.
 
-    A field also answers to the envelope column it fills: `begin.lsn` is `begin.final_lsn`.
+    A field is also available under the name of its envelope column: `begin.lsn` is `begin.final_lsn`.
     """
 
     tag: ClassVar[str]
@@ -38,7 +38,7 @@ class Message:
 class StreamedMessage(Message):
     """Base of the messages that carry an xid right after the tag inside a streamed transaction.
 
-    `xid` is None outside a stream. Inside, it is the sub-transaction's; the top transaction is Stream Start's.
+    `xid` is None outside a stream. Inside, it is the xid of the sub-transaction. Stream Start has the top-level xid.
     """
 
     xid: Annotated[int | None, Wire(Form.XID_PREFIX, "xid", minimum=1)] = field(default=None, kw_only=True)
@@ -46,7 +46,7 @@ class StreamedMessage(Message):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a Relation message. Flag 1 marks it as part of the replica identity key."""
+    """One column of a Relation message. Flag 1: the column is part of the replica identity key."""
 
     flags: Annotated[int, Wire(Form.FLAGS, maximum=1)]
     name: Annotated[str, Wire(Form.NAME)]
@@ -56,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Begin(Message):
-    """Start of a transaction that is sent when it has committed."""
+    """Start of a transaction that is sent after it committed."""
 
     tag: ClassVar[str] = "B"
     kind: ClassVar[str] = "begin"
@@ -67,7 +67,7 @@ class Begin(Message):
 
 @dataclass(frozen=True, slots=True)
 class Commit(Message):
-    """End of the transaction that Begin opened."""
+    """End of the transaction that a Begin started."""
 
     tag: ClassVar[str] = "C"
     kind: ClassVar[str] = "commit"
@@ -79,7 +79,7 @@ class Commit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Origin(Message):
-    """Where a transaction came from. Never carries an xid; inside a stream its LSN is 0."""
+    """Replication origin of a transaction. It never carries an xid; inside a stream its LSN is 0."""
 
     tag: ClassVar[str] = "O"
     kind: ClassVar[str] = "origin"
@@ -105,7 +105,7 @@ class Relation(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class Type(StreamedMessage):
-    """Name of a type that is not built in. For a domain: the domain's OID with the base type's name."""
+    """Name of a type that is not built in. For a domain: the OID of the domain and the name of its base type."""
 
     tag: ClassVar[str] = "Y"
     kind: ClassVar[str] = "type"
@@ -141,7 +141,7 @@ class Update(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class Delete(StreamedMessage):
-    """A deleted row: its key (K) or all of it (O). In a K tuple, n in a non-key column means "not sent"."""
+    """A deleted row: its key (K) or the whole row (O). In a K tuple, n in a non-key column means "not sent"."""
 
     tag: ClassVar[str] = "D"
     kind: ClassVar[str] = "delete"
@@ -157,14 +157,14 @@ class Truncate(StreamedMessage):
 
     tag: ClassVar[str] = "T"
     kind: ClassVar[str] = "truncate"
-    relation_count: ClassVar[Annotated[int, Wire(Form.COUNT)]]  # on the wire only: here it is len(relation_ids)
+    relation_count: ClassVar[Annotated[int, Wire(Form.COUNT)]]  # only on the wire; equals len(relation_ids)
     options: Annotated[int, Wire(Form.FLAGS, "options", maximum=3)]
     relation_ids: Annotated[tuple[int, ...], Wire(Form.RELATION_IDS, "relation_ids")]
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage(StreamedMessage):
-    """What pg_logical_emit_message wrote. Flag 1: transactional. `content` is bytes, never text."""
+    """A message written by pg_logical_emit_message. Flag 1: transactional. `content` is always bytes."""
 
     tag: ClassVar[str] = "M"
     kind: ClassVar[str] = "message"
@@ -176,7 +176,7 @@ class LogicalMessage(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class StreamStart(Message):
-    """Start of a block of a transaction still in progress; until Stream Stop its messages carry an xid."""
+    """Start of a block of a transaction in progress. Messages carry an xid until the next Stream Stop."""
 
     tag: ClassVar[str] = "S"
     kind: ClassVar[str] = "stream_start"
@@ -186,7 +186,7 @@ class StreamStart(Message):
 
 @dataclass(frozen=True, slots=True)
 class StreamStop(Message):
-    """End of the block that Stream Start opened."""
+    """End of the block that a Stream Start began."""
 
     tag: ClassVar[str] = "E"
     kind: ClassVar[str] = "stream_stop"
@@ -209,7 +209,8 @@ class StreamCommit(Message):
 class StreamAbort(Message):
     """Abort of a streamed transaction (subxid = xid) or of one sub-transaction.
 
-    The last two fields come with streaming = parallel only, both or neither: the length tells, not the version.
+    The last two fields are sent only with streaming = parallel, both or neither. Their presence shows in the length of
+    the message, not in the protocol version.
     """
 
     tag: ClassVar[str] = "A"
@@ -222,7 +223,7 @@ class StreamAbort(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeginPrepare(Message):
-    """Start of a transaction that is sent when it has been prepared."""
+    """Start of a transaction that is sent after it was prepared."""
 
     tag: ClassVar[str] = "b"
     kind: ClassVar[str] = "begin_prepare"
@@ -235,7 +236,7 @@ class BeginPrepare(Message):
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Message):
-    """PREPARE TRANSACTION of what Begin Prepare opened."""
+    """PREPARE TRANSACTION of the transaction that a Begin Prepare started."""
 
     tag: ClassVar[str] = "P"
     kind: ClassVar[str] = "prepare"
@@ -314,14 +315,14 @@ MESSAGES: tuple[type[Message], ...] = (
 
 
 class EnvelopeColumn(NamedTuple):
-    """A column of the envelope; `type` is an Arrow type in `schemas`' spelling."""
+    """A column of the envelope; `type` is a key of `envelope.schema`'s table of Arrow types."""
 
     name: str
     type: str
-    default: bool = True  # False: built only when `fields` names it
+    default: bool = True  # False: built only if `fields` names it
 
 
-# The envelope of decode_messages and parse_pgoutput, in order. Which message fills what is said above.
+# The envelope of decode_messages and parse_pgoutput, in order. The message classes above say what each field fills.
 ENVELOPE: tuple[EnvelopeColumn, ...] = (
     EnvelopeColumn("kind", "string"),
     EnvelopeColumn("xid", "int64"),
@@ -352,12 +353,12 @@ ENVELOPE: tuple[EnvelopeColumn, ...] = (
     EnvelopeColumn("xid_basis", "string", default=False),
 )
 
-# Words of the xid_basis column, how the presence of an xid prefix was decided; the scanner writes the index.
+# Values of the xid_basis column: how the presence of an xid prefix was decided. The scanner writes the index.
 XID_BASES: tuple[str, ...] = ("explicit", "order", "structure", "evidence", "guess")
 
 
 def filled_by(column: str) -> tuple[tuple[type[Message], str], ...]:
-    """Messages that fill an envelope column, each with the name of the field that does."""
+    """Messages that fill an envelope column, each with the name of its field."""
     return tuple(
         (message, item.name) for message in MESSAGES for item in wire_fields(message) if item.wire.column == column
     )

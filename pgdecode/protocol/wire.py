@@ -1,15 +1,15 @@
-"""How the fields of a message are written on the wire, and where a message's class says so."""
+"""Wire encodings of message fields, and the wire layout of a message class."""
 
 from __future__ import annotations
 
 import enum
 from typing import ClassVar, NamedTuple, get_args, get_origin, get_type_hints
 
-MAX_LSN = 2**63 - 1  # past it an LSN does not fit the signed columns (no server comes near)
+MAX_LSN = 2**63 - 1  # a larger LSN does not fit the signed columns; no real server comes near it
 
 
 class Form(enum.IntEnum):
-    """How one field is written on the wire; integers are big-endian. The scanner has one case for each."""
+    """Wire encoding of one field; integers are big-endian. The scanner has one case for each."""
 
     XID_PREFIX = 1  # Int32, present only between Stream Start and Stream Stop
     UINT32 = 2  # Int32 read unsigned: xid, oid; at least `minimum`
@@ -22,16 +22,16 @@ class Form(enum.IntEnum):
     TEXT = 9  # String of any length, may be empty
     CONTENT = 10  # Int32 length, then that many bytes
     COUNT = 11  # Int32, the number of relations of a Truncate
-    RELATION_IDS = 12  # as many Int32 as the COUNT before said
-    COLUMNS = 13  # Int16 count, then that many `Column` parts
-    OLD_TYPE = 14  # Byte1 'K' or 'O' before a tuple; where `optional`, absent when the new tuple's 'N' follows
-    OLD_TUPLE = 15  # TupleData, present when OLD_TYPE was
+    RELATION_IDS = 12  # one Int32 per relation of the preceding COUNT
+    COLUMNS = 13  # Int16 count, then that many `Column` layouts
+    OLD_TYPE = 14  # Byte1 'K' or 'O' before a tuple; if `optional`, absent when the new tuple's 'N' follows
+    OLD_TUPLE = 15  # TupleData, present if OLD_TYPE is
     NEW_TUPLE = 16  # Byte1 'N', then TupleData
-    FORMATS = 17  # no bytes of its own: the column kinds of the tuple before it
+    FORMATS = 17  # no bytes: the column kinds of the preceding tuple
 
 
 class Wire(NamedTuple):
-    """Layout of one field: its form, the envelope column it fills, and what values are legal."""
+    """Layout of one field: its form, the envelope column it fills, and its legal values."""
 
     form: Form
     column: str | None = None
@@ -43,17 +43,17 @@ class Wire(NamedTuple):
 
 
 class WireField(NamedTuple):
-    """A field of a message: its name in the documentation's words, and its layout."""
+    """A field of a message: its name as in the PostgreSQL documentation, and its layout."""
 
     name: str
     wire: Wire
 
 
-_layouts: dict[type, tuple[WireField, ...]] = {}  # what wire_fields has worked out
+_layouts: dict[type, tuple[WireField, ...]] = {}  # cache of wire_fields
 
 
 def wire_fields(cls: type) -> tuple[WireField, ...]:
-    """Layout of a message (or of `Column`) in wire order, the tag left out."""
+    """Layout of a message class (or of `Column`) in wire order, without the tag."""
     known = _layouts.get(cls)
     if known is not None:
         return known

@@ -1,1 +1,1 @@
-"""PostgreSQL's type system: the table of types, how users write them, encodings, session settings."""
+"""PostgreSQL's type system: the table of types, a parser of type names, encodings and session settings."""

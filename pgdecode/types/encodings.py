@@ -1,7 +1,7 @@
-"""PostgreSQL's client encodings as Python decodes them.
+"""Decoding of PostgreSQL's client encodings by Python's codecs.
 
 Python's codecs and PostgreSQL's conversions were compared for every character that a PostgreSQL 15 server converts
-from UTF8 (utils/mb/conversion_procs). Where they differ the server's conversion counts: it wrote the bytes.
+from UTF8 (utils/mb/conversion_procs). Where they differ, this module follows the server, because it wrote the bytes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CODECS: Mapping[str, str] = {
     "WIN1258": "cp1258",
 }
 
-# Characters that the server decodes otherwise than the codec: what the codec gives -> what was meant.
+# Characters for which the server and the codec differ: the codec's character -> the server's.
 OTHERWISE: Mapping[str, Mapping[str, str]] = {
     "BIG5": {
         "\uffe0": "\xa2",
@@ -84,7 +84,7 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
         "\xa3": "\uffe1",
         "\xac": "\uffe2",
     },
-    # ASCII is ASCII to the server; \xa5 and \u203e, which it writes as \\ and ~ here and in SJIS, are lost.
+    # The server maps ASCII bytes to ASCII. It writes \xa5 and \u203e as \\ and ~ here and in SJIS, so these are lost.
     "SHIFT_JIS_2004": {
         "\xa5": "\\",
         "\u203e": "~",
@@ -94,7 +94,7 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-# Characters that the codec lacks, in runs: bytes of the first -> it and those that follow in its row.
+# Characters that the codec lacks, in runs: bytes of the first character -> that character and the next ones of its row.
 LACKING: Mapping[str, Mapping[bytes, str]] = {
     "EUC_JP": {
         b"\xad\xa1": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩ",
@@ -118,7 +118,7 @@ LACKING: Mapping[str, Mapping[bytes, str]] = {
     "JOHAB": {b"\xd9\xe8": "㉾"},
     "UHC": {
         b"\xa2\xe8": "㉾",
-        # Rows for characters of one's own, in Unicode's private area.
+        # User-defined characters, in Unicode's private use area.
         b"\xc9\xa1": "".join(map(chr, range(0xE000, 0xE05E))),
         b"\xfe\xa1": "".join(map(chr, range(0xE05E, 0xE0BC))),
     },
@@ -126,27 +126,27 @@ LACKING: Mapping[str, Mapping[bytes, str]] = {
 
 
 def encoding_name(name: str) -> str:
-    """Name as SHOW client_encoding prints it, of any spelling that differs in case and punctuation alone.
+    """Name of an encoding as SHOW client_encoding prints it. Case and punctuation of `name` do not matter.
 
     Raises
     ------
     ValueError
-        For an encoding that there is no codec for.
+        If there is no codec for the encoding.
     """
     cleaned = _cleaned(name)
     for known in CODECS:
         if _cleaned(known) == cleaned:
             return known
-    raise ValueError(f"encoding is {name!r}, which is none of {', '.join(CODECS)}")
+    raise ValueError(f"encoding is {name!r}, expected one of {', '.join(CODECS)}")
 
 
 def decoder(name: str) -> Callable[[bytes], str]:
-    """How text of an encoding is decoded: a function that raises UnicodeError for what the encoding has not.
+    """Make a function that decodes text of an encoding and raises UnicodeError for invalid bytes.
 
     Parameters
     ----------
     name : str
-        As `encoding_name` gives it.
+        As `encoding_name` returns it.
     """
     decode = codecs.getdecoder(CODECS[name])
     errors = "strict"
@@ -160,12 +160,12 @@ def decoder(name: str) -> Callable[[bytes], str]:
 
 
 def _cleaned(name: str) -> str:
-    """Letters and digits alone: PostgreSQL compares names of encodings so (clean_encoding_name, common/encnames.c)."""
+    """Keep letters and digits, as PostgreSQL does to compare encodings (clean_encoding_name, common/encnames.c)."""
     return "".join(filter(str.isalnum, name)).lower()
 
 
 def _supplier(lacking: Mapping[bytes, str]) -> Callable[[UnicodeError], tuple[str, int]]:
-    """Error handler of a codec that supplies the characters it lacks."""
+    """Make a codec error handler that supplies the characters that the codec lacks."""
     supplied = {
         first[:-1] + bytes([first[-1] + i]): character
         for first, run in lacking.items()

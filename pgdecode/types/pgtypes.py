@@ -1,10 +1,10 @@
-"""The PostgreSQL types: OID, name, codec and Arrow type. Everything typed is read off this table.
+"""The table of PostgreSQL types: OID, name, codec and Arrow type of each. Typed decoding derives from it.
 
-How to add a type: one line in `TYPES` with its OIDs (from pg_type of a server), the name of its codec and its Arrow
-type; a codec that does not exist yet is a pair `<pgtype>_from_text`, `<pgtype>_from_binary` in its family's file under
-src/pgdecode/_codecs/, made known to that family's finder. Where the Arrow type is no string, a second codec of the
-name `<codec>_text` prints the binary form as PostgreSQL does (forms.pyx and its neighbours). A type of an extension has
-no fixed OID: it goes into `NAMED`, and is recognised by the name that the stream's Type message gives.
+How to add a type: add one line to `TYPES` with its OIDs (from pg_type of a server), the name of its codec and its Arrow
+type. A new codec is a pair of functions `<pgtype>_from_text` and `<pgtype>_from_binary` in the file of its family under
+src/pgdecode/_native/codecs/, registered in that file's lookup function. If the Arrow type is not a string, a second
+codec named `<codec>_text` prints the binary form as PostgreSQL does (text_forms.pyx and others). A type of an extension
+has no fixed OID: add it to `NAMED`. It is recognised by the name in the Type message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-FIRST_USER_OID = 16384  # FirstNormalObjectId, access/transam.h: smaller OIDs mean the same on every server
+FIRST_USER_OID = 16384  # FirstNormalObjectId, access/transam.h: smaller OIDs are the same on every server
 TEXT_OID, FLOAT8_OID, NUMERIC_OID = 25, 701, 1700
 
 
@@ -33,11 +33,11 @@ class PgType(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How the values of one column are decoded: a codec and its parameters, and the Arrow type it fills.
+    """Decoding of one column's values: a codec, its parameters, and the Arrow type that it fills.
 
-    `oid` is the type's, where it has one on every server. `declared` is what the caller said, not the stream: a
-    domain, which sends an OID of its own, passes for it. `fields` are a composite's. `style` is of dates that are not
-    ISO, `encoding` of text that is not UTF-8, as PostgreSQL names them.
+    `oid` is the OID of the type, if it is the same on every server. `declared` is true if the caller declared the type;
+    then a domain over it, which has its own OID, is accepted too. `fields` are the fields of a composite. `style` is
+    the DateStyle if it is not ISO. `encoding` is the encoding if it is not UTF-8. Both are PostgreSQL's names.
     """
 
     codec: str
@@ -58,7 +58,7 @@ def _as(arrow: pa.DataType) -> Callable[[int], pa.DataType]:
 
 
 def numeric_modifier(typmod: int) -> tuple[int, int] | None:
-    """Precision and scale of numeric(p, s); None without modifier. The scale is 11 bits, signed (numeric.c)."""
+    """Precision and scale of numeric(p, s); None without a modifier. The scale has 11 bits and a sign (numeric.c)."""
     if typmod < 4:
         return None
     return (typmod - 4) >> 16 & 0xFFFF, ((typmod - 4 & 0x7FF) ^ 1024) - 1024
@@ -72,7 +72,7 @@ def _numeric(typmod: int) -> pa.DataType:
 
 
 def _money(typmod: int) -> pa.DataType:
-    # PostgreSQL's money has no modifier: this one is the caller's, see `named`. 10 is the most that cash.c prints.
+    # PostgreSQL's money has no modifier. The caller gives this one, see `named`. cash.c prints at most 10 digits.
     return pa.decimal128(19, typmod) if 0 <= typmod <= 10 else pa.string()
 
 
@@ -157,7 +157,7 @@ NAMED: tuple[PgType, ...] = (
 
 
 class RangeType(NamedTuple):
-    """A range type with its array, its multirange and that one's array."""
+    """A range type, its array, its multirange and the array of the multirange."""
 
     oid: int
     array_oid: int
@@ -187,7 +187,7 @@ _ARRAY_OIDS: Mapping[int, int] = {
 
 
 def scalar(name: str, typmod: int = -1) -> Decoding:
-    """How a scalar type is decoded; KeyError where there is no such type."""
+    """Make the decoding of a scalar type; KeyError if there is no such type."""
     item = _BY_NAME[name]
     arrow = item.arrow(typmod)
     if item.codec == "money" and pa.types.is_decimal(arrow):
@@ -200,13 +200,13 @@ def scalar(name: str, typmod: int = -1) -> Decoding:
 
 
 def array_of(element: Decoding) -> Decoding:
-    """How an array is decoded."""
+    """Make the decoding of an array."""
     oid = _ARRAY_OIDS.get(element.oid, 0)
     return Decoding("array", pa.list_(element.arrow), oid, element=element, delimiter=element.delimiter)
 
 
 def range_of(bound: Decoding) -> Decoding:
-    """How a range is decoded."""
+    """Make the decoding of a range."""
     arrow = pa.struct(
         [
             ("lower", bound.arrow),
@@ -220,52 +220,51 @@ def range_of(bound: Decoding) -> Decoding:
 
 
 def multirange_of(item: Decoding) -> Decoding:
-    """How a multirange is decoded."""
+    """Make the decoding of a multirange."""
     return Decoding("multirange", pa.list_(item.arrow), element=item)
 
 
 def as_text(decoding: Decoding) -> Decoding:
-    """How the same type is decoded to a string column: PostgreSQL's own text form, whatever the form of the payload.
+    """Make the decoding of the same type to a string column in PostgreSQL's text form.
 
     Binary values are printed as by PostgreSQL 12 and later with ISO dates, postgres intervals, UTC, hexadecimal bytea
-    and the shortest floats; text stays as it was sent. A type that is a string column anyway stays as it is.
+    and shortest floats. Text values are kept as they were sent. A decoding to strings is returned unchanged.
     """
     if decoding.arrow == pa.string():
         return decoding
     if decoding.codec == "clamped" and decoding.element is not None:
-        # A string has room for all values.
+        # A string can hold all values, so nothing needs to be clamped.
         return as_text(decoding.element)
     element = None if decoding.element is None else as_text(decoding.element)
     fields = tuple(as_text(field) for field in decoding.fields)
     return replace(decoding, codec=decoding.codec + "_text", arrow=pa.string(), element=element, fields=fields)
 
 
-# date, time, timestamp, timestamptz, interval, numeric: they have infinities, NaN or 24:00:00. float4 and float8: a
-# server that rounds them writes the largest as a number past it, 1.79769313486232e+308 up to PostgreSQL 11.
+# date, time, timestamp, timestamptz, interval, numeric: they have infinities, NaN or 24:00:00. float4 and float8: up to
+# PostgreSQL 11, servers round them and write the largest one as a larger number, 1.79769313486232e+308.
 _PARTIAL = frozenset({700, 701, 1082, 1083, 1114, 1184, 1186, 1700})
 
 
 def _is_partial(decoding: Decoding) -> bool:
-    # A string holds all values of its type.
     return decoding.oid in _PARTIAL and decoding.arrow != pa.string()
 
 
 def is_partial(decoding: Decoding) -> bool:
-    """Whether PostgreSQL has values of the type that the Arrow type has not, arrays of more dimensions among them."""
+    """Whether the PostgreSQL type has values that the Arrow type cannot hold, such as arrays of several dimensions."""
     parts = (decoding.element, *decoding.fields)
-    # pgvector writes all digits of its floats; of a numeric, a float8 is what the caller asks for.
+    # A string holds every value. pgvector writes all digits of its floats. The caller asks for numeric_float8.
     if decoding.arrow == pa.string() or decoding.codec in ("vector", "halfvec", "numeric_float8"):
         return False
     return decoding.codec == "array" or _is_partial(decoding) or any(part and is_partial(part) for part in parts)
 
 
 def clamped(decoding: Decoding) -> Decoding:
-    """How the same type is decoded where values past the Arrow type's range are to be the nearest one in it.
+    """Make the decoding of the same type in which a value outside the Arrow type's range becomes the nearest in it.
 
-    These are the lowest and the highest value that both PostgreSQL and the Arrow type have: 4714-11-24 BC, and
-    5874897-12-31 of a date or 294247-01-10 04:00:54.775807 of a timestamp; 23:59:59.999999; nines of a numeric; the
-    largest float; an interval whose fields are all at their ends. Elements of arrays and bounds of ranges are clamped
-    too.
+    The range ends at the lowest and the highest value that both PostgreSQL and the Arrow type have: 4714-11-24 BC, and
+    5874897-12-31 for a date or 294247-01-10 04:00:54.775807 for a timestamp; 23:59:59.999999; all digits 9 for a
+    numeric; the largest float; the extreme of every field for an interval. Elements of arrays and bounds of ranges are
+    clamped too.
     """
     if _is_partial(decoding):
         return replace(decoding, codec="clamped", element=decoding)
@@ -274,22 +273,23 @@ def clamped(decoding: Decoding) -> Decoding:
 
 
 def composite_of(fields: Iterable[tuple[str, Decoding]]) -> Decoding:
-    """How a composite of named fields is decoded."""
+    """Make the decoding of a composite with named fields."""
     names, decodings = zip(*fields, strict=True)
     arrow = pa.struct([(name, decoding.arrow) for name, decoding in zip(names, decodings, strict=True)])
     return Decoding("composite", arrow, fields=decodings)
 
 
 def numeric_as_float8() -> Decoding:
-    """How a numeric is decoded to the nearest float8."""
+    """Make the decoding of a numeric to the nearest float8."""
     return Decoding("numeric_float8", pa.float64(), NUMERIC_OID)
 
 
 def named(name: str, typmod: int = -1) -> Decoding | None:
-    """How the type of a name is decoded: "int4", "int4[]", "_int4"; "numeric(12,2)" goes by its modifier.
+    """Find the decoding of a type by name: "int4", "int4[]", "_int4". Modifiers as in numeric(12,2) are in `typmod`.
 
-    "money(2)" is money of two digits behind the point, which only the server's lc_monetary knows: a decimal in both
-    forms. Plain "money" is text as the server printed it, and in binary a fault.
+    "money(2)" is money with two digits after the decimal point. The server's lc_monetary sets that number, and payloads
+    do not contain it. It is a decimal in both formats. Plain "money" is a string as the server printed it; its binary
+    format is a fault.
     """
     if name.endswith("[]") or name.startswith("_"):
         element = named(name[:-2] if name.endswith("[]") else name[1:], typmod)
@@ -341,5 +341,5 @@ def _record() -> Decoding:
     return Decoding("record", pa.string(), fields=tuple(fields))
 
 
-# A composite whose fields nobody describes: in binary, each carries its type's OID.
+# A composite whose fields are not declared. In binary format, each field carries the OID of its type.
 RECORD = _record()

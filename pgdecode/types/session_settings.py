@@ -1,4 +1,4 @@
-"""Settings of the capturing session that change the text form of values, and what they make of a column's decoding."""
+"""Settings of the capturing session that change the text form of values, and their effect on decoding."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pgdecode.types.pgtypes import Decoding
 _STYLES = ("ISO", "SQL", "Postgres", "German")
 _ORDERS = ("MDY", "DMY", "YMD")
 _STYLED = frozenset({"date", "timestamp", "timestamptz"})
-# Codecs whose values hold text that client_encoding changes: all of the binary form, parts of it, or the text form
-# alone. "char" is a byte under every encoding.
+# Codecs whose values contain text in client_encoding: the whole binary form, parts of the binary form, or only the text
+# form. "char" is one byte in every encoding.
 _TEXTS = frozenset({"text", "jsonb", "jsonpath", "ltree"})
 _WITH_TEXTS = frozenset({"hstore", "hstore_text", "tsvector", "tsquery"})
 _TEXT_FORMS = frozenset({"opaque", "money", "money_decimal", "reg"})
@@ -19,10 +19,10 @@ _TEXT_FORMS = frozenset({"opaque", "money", "money_decimal", "reg"})
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings as PostgreSQL names them, with what needs no doing left empty: UTF8, and DateStyle ISO.
+    """Settings as PostgreSQL names them. UTF8 and DateStyle ISO are empty, because they need no conversion.
 
-    The other settings need no declaring: the text tells bytea_output and IntervalStyle, and extra_float_digits and
-    TimeZone do not change how it is read.
+    Other settings need not be declared. bytea_output and IntervalStyle are recognised in the text. extra_float_digits
+    and TimeZone do not change how the text is read.
     """
 
     encoding: str = ""
@@ -35,7 +35,7 @@ def settings_of(encoding: str, datestyle: str) -> Settings:
     Raises
     ------
     ValueError
-        For an encoding or style that is not known, and a style without the order that it depends on.
+        If the encoding or style is unknown, or the style lacks the order that it depends on.
     """
     known = encoding_name(encoding)
     style, _, order = (part.strip() for part in datestyle.partition(","))
@@ -50,7 +50,7 @@ def settings_of(encoding: str, datestyle: str) -> Settings:
 
 
 def under(settings: Settings, decoding: Decoding) -> Decoding:
-    """How a column is decoded whose text was written under these settings."""
+    """Make the decoding of a column whose text was written under these settings."""
     if settings.datestyle:
         decoding = _styled(decoding, settings.datestyle)
     if settings.encoding and _has_text(decoding):
@@ -59,7 +59,7 @@ def under(settings: Settings, decoding: Decoding) -> Decoding:
 
 
 def _within(codec: str, decoding: Decoding, *, style: str = "", encoding: str = "") -> Decoding:
-    """Put a codec around another one; seen from outside it is of the same type."""
+    """Wrap a decoding in another codec; the type stays the same."""
     return replace(
         decoding, codec=codec, element=decoding, fields=(), precision=0, scale=0, style=style, encoding=encoding
     )
@@ -73,7 +73,7 @@ def _styled(decoding: Decoding, style: str) -> Decoding:
 
 
 def _recoded(decoding: Decoding, encoding: str) -> Decoding:
-    """Convert what is text in the binary form."""
+    """Wrap the codecs whose binary form contains text."""
     if decoding.codec in _TEXTS:
         return _within("recoded_text", decoding, encoding=encoding)
     if decoding.codec in _WITH_TEXTS:

@@ -18,9 +18,9 @@ from pgdecode.types.pgtypes import (
     range_of,
 )
 
-MAX_DEPTH = 16  # composites and ranges in each other: what a declaration may ask of the native codecs' call stack
+MAX_DEPTH = 16  # nested composites and ranges: bounds the recursion of the native codecs
 
-# PostgreSQL's own names of the types that SQL names otherwise (the documentation's table 8.1).
+# SQL names of types -> PostgreSQL's own names (the documentation's table 8.1).
 SPELLINGS: Mapping[str, str] = {
     "bigint": "int8",
     "bit varying": "varbit",
@@ -52,7 +52,7 @@ EXTENSIONS = frozenset({item.name for item in NAMED} | {"hstore", "vector", "hal
 _SCALARS = {name for name in NAME_BY_OID.values() if not name.endswith("[]")}
 KNOWN: tuple[str, ...] = tuple(sorted({*SPELLINGS, *_SCALARS, *EXTENSIONS, "enum", "record"}))
 
-# Least and most of each modifier that a type takes.
+# Lowest and highest value of each modifier of a type.
 _MODIFIERS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "numeric": ((1, 1000), (-1000, 1000)),
     "float": ((1, 53),),
@@ -67,31 +67,31 @@ _TOKENS = re.compile(r'\s*("(?:[^"]|"")+"|[^\W\d][\w$]*|-?\d+|[][(),.]|$)')
 
 
 def declared(text: str, types: Mapping[str | int, str] | None = None) -> Decoding:
-    """How the type is decoded that a user has written.
+    """Make the decoding of a type that the caller has declared.
 
     Parameters
     ----------
     text : str
         A type's name with modifiers and `[]`, as in SQL; "enum"; "(name type, ...)" for a composite; "range(type)" or
-        "multirange(type)" for a range of one's own.
+        "multirange(type)" for a user-defined range.
     types : mapping of OID or "schema.type" to such a text, optional
-        What "schema.type" inside `text` means.
+        Meaning of each "schema.type" inside `text`.
 
     Raises
     ------
     ValueError
-        For what is no type, saying which names there are.
+        If the text is not a type. The message lists the known names.
     """
     return _Reader(text, dict(types or {}), ()).everything()
 
 
 def builtin_name(text: str) -> str | None:
-    """PostgreSQL's own name, such as "int4[]", of a built-in or extension's type; None for "schema.type".
+    """PostgreSQL's own name, such as "int4[]", of a built-in type or an extension's; None for "schema.type".
 
     Raises
     ------
     ValueError
-        For a name without a schema that is none of these.
+        If the name has no schema and is not such a type.
     """
     if "." in text and not text.startswith("pg_catalog."):
         return None
@@ -99,18 +99,18 @@ def builtin_name(text: str) -> str | None:
     _, name, modifiers = reader.scalar_name()
     dimensions = reader.dimensions()
     if reader.rest() or modifiers or named(name) is None:
-        raise ValueError(f'types has the key {text!r}: a type of one\'s own is named with its schema, "public.mood"')
+        raise ValueError(f'types has the key {text!r}: a user-defined type needs its schema, such as "public.mood"')
     name = without_underscore(name)
     return name + "[]" if dimensions and not name.endswith("[]") else name
 
 
 def without_underscore(name: str) -> str:
-    """Write "_int4", the name that pg_type has for an array, as "int4[]"; other names stay."""
+    """Write an array's name in pg_type, such as "_int4", as "int4[]". Other names are returned unchanged."""
     return name[1:] + "[]" if name.startswith("_") else name
 
 
 class _Reader:
-    """Reads one text from its start to its end. `within` are the user's types that are being read around it."""
+    """Parses one text. `within` are the names of the user's types that are being resolved around it."""
 
     def __init__(self, text: str, types: Mapping[str | int, str], within: tuple[str, ...], depth: int = 0) -> None:
         self.text = text
@@ -129,17 +129,17 @@ class _Reader:
         return self.text[self.at :].strip()
 
     def wrong(self, why: str) -> ValueError:
-        return ValueError(f"{self.text!r} is no type that can be read: {why}")
+        return ValueError(f"{self.text!r} is not a valid type: {why}")
 
     def peek(self) -> str:
-        """Give the next token, empty at the end."""
+        """Return the next token; empty at the end."""
         match = _TOKENS.match(self.text, self.at)
         if match is None:
-            raise self.wrong(f"{self.rest()[:1]!r} is not to be expected")
+            raise self.wrong(f"unexpected {self.rest()[:1]!r}")
         return match[1]
 
     def take(self, wanted: str = "") -> str:
-        """Step over the next token, which must be the one that is wanted, if one is."""
+        """Consume the next token. It must equal `wanted`, if that is given."""
         token = self.peek()
         if wanted and token != wanted:
             raise self.wrong(f"{wanted!r} is missing")
@@ -148,12 +148,12 @@ class _Reader:
         return token
 
     def type(self) -> Decoding:
-        """Read a type with its dimensions; however many there are, the type is the same to PostgreSQL."""
+        """Read a type with its dimensions. Their number does not matter: PostgreSQL has one array type."""
         if self.peek() == "(":
             found = self.composite()
         else:
             found = self.range() if self.peek().lower() in ("range", "multirange") else self.scalar()
-        # Declared like any other: a domain over an array passes for it.
+        # An array is declared too, so a domain over an array is accepted.
         return replace(array_of(found), declared=True) if self.dimensions() else found
 
     def dimensions(self) -> bool:
@@ -172,10 +172,10 @@ class _Reader:
     def deeper(self) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise self.wrong(f"more than {MAX_DEPTH} types are in each other")
+            raise self.wrong(f"more than {MAX_DEPTH} types are nested")
 
     def range(self) -> Decoding:
-        """Read a range of one's own, of which PostgreSQL makes a multirange too: range(float8)."""
+        """Read a user-defined range or multirange, such as range(float8)."""
         multiple = self.take().lower() == "multirange"
         self.deeper()
         self.take("(")
@@ -196,16 +196,16 @@ class _Reader:
         self.take(")")
         self.depth -= 1
         if not fields or len({name for name, _ in fields}) != len(fields):
-            raise self.wrong("it has two fields of one name" if fields else "it has no field")
+            raise self.wrong("it has two fields of the same name" if fields else "it has no fields")
         return composite_of(fields)
 
     def identifier(self) -> str:
-        """Read a name as PostgreSQL folds it: small letters, unless it is quoted."""
+        """Read a name and fold it to lower case, unless it is quoted."""
         token = self.take()
         if token.startswith('"'):
             return token[1:-1].replace('""', '"')
         if not (token[:1].isalpha() or token[:1] == "_"):
-            raise self.wrong(f"a name is missing before {token!r}" if token else "it ends where a name must stand")
+            raise self.wrong(f"a name is missing before {token!r}" if token else "it ends where a name is expected")
         return token.lower()
 
     def modifiers(self) -> list[int]:
@@ -218,7 +218,7 @@ class _Reader:
                 self.take()
             token = self.take()
             if not token.lstrip("-").isdecimal():
-                raise self.wrong("its modifier is no number")
+                raise self.wrong("its modifier is not a number")
             found.append(int(token))
         self.take(")")
         return found
@@ -228,7 +228,7 @@ class _Reader:
         return self.qualified(schema, name, modifiers) if schema else self.known(name, modifiers)
 
     def scalar_name(self) -> tuple[str, str, list[int]]:
-        """Read a schema, empty where there is none, PostgreSQL's own name of the type, and its modifiers."""
+        """Read the schema (empty without one), PostgreSQL's own name of the type, and the modifiers."""
         start = self.at
         token = self.peek()
         if token[:1] not in ('"', "_") and not token[:1].isalpha():
@@ -243,7 +243,7 @@ class _Reader:
         return "", *self.name_and_modifiers()
 
     def name_and_modifiers(self) -> tuple[str, list[int]]:
-        """Read all words of a name, and the modifiers wherever they are among them: timestamp(3) with time zone."""
+        """Read all words of a name, and modifiers among them as in "timestamp(3) with time zone"."""
         words: list[str] = []
         modifiers: list[int] = []
         while True:
@@ -264,16 +264,16 @@ class _Reader:
         return SPELLINGS.get(name, name), modifiers
 
     def qualified(self, schema: str, name: str, modifiers: list[int]) -> Decoding:
-        """Say what the type of a schema is: built in, one that `types` describes, or an extension's."""
+        """Make the decoding of a type with a schema: built in, described by `types`, or an extension's."""
         key = f"{schema}.{name}"
         if key in self.types and schema != "pg_catalog" and not modifiers:
             if key in self.within or len(self.within) == MAX_DEPTH:
-                raise self.wrong(f"{key} is part of itself, or too deep")
+                raise self.wrong(f"{key} contains itself, or is nested too deeply")
             return _Reader(self.types[key], self.types, (*self.within, key), self.depth).everything()
         if schema == "pg_catalog" or name in EXTENSIONS:
             return self.known(name, modifiers)
         raise self.wrong(
-            f'types does not say what {key} is: "enum", "(name type, ...)", "range(type)", or a domain\'s base type'
+            f'types does not describe {key} as "enum", "(name type, ...)", "range(type)", or a domain\'s base type'
         )
 
     def known(self, name: str, modifiers: list[int]) -> Decoding:
@@ -295,7 +295,7 @@ class _Reader:
         found = None if name.endswith("[]") else named(name, typmod)
         if found is None:
             raise self.wrong(
-                f'{name!r} is none of {", ".join(KNOWN)}, with [] behind it for an array, "schema.type" of types, '
-                '"(name type, ...)" for a composite, or "range(type)" for a range of one\'s own'
+                f'{name!r} is not one of {", ".join(KNOWN)}, followed by [] for an array, "schema.type" of types, '
+                '"(name type, ...)" for a composite, or "range(type)" for a user-defined range'
             )
         return replace(found, declared=True)

@@ -153,7 +153,7 @@ def test_after_a_bad_payload_the_decoder_stands_where_it_stood(what: str, decode
 
 
 def test_a_type_that_there_is_none_of_is_refused_before_anything_is_decoded() -> None:
-    with pytest.raises(ValueError, match="'no such type' is no type that can be read"):
+    with pytest.raises(ValueError, match="'no such type' is not a valid type"):
         ChangeDecoder(types={25: "no such type"})
 
 

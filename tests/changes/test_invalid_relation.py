@@ -294,12 +294,12 @@ def test_a_relation_with_two_columns_of_one_name_is_an_error_and_so_are_its_rows
     at = 1 + 4 + 7 + 7 + 1 + 2 + 12 + 11 + 1
     with pytest.raises(pgdecode.RepeatedColumn) as caught:
         ChangeDecoder().decode(payloads)
-    assert str(caught.value) == f"row 1, offset {at}: name of column 2 is that of a column before it"
+    assert str(caught.value) == f"row 1, offset {at}: name of column 2 is also the name of an earlier column"
     assert (caught.value.tag, caught.value.relation, caught.value.column) == ("R", T, 2)
     assert payloads[1][at : at + 3] == "é\0".encode()
     rows = permissive(payloads)
     assert [row["error"] for row in rows] == [
-        f"REPEATED_COLUMN at offset {at}: name of column 2 is that of a column before it",
+        f"REPEATED_COLUMN at offset {at}: name of column 2 is also the name of an earlier column",
         IN_DOUBT,
     ]
 

@@ -92,12 +92,12 @@ FAULTS = [
     ),
     fault(
         errors.BadLength, INSERT + "0001 74 ffffffff", 9,
-        "insert new column 0 has length 4294967295, at most 1073741823 can be",
+        "insert new column 0 has length 4294967295, the maximum is 1073741823",
         relation=16385, column=0, expected=0x3FFFFFFF, seen=0xFFFFFFFF, id="BAD_LENGTH value",
     ),
     fault(
         errors.BadLength, "4d 00 0000000000000008 70 00 40000000", 12,
-        "message content has length 1073741824, at most 1073741823 can be",
+        "message content has length 1073741824, the maximum is 1073741823",
         expected=0x3FFFFFFF, seen=0x40000000, id="BAD_LENGTH content",
     ),
     fault(
@@ -115,38 +115,38 @@ FAULTS = [
     ),
     fault(
         errors.BadEncoding, "59 00004001 73 00 6e61ef7665 00", 9,
-        "type name is not UTF-8 (was client_encoding another?)",
+        "type name is not UTF-8 (was another client_encoding in use?)",
         id="ENCODING",
     ),
     fault(
-        errors.BadFlags, "43 02" + "00" * 24, 1, "commit flags is 2, at most 0 is defined",
+        errors.BadFlags, "43 02" + "00" * 24, 1, "commit flags is 2, the highest defined value is 0",
         expected=0, seen=2, id="BAD_FLAGS",
     ),
     fault(
         errors.BadFlags, RELATION + "64 0002 00 61 00 00000017 ffffffff 02 62 00 00000017 ffffffff", 23,
-        "relation column 1 flags is 2, at most 1 is defined",
+        "relation column 1 flags is 2, the highest defined value is 1",
         relation=16385, column=1, expected=1, seen=2, id="BAD_FLAGS column",
     ),
     fault(
-        errors.BadValue, RELATION + "78 0000", 9, "relation replica_identity is 120, which has no meaning",
+        errors.BadValue, RELATION + "78 0000", 9, "relation replica_identity is 120, which is not a valid value",
         relation=16385, seen=0x78, id="BAD_VALUE letter",
     ),
     fault(
-        errors.BadValue, "53 00000000 01", 1, "stream_start xid is 0, which has no meaning",
+        errors.BadValue, "53 00000000 01", 1, "stream_start xid is 0, which is not a valid value",
         seen=0, id="BAD_VALUE xid",
     ),
     fault(
-        errors.OutOfRange, "4f 8000000000000000 6f 00", 1, "origin origin_lsn is past what its output type holds",
+        errors.OutOfRange, "4f 8000000000000000 6f 00", 1, "origin origin_lsn is out of range for its output type",
         id="OUT_OF_RANGE lsn",
     ),
     fault(
         errors.OutOfRange, "42 0000000000000008 7fffffffffffffff 00000304", 9,
-        "begin commit_timestamp is past what its output type holds",
+        "begin commit_timestamp is out of range for its output type",
         id="OUT_OF_RANGE timestamp",
     ),
     fault(
         errors.BadTupleTag, "44 00004001 58 0000", 5,
-        "delete old_type does not start with its tuple tag, but with 0x58 'X'",
+        "delete old_type starts with 0x58 'X' instead of a tuple tag",
         relation=16385, seen=0x58, id="BAD_TUPLE_TAG",
     ),
     fault(
@@ -357,7 +357,7 @@ def test_a_batch_of_more_than_2_gib_is_refused_in_permissive_mode_too() -> None:
     # 31 contents are 2080374784 bytes; the next would make 2**31, one more than an offset can say.
     assert caught.value.row == 31
     assert str(caught.value) == (
-        "row 31, offset 0: message content of this batch would pass 2147483647 bytes or items; "
+        "row 31, offset 0: message content of this batch would exceed 2147483647 bytes or items; "
         "decode fewer rows at once"
     )
     assert pgdecode.decode_messages(payloads, in_stream=False, fields=["kind", "lsn"]).num_rows == 40

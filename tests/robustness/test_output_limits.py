@@ -22,7 +22,7 @@ NUMERIC, NUMERIC_ARRAY, BYTEA = 1700, 1231, 17
 LONGEST = bytes.fromhex("0001 7fff 0000 0000 03e8")
 LONGEST_DIGITS = 131072
 REFUSED = (
-    "row 0, offset 0: values and names of this batch become more text than Limits.max_expansion allows; "
+    "row 0, offset 0: the text of values and names in this batch would exceed Limits.max_expansion; "
     "decode fewer rows at once"
 )
 
@@ -221,7 +221,7 @@ def test_batches_past_what_offsets_reach_are_not_made_one() -> None:
     data = pa.py_buffer(bytes(2**30))
     ends = pa.py_buffer((0).to_bytes(4, "little") + (2**30).to_bytes(4, "little"))
     half = pa.record_batch({"a": pa.Array.from_buffers(pa.string(), 1, [None, ends, data])})
-    with pytest.raises(pgdecode.BatchTooLarge, match="a column of this batch would pass 2147483647 bytes or items"):
+    with pytest.raises(pgdecode.BatchTooLarge, match="a column of this batch would exceed 2147483647 bytes or items"):
         one_batch([half, half], half.schema)
 
 

@@ -136,7 +136,7 @@ def test_the_first_bad_row_is_named_with_its_column() -> None:
         pytest.param(
             insert(b"1", None, None, relation_id=5), pgdecode.OtherRelation, "is 5, expected 16385", id="relation"
         ),
-        pytest.param(b"E", pgdecode.NotARow, "stream_stop is no insert, update or delete", id="no row"),
+        pytest.param(b"E", pgdecode.NotARow, "stream_stop is not an insert, update or delete", id="no row"),
         pytest.param(insert(b"1", None, None)[:-1], pgdecode.TruncatedMessage, "needs 1 bytes, 0 left", id="cut"),
         pytest.param(
             insert(b"1", b"abc", None, formats="tbn"), pgdecode.WrongSize, "column 'born' has 3 bytes", id="size"

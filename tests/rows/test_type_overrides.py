@@ -346,8 +346,8 @@ def test_no_other_conversion_is_made(type_id: int, other: str) -> None:
     ("options", "text"),
     [
         pytest.param({"columns": {"w": "text"}}, r"columns names \['w'\], which relation 't' has not", id="column"),
-        pytest.param({"types": {"mood": "enum"}}, "named with its schema", id="key without schema"),
-        pytest.param({"types": {23: "integr"}}, "'integr' is none of bigint,", id="no such type"),
+        pytest.param({"types": {"mood": "enum"}}, "needs its schema", id="key without schema"),
+        pytest.param({"types": {23: "integr"}}, "'integr' is not one of bigint,", id="no such type"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, Any], text: str) -> None:

@@ -121,5 +121,5 @@ def test_the_caller_says_the_scale_by_types() -> None:
 
 @pytest.mark.parametrize("name", ["money(11)", "money(-1)", "money()", "money(2"])
 def test_a_scale_that_money_cannot_have_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is no type that can be read"):
+    with pytest.raises(ValueError, match="is not a valid type"):
         price(bytes(8), "b", types={790: name})
