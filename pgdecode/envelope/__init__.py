@@ -1,1 +1,1 @@
-"""Payloads to messages: one dataclass each, or one Arrow row each."""
+"""Decoding of payloads to messages: one dataclass or one Arrow row per payload."""

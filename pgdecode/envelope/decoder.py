@@ -1,4 +1,4 @@
-"""Payloads to messages and to the envelope: owner of the Arrow arrays over the native buffers."""
+"""`decode`, `decode_messages` and `MessageDecoder`: payloads to messages and to the envelope."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True
     Parameters
     ----------
     payload : bytes-like
-        One pgoutput message, tag byte first, without any frame around it.
+        One pgoutput message, tag byte first, without a frame around it.
     in_stream : bool
         Whether the payload was sent between a Stream Start and a Stream Stop, where some messages carry an xid.
     strict_flags : bool
         Refuse flag bits that no server defines today.
     limits : Limits
-        Sizes past which the payload is refused.
+        Sizes above which the payload is refused.
 
     Returns
     -------
     Message
         One of the 19 dataclasses of `pgdecode.protocol.messages`, such as `Insert`. LSNs are int (`lsn_to_text`),
-        timestamps aware datetimes in UTC, tuple values bytes as they were sent.
+        timestamps are aware datetimes in UTC, tuple values are bytes as they were sent.
 
     Raises
     ------
     DecodeError
-        With `offset`, `tag` and where known `relation` and `column`; `row` is None. `EmptyPayload` for no bytes, of
-        which `decode_messages` makes a null row. Also for a timestamp outside
-        the years 1 to 9999, which `decode_messages` can hold and datetime cannot.
+        With `offset` and `tag`, and with `relation` and `column` if known; `row` is None. A payload of zero bytes is
+        `EmptyPayload`; `decode_messages` makes a null row of it. A timestamp outside the years 1 to 9999 is an error
+        too: datetime cannot hold it, but the columns of `decode_messages` can.
     """
     if not isinstance(in_stream, bool):
         raise TypeError(f"in_stream is a bool, not {type(in_stream).__name__}")
-    # Arrow's buffers and numpy's may be signed; bytes, the usual case, need no view.
+    # Buffers of Arrow and numpy may have signed items. Bytes, the usual case, need no view.
     data = payload if type(payload) is bytes else memoryview(payload).cast("B")
     return decode_one(data, in_stream, limits, strict_flags)
 
@@ -74,41 +74,43 @@ def decode_messages(
 or __arrow_c_stream__ of such; or a sequence of bytes
         One pgoutput message per row, tag byte first. Null rows give null rows. Arrow data is read in place.
     in_stream : None, "auto", bool, or boolean column of the same length
-        How to know which messages carry the xid of a streamed transaction. None: the payloads are in slot order, the
-        Stream Start and Stream Stop among them tell (a window that begins inside a stream is recognised).
-        A bool or column: the caller says. "auto": in no order; each payload's own structure tells, exactly for
-        inserts and deletes, nearly so for updates, and by a guess where a relation, type, truncate or logical
-        message reads well both ways. The `xid_basis` column says how each was decided. Where the payloads contradict
-        the state, as when a Stream Start is missing, the contradicting ones are errors, and so are those between the
-        same two transaction boundaries that would read well both ways.
+        How to decide which messages carry the xid of a streamed transaction.
+        None: the payloads are in slot order. The Stream Start and Stream Stop messages among them decide. Input that
+        begins inside a stream is recognised.
+        A bool or a column: the caller decides.
+        "auto": the payloads are in no order. The structure of each payload decides. This is exact for inserts and
+        deletes, and nearly exact for updates. It is a guess where a relation, type, truncate or logical message is
+        valid both with and without an xid. The `xid_basis` column shows how each row was decided.
+        Payloads that contradict the stream state are errors, for example if a Stream Start is missing. Payloads
+        between the same two transaction boundaries that are valid both ways are then errors too.
     fields : iterable of str, optional
-        Envelope columns to build, in the order wanted; the others cost nothing.
-        By default all but `xid_basis`. The verdict on a payload does not depend on it.
+        Envelope columns to build, in this order; by default all but `xid_basis`. Other columns cost nothing. Whether a
+        payload is bad does not depend on `fields`.
     mode : {"FAILFAST", "PERMISSIVE"}
-        Raise on the first bad payload, or null its row and say why in the `error` column.
+        Raise on the first bad payload, or null its row and give the reason in the `error` column.
     limits : Limits
-        Sizes past which a payload is refused.
+        Sizes above which a payload is refused.
     strict_flags : bool
         Refuse flag bits that no server defines today.
     threads : int
-        How many threads may work on it, where there is enough for each. The result is the same.
+        Maximum number of threads. Small inputs use fewer. The result does not depend on it.
     empty : {"null", "error"}
-        What a payload of no bytes is. Servers send one for a replication origin that has no name. "null": a null row,
-        and no fault. "error": a bad payload.
+        How to treat a payload of zero bytes. Servers send one for a replication origin without a name. "null": a null
+        row and no fault. "error": a bad payload.
 
     Returns
     -------
     pa.RecordBatch
-        As many rows as payloads, in their order; the schema is `schemas.envelope_schema(fields)`. LSNs, OIDs and
-        xids are int64, timestamps microseconds in UTC. `old` and `new` hold a value per tuple column, null for
-        formats n (null) and u (unchanged TOAST), as bytes in the format that `old_formats` and `new_formats` give.
+        One row per payload, in the same order; the schema is `envelope.schema.envelope_schema(fields)`. LSNs, OIDs and
+        xids are int64, timestamps are microseconds in UTC. `old` and `new` have one value per tuple column, as bytes
+        in the format that `old_formats` and `new_formats` give; null for formats n (null) and u (unchanged TOAST).
 
     Raises
     ------
     DecodeError
-        In FAILFAST mode, with `row` and `offset`. In both modes `BatchTooLarge`, when values pass 2 GiB.
+        In FAILFAST mode, with `row` and `offset`. In both modes `BatchTooLarge`, if values exceed 2 GiB.
     TypeError, ValueError
-        For payloads that are not binary and for options that do not exist.
+        If the payloads are not binary, or an option is invalid.
     """
     decoder = MessageDecoder(
         in_stream=in_stream,
@@ -125,17 +127,18 @@ or __arrow_c_stream__ of such; or a sequence of bytes
 class MessageDecoder:
     """`decode_messages` over consecutive batches of one sequence of payloads.
 
-    With `in_stream=None` the stream state at the end of a batch is where the next one starts, so that a long sequence
-    in slot order can be decoded in pieces; as long as no batch has had a Stream Start or Stop or a message that stands
-    outside of streams, the rows of each are judged by that batch alone. Options are those of `decode_messages`. One
-    thread at a time may use it: for another meanwhile it is a RuntimeError.
+    With `in_stream=None`, each batch starts with the stream state at the end of the previous one, so a long sequence in
+    slot order can be decoded in batches. The state is unknown until a batch has a Stream Start, a Stream Stop or a
+    message that occurs only outside streams; until then, the state of each batch is decided from that batch alone.
+    Options are those of `decode_messages`. Only one thread at a time may use a decoder; a second one gets a
+    RuntimeError.
 
     Attributes
     ----------
     schema : pa.Schema
-        Of the batches that `decode` returns.
+        Schema of the batches that `decode` returns.
     empty_payloads : int
-        Payloads of no bytes in the batches decoded so far, where `empty` is "null".
+        Number of payloads of zero bytes so far, if `empty` is "null".
     """
 
     def __init__(
@@ -170,8 +173,8 @@ class MessageDecoder:
             source = Source(payload_parts(payloads))
             n_threads = threads_for(source, self._threads)
             if n_threads > 1:
-                # Should that not do, one thread decodes all anew: then its error is the one to tell, of the first row
-                # that has any. A DecodeError is a ValueError, as bad offsets are.
+                # If the threads fail, one thread decodes everything again and raises the error of the first bad row.
+                # A DecodeError is a ValueError; bad Arrow offsets raise a ValueError too.
                 with suppress(ValueError, MemoryError):
                     return self._decode(source, n_threads)
             return self._decode(source, 1)
@@ -197,7 +200,7 @@ class MessageDecoder:
 
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Put the batch together over the buffers that the scan filled."""
+    """Make the record batch over the buffers that the scan filled."""
     arrays = []
     for name in schema.names:
         type = ENVELOPE_TYPES[name]

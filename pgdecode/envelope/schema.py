@@ -1,4 +1,4 @@
-"""Arrow schemas derived from the message table."""
+"""The envelope's Arrow schema, derived from the message table."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _DEFAULT = tuple(column.name for column in ENVELOPE if column.default)
 
 
 def envelope_schema(fields: Iterable[str] | None = None) -> pa.Schema:
-    """Arrow schema of what `decode_messages` returns.
+    """Arrow schema of the batches that `decode_messages` returns.
 
     Parameters
     ----------
     fields : iterable of str, optional
-        Envelope columns, in the order wanted; by default all but `xid_basis`.
+        Envelope columns, in this order; by default all but `xid_basis`.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def envelope_schema(fields: Iterable[str] | None = None) -> pa.Schema:
     TypeError
         If `fields` is one string.
     ValueError
-        If `fields` is empty, repeats a name or has one that is no envelope column.
+        If `fields` is empty, repeats a name or has a name that is not an envelope column.
     """
     if isinstance(fields, str):
         raise TypeError(f"fields is a sequence of column names, not the string {fields!r}")

@@ -1,1 +1,1 @@
-"""What callers hand over as payloads, and how many threads take them."""
+"""Input of payloads, and threads."""

@@ -1,4 +1,4 @@
-"""How many threads a call has, decoders that take one thread at a time, and work that goes on beside another's."""
+"""Thread counts, a guard against concurrent use of a decoder, and prefetching."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from typing import TypeVar
 
 from pgdecode._native.arrow.payload_array import Source
 
-# Below so many rows, and so many bytes of payloads, a thread costs more than it saves.
+# With fewer rows and fewer bytes of payloads per thread, a thread costs more than it saves.
 LEAST_ROWS = 16_384
 LEAST_BYTES = 1 << 21
-# Where payloads are longer, what is made of the fewest rows that a thread takes does not stay in its core's cache.
+# Average payload bytes. With longer payloads, the output of a thread's smallest chunk does not fit its core's cache.
 MOST_ROW_BYTES = 1 << 15
-# To say which rows are in a stream takes a tenth of the time: below so many, less than to start threads for it.
+# Resolving stream flags takes a tenth of the decoding time. With fewer rows, starting threads for it takes longer.
 LEAST_RESOLVED = 1 << 17
 
 Item = TypeVar("Item")
 
 
 class Exclusive:
-    """A decoder's guard, a context for what changes it: refuses a second thread, since order is all that it has."""
+    """A context manager that lets one thread at a time change a decoder, because its calls have an order.
+
+    Raises RuntimeError in a second thread.
+    """
 
     def __init__(self) -> None:
         try:
             self._lock = threading.RLock()
         except RuntimeError as error:
-            # "can't allocate lock": a lock is nothing but memory.
+            # Python says "can't allocate lock" when memory is exhausted.
             raise MemoryError("no memory for a decoder's lock") from error
 
     def __enter__(self) -> None:
@@ -39,20 +42,23 @@ class Exclusive:
 
 
 def check_threads(threads: int) -> int:
-    """Give back a number of threads.
+    """Check a number of threads, and return it.
 
     Raises
     ------
     ValueError
-        If it is no positive integer.
+        If it is not a positive integer.
     """
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise ValueError(f"threads is an integer from 1 on, not {threads!r}")
+        raise ValueError(f"threads must be a positive integer, not {threads!r}")
     return threads
 
 
 def prefetched(items: Iterable[Item]) -> Iterator[Item]:
-    """Give items one by one, each made by another thread while the one before is being used: one more is in memory."""
+    """Yield items; another thread makes the next item while the caller uses the current one.
+
+    One more item is in memory than without prefetching.
+    """
     made = iter(items)
     with ThreadPoolExecutor(1) as thread:
         try:
@@ -67,7 +73,10 @@ def prefetched(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def threads_for(source: Source, threads: int) -> int:
-    """Say how many threads are worth their cost: of those that may work, one for so many rows or bytes."""
+    """Choose how many of the allowed threads to use: one per `LEAST_ROWS` rows or `LEAST_BYTES` bytes.
+
+    Small batches and very large payloads use one thread.
+    """
     if threads == 1:
         return 1
     n_bytes = source.payload_bytes
@@ -77,5 +86,5 @@ def threads_for(source: Source, threads: int) -> int:
 
 
 def resolvers_for(source: Source, n_threads: int) -> int:
-    """Say how many of the threads are worth their cost to find out which rows are in a stream."""
+    """Choose how many of the threads resolve the stream flags of rows."""
     return n_threads if source.n_rows >= LEAST_RESOLVED else 1

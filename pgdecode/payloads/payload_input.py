@@ -1,4 +1,4 @@
-"""What callers may hand over as payloads and as stream state, brought to what the native rooms take."""
+"""Conversion of the caller's payloads, positions and stream flags to the forms that native code reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pgdecode._native.arrow.payload_array import LAYOUTS
 
 
 def payload_parts(payloads: Any) -> list[pa.Array | list[bytes | None]]:
-    """Arrow arrays of a layout the scanner reads in place, or a list of bytes; binary data is never copied.
+    """Convert payloads to Arrow arrays that the scanner reads in place, or to a list of bytes.
+
+    Binary data is not copied.
 
     Raises
     ------
@@ -30,13 +32,13 @@ def payload_parts(payloads: Any) -> list[pa.Array | list[bytes | None]]:
             raise TypeError(f"row {text}: payloads are bytes, not str")
         return [found]
     chunks = arrow.chunks if isinstance(arrow, pa.ChunkedArray) else [arrow]
-    # A column without chunks has a type all the same, which is to be checked.
+    # A column without chunks still has a type, which must be checked.
     chunks = chunks or [pa.array([], arrow.type)]
     return [_as_binary(chunk) for chunk in chunks]
 
 
 def payload_array(payloads: Any) -> pa.ChunkedArray:
-    """Payloads as Arrow chunks of one binary type, for what slices and takes them.
+    """Convert payloads to Arrow chunks of one binary type that can be sliced and taken from.
 
     Raises
     ------
@@ -45,18 +47,18 @@ def payload_array(payloads: Any) -> pa.ChunkedArray:
     """
     parts = [pa.array(part, pa.large_binary()) if isinstance(part, list) else part for part in payload_parts(payloads)]
     if pa.types.is_binary_view(parts[0].type):
-        # Arrow takes no rows of views; and a view taken would keep the whole of its batch alive.
+        # Arrow's `take` does not support views, and a view would keep its whole batch alive.
         parts = [part.cast(pa.large_binary()) for part in parts]
     return pa.chunked_array(parts, parts[0].type)
 
 
 def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
-    """Positions of payloads as int64, by default counted on from `first`.
+    """Convert positions of payloads to int64; by default they count up from `first`.
 
     Raises
     ------
     TypeError, ValueError
-        If they are not ascending integers, one for each payload and none below `first`.
+        If they are not ascending integers, one per payload and none below `first`.
     """
     if first + n_rows > 1 << 63:
         raise ValueError(f"no position is left for {n_rows} payloads after {first - 1}")
@@ -67,7 +69,7 @@ def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
         try:
             arrow = pa.array(list(position), pa.int64() if n_rows == 0 else None)
         except OverflowError as error:
-            raise ValueError(f"position is past int64: {error}") from error
+            raise ValueError(f"position exceeds int64: {error}") from error
     if isinstance(arrow, pa.ChunkedArray):
         arrow = pa.concat_arrays(arrow.chunks) if arrow.num_chunks else pa.array([], arrow.type)
     if not pa.types.is_integer(arrow.type):
@@ -78,7 +80,7 @@ def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
         raise ValueError(f"position has {arrow.null_count} nulls")
     arrow = arrow.cast(pa.int64())
     if n_rows and arrow[0].as_py() < first:
-        raise ValueError(f"position starts at {arrow[0].as_py()}, but the payloads before reach to {first - 1}")
+        raise ValueError(f"position starts at {arrow[0].as_py()}, but earlier payloads end at {first - 1}")
     descents = pc.less_equal(arrow.slice(1), arrow.slice(0, max(n_rows - 1, 0)))
     if n_rows and pc.any(descents).as_py():
         row = pc.index(descents, True).as_py() + 1
@@ -109,7 +111,7 @@ def _as_binary(array: pa.Array) -> pa.Array:
 
 
 def stream_state(in_stream: Any) -> Any:
-    """None, "auto", a bool, or the bytes of a boolean column as one 0 or 1 each."""
+    """Check `in_stream`; return None, "auto", a bool, or for a boolean column one byte of 0 or 1 per row."""
     if in_stream is None or isinstance(in_stream, bool):
         return in_stream
     if isinstance(in_stream, str):
@@ -127,19 +129,19 @@ def stream_state(in_stream: Any) -> Any:
     if not pa.types.is_boolean(arrow.type):
         raise TypeError(f"in_stream is a boolean column, not {arrow.type}")
     if arrow.null_count:
-        raise ValueError(f"in_stream has {arrow.null_count} nulls, but every payload is in a stream or not")
+        raise ValueError(f"in_stream has {arrow.null_count} nulls, expected true or false for every payload")
     states = arrow.cast(pa.uint8())
     data = states.buffers()[1]
     return memoryview(data if data is not None else b"").cast("B")[states.offset : states.offset + len(states)]
 
 
 def empty_is_null(empty: str) -> bool:
-    """Whether a payload of no bytes is a null row, as the caller says it.
+    """Check `empty`; return whether a payload of zero bytes becomes a null row.
 
     Raises
     ------
     ValueError
-        If the word is another than "null" and "error".
+        If `empty` is neither "null" nor "error".
     """
     if empty not in ("null", "error"):
         raise ValueError(f'empty is "null" or "error", not {empty!r}')

@@ -1,4 +1,4 @@
-"""Payloads in the forms in which they are found: in frames, as hexadecimal or base64 text, or one after the other."""
+"""Extraction of payloads from XLogData frames, hexadecimal or base64 text, pg_recvlogical files, CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pgdecode.protocol.wire import Form, wire_fields
 
 Unwrap = Literal["auto", "none", "hex", "base64", "xlogdata"]
 
-# No message of pgoutput begins with either: a frame is told from a payload by its first byte.
+# No pgoutput message begins with either byte, so the first byte distinguishes a frame from a payload.
 _XLOGDATA, _KEEPALIVE = ord("w"), ord("k")
 _HEADER_BYTES, _KEEPALIVE_BYTES = 25, 18
 _TAGS = {ord(message.tag): message for message in MESSAGES}
@@ -30,12 +30,12 @@ _SIZES = {Form.FLAGS: 1, Form.LETTER: 1, Form.UINT32: 4, Form.INT32: 4, Form.LSN
 
 
 class UnwrapError(ValueError):
-    """A value that is not in the form that it was taken for.
+    """A value that does not have the expected form.
 
     Attributes
     ----------
     row : int
-        Which value, counted from 0.
+        Index of the value, counted from 0.
     """
 
     def __init__(self, row: int, text: str) -> None:
@@ -45,15 +45,15 @@ class UnwrapError(ValueError):
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """Payloads without what they were wrapped in.
+    """Payloads extracted by `unwrap`.
 
     Attributes
     ----------
     payloads : pa.Array of large_binary
     rows : pa.Array of int64
-        Which value each is of; keepalives are left out.
+        Index of the value that contained each payload; keepalives are left out.
     lsn : pa.Array of int64
-        The LSN of the frame; null where there was none.
+        The LSN of the frame; null without a frame.
     """
 
     payloads: pa.Array
@@ -62,27 +62,28 @@ class Unwrapped:
 
 
 def unwrap(values: Any, how: Unwrap = "auto") -> Unwrapped:
-    r"""Take payloads out of what they are wrapped in.
+    r"""Extract payloads from frames or text.
 
     Parameters
     ----------
     values : pa.Array or ChunkedArray of binary or string
     how : {"auto", "none", "hex", "base64", "xlogdata"}
-        "auto": of a string column, values that begin with \x are hexadecimal, others base64. Of what that gives, and
-        of a binary column, values that begin with `w` are XLogData frames, and those that begin with `k` keepalives,
-        which are left out; all others are payloads. This is exact: no message of pgoutput begins with either. Base64 is
-        never looked for in a binary column.
-        "none": a binary column is payloads. "xlogdata": a binary column is frames, every value of it. "hex" and
-        "base64": a string column, or a binary one that holds such text.
+        "auto": In a string column, values that begin with \x are hexadecimal, and all others are base64. After that
+        step, and in a binary column, values that begin with `w` are XLogData frames. Values that begin with `k` are
+        keepalives and are left out. All others are payloads. This is exact, because no pgoutput message begins with
+        `w` or `k`. Base64 in a binary column is not recognised.
+        "none": A binary column of payloads.
+        "xlogdata": A binary column in which every value is a frame.
+        "hex", "base64": A string column, or a binary column of such text.
 
     Raises
     ------
     UnwrapError
-        For a value that is not of that form. The text does not repeat it.
+        If a value does not have that form. The text does not contain the value.
     TypeError
-        If the column is neither binary nor string, or is text and nothing was said of its form.
+        If the column is neither binary nor string, or if it is text and `how` is "none" or "xlogdata".
     ValueError
-        For another word.
+        If `how` is another word.
     """
     if how not in get_args(Unwrap):
         raise ValueError(f"unwrap is one of {', '.join(get_args(Unwrap))}, not {how!r}")
@@ -124,7 +125,7 @@ def _from_text(row: int, value: str) -> bytes:
 def _from_hex(row: int, value: str | bytes) -> bytes:
     text = value if isinstance(value, str) else value.decode("latin-1")
     try:
-        # Not bytes.fromhex, which passes over blanks.
+        # bytes.fromhex would skip blanks.
         return binascii.unhexlify(text.removeprefix("\\x"))
     except ValueError:
         raise UnwrapError(row, f"not hexadecimal digits{_looks_like(value)}") from None
@@ -148,7 +149,7 @@ def _without_frames(values: Sequence[bytes | None], how: Unwrap) -> Unwrapped:
         lsn = None
         if value is not None and first == _XLOGDATA and how in ("auto", "xlogdata"):
             if len(value) < _HEADER_BYTES:
-                raise UnwrapError(row, f"an XLogData frame has {_HEADER_BYTES} bytes at least, this has {len(value)}")
+                raise UnwrapError(row, f"an XLogData frame has at least {_HEADER_BYTES} bytes, this has {len(value)}")
             lsn, value = struct.unpack_from("!q", value, 1)[0], value[_HEADER_BYTES:]
         elif value is not None and first == _KEEPALIVE and how in ("auto", "xlogdata"):
             if len(value) != _KEEPALIVE_BYTES:
@@ -166,15 +167,16 @@ def _without_frames(values: Sequence[bytes | None], how: Unwrap) -> Unwrapped:
 
 
 def split_recvlogical(content: bytes) -> list[bytes]:
-    """Split what `pg_recvlogical -P pgoutput` writes: payloads, each with a newline behind it and no length.
+    """Split a file that `pg_recvlogical -P pgoutput` wrote: payloads without lengths, each followed by a newline.
 
-    A payload may hold newlines, so that its own structure says where it ends. A Stream Abort has 9 or 25 bytes, by the
-    options of the session: the length is taken with which the whole file comes out.
+    A payload may contain newlines, so its end is found from its structure. A Stream Abort has 9 or 25 bytes, depending
+    on the session's options. The length with which the whole file can be split is used.
 
     Raises
     ------
     UnwrapError
-        If it does not; the row is the message at which it goes wrong, and the text says at which byte.
+        If the file cannot be split with either length. `row` is the number of the failing message; the text gives the
+        byte.
     """
     failure: UnwrapError | None = None
     for abort_bytes in (9, 25):
@@ -195,18 +197,18 @@ def _split(content: bytes, abort_bytes: int) -> Iterator[bytes]:
             # An empty payload, as servers send for an origin without a name.
             end = at
         elif content[at] not in _TAGS:
-            raise UnwrapError(row, f"byte {at}: no message of pgoutput begins so{_looks_like(content[at : at + 200])}")
+            raise UnwrapError(row, f"byte {at}: not a pgoutput message{_looks_like(content[at : at + 200])}")
         else:
             end = at + abort_bytes if content[at] == ord("A") else _end_of(content, at, in_stream)
             in_stream = (in_stream or content[at] == ord("S")) and content[at] != ord("E")
         if content[end : end + 1] != b"\n":
-            raise UnwrapError(row, f"byte {at}: no newline after the message, or the file was cut in it")
+            raise UnwrapError(row, f"byte {at}: no newline after the message, or the file ends inside it")
         yield content[at:end]
         at, row = end + 1, row + 1
 
 
 def _end_of(content: bytes, at: int, in_stream: bool) -> int:
-    """Find where a message ends; past the content if it is cut."""
+    """Find the end of a message; the result exceeds the length of `content` if the message is cut off."""
     cursor = _Cursor(content, at + 1)
     for field in wire_fields(_TAGS[content[at]]):
         cursor.step_over(field.wire.form, optional=field.wire.optional, in_stream=in_stream)
@@ -214,7 +216,7 @@ def _end_of(content: bytes, at: int, in_stream: bool) -> int:
 
 
 class _Cursor:
-    """A place in bytes that are not to be trusted; past their end it stays there."""
+    """An offset into untrusted bytes. It may move past their end, where reads return zero."""
 
     def __init__(self, content: bytes, at: int) -> None:
         self.content = content
@@ -269,21 +271,21 @@ class _Cursor:
         return int.from_bytes(found, "big")
 
 
-# Rows of pg_logical_slot_peek_binary_changes, as psql and drivers write them.
+# Rows of pg_logical_slot_peek_binary_changes, as psql and drivers write them to files.
 
 
 def read_csv(path: Path) -> pa.Table:
-    """Read lines of CSV with `data` and, if they have them, `lsn` and `xid`, as `psql --csv` writes them.
+    """Read CSV, as `psql --csv` writes it, with the column `data` and optionally `lsn` and `xid`.
 
     Returns
     -------
     pa.Table of seq, lsn, xid and data
-        `seq` counts the lines. `data` is unwrapped as by "auto".
+        `seq` is the line number. `data` is unwrapped with "auto".
 
     Raises
     ------
     UnwrapError
-        For a line that cannot be read.
+        If a line cannot be read.
     """
     with open(path, encoding="utf-8", newline="") as file:
         csv.field_size_limit(2**31 - 1)
@@ -291,7 +293,7 @@ def read_csv(path: Path) -> pa.Table:
 
 
 def read_json_lines(path: Path) -> pa.Table:
-    """Read lines of JSON objects with `data` and, if they have them, `lsn` and `xid`; as `read_csv`."""
+    """Read one JSON object per line, with `data` and optionally `lsn` and `xid`; otherwise like `read_csv`."""
     lines: list[dict[str, Any]] = []
     with open(path, encoding="utf-8") as file:
         for row, line in enumerate(file):
@@ -328,13 +330,13 @@ def _as_table(lines: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.table(columns)
 
 
-# What is not pgoutput.
+# Recognition of other formats, for error texts.
 
 
 def looks_like(value: bytes | str) -> str | None:
-    """Say what a value that is not a payload looks like, and what to do about it; None if nobody knows.
+    """Name the format that a value appears to have, and what to do about it; None if it is not recognised.
 
-    For the text of an error alone: nothing is decoded by such a guess.
+    Used only in error texts. Decoding never depends on this guess.
     """
     text = value if isinstance(value, str) else value.decode("latin-1")
     start = text.lstrip()[:400]
@@ -342,7 +344,7 @@ def looks_like(value: bytes | str) -> str | None:
         if '"payload"' in start or (
             '"op"' in start and ('"before"' in start or '"after"' in start or '"source"' in start)
         ):
-            return "JSON of Debezium, which has decoded pgoutput already"
+            return "JSON from Debezium, which has already decoded pgoutput"
         if '"change"' in start or '"action"' in start:
             return "wal2json: read the slot with the plugin pgoutput instead"
         return "JSON: read the slot with the plugin pgoutput instead"

@@ -115,8 +115,8 @@ def test_without_positions_payloads_are_counted_on_from_call_to_call() -> None:
         pytest.param([1.0, 2.0, 3.0, 4.0], TypeError, "position is a column of integers, not double", id="floats"),
         pytest.param(["1", "2", "3", "4"], TypeError, "position is a column of integers, not string", id="texts"),
         pytest.param([-1, 0, 1, 2], ValueError, "position starts at -1", id="negative"),
-        pytest.param([1, 2, 3, 2**63], ValueError, "position is past int64", id="past int64"),
-        pytest.param([1, 2, 3, 2**70], ValueError, "position is past int64", id="past uint64"),
+        pytest.param([1, 2, 3, 2**63], ValueError, "position exceeds int64", id="past int64"),
+        pytest.param([1, 2, 3, 2**70], ValueError, "position exceeds int64", id="past uint64"),
     ],
 )
 def test_positions_that_are_no_order_are_refused(position: list[Any], error: type[Exception], text: str) -> None:
@@ -130,7 +130,7 @@ def test_positions_that_are_no_order_are_refused(position: list[Any], error: typ
 def test_a_position_before_those_of_an_earlier_call_is_refused() -> None:
     decoder = ChangeDecoder()
     decoder.decode(one_row().payloads, [5, 6, 7, 8])
-    with pytest.raises(ValueError, match="position starts at 8, but the payloads before reach to 8"):
+    with pytest.raises(ValueError, match="position starts at 8, but earlier payloads end at 8"):
         decoder.decode([b"E"], [8])
 
 

@@ -477,5 +477,5 @@ def test_threads_are_a_positive_integer(threads: Any) -> None:
         lambda: pgdecode.decode_messages([], threads=threads),
         lambda: pgdecode.decode_rows([], tables("18.shop.v1")[0][0], threads=threads),
     ):
-        with pytest.raises(ValueError, match="threads is an integer from 1 on, not"):
+        with pytest.raises(ValueError, match="threads must be a positive integer, not"):
             decoding()
