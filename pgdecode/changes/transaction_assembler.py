@@ -666,7 +666,7 @@ class TransactionAssembler:
         state = self.state
         xid, subxid = self.batch.value("xid", row), self.batch.value("subxid", row)
         if subxid != xid:
-            state.relations.drop_part(xid, subxid)
+            state.relations.drop_subtransaction(xid, subxid)
             if xid in state.streamed:
                 self.outcomes.abort_part(self, row, state.streamed[xid], subxid)
             return

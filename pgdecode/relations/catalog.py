@@ -1,4 +1,4 @@
-"""Relations by position: which columns a table had when a row of it was sent."""
+"""The catalog of relations: which columns a table had when a row of it was sent."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _LIMITS = Limits()
 
 
 class RelationCatalog:
-    """The relations of a sequence of payloads, every version of each, in the order they were sent.
+    """All versions of all relations in a sequence of payloads, in the order they were sent.
 
-    Immutable. `from_messages` makes one from payloads, `ChangeDecoder.catalog` is the one that a decoder has seen,
-    `to_json` and `from_json` store it.
+    Immutable. `from_messages` makes a catalog from payloads. `ChangeDecoder.catalog` is the catalog of the payloads
+    that a decoder has read. `to_json` and `from_json` store a catalog.
 
     Parameters
     ----------
@@ -47,14 +47,14 @@ class RelationCatalog:
     Raises
     ------
     ValueError
-        If a relation gives two columns one name.
+        If two columns of a relation have the same name.
     """
 
     def __init__(self, versions: Iterable[RelationVersion] = ()) -> None:
         self._versions = tuple(versions)
         for version in self._versions:
             if repeated_column(version.relation) is not None:
-                raise ValueError(f"relation {version.relation_id} gives two columns one name")
+                raise ValueError(f"relation {version.relation_id} has two columns of the same name")
         self._by_id: dict[int, list[RelationVersion]] = {}
         self._by_name: dict[str, list[RelationVersion]] = {}
         for version in self._versions:
@@ -81,12 +81,12 @@ class RelationCatalog:
         return tuple(self._by_name)
 
     def versions(self, relation: int | str) -> tuple[RelationVersion, ...]:
-        """Versions of a table, by its OID or "schema.table"; several OIDs may have borne one name.
+        """Versions of a table, by its OID or "schema.table". Tables with several OIDs may have had one name.
 
         Raises
         ------
         KeyError
-            If no version is of that table.
+            If the catalog does not have the table.
         """
         found = self._by_id if isinstance(relation, int) else self._by_name
         if relation not in found:
@@ -101,14 +101,14 @@ class RelationCatalog:
         relation : int or str
             OID, or "schema.table".
         position : int, optional
-            Of the row; without it, after everything.
+            Position of the row; by default, after all messages.
         xid : int, optional
-            The top-level transaction, for a row that was sent in its stream.
+            Top-level xid, if the row was sent in the stream of that transaction.
 
         Returns
         -------
         RelationVersion or None
-            None if the relation had not been described by then.
+            None if no message had described the relation before that position.
         """
         own = common = None
         known = self._by_id.get(relation, ()) if isinstance(relation, int) else self._by_name.get(relation, ())
@@ -117,18 +117,18 @@ class RelationCatalog:
                 own = version
             since = version.visible_from
             is_seen = since is not None and (position is None or since <= position)
-            # One that was sent in a stream may be seen later than another that was sent after it.
+            # A version that was sent in a stream may become visible later than a version that was sent after it.
             if is_seen and (common is None or (common.visible_from or 0) <= (since or 0)):
                 common = version
         return common if own is None else own
 
     def __getitem__(self, relation: int | str) -> RelationVersion:
-        """Find the last version of a table that rows outside its own stream see.
+        """Find the last version of a table that is visible outside the stream that sent it.
 
         Raises
         ------
         KeyError
-            If there is none.
+            If there is no such version.
         """
         self.versions(relation)
         found = self.at(relation)
@@ -149,22 +149,22 @@ class RelationCatalog:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, limits: Limits = _LIMITS) -> RelationCatalog:
-        """Read back what `to_json` wrote.
+        """Read JSON that `to_json` wrote.
 
         Raises
         ------
         ValueError
-            If it is something else, was cut, comes from a later version of the format, or has more versions than
+            If the JSON is not a catalog, is incomplete, has a later version of the format, or has more versions than
             `limits.max_relations`.
         """
         plain = json.loads(text)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-            raise ValueError(f"no {FORMAT} in JSON")
+            raise ValueError(f"the JSON is not a {FORMAT}")
         if plain.get("version") != FORMAT_VERSION:
             raise ValueError(f"{FORMAT} of version {plain.get('version')!r}, this pgdecode reads {FORMAT_VERSION}")
         relations = plain.get("relations")
         if not isinstance(relations, list) or plain.get("length") != len(relations):
-            raise ValueError(f"{FORMAT} is not whole: it says that it has {plain.get('length')!r} relations")
+            raise ValueError(f"{FORMAT} is incomplete: its length is {plain.get('length')!r} relations")
         if len(relations) > limits.max_relations:
             raise ValueError(f"{FORMAT} has {len(relations)} versions, limit {limits.max_relations} (max_relations)")
         return cls(version_from_json(item) for item in relations)
@@ -176,16 +176,16 @@ class RelationCatalog:
         Parameters
         ----------
         messages : column of payloads, as `decode_messages` takes them, or iterable of Message
-            Messages of other kinds are passed over.
+            Messages of other kinds are ignored.
         position : column of ascending integers, optional
-            Of each message; by default its place, counted from 0.
+            Position of each message; by default its index, counted from 0.
         limits : Limits
-            Sizes past which a payload is refused, and how many relations there may be.
+            Sizes above which a payload is refused, and the maximum number of relations.
 
         Raises
         ------
         DecodeError
-            For a bad payload, and for one relation too many.
+            If a payload is bad, or there are too many relations.
         """
         tracker = RelationTracker(limits=limits)
         stream: int | None = None
@@ -197,7 +197,7 @@ class RelationCatalog:
             elif isinstance(message, StreamStop):
                 stream = None
             elif isinstance(message, Relation | Type):
-                # A block may lack its start, or its stop.
+                # The Stream Start or Stream Stop of a block may be missing.
                 scope = None if message.xid is None else message.xid if stream is None else stream
                 if isinstance(message, Type):
                     tracker.add_type(message, at, scope)
@@ -208,7 +208,7 @@ class RelationCatalog:
             elif isinstance(message, StreamAbort) and message.xid == message.subxid:
                 tracker.drop(message.xid)
             elif isinstance(message, StreamAbort):
-                tracker.drop_part(message.xid, message.subxid)
+                tracker.drop_subtransaction(message.xid, message.subxid)
         return cls(tracker.versions)
 
 
@@ -229,7 +229,7 @@ def _catalog_messages(messages: Any, position: Any, limits: Limits) -> Iterator[
     for chunk in payloads.chunks:
         envelope = decoder.decode(chunk)
         kinds, xids = envelope.column("kind"), envelope.column("xid")
-        # Not by is_in, which crashes where there is no memory for its table.
+        # pc.is_in crashes if there is no memory for its hash table.
         wanted = pc.indices_nonzero(reduce(pc.or_, [pc.equal(kinds, pa.scalar(kind)) for kind in _KINDS]))
         for row in wanted.to_pylist():
             message = decode(chunk[row].as_py(), in_stream=xids[row].is_valid, limits=limits)

@@ -1,4 +1,4 @@
-"""Changes that can be taken back: a call that fails leaves everything as it was, whatever its size."""
+"""An undo log: a call that fails leaves the state unchanged, at a cost independent of the size of the state."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _ABSENT = object()
 
 
 class Journal:
-    """Makes changes, and notes how to undo each."""
+    """Makes changes and records how to undo each of them."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
     def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
-        """Note a call that undoes the change that comes next."""
+        """Record the call that undoes the next change."""
         self._undo.append((undo, arguments))
 
     def put(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
@@ -24,7 +24,7 @@ class Journal:
         mapping[key] = value
 
     def pop(self, mapping: dict[Any, Any], key: Any) -> Any:
-        """Remove an item of a dict; None where there is none."""
+        """Remove an item of a dict and return it; None if the key is missing."""
         if key not in mapping:
             return None
         self.note(mapping.__setitem__, key, mapping[key])
@@ -53,7 +53,7 @@ class Journal:
             items.discard(item)
 
     def clear(self) -> None:
-        """Let go of what has been noted: the changes stay."""
+        """Keep the changes and forget how to undo them."""
         self._undo.clear()
 
     def rollback(self) -> None:
@@ -64,10 +64,10 @@ class Journal:
 
 
 class NoJournal(Journal):
-    """Makes changes that nobody takes back."""
+    """Makes changes without recording how to undo them."""
 
     def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
-        """Forget how to undo a change."""
+        """Do nothing."""
 
 
 def _restore(mapping: dict[Any, Any], key: Any, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Descriptions of relations in JSON's own types, and back."""
+"""Conversion of relation versions to and from JSON values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_POSITION = (1 << 63) - 1
 
 
 def version_to_json(version: RelationVersion) -> dict[str, Any]:
-    """Say a version in JSON's own types."""
+    """Convert a version to JSON values."""
     return {
         "position": version.position,
         "xid": version.xid,
@@ -25,29 +25,29 @@ def version_to_json(version: RelationVersion) -> dict[str, Any]:
 
 
 def type_to_json(message: Type) -> dict[str, Any]:
-    """Say a Type message in JSON's own types."""
+    """Convert a Type message to JSON values."""
     return asdict(message)
 
 
 def type_from_json(plain: Mapping[str, Any]) -> Type:
-    """Undo `type_to_json`.
+    """Convert back what `type_to_json` returned.
 
     Raises
     ------
     ValueError
-        If something is of another kind than it was.
+        If a value has the wrong type.
     """
     type_id = whole_number(plain["type_id"], 0, MAX_OID)
     return Type(type_id, _text(plain["namespace"]), _text(plain["name"]))
 
 
 def relation_from_json(plain: Mapping[str, Any]) -> Relation:
-    """Undo `asdict` of a Relation message outside streams.
+    """Convert back `asdict` of a Relation message outside streams.
 
     Raises
     ------
     ValueError
-        If something is of another kind than it was.
+        If a value has the wrong type.
     """
     return Relation(
         whole_number(plain["relation_id"], 0, MAX_OID),
@@ -68,7 +68,7 @@ def _column_from_json(plain: Mapping[str, Any]) -> Column:
 
 
 def whole_number(value: Any, lowest: int, highest: int) -> int:
-    """Check that a value from JSON is an integer in a range.
+    """Check that a value from JSON is an integer in a range, and return it.
 
     Raises
     ------
@@ -76,24 +76,24 @@ def whole_number(value: Any, lowest: int, highest: int) -> int:
         If it is not.
     """
     if type(value) is not int or not lowest <= value <= highest:
-        raise ValueError(f"no integer from {lowest} to {highest} in JSON, but a {type(value).__name__}")
+        raise ValueError(f"a JSON value of type {type(value).__name__}, expected an integer from {lowest} to {highest}")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"no text in JSON, but a {type(value).__name__}")
-    value.encode()  # JSON can hold half a surrogate pair, which no name can
+        raise ValueError(f"a JSON value of type {type(value).__name__}, expected a string")
+    value.encode()  # raises UnicodeEncodeError, a ValueError, for half a surrogate pair, which JSON allows
     return value
 
 
 def version_from_json(plain: Mapping[str, Any]) -> RelationVersion:
-    """Undo `version_to_json`.
+    """Convert back what `version_to_json` returned.
 
     Raises
     ------
     ValueError
-        If something is missing, or of another kind than it was.
+        If a value is missing or has the wrong type.
     """
     try:
         relation = relation_from_json(plain["relation"])
@@ -106,4 +106,4 @@ def version_from_json(plain: Mapping[str, Any]) -> RelationVersion:
             None if visible_from is None else whole_number(visible_from, 0, MAX_POSITION),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no relation in JSON: {type(error).__name__}") from None
+        raise ValueError(f"the JSON is not a relation: {type(error).__name__}") from None

@@ -9,21 +9,21 @@ from pgdecode.protocol.messages import Column, Relation, Type
 
 @dataclass(frozen=True, slots=True)
 class RelationVersion:
-    """A relation as one Relation message described it, and the rows that the description is for.
+    """A relation as one Relation message described it, and which rows the description applies to.
 
     Attributes
     ----------
     relation : Relation
-        Without the xid of a stream.
+        The message, without the xid of a stream.
     types : tuple of Type
-        What the stream had said of its columns' types by then.
+        Type messages for the types of its columns that had been sent before it.
     position : int
-        Of the Relation message.
+        Position of the Relation message.
     xid : int or None
-        The top-level transaction in whose stream it was sent: its rows use it from `position` on.
+        Top-level xid of the stream in which it was sent. The rows of that stream use it from `position` on.
     visible_from : int or None
-        The position from which the rows of other transactions use it: `position` itself outside a stream, the commit
-        or prepare of its transaction inside one. None while that is undecided, and for good after an abort.
+        Position from which rows of other transactions use it. Outside a stream this is `position`; inside a stream, the
+        commit or prepare of the transaction. None if the transaction is undecided or was aborted.
     """
 
     relation: Relation
@@ -39,7 +39,7 @@ class RelationVersion:
 
     @property
     def namespace(self) -> str:
-        """Schema of the table; pg_catalog is written out."""
+        """Schema of the table; "pg_catalog" where the message has an empty namespace."""
         return self.relation.namespace or "pg_catalog"
 
     @property
@@ -49,7 +49,7 @@ class RelationVersion:
 
     @property
     def qualified_name(self) -> str:
-        """Schema and name, as `table_changes` and the like take them: "schema.table"."""
+        """Schema and name as "schema.table", the form that `table_changes` takes."""
         return f"{self.namespace}.{self.name}"
 
     @property
@@ -63,12 +63,12 @@ class RelationVersion:
         return self.relation.columns
 
     def describes(self, relation: Relation, types: tuple[Type, ...]) -> bool:
-        """Whether a Relation message, sent when these were the types, says the same."""
+        """Whether a Relation message with these types has the same content."""
         return self.relation == relation and self.types == types
 
 
 def repeated_column(relation: Relation) -> int | None:
-    """Find the first column that has the name of one before it; None where all differ, as they do on a server."""
+    """Find the first column with the name of an earlier column; None if all names differ, as on every server."""
     names = [column.name for column in relation.columns]
     if len(set(names)) == len(names):
         return None

@@ -1,4 +1,4 @@
-"""Which version of a relation the rows of each transaction use, as the messages come."""
+"""Tracks which version of a relation the rows of each transaction use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgdecode.relations.journal import Journal, NoJournal
 from pgdecode.relations.relation_version import RelationVersion, repeated_column
 
 _LIMITS = Limits()
-# In place of a version's number, as in _versions: none is known; the payload is bad; the last Relation message was bad.
+# Values in place of a version's number: no version is known; the payload is bad; the last Relation message was bad.
 UNKNOWN = -1
 BAD_PAYLOAD = -2
 INVALID = -3
@@ -23,11 +23,11 @@ _NO_STREAM = -1
 
 
 class SchemaChanged(LookupError):
-    """A relation has a version that was not preloaded."""
+    """A Relation message made a version that was not preloaded."""
 
 
 class Sent(NamedTuple):
-    """The version of a relation, or INVALID, and the position of the last message that sent it."""
+    """The number of a relation's version, or INVALID, and the position of the last message that sent it."""
 
     number: int
     position: int
@@ -41,37 +41,37 @@ class SentType(NamedTuple):
 
 
 @dataclass
-class Sendings:
-    """What the transactions and sub-transactions of one stream have sent of one relation or type."""
+class SentItems:
+    """One relation or type as the transaction and sub-transactions of one stream have sent it."""
 
-    by_xid: dict[int, Any] = field(default_factory=dict)  # the last item that each has sent: Sent or SentType
-    order: list[int] = field(default_factory=list)  # who sent after whom; the last one is in `by_xid`
+    by_xid: dict[int, Any] = field(default_factory=dict)  # the last item that each xid has sent: Sent or SentType
+    order: list[int] = field(default_factory=list)  # xids in the order of sending; the last one is in `by_xid`
 
     @property
     def last(self) -> Any:
-        """What was sent last, None where all of it was dropped."""
+        """The item that was sent last; None if all items were dropped."""
         return self.by_xid[self.order[-1]] if self.order else None
 
     @property
     def in_order(self) -> list[tuple[int, Any]]:
-        """What counts, by xid, the last at the end."""
+        """The last item of each xid, in the order of sending."""
         last_first = dict.fromkeys(xid for xid in reversed(self.order) if xid in self.by_xid)
         return [(xid, self.by_xid[xid]) for xid in reversed(last_first)]
 
     @classmethod
-    def of(cls, items: Iterable[tuple[int, Any]]) -> Sendings:
-        """Undo `in_order`."""
+    def of(cls, items: Iterable[tuple[int, Any]]) -> SentItems:
+        """Convert back what `in_order` returned."""
         by_xid = dict(items)
         return cls(by_xid, list(by_xid))
 
     def send(self, xid: int, item: Any, journal: Journal) -> None:
-        """Take up what comes now."""
+        """Set the item of an xid, which becomes the last one."""
         journal.put(self.by_xid, xid, item)
         if not self.order or self.order[-1] != xid:
             journal.append(self.order, xid)
 
     def drop(self, xid: int, journal: Journal) -> None:
-        """Forget what was sent for an xid."""
+        """Remove the item of an xid."""
         journal.pop(self.by_xid, xid)
         while self.order and self.order[-1] not in self.by_xid:
             journal.note(self.order.append, self.order[-1])
@@ -80,49 +80,49 @@ class Sendings:
 
 @dataclass
 class Scope:
-    """What the stream of one transaction has sent."""
+    """Relations and types that the stream of one transaction has sent."""
 
-    relations: dict[int, Sendings] = field(default_factory=dict)  # of Sent, by OID
-    types: dict[int, Sendings] = field(default_factory=dict)  # of SentType, by OID
-    # What each xid has sent, in the order of its messages.
-    by_xid: dict[int, list[Sendings]] = field(default_factory=dict)
+    relations: dict[int, SentItems] = field(default_factory=dict)  # of Sent, by OID
+    types: dict[int, SentItems] = field(default_factory=dict)  # of SentType, by OID
+    # For each xid, the items that it has sent, in the order of its messages.
+    by_xid: dict[int, list[SentItems]] = field(default_factory=dict)
     relations_by_xid: dict[int, list[int]] = field(default_factory=dict)
-    # Numbers of all versions that it has sent, not only of those sent last.
+    # For each xid, the numbers of all versions that it has sent, not only the last ones.
     numbers_by_xid: dict[int, list[int]] = field(default_factory=dict)
 
     def copy(self) -> Scope:
-        """Make one that goes its own way."""
+        """Make an independent copy."""
         other = Scope()
         for kind in ("relations", "types"):
-            for oid, sendings in getattr(self, kind).items():
-                for xid, item in sendings.in_order:
+            for oid, sent_items in getattr(self, kind).items():
+                for xid, item in sent_items.in_order:
                     other.send(kind, oid, xid, item, NoJournal())
         other.numbers_by_xid = {xid: list(numbers) for xid, numbers in self.numbers_by_xid.items()}
         return other
 
     def send(self, kind: str, oid: int, xid: int, item: Any, journal: Journal) -> None:
-        """Take up a relation or type, "relations" or "types"."""
+        """Add an item that an xid has sent. `kind` is "relations" or "types"."""
         known = self.relations if kind == "relations" else self.types
         if oid not in known:
-            journal.put(known, oid, Sendings())
-        sendings = known[oid]
-        if xid not in sendings.by_xid:
+            journal.put(known, oid, SentItems())
+        sent_items = known[oid]
+        if xid not in sent_items.by_xid:
             if xid not in self.by_xid:
                 journal.put(self.by_xid, xid, [])
                 journal.put(self.relations_by_xid, xid, [])
-            journal.append(self.by_xid[xid], sendings)
+            journal.append(self.by_xid[xid], sent_items)
             if kind == "relations":
                 journal.append(self.relations_by_xid[xid], oid)
-        sendings.send(xid, item, journal)
+        sent_items.send(xid, item, journal)
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Relation messages of one relation of which nobody knows whose stream they are from.
+    """Relation messages of one relation that came from the stream of an unknown transaction.
 
-    What was sent before `position` counts no longer, unless it says what `relation` says; nor does that if another
-    contradiction came at `other_position`. Streams that began before `common_position` and have not sent the relation
-    themselves do not know it.
+    Versions of the relation that were sent before `position` are invalid, unless they equal `relation`. Versions that
+    equal `relation` are invalid if they were sent before `other_position`, where another contradiction came. For
+    streams that began before `common_position` and have not sent the relation themselves, the relation is invalid.
     """
 
     relation: Relation
@@ -132,32 +132,35 @@ class Contradiction:
 
 
 class RelationTracker:
-    """The versions of relations: what is visible now, outside the streams and in each of them.
+    """All versions of relations, and which of them are visible outside streams and in each stream.
 
-    Relations and types sent inside a stream are for its transaction alone until that commits or is prepared; those of
-    a transaction or sub-transaction that aborts never count outside it. The message that was sent last counts.
+    Relations and types that were sent inside a stream are visible only to its transaction until that commits or is
+    prepared. Those of an aborted transaction or sub-transaction never become visible outside it. The message that was
+    sent last applies.
 
     Parameters
     ----------
     versions : iterable of RelationVersion
+        Versions that are known at the start.
     position : int, optional
-        Versions from past it are not visible yet.
+        Versions whose `visible_from` is after it are not visible yet.
     limits : Limits
 
     Attributes
     ----------
     versions : list of RelationVersion
     common : dict of int to Sent
-        By relation OID, what counts outside streams.
+        By relation OID, the version that is visible outside streams.
     types : dict of int to SentType
+        By type OID, the type that is visible outside streams.
     scopes : dict of int to Scope
         By the top-level xid of the stream.
     in_shape : set of int
-        Numbers of the versions that committed transactions have sent or used: tables are made of these.
+        Numbers of the versions that committed transactions have sent or used. They determine the columns of tables.
     table : VersionTable
-        What is visible, for native code.
+        The visible versions, for native code.
     journal : Journal
-        What changes are made by.
+        All changes go through it.
     """
 
     def __init__(
@@ -174,9 +177,9 @@ class RelationTracker:
         self.table = VersionTable()
         self._by_name: dict[str, list[int]] = {}
         self._by_id: dict[int, list[int]] = {}
-        # Relation OID -> the payload that described it last outside streams, and the version that it made.
+        # Relation OID -> the last payload that described it outside streams, and the number of that version.
         self._last_payloads: dict[int, tuple[bytes, int]] = {}
-        # After `preload`: position -> numbers of the versions that it brings, and the tables for which that is all.
+        # After `preload`: position -> numbers of the versions sent there, and the tables that get no other versions.
         self._preloaded: dict[int, list[int]] | None = None
         self._fixed: Collection[str] | None = None
         for number, version in enumerate(versions):
@@ -189,7 +192,7 @@ class RelationTracker:
                     self.types |= {item.type_id: SentType(item, since) for item in version.types}
 
     def copy(self, *, with_versions: bool = True) -> RelationTracker:
-        """Make one that goes its own way; without the versions where these come by `preload`."""
+        """Make an independent copy; without the versions if `preload` will set them."""
         other = RelationTracker(limits=self.limits)
         if with_versions:
             other.versions = list(self.versions)
@@ -207,7 +210,7 @@ class RelationTracker:
         return other
 
     def fill_table(self) -> None:
-        """Bring the native table up to what has been set here."""
+        """Write all visible versions to the native table."""
         for relation_id, sent in self.common.items():
             self.table.set(_NO_STREAM, relation_id, sent.number)
         for stream, scope in self.scopes.items():
@@ -219,10 +222,10 @@ class RelationTracker:
     def preload(
         self, versions: Iterable[RelationVersion], fixed: Collection[str] | None = None, end: int | None = None
     ) -> None:
-        """Take over all versions that there will be, those of now first; they keep their numbers.
+        """Set all versions that the messages will make; the present versions come first and keep their numbers.
 
-        With `fixed`, names of tables, that is so of these tables alone; and from position `end` on no message makes
-        a version, not even one that a given catalog has from there.
+        If `fixed` is given, it names the tables that get no other versions; other tables may get more. Versions from
+        position `end` on are not matched with messages, so a message there cannot make one of them.
         """
         self.versions, self._by_name, self._by_id = [], {}, {}
         for version in versions:
@@ -234,18 +237,23 @@ class RelationTracker:
                 self._preloaded.setdefault(version.position, []).append(number)
         self.fill_table()
 
-    # -- looking up --------------------------------------------------------------------------------------------------
+    # -- lookup ------------------------------------------------------------------------------------------------------
 
     def number_for(self, stream: int | None, relation_id: int, began: int = 0) -> int:
-        """Find the version that the next row of a stream uses, or that of rows outside streams.
+        """Find the version that the next row of a stream uses, or the next row outside streams.
 
         Parameters
         ----------
         stream : int or None
-            Top-level xid.
+            Top-level xid; None outside streams.
         relation_id : int
         began : int
             Position at which the stream began.
+
+        Returns
+        -------
+        int
+            Number of the version, UNKNOWN or INVALID.
         """
         if stream is not None:
             own = self._own(stream, relation_id)
@@ -258,16 +266,16 @@ class RelationTracker:
         return UNKNOWN if sent is None else sent.number
 
     def numbers_of(self, relation: str | int, *, everything: bool = False) -> list[int]:
-        """Find the versions that make the shape of a table, by "schema.table" or OID.
+        """Find the versions that determine the columns of a table, by "schema.table" or OID.
 
-        They are those that committed transactions have sent or used; with `everything`, all.
+        These are the versions that committed transactions have sent or used; with `everything`, all versions.
         """
         found = self._by_id.get(relation) if isinstance(relation, int) else self._by_name.get(relation)
         numbers = found or []
         return list(numbers) if everything else [number for number in numbers if number in self.in_shape]
 
     def is_repeated(self, payload: bytes) -> int | None:
-        """Find the relation of a Relation message, outside streams, that says what counts already; None for others."""
+        """Return the OID of a Relation message outside streams if it repeats the visible version; otherwise None."""
         relation_id = int.from_bytes(payload[1:5], "big")
         last, number = self._last_payloads.get(relation_id, (b"", UNKNOWN))
         sent = self.common.get(relation_id)
@@ -280,8 +288,8 @@ class RelationTracker:
 
     def _last_sent(self, stream: int, relation_id: int) -> Sent | None:
         scope = self.scopes.get(stream)
-        sendings = None if scope is None else scope.relations.get(relation_id)
-        sent: Sent | None = None if sendings is None else sendings.last
+        sent_items = None if scope is None else scope.relations.get(relation_id)
+        sent: Sent | None = None if sent_items is None else sent_items.last
         if sent is None:
             return None
         contradiction = self.contradictions.get(relation_id)
@@ -294,13 +302,13 @@ class RelationTracker:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def add(self, message: Relation, position: int, stream: int | None) -> int:
-        """Take up a Relation message, and give its version's number; one that says nothing new makes no version.
+        """Process a Relation message and return the number of its version. A repetition makes no new version.
 
         Raises
         ------
         RepeatedColumn, TooManyRelations
         SchemaChanged
-            If all versions were preloaded, but not this one.
+            If versions were preloaded, but not this one.
         """
         relation = message if message.xid is None else replace(message, xid=None)
         relation_id = relation.relation_id
@@ -318,16 +326,16 @@ class RelationTracker:
         return number
 
     def repeat(self, relation_id: int, position: int) -> None:
-        """Take up a Relation message, outside streams, that says what counts already: it is the last one now."""
+        """Process a repeated Relation message outside streams: only the position of the last message changes."""
         sent = self.common[relation_id]
         self.journal.put(self.common, relation_id, Sent(sent.number, position))
 
     def keep_payload(self, relation_id: int, payload: bytes) -> None:
-        """Keep the payload that has just described a relation: servers repeat them."""
+        """Store the payload that has just described a relation, to recognise repetitions, which servers send often."""
         self.journal.put(self._last_payloads, relation_id, (payload, self.common[relation_id].number))
 
     def add_type(self, message: Type, position: int, stream: int | None) -> None:
-        """Take up a Type message.
+        """Process a Type message.
 
         Raises
         ------
@@ -346,14 +354,17 @@ class RelationTracker:
         self._forget_payloads()
 
     def invalidate(self, relation_id: int, position: int, stream: int | None, xid: int | None = None) -> None:
-        """Take up that a relation was described in a way that could not be read: no older version counts any more."""
+        """Mark a relation as invalid after an unreadable Relation message. Its older versions no longer apply."""
         known = self.common if stream is None else self._scope(stream).relations
-        # Bad messages must not fill the memory: past twice the limit, what was not known before stays that.
+        # Bad messages must not fill the memory. Beyond twice the limit, a relation that was unknown stays unknown.
         if len(known) < 2 * self.limits.max_relations or relation_id in known:
             self._send(relation_id, Sent(INVALID, position), stream, xid)
 
     def invalidate_everywhere(self, message: Relation, position: int) -> None:
-        """Take up the same of a message of an unknown transaction, wherever it says other than what counts there."""
+        """Process a Relation message from the stream of an unknown transaction.
+
+        The relation becomes invalid outside streams and in each stream whose version of it differs from the message.
+        """
         relation = replace(message, xid=None)
         relation_id = relation.relation_id
         former = self.contradictions.get(relation_id)
@@ -375,16 +386,16 @@ class RelationTracker:
     # -- transactions ------------------------------------------------------------------------------------------------
 
     def publish(self, stream: int, position: int) -> list[int]:
-        """Make visible to all what a stream sent: its transaction has committed or been prepared.
+        """Make the relations and types of a stream visible outside it, when its transaction commits or is prepared.
 
-        Of a relation that was also sent outside the stream, the last message counts. Gives the numbers of all versions
+        If a relation was also sent outside the stream, the last message applies. Returns the numbers of all versions
         that the stream sent.
         """
         scope = self.scopes.get(stream)
         if scope is None:
             return []
-        for type_id, sendings in scope.types.items():
-            sent_type = sendings.last
+        for type_id, sent_items in scope.types.items():
+            sent_type = sent_items.last
             known_type = self.types.get(type_id)
             if sent_type is not None and (known_type is None or known_type.position <= sent_type.position):
                 self.journal.put(self.types, type_id, sent_type)
@@ -406,35 +417,35 @@ class RelationTracker:
         return sorted({number for numbers in scope.numbers_by_xid.values() for number in numbers})
 
     def drop(self, stream: int) -> None:
-        """Forget what a stream sent: its transaction was aborted, or is sent again."""
+        """Remove the relations and types of a stream, when its transaction aborts or is sent again."""
         scope = self.scopes.get(stream)
         if scope is not None:
             for relation_id in scope.relations:
-                self.journal.note(self._show_own, stream, relation_id)
+                self.journal.note(self._update_table, stream, relation_id)
             self.journal.pop(self.scopes, stream)
             for relation_id in scope.relations:
-                self._show_own(stream, relation_id)
+                self._update_table(stream, relation_id)
 
-    def drop_part(self, stream: int, xid: int) -> None:
-        """Forget what a sub-transaction sent: it was aborted."""
+    def drop_subtransaction(self, stream: int, xid: int) -> None:
+        """Remove the relations and types of a sub-transaction, when it aborts."""
         scope = self.scopes.get(stream)
         if scope is None or xid not in scope.by_xid:
             return
         self.journal.pop(scope.numbers_by_xid, xid)
         relations = self.journal.pop(scope.relations_by_xid, xid)
         for relation_id in relations:
-            self.journal.note(self._show_own, stream, relation_id)
-        for sendings in self.journal.pop(scope.by_xid, xid):
-            sendings.drop(xid, self.journal)
+            self.journal.note(self._update_table, stream, relation_id)
+        for sent_items in self.journal.pop(scope.by_xid, xid):
+            sent_items.drop(xid, self.journal)
         for relation_id in relations:
-            self._show_own(stream, relation_id)
+            self._update_table(stream, relation_id)
 
     def count_for_shape(self, numbers: Iterable[int]) -> None:
-        """Take up that a committed transaction has sent or used versions."""
+        """Record that a committed transaction has sent or used versions."""
         for number in numbers:
             self.journal.add(self.in_shape, number)
 
-    # -- the parts of these ------------------------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------------------------------------
 
     def _scope(self, stream: int) -> Scope:
         if stream not in self.scopes:
@@ -442,21 +453,21 @@ class RelationTracker:
         return self.scopes[stream]
 
     def _types_of(self, relation: Relation, stream: int | None) -> Iterator[Type]:
-        """Give the types of a relation's columns, as far as they have been sent."""
+        """Yield the types of a relation's columns that Type messages have described."""
         scope = None if stream is None else self.scopes.get(stream)
         for column in relation.columns:
-            sendings = None if scope is None else scope.types.get(column.type_id)
-            if sendings is not None and sendings.last is not None:
-                yield sendings.last.type
+            sent_items = None if scope is None else scope.types.get(column.type_id)
+            if sent_items is not None and sent_items.last is not None:
+                yield sent_items.last.type
             elif column.type_id in self.types:
                 yield self.types[column.type_id].type
 
     def _send(self, relation_id: int, sent: Sent, stream: int | None, xid: int | None) -> None:
-        """Let a version, or INVALID, be the last one that was sent."""
+        """Set the version, or INVALID, that was sent last."""
         if stream is None:
             self._set_common(relation_id, sent)
         else:
-            self.journal.note(self._show_own, stream, relation_id)
+            self.journal.note(self._update_table, stream, relation_id)
             scope, own = self._scope(stream), stream if xid is None else xid
             scope.send("relations", relation_id, own, sent, self.journal)
             if sent.number >= 0:
@@ -464,7 +475,7 @@ class RelationTracker:
                     self.journal.put(scope.numbers_by_xid, own, [])
                 if not scope.numbers_by_xid[own] or scope.numbers_by_xid[own][-1] != sent.number:
                     self.journal.append(scope.numbers_by_xid[own], sent.number)
-            self._show_own(stream, relation_id)
+            self._update_table(stream, relation_id)
 
     def _set_common(self, relation_id: int, sent: Sent) -> None:
         former = self.common.get(relation_id)
@@ -472,12 +483,12 @@ class RelationTracker:
         self.table.set(_NO_STREAM, relation_id, sent.number)
         self.journal.put(self.common, relation_id, sent)
 
-    def _show_own(self, stream: int, relation_id: int) -> None:
-        """Let native code know what a stream has sent; what undoes a change calls this when all else is undone."""
+    def _update_table(self, stream: int, relation_id: int) -> None:
+        """Write a stream's own version to the native table. A rollback calls this after it has undone the change."""
         self.table.set(stream, relation_id, self._own(stream, relation_id))
 
     def append(self, version: RelationVersion) -> int:
-        """Give a version the next number."""
+        """Add a version, and return its number."""
         number = len(self.versions)
         self.journal.append(self.versions, version)
         self.journal.append(self._by_name.setdefault(version.qualified_name, []), number)
@@ -485,7 +496,7 @@ class RelationTracker:
         return number
 
     def _number_of(self, version: RelationVersion) -> int:
-        """Give a version that comes now its number.
+        """Find the preloaded number of a version, or add the version.
 
         Raises
         ------
@@ -495,13 +506,13 @@ class RelationTracker:
             at = self._preloaded.get(version.position, ())
             found = [number for number in at if self.versions[number].relation == version.relation]
             if found:
-                # A given catalog may have one of the same message whose maker knew other types.
+                # A catalog from the caller may have a version of the same message with other types. Prefer equal types.
                 return min(found, key=lambda number: self.versions[number].types != version.types)
         if len(self.versions) >= self.limits.max_relations:
             raise self._too_many("version of a relation", len(self.versions), version.relation_id)
         if self._preloaded is None or (self._fixed is not None and version.qualified_name not in self._fixed):
             return self.append(version)
-        raise SchemaChanged(f"no relation is known to have been sent at position {version.position}")
+        raise SchemaChanged(f"no preloaded relation version has position {version.position}")
 
     def _too_many(self, what: str, n: int, relation_id: int | None) -> TooManyRelations:
         limit = self.limits.max_relations
@@ -509,13 +520,13 @@ class RelationTracker:
         return TooManyRelations(detail, tag="R", relation=relation_id, expected=limit, seen=n + 1)
 
     def _forget_payloads(self) -> None:
-        """Let no Relation message pass as repeated: versions tell the types of their columns."""
+        """Forget the last payloads, because a version includes the types of its columns, and these have changed."""
         if self._last_payloads:
             self.journal.set_attribute(self, "_last_payloads", {})
 
 
 def _offset_of_name(message: Relation, column: int) -> int:
-    """Where the name of a column begins in the message's payload."""
+    """Byte offset of a column's name in the message's payload."""
     head = 1 + (0 if message.xid is None else 4) + 4  # tag, xid, OID
     head += len(message.namespace.encode()) + len(message.name.encode()) + 2 + 1 + 2  # NULs, identity, count
     before = sum(len(item.name.encode()) + 10 for item in message.columns[:column])  # flags, NUL, type, modifier

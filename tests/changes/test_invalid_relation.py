@@ -316,7 +316,7 @@ def test_names_that_differ_by_case_alone_are_two() -> None:
 def test_no_catalog_has_a_relation_with_two_columns_of_one_name() -> None:
     relation = pgdecode.decode(twice_named()[1])
     assert isinstance(relation, pgdecode.Relation)
-    with pytest.raises(ValueError, match=f"relation {T} gives two columns one name"):
+    with pytest.raises(ValueError, match=f"relation {T} has two columns of the same name"):
         RelationCatalog([RelationVersion(relation)])
     with pytest.raises(pgdecode.RepeatedColumn):
         RelationCatalog.from_messages([relation])
