@@ -1,1 +1,1 @@
-"""Decoding the parts of a sequence of payloads apart."""
+"""Independent decoding of the partitions of a payload sequence."""

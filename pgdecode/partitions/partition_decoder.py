@@ -1,6 +1,6 @@
-"""Decoding one run of a sequence alone, by what `index_partitions` has worked out.
+"""Decodes one run of a sequence independently, with the index that `index_partitions` makes.
 
-All runs together give what one `ChangeDecoder` gives for the whole sequence, though not in its order.
+Together, all runs give the same changes as one `ChangeDecoder` for the whole sequence, but in another order.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from pgdecode.protocol.errors import DecodeError
 
 
 class PartitionOutcomes(CommittedOutcomes):
-    """Gives what is listed of streamed and prepared transactions by the outcomes that the index knows."""
+    """Emits changes of streamed and prepared transactions according to the outcomes in the index."""
 
     knows_relations = True
 
     def __init__(self, transaction_outcomes: Mapping[int, TransactionOutcome]) -> None:
         self.transaction_outcomes = transaction_outcomes
-        self.kept: Transaction | None = None  # that was open after the batch before, with changes of it
+        self.kept: Transaction | None = None  # the transaction that was open after the previous batch
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
-        """Leave it: what a rollback undoes goes by the position that the index has of it."""
+        """Do nothing: the index has the position of each rollback of a sub-transaction."""
 
     def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Give each block when it ends."""
-        self.give_by_index(assembler, transaction)
+        """Emit the changes of a stream block when it ends."""
+        self.emit_by_index(assembler, transaction)
 
     def end_batch(self, assembler: TransactionAssembler) -> None:
-        """Give what is listed of streamed and prepared transactions; keep what is of the one that is open."""
+        """Emit the changes of streamed and prepared transactions. Keep those of the open transaction."""
         state = assembler.state
         for item in assembler.undecided():
             if item is not state.open:
-                self.give_by_index(assembler, item)
+                self.emit_by_index(assembler, item)
         kept = self.kept
         if kept is not None and kept.gid is not None and state.prepared.get(kept.gid) is kept:
-            # It was prepared, and this batch may have no changes of it.
-            self.give_by_index(assembler, kept)
+            # The transaction was prepared in this batch, which may have no changes of it.
+            self.emit_by_index(assembler, kept)
         if state.open is not None:
             buffer(assembler, [state.open])
         self.kept = state.open
 
-    def give_by_index(self, assembler: TransactionAssembler, item: Transaction) -> None:
-        """Give what is listed of a transaction by its outcome."""
+    def emit_by_index(self, assembler: TransactionAssembler, item: Transaction) -> None:
+        """Emit the changes of a transaction so far, according to its outcome in the index."""
         transaction_outcome = self.transaction_outcomes.get(item.begin_position, UNDECIDED)
         if not item.ranges and not item.buffered:
             return
@@ -64,25 +64,26 @@ class PartitionOutcomes(CommittedOutcomes):
         if transaction_outcome.gid is not None:
             item.gid = transaction_outcome.gid
         transaction_index, batch = assembler.transaction_index, assembler.batch
-        # No abort comes between the changes of a piece: the position of its first stands for all.
+        # No abort comes between the changes of a piece, so the position of its first change represents all of them.
         places = [(start, end, batch.position_of(transaction_index.row_of(start))) for start, end, _ in pieces]
-        aborts = transaction_outcome.aborts if transaction_outcome.committed else {}  # in an abort all are alike
+        # If the whole transaction was rolled back, its sub-transactions need no distinction.
+        aborts = transaction_outcome.aborts if transaction_outcome.committed else {}
         wanted = assembler.options.include_uncommitted
         if transaction_outcome.committed == 1 or wanted:
-            self._decide(assembler, item, transaction_outcome)
+            self._set_outcome(assembler, item, transaction_outcome)
             for start, end, position in places:
                 transaction_index.deliver_alive(start, end, position, aborts, True, 0)
         if aborts and wanted:
-            self._decide(assembler, item, ROLLED_BACK)
+            self._set_outcome(assembler, item, ROLLED_BACK)
             for start, end, position in places:
                 transaction_index.deliver_alive(start, end, position, aborts, False, 0)
 
-    def _decide(
+    def _set_outcome(
         self, assembler: TransactionAssembler, item: Transaction, transaction_outcome: TransactionOutcome
     ) -> None:
         row, batch = -1, assembler.batch
         if transaction_outcome.committed == 1:
-            # Its commit may be far away: only the position is wanted of it.
+            # The commit may be in another run. Only its position is needed: add a row with it and a null payload.
             row = batch.end
             batch.add_part(
                 pa.nulls(1, batch.payloads.type), pa.array([transaction_outcome.commit_position], pa.int64())
@@ -96,7 +97,7 @@ class PartitionOutcomes(CommittedOutcomes):
         )
 
     def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Name the position of a payload."""
+        """Replace the row of an error by the position of its payload."""
         return error if error.row is None else error.at_position(batch.position_of(rows[error.row].as_py()))
 
 
@@ -107,11 +108,11 @@ class PartitionDecoder:
     ----------
     index : PartitionIndex
     number : int
-        Of the run.
+        Number of the run.
     options : Options
     versions : collection of int, optional
-        Versions of relations, by their numbers in the catalog, whose changes are given; by default all. Bad payloads
-        and changes without a version are, in any case.
+        Numbers, in the catalog, of the relation versions whose changes are returned; by default all. Bad payloads and
+        changes without a version are always returned.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class PartitionDecoder:
         self.is_head_streamed = index.is_head_streamed
 
     def follow(self, payloads: pa.Array, positions: pa.Array) -> tuple[TransactionAssembler, CommittedChanges]:
-        """Take up the next payloads; what they commit.
+        """Process the next payloads, and return the changes that they commit.
 
         Raises
         ------
@@ -134,7 +135,7 @@ class PartitionDecoder:
             With `position`.
         """
         if self.state.in_stream is None and head_stream_state(payloads) is None:
-            # The first boundary tells, as it would where it came in the same batch.
+            # This batch has no boundary. The first boundary of the sequence decides, as if it were in this batch.
             self.state.in_stream = self.is_head_streamed
         try:
             assembler = self._assembler(self.state, payloads, positions)
@@ -145,12 +146,12 @@ class PartitionDecoder:
             raise error.at_position(positions[error.row].as_py()) from None
 
     def finish(self) -> tuple[TransactionAssembler, CommittedChanges]:
-        """End the run: give the changes of the transaction that goes on in the next."""
+        """End the run, and return the changes of the transaction that continues in the next run."""
         nothing = pa.array([], pa.large_binary())
         assembler = self._assembler(ReplicationState(), nothing, pa.array([], pa.int64()))
         assembler.run()
         if self.state.open is not None:
-            self.outcomes.give_by_index(assembler, self.state.open)
+            self.outcomes.emit_by_index(assembler, self.state.open)
             self.state.open = None
         return assembler, assembler.committed()
 
@@ -165,19 +166,19 @@ def used_versions(
     among: Collection[int],
     options: Options,
 ) -> set[int]:
-    """Find the versions of relations that committed changes of a run use, among some.
+    """Find which of some relation versions the committed changes of a run use.
 
     Parameters
     ----------
     index : PartitionIndex
     batches : iterable of (payloads, positions)
-        Of the run, in order; rows of other relations may be left out.
+        The run in order; rows of other relations may be left out.
     number : int
-        Of the run.
+        Number of the run.
     among : collection of int
-        Numbers in the catalog.
+        Numbers of versions in the catalog.
     options : Options
-        What is wrong with payloads is left to those who decode them.
+        Bad payloads are not raised here, but where the run is decoded.
     """
     decoder = PartitionDecoder(index, number, replace(options, mode="PERMISSIVE", include_uncommitted=False), among)
     found: set[int] = set()

@@ -1,10 +1,10 @@
-"""Decoding the pieces of a sequence of payloads apart: what each must know of the others, and is told beforehand.
+"""The index of a partitioned sequence of payloads: what each partition must know of the others.
 
-A run is a piece of the sequence without gaps: between its first and its last position no other run has payloads. Few
-messages matter beyond their run: those of streams, of two-phase commits and of relations, and of Begin and Commit the
-first and the last in each run, some more where there are streams or two-phase commits. From these `index_partitions`
-works out where every run starts and what becomes of the transactions that it does not end itself;
-`pgdecode.partitions.partition_decoder` then decodes a run alone.
+A run is a contiguous part of the sequence: no other run has payloads between its first and its last position. Few
+messages matter outside their run: messages of streams, two-phase commits and relations, and the first and the last
+Begin and Commit of each run. If there are streams or two-phase commits, some more Begin and Commit messages matter.
+From these messages, `index_partitions` finds the state at the start of every run, and the outcome of the transactions
+that end in another run. `partitions.partition_decoder` can then decode each run independently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORMAT_VERSION = 2
 
 
 class Partition(NamedTuple):
-    """A piece of the sequence: its first and last position, and whether rows are in it."""
+    """A run: its first and last position, and whether it has changes of rows."""
 
     first: int
     last: int
@@ -49,9 +49,9 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True)
 class TransactionOutcome:
-    """What became of a transaction; of each sub-transaction that was rolled back, where that was said."""
+    """The outcome of a transaction, and the rollbacks of its sub-transactions."""
 
-    committed: int  # 1, 0 rolled back, -1 undecided
+    committed: int  # 1 committed, 0 rolled back, -1 undecided
     commit_position: int = -1
     commit_lsn: int = -1
     commit_timestamp: int = -1
@@ -70,24 +70,25 @@ ROLLED_BACK = TransactionOutcome(0)
 
 @dataclass(frozen=True)
 class PartitionIndex:
-    """What runs must know: plain data, small, the same for all of them.
+    """What runs must know of each other. It is small, plain data, and the same for all runs.
 
     Attributes
     ----------
     catalog : RelationCatalog
-        Every version of every relation.
-    runs : tuple of Run
+        All versions of all relations.
+    runs : tuple of Partition
         In ascending order.
     starts : sequence of ReplicationState
-        What is known before each run.
-    fates : dict
-        By the position of the message that began a transaction.
+        The state before each run.
+    transaction_outcomes : dict of int to TransactionOutcome
+        By the position of the message that began the transaction.
     shape : tuple of int
-        Numbers of the versions that make the shapes of tables.
+        Numbers of the versions that determine the columns of tables.
     n_skipped, n_undecided : int
-        Transactions that are left out because their beginning is missing, and those without an outcome at the end.
+        Number of transactions that are left out because their beginning is missing, and number of transactions without
+        an outcome at the end.
     is_head_streamed : bool or None
-        Whether what comes before the first boundary was sent inside a stream; None without a boundary.
+        Whether the payloads before the first boundary were sent inside a stream; None without a boundary.
     """
 
     catalog: RelationCatalog
@@ -100,25 +101,25 @@ class PartitionIndex:
     is_head_streamed: bool | None = None
 
     def number_of(self, position: int) -> int:
-        """Find the run that a position lies in.
+        """Find the number of the run that contains a position.
 
         Raises
         ------
         LookupError
-            If it lies in none.
+            If no run contains it.
         """
         number = bisect_right(self.runs, position, key=lambda run: run.first) - 1
         if number < 0 or position > self.runs[number].last:
-            raise LookupError(f"position {position} is in none of the runs that were indexed: have the data changed?")
+            raise LookupError(f"position {position} is in none of the indexed runs: have the data changed?")
         return number
 
     def to_json(self) -> str:
         """Write the index as one JSON object."""
-        # Most runs start with the same relations as the one before.
+        # Most runs start with the same visible relations as the previous run, so equal ones are written once.
         visible: dict[str, int] = {}
         starts = []
         for state in self.starts:
-            plain = state_to_json(state, with_versions=False)  # all share them
+            plain = state_to_json(state, with_versions=False)  # the index has the versions once for all runs
             starts.append({**plain, "catalog": visible.setdefault(json.dumps(plain["catalog"]), len(visible))})
         return json.dumps(
             {
@@ -141,16 +142,16 @@ class PartitionIndex:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PartitionIndex:
-        """Read back what `to_json` wrote.
+        """Read JSON that `to_json` wrote.
 
         Raises
         ------
         ValueError
-            If it is something else or of a later version.
+            If the JSON is not an index or has another version of the format.
         """
         plain = json.loads(text)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT or plain.get("version") != FORMAT_VERSION:
-            raise ValueError(f"no {FORMAT} of version {FORMAT_VERSION} in JSON")
+            raise ValueError(f"the JSON is not a {FORMAT} of version {FORMAT_VERSION}")
         catalog = RelationCatalog(version_from_json(item) for item in plain["catalog"])
         transaction_outcomes = {
             position: TransactionOutcome(
@@ -166,7 +167,7 @@ class PartitionIndex:
 
 @dataclass(frozen=True)
 class _JsonStarts(Sequence[ReplicationState]):
-    """What is known before each run, read when it is asked for: of many runs a process decodes a few."""
+    """The state before each run, parsed on access, because one process decodes only a few of many runs."""
 
     starts: list[dict[str, Any]]
     visible: list[dict[str, Any]]
@@ -181,12 +182,12 @@ class _JsonStarts(Sequence[ReplicationState]):
 
 
 class IndexOutcomes:
-    """Notes what becomes of transactions; of plain ones, few may be seen.
+    """Collects the outcomes of transactions. Most plain transactions may be missing from the input.
 
     Parameters
     ----------
     in_full : bool
-        Whether those are seen that matter.
+        Whether the input has all plain transactions that matter.
     """
 
     wants_lost = True
@@ -198,7 +199,7 @@ class IndexOutcomes:
         self.aborts: dict[int, list[tuple[int, int]]] = {}
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
-        """Note a commit."""
+        """Record a commit."""
         batch = assembler.batch
         lsn = batch.value("lsn", row)
         assembler.transaction_index.note_lsn(row, lsn)
@@ -206,35 +207,35 @@ class IndexOutcomes:
         self._note(transaction, TransactionOutcome(1, batch.position(row), lsn, batch.value("timestamp", row)))
 
     def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Note a rollback."""
+        """Record a rollback."""
         self._note(transaction, ROLLED_BACK)
 
     def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
-        """Note that a transaction has no outcome."""
+        """Record that a transaction has no outcome."""
         if not is_sent_again and not self.in_full:
-            # Its Commit, and others after it, are among the messages that are not looked at.
+            # The transaction has a Commit, but the input does not include it, nor others after it.
             assembler.state.relations.count_for_shape(transaction.relations)
         self._note(transaction, UNDECIDED)
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
-        """Note the rollback of a sub-transaction."""
+        """Record the rollback of a sub-transaction."""
         self.aborts.setdefault(transaction.begin_position, []).append((subxid, assembler.batch.position(row)))
 
     def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Leave rows to their runs."""
+        """Do nothing: runs decode their rows."""
 
     def end_batch(self, assembler: TransactionAssembler) -> None:
-        """Leave rows to their runs."""
+        """Discard the rows: runs decode them."""
         for item in assembler.touched:
             item.ranges = []
 
     def end(self, undecided: Iterable[Transaction]) -> None:
-        """Note what is without an outcome after everything."""
+        """Record the transactions that have no outcome at the end of the sequence."""
         for item in undecided:
             self._note(item, UNDECIDED)
 
     def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Leave errors to the runs."""
+        """Return the error unchanged: runs report errors."""
         return error
 
     def _note(self, transaction: Transaction, transaction_outcome: TransactionOutcome) -> None:
@@ -255,29 +256,31 @@ def index_partitions(
     in_full: bool = False,
     reconnects: Collection[int] = (),
 ) -> PartitionIndex:
-    """Work out what runs must know of each other.
+    """Make the index of runs.
 
     Parameters
     ----------
     payloads : column of payloads, as `decode_messages` takes them
-        In slot order: all whose first byte is in `boundaries.EVERYWHERE`, and of each run the first and the last with
-        one of `AT_THE_ENDS`. Others do no harm. Also the rows before the first boundary: with `start="anywhere"` one,
-        or `n_skipped` may count one too few; and where they contradict what that boundary tells, all.
+        In slot order. Required are all payloads whose first byte is in `boundaries.EVERYWHERE`, and of each run the
+        first and the last payload whose first byte is in `boundaries.AT_THE_ENDS`. Other payloads are allowed. Rows
+        before the first boundary are required in two cases: with `start="anywhere"`, one row, or `n_skipped` may be one
+        too low; and all of them, if they contradict the stream state that the boundary implies.
     positions : pa.Array of int64
-    runs : iterable of Run
-        Without overlap; each payload's position lies in one.
+    runs : iterable of Partition
+        Without overlap; each payload's position lies in one of them.
     catalog : RelationCatalog, optional
-        Relations that the payloads do not describe; its versions from later positions than the first do not count.
+        Relations that the payloads do not describe. Its versions that are visible only after the first position do not
+        apply at the start.
     limits : Limits
-        Those that the runs are decoded under.
+        The limits with which the runs are decoded.
     start : {"transaction", "anywhere"}
-        As of `ChangeDecoder`.
+        As for `ChangeDecoder`.
     in_full : bool
-        Whether, of the messages with one of `AT_THE_ENDS`, all are among the payloads that `boundaries.needed` chooses.
-        They must be where a message is of `boundaries.APART`, or one at an end is not good; the `shape` of a table of
-        several versions is exact only then.
+        Whether the payloads include all messages of `boundaries.AT_THE_ENDS` that `boundaries.needed` chooses. This is
+        required if a message is of `boundaries.APART`, or if a message of `AT_THE_ENDS` is malformed. The `shape` of a
+        table with several versions is exact only then.
     reconnects : collection of int
-        First positions of the runs that another connection has sent than the runs before.
+        First positions of the runs that begin with another connection than the previous run.
 
     Raises
     ------
@@ -304,7 +307,7 @@ def index_partitions(
         last = bisect_right(places, run.last, first)
         if state.in_stream is None and head_stream_state(column.slice(first, last - first)) is None:
             state.in_stream = is_head_streamed
-        # What is wrong with a message is said where its run is decoded.
+        # PERMISSIVE: errors of messages are reported where their run is decoded.
         assembler = TransactionAssembler(
             state, column.slice(first, last - first), positions.slice(first, last - first), options, outcomes
         )
@@ -325,13 +328,13 @@ def index_partitions(
 
 
 def head_stream_state(column: pa.Array) -> bool | None:
-    """Say by the first good boundary whether the payloads before it were sent inside a stream; None without one."""
+    """Whether the payloads before the first well-formed boundary were sent inside a stream; None without a boundary."""
     place = first_boundary(column)
     return None if place < 0 else bool(column[place].as_py()[:1] == b"E")
 
 
 def first_boundary(column: pa.Array) -> int:
-    """Find the first good message of `boundaries.DELIMITERS`; -1 without one."""
+    """Find the first well-formed message of `boundaries.DELIMITERS`; -1 without one."""
     tags = pc.binary_slice(column, 0, 1)
     wanted = pa.array([bytes([tag]) for tag in DELIMITERS], tags.type)
     for place in pc.indices_nonzero(pc.is_in(tags, wanted)).to_pylist():
@@ -342,7 +345,7 @@ def first_boundary(column: pa.Array) -> int:
 
 
 def slices(index: PartitionIndex, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Cut ascending positions into stretches of one run each: (number of the run, start, end)."""
+    """Split ascending positions by run: yield (number of the run, start index, end index)."""
     start = 0
     while start < len(positions):
         number = index.number_of(positions[start])

@@ -358,7 +358,7 @@ def test_a_position_in_no_run_is_an_error(position: int) -> None:
     index = index_partitions(
         pa.array([], pa.binary()), pa.array([], pa.int64()), [Partition(0, 3), Partition(5, 8), Partition(10, 30)]
     )
-    with pytest.raises(LookupError, match=f"position {position} is in none of the runs"):
+    with pytest.raises(LookupError, match=f"position {position} is in none of the indexed runs"):
         index.number_of(position)
     with pytest.raises(LookupError):
         list(slices(index, [2, position] if position > 2 else [position, 2]))
@@ -388,7 +388,7 @@ def test_without_payloads_there_are_no_runs() -> None:
     ],
 )
 def test_json_that_is_no_index_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no pgdecode\.RunIndex of version 2 in JSON"):
+    with pytest.raises(ValueError, match=r"not a pgdecode\.RunIndex of version 2"):
         PartitionIndex.from_json(text)
 
 

@@ -144,7 +144,7 @@ def test_a_run_of_which_a_task_has_but_a_part_is_refused() -> None:
 def test_a_position_that_was_not_indexed_is_refused() -> None:
     payloads, positions = first_capture()
     task = function(*indexed(payloads, positions, [1000]), Options())
-    with pytest.raises(RuntimeError, match=r"^position 1000000 is in none of the runs .*persist"):
+    with pytest.raises(RuntimeError, match=r"^position 1000000 is in none of the indexed runs.*persist"):
         decode(task, [(payloads.slice(0, 1), pa.array([1_000_000], pa.int64()))])
 
 
