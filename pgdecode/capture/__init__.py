@@ -1,4 +1,4 @@
-"""Capture: from a live slot to files of payloads, every committed change once. Needs `pgdecode[capture]`."""
+"""Capture of a live slot to files of payloads, with every committed change once. Needs `pgdecode[capture]`."""
 
 from pgdecode.capture.capture import Capture, CaptureResult, Progress
 from pgdecode.capture.errors import CaptureError, GapError, RequestError, StoppedError

@@ -1,4 +1,4 @@
-"""From a live slot to files of payloads: what `pgdecode capture` does, for Python."""
+"""`Capture`: writes the messages of a live slot to files. The command `pgdecode capture` uses it."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.files import file_metadata
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
-# Messages that wait for the writer, in bytes; what else is held has limits of its own.
+# Bytes of messages that may wait for the writer. Other buffers have their own limits.
 QUEUE_BYTES = 32 * 2**20
 _PAGE = 8192
-# WAL page headers, short and long, whose bytes lie between the end of a record and the start of the next.
+# Sizes in bytes of short and long WAL page headers, which may lie between the end of a record and the next record.
 _PAGE_HEADERS = (24, 40)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How a capture stands.
+    """Progress of a capture.
 
     Attributes
     ----------
     seconds : float
-        Since it began.
+        Time since the start of the run.
     received_messages, received_bytes : int
     files : int
-        Completed by this run.
+        Files completed by this run.
     recorded : int
         LSN up to which everything is recorded.
     lag_bytes : int or None
-        WAL of the server that is not recorded, as of the last look.
+        WAL of the server that is not recorded, as of the last check.
     reconnects : int
     """
 
@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class CaptureResult:
-    """What a run has added to its folder.
+    """Result of a run: what it added to its folder.
 
     Attributes
     ----------
@@ -85,40 +85,42 @@ class CaptureResult:
     seconds: float
 
 
-def _say_nothing(text: str) -> None:
+def _ignore_warning(text: str) -> None:
     pass
 
 
 class Capture:
-    """Lands what a slot sends in Parquet files, every committed change once.
+    """Writes the messages of a slot to Parquet files, with every committed change once.
 
     Parameters
     ----------
     dsn : str
-        As libpq takes it: a URI, a keyword string, or "" for PG* variables; with service and password files.
+        Connection string of libpq: a URI, a keyword string, or "" to use PG* variables. Service and password files
+        apply.
     folder : path
-        Where the files go; made if its parent is there. One slot, one folder.
+        Folder of the files; created if its parent exists. Each slot needs its own folder.
     slot : str
     publication : str or sequence of str
     options : PluginOptions
-        What pgoutput is asked for.
+        Options of pgoutput.
     create_slot : bool
-        Create the slot if there is none; with `two_phase` of the options.
+        Create the slot if it does not exist, with `two_phase` as in `options`.
     temporary, failover : bool
-        Of the slot that is created. A temporary one is gone with its connection, so a lost connection ends the run.
+        Properties of a created slot. The server drops a temporary slot with its connection, so a lost connection ends
+        the run.
     accept_gap : bool
-        Go on where the slot begins, although changes before it are missing, or the server is another one. The log
-        says so.
+        Continue at the start of the slot even if changes before it are missing, or if it is another server. The gap is
+        written to the log.
     rules : FileRules
         When files end.
     retention : Retention, optional
-        Which files may be deleted once they are recorded.
+        Which recorded files may be deleted.
     retry_seconds : float
-        How long to try to connect again after a connection is lost, or while another session still holds the slot.
+        How long to try to connect again after a connection is lost, or while another session holds the slot.
     check_seconds : float
-        How often slot and server are looked at while the capture runs.
+        Interval between checks of the slot and the server.
     on_progress : callable
-        Called about twice a second by the thread that calls `run`.
+        Called several times a second by the thread that calls `run`.
     on_warning : callable
         Called with one line of text, by any thread.
     """
@@ -140,10 +142,10 @@ class Capture:
         retry_seconds: float = 300.0,
         check_seconds: float = 30.0,
         on_progress: Callable[[Progress], None] | None = None,
-        on_warning: Callable[[str], None] = _say_nothing,
+        on_warning: Callable[[str], None] = _ignore_warning,
     ) -> None:
         if (temporary or failover) and not create_slot:
-            raise RequestError("temporary and failover are of a slot that is created")
+            raise RequestError("temporary and failover require create_slot")
         self._dsn = dsn
         self._folder = Path(folder)
         self._slot = slot
@@ -161,24 +163,25 @@ class Capture:
         self._check_seconds = check_seconds
         self._on_progress = on_progress
         self._on_warning = on_warning
-        self._said: set[str] = set()
-        # Neither a lock nor an event: a signal handler may run while the thread that it interrupts holds one.
+        self._warned: set[str] = set()
+        # A plain flag: a signal handler may interrupt a thread that holds a lock, and an event has a lock too.
         self._stopping = False
 
     def stop(self) -> None:
-        """Let `run` end: it completes the file up to the last boundary, and confirms it. Safe in a signal handler."""
+        """Make `run` end: it completes the file at the last boundary and confirms it. Safe in a signal handler."""
         self._stopping = True
 
     def run(self, *, until: str | int | float | None = None, max_messages: int | None = None) -> CaptureResult:
-        """Capture until stopped, or as far as asked.
+        """Capture until stopped, or until an end that is given.
 
         Parameters
         ----------
         until : "now", LSN or duration, optional
-            "now": everything committed before the call. An LSN as text or int: everything complete by then. A
-            duration as text ("90s", "5min") or in seconds as float: the first boundary after it.
+            "now": end after everything that was committed before the call. An LSN as text or int: end after everything
+            that is complete at that LSN. A duration as text ("90s", "5min") or in seconds as float: end at the first
+            boundary after it.
         max_messages : int, optional
-            The first boundary after so many messages.
+            End at the first boundary after this many messages.
 
         Returns
         -------
@@ -187,11 +190,11 @@ class Capture:
         Raises
         ------
         RequestError
-            If what was asked for cannot be done.
+            If the request cannot be carried out.
         GapError
-            If changes are missing between the folder and the slot, or the server is another one.
+            If changes are missing between the folder and the slot, or it is another server.
         StoppedError
-            If the state of the server or the folder ends the capture. The files are whole.
+            If the state of the server or of the folder ends the capture. The files are complete.
         """
         begun = time.monotonic()
         wants_now, target = _target(until, max_messages)
@@ -257,7 +260,7 @@ class Capture:
         )
 
     def _watch(self, receiver: Receiver, recorder: Recorder, target: Target, begun: float) -> None:
-        """Look after the threads, the slot and the clock until the receiver has ended."""
+        """Monitor the threads and the slot, and report progress, until the receiver has ended."""
         next_check = time.monotonic()
         lag: int | None = None
         while receiver.is_alive():
@@ -268,7 +271,7 @@ class Capture:
                 next_check = now + self._check_seconds
                 lag = self._check(recorder.recorded)
             if target.lsn is not None:
-                self._hurry(receiver, target)
+                self._check_target(receiver, target)
             if self._on_progress is not None:
                 self._on_progress(self._progress(recorder.counts, receiver, recorder.recorded, lag, begun))
             receiver.join(0.1)
@@ -287,7 +290,7 @@ class Capture:
     # Sessions.
 
     def _first_session(self, journal: Journal) -> Session:
-        """Connect, check and start; a slot that another session holds may be free in a moment."""
+        """Connect, check and start. Wait if another session still holds the slot."""
         deadline = time.monotonic() + self._retry_seconds
         while True:
             try:
@@ -299,12 +302,12 @@ class Capture:
                 time.sleep(0.5)
 
     def _open_session(self, journal: Journal, *, is_first: bool) -> Session:
-        # All that is asked of the catalog is asked on another connection. Functions such as pg_get_publication_tables
-        # open tables as they are now, and a walsender would go on to read old rows by what it then keeps of them.
+        # All queries of the catalog use a second connection. Functions such as pg_get_publication_tables open tables
+        # in their present state. A walsender would cache that state and then use it to decode older rows.
         with contextlib.ExitStack() as closing:
             connection = Connection(self._dsn, replication=True)
             closing.callback(connection.close)
-            beside = closing.enter_context(self._beside())
+            catalog = closing.enter_context(self._catalog_connection())
             identity = server.identify(connection)
             self._options.check(identity.version)
             settings = session_settings(identity.version)
@@ -312,13 +315,13 @@ class Capture:
                 connection.rows(f"SET {name} TO {quoted_text(value)}")
             timeout = server.timeout_seconds(connection)
             if is_first:
-                for warning in server.publication_warnings(beside, self._publications):
+                for warning in server.publication_warnings(catalog, self._publications):
                     self._warn(warning)
-                self._create_if_asked(connection, beside, journal)
-            state = server.usable_slot(beside, self._slot, identity.database)
+                self._create_if_asked(connection, catalog, journal)
+            state = server.usable_slot(catalog, self._slot, identity.database)
             if state.is_two_phase and not self._options.two_phase:
                 self._warn(f"slot {self._slot!r} has two_phase, the capture does not")
-            start = self._continuation(journal, connection, beside, identity, state, may_accept=is_first)
+            start = self._continuation(journal, connection, catalog, identity, state, may_accept=is_first)
             number = journal.contents.sessions + 1
             options = self._options.as_dict(self._publications)
             given = ", ".join(f"{name} {quoted_text(value)}" for name, value in options.items())
@@ -333,18 +336,18 @@ class Capture:
                 "options": options,
                 "settings": settings,
             }
-            beside.close()
+            catalog.close()
             closing.pop_all()
             return Session(connection, number, timeout, metadata)
 
-    def _create_if_asked(self, connection: Connection, beside: Connection, journal: Journal) -> None:
-        if not self._create_slot or server.find_slot(beside, self._slot) is not None:
+    def _create_if_asked(self, connection: Connection, catalog: Connection, journal: Journal) -> None:
+        if not self._create_slot or server.find_slot(catalog, self._slot) is not None:
             return
         if journal.contents.origin is not None and not self._accept_gap:
             recorded = journal.contents.recorded or 0
             raise GapError(
-                f"{self._folder}: recorded up to {lsn_to_text(recorded)}, and slot {self._slot!r} does not exist: what "
-                "was committed since then is in no slot",
+                f"{self._folder}: recorded up to {lsn_to_text(recorded)}, and slot {self._slot!r} does not exist: "
+                "later changes are in no slot",
                 recorded,
                 recorded,
             )
@@ -360,13 +363,13 @@ class Capture:
         self,
         journal: Journal,
         connection: Connection,
-        beside: Connection,
+        catalog: Connection,
         identity: server.Identity,
         state: server.SlotState,
         *,
         may_accept: bool,
     ) -> int:
-        """Find the LSN to go on from: the recorded one, if nothing is missing between it and the slot."""
+        """Find the LSN to continue from: the recorded one, if nothing is missing between it and the slot."""
         contents = journal.contents
         if contents.origin is None:
             journal.begin(identity, self._slot, self._publications, state.confirmed)
@@ -376,8 +379,8 @@ class Capture:
         reason = _difference(contents.origin, found, connection, recorded)
         if reason is None and state.confirmed > recorded:
             reason = f"gap: {server.described_gap(recorded, state.confirmed)}"
-        if reason is None and recorded > (present := server.current_lsn(beside)):
-            # Such as a server that was restored from an earlier backup.
+        if reason is None and recorded > (present := server.current_lsn(catalog)):
+            # For example, the server was restored from an earlier backup.
             reason = f"the server's WAL ends at {lsn_to_text(present)}, recorded is {lsn_to_text(recorded)}"
         if reason is None:
             return recorded
@@ -385,15 +388,15 @@ class Capture:
             raise GapError(f"{self._folder}: {reason}", recorded, state.confirmed)
         self._warn(f"{reason}; accepted")
         is_behind = contents.origin["system"] == identity.system and state.confirmed <= recorded
-        start = recorded if is_behind and recorded <= server.current_lsn(beside) else state.confirmed
+        start = recorded if is_behind and recorded <= server.current_lsn(catalog) else state.confirmed
         journal.append("gap", **{"from": lsn_to_text(recorded)}, to=lsn_to_text(start), reason=reason, server=found)
         return start
 
-    # Looks at the server from beside.
+    # Queries on another connection than the stream's.
 
     @contextlib.contextmanager
-    def _beside(self) -> Iterator[Connection]:
-        """Connect for questions of the catalog; none of them is worth waiting for somebody's lock."""
+    def _catalog_connection(self) -> Iterator[Connection]:
+        """Open a connection for catalog queries. Timeouts keep them from waiting for locks."""
         connection = Connection(self._dsn)
         try:
             connection.rows("SET lock_timeout TO '2s'")
@@ -403,8 +406,8 @@ class Capture:
             connection.close()
 
     def _check(self, recorded: int) -> int | None:
-        """Warn of what endangers the slot, and find the lag; a server that is away is the receiver's business."""
-        with contextlib.suppress(ServerError), self._beside() as connection:
+        """Warn about risks to the slot, and find the lag. The receiver handles an unreachable server."""
+        with contextlib.suppress(ServerError), self._catalog_connection() as connection:
             for warning in server.server_warnings(connection):
                 self._warn(warning)
             state = server.find_slot(connection, self._slot)
@@ -414,36 +417,36 @@ class Capture:
         return None
 
     def _lsn_now(self) -> int:
-        with self._beside() as connection:
+        with self._catalog_connection() as connection:
             lsn = server.current_lsn(connection)
         return lsn - lsn % _PAGE if lsn % _PAGE in _PAGE_HEADERS else lsn
 
-    def _hurry(self, receiver: Receiver, target: Target) -> None:
-        """Ask for a keepalive, and find out whether the server has nothing left to send."""
+    def _check_target(self, receiver: Receiver, target: Target) -> None:
+        """Request a keepalive, and check whether the server has sent everything."""
         if target.idle_seen is None:
-            with contextlib.suppress(ServerError), self._beside() as connection:
+            with contextlib.suppress(ServerError), self._catalog_connection() as connection:
                 at_target = target.lsn is not None and server.current_lsn(connection) >= target.lsn
                 if at_target and server.waits_for_wal(connection, self._slot):
                     target.idle_seen = time.monotonic()
         receiver.ask()
 
     def _read_types(self) -> str | None:
-        """Read the database's user-defined types, as of now."""
+        """Read the present user-defined types of the database."""
         try:
-            with self._beside() as connection:
+            with self._catalog_connection() as connection:
                 return file_metadata.to_json(user_types.read_user_types(connection))
         except CaptureError as error:
             self._warn(f"types of the database cannot be read: {error}")
             return None
 
     def _warn(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._warned:
+            self._warned.add(text)
             self._on_warning(text)
 
 
 def _target(until: str | int | float | None, max_messages: int | None) -> tuple[bool, Target]:
-    """Read where a run is to end; whether that is what the server has now, and the rest."""
+    """Parse where a run ends: whether it is "now", and all other conditions."""
     target = Target(max_messages=max_messages)
     if until is None:
         return False, target
@@ -468,20 +471,20 @@ def _target(until: str | int | float | None, max_messages: int | None) -> tuple[
 
 
 def _difference(origin: dict[str, Any], found: dict[str, Any], connection: Connection, recorded: int) -> str | None:
-    """Say in what the server or the slot is another one than that of the folder."""
+    """Describe how the server or the slot differs from that of the folder; None if it does not."""
     for name, what in (("system", "system identifier"), ("database", "database"), ("slot", "slot")):
         if origin[name] != found[name]:
-            return f"the folder is of {what} {origin[name]}, this is {found[name]}"
+            return f"the folder belongs to {what} {origin[name]}, this is {found[name]}"
     if origin["timeline"] == found["timeline"]:
         return None
     try:
         left_at = server.timeline_start(connection, found["timeline"], origin["timeline"])
     except ServerError:
         left_at = None
-    text = f"the folder is of timeline {origin['timeline']}, the server is on {found['timeline']}"
+    text = f"the folder belongs to timeline {origin['timeline']}, the server is on {found['timeline']}"
     if left_at is None:
         return text
-    text += f", which left the other at {lsn_to_text(left_at)}; recorded is {lsn_to_text(recorded)}"
+    text += f", which branched off at {lsn_to_text(left_at)}; recorded is {lsn_to_text(recorded)}"
     return f"{text}: the folder has changes that the server lost" if recorded > left_at else text
 
 
@@ -494,12 +497,12 @@ def _prepared(journal: Journal) -> set[str]:
 
 
 def delete_files(folder: str | Path, retention: Retention) -> None:
-    """Delete old files of a folder that no capture writes to now.
+    """Delete old files of a folder to which no capture is writing.
 
     Raises
     ------
     RequestError
-        If a capture writes to it.
+        If a capture is writing to it.
     StoppedError
         If a file cannot be deleted.
     """

@@ -1,4 +1,4 @@
-"""The bounded queue between the thread that reads and the thread that writes."""
+"""The bounded queue from the receiver thread to the recorder thread."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Keepalive:
     Attributes
     ----------
     lsn : int
-        Everything that completes before it was sent before.
+        The server has already sent everything that completes before this LSN.
     wants_reply : bool
-        The server wants to know at once what is recorded: it is about to shut down, or to give the client up.
+        The server requests a status update at once: it is shutting down, or about to close the connection.
     asked_at : float or None
-        `time.monotonic()` when it was asked for, if it was.
+        `time.monotonic()` when the receiver requested it; None if it did not.
     """
 
     lsn: int
@@ -34,13 +34,13 @@ class Keepalive:
 
 @dataclass
 class SessionStart:
-    """A connection begins to stream.
+    """The start of a session.
 
     Attributes
     ----------
     number : int
     metadata : dict
-        What files say of it.
+        Metadata of the session, for the footers of files.
     """
 
     number: int
@@ -49,12 +49,12 @@ class SessionStart:
 
 @dataclass
 class SessionEnd:
-    """A connection streams no more.
+    """The end of a session.
 
     Attributes
     ----------
     done : threading.Event
-        Set once everything complete is recorded, and the rest is dropped.
+        Set once everything complete is recorded, and the rest has been dropped.
     """
 
     done: threading.Event = field(default_factory=threading.Event)
@@ -64,12 +64,12 @@ Item = Chunk | Keepalive | SessionStart | SessionEnd
 
 
 class Channel:
-    """Items from one thread to another, at most so many bytes of messages at a time.
+    """A queue from one thread to another, bounded by bytes of messages.
 
     Parameters
     ----------
     limit : int
-        Bytes. One chunk is let in however large it is.
+        Bytes. An empty queue accepts one chunk of any size.
     """
 
     def __init__(self, limit: int) -> None:
@@ -80,12 +80,12 @@ class Channel:
         self._failure: BaseException | None = None
 
     def offer(self, item: Item) -> bool:
-        """Put an item in, unless the channel is full.
+        """Append an item, unless the channel is full; return whether it was appended.
 
         Raises
         ------
         CaptureError
-            If the thread that takes items out has failed.
+            If the consumer has failed.
         """
         size = item.n_bytes if isinstance(item, Chunk) else 0
         with self._changed:
@@ -98,12 +98,12 @@ class Channel:
             return True
 
     def check(self) -> None:
-        """Raise what `offer` raises."""
+        """Raise an error if the consumer has failed, as `offer` does."""
         if self._failure is not None:
             raise CaptureError("the writer has failed") from self._failure
 
     def take(self, timeout: float) -> Item | None:
-        """Take the next item out, or None if there is none in time."""
+        """Remove and return the next item; None if there is none before the timeout, in seconds."""
         with self._changed:
             if not self._items:
                 self._changed.wait(timeout)
@@ -115,12 +115,12 @@ class Channel:
             return item
 
     def wake(self) -> None:
-        """Let `take` return now."""
+        """Make a waiting `take` return now."""
         with self._changed:
             self._changed.notify()
 
     def fail(self, failure: BaseException) -> None:
-        """Say that nothing is taken out any more."""
+        """Record that the consumer has failed, and drop all items."""
         with self._changed:
             self._failure = failure
             for item in self._items:
@@ -129,20 +129,20 @@ class Channel:
             self._items.clear()
 
 
-class Bell:
+class Waker:
     """Wakes a thread that waits for a socket."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the thread."""
-        # It may ring already, or nobody listens any more.
+        # The pipe may be full, or already closed.
         with contextlib.suppress(OSError):
             os.write(self._write, b"\0")
 
     def wait(self, socket: int | None, timeout: float) -> None:
-        """Wait until there is something to read from a socket, until the bell rings, or so many seconds."""
+        """Wait until a socket is readable, `wake` is called, or the timeout, in seconds, has passed."""
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         if socket is not None:
@@ -153,7 +153,7 @@ class Bell:
                     os.read(self._read, 4096)
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the pipe."""
         os.close(self._read)
         os.close(self._write)
 

@@ -1,4 +1,4 @@
-"""The connection over which a slot is read: libpq's replication protocol by way of psycopg."""
+"""Connections to a server: SQL, and libpq's replication protocol through psycopg."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from pgdecode.capture.errors import RequestError, ServerError
 
-# Microseconds from 1970 to 2000, where PostgreSQL counts from.
+# Microseconds from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL.
 EPOCH_US = 946_684_800_000_000
 _STATUS_UPDATE = struct.Struct("!cQQQqB")
 _APPLICATION = "pgdecode capture"
-# Seconds to wait for a server that does not answer, where connect_timeout does not say.
+# Seconds to wait for a server that does not answer, if connect_timeout is not set.
 _CONNECT_SECONDS = 30.0
 
 
@@ -35,23 +35,23 @@ def libpq() -> Any:
 
 
 def connection_text(dsn: str, **changes: str) -> str:
-    """Give a DSN with parameters added or replaced, as a keyword string of libpq.
+    """Add or replace parameters of a DSN, and return it as a keyword string of libpq.
 
     Raises
     ------
     RequestError
-        If the DSN is not a connection string. The text does not repeat it, since it may hold a password.
+        If the DSN is not a connection string. The text does not contain it, because it may contain a password.
     """
     pq = libpq()
     try:
         found = {item.keyword.decode(): item.val.decode() for item in pq.Conninfo.parse(dsn.encode()) if item.val}
     except Exception as error:
         raise RequestError(
-            "the DSN is neither a postgresql:// URI nor a keyword string of libpq (it is not shown here, since it may "
-            "hold a password; characters such as @ and / in a URI's password are written %40 and %2F)"
+            "the DSN is neither a postgresql:// URI nor a keyword string of libpq (it is not shown here, because it "
+            "may contain a password; characters such as @ and / in a URI's password are written %40 and %2F)"
         ) from error
     if "@" in found.get("host", ""):
-        raise RequestError("the DSN's host name has an @: one in a URI's password is written %40")
+        raise RequestError("the DSN's host name contains @: write it as %40 in a URI's password")
     if not found.get("application_name"):
         found["fallback_application_name"] = _APPLICATION
     found |= changes
@@ -63,12 +63,12 @@ def _escaped(value: str) -> str:
 
 
 class Connection:
-    """One session of a server, for SQL and, with `replication`, for a slot's stream.
+    """One connection to a server, for SQL and, with `replication`, for a slot's stream.
 
     Parameters
     ----------
     dsn : str
-        As libpq takes it: a URI, a keyword string, or nothing; with PG* variables, service and password files.
+        Connection string of libpq: a URI, a keyword string, or "". PG* variables, service and password files apply.
     replication : bool
         Whether to connect to a walsender of the database.
 
@@ -80,7 +80,7 @@ class Connection:
         If the connection cannot be made.
     """
 
-    # Of the stream, and called for each message: libpq's own, of which the first gives a length and a frame.
+    # libpq's own functions, called for each message of the stream. The first returns a length and a frame.
     next_frame: Callable[[int], tuple[int, memoryview]]
     read: Callable[[], None]
 
@@ -91,12 +91,12 @@ class Connection:
         self._secrets = [secret for secret in (_password(self._pq, dsn),) if secret]
         self._connect()
         self._conn.notice_handler = self._take_notice
-        # SQLSTATE and text of the last warning that the server has sent, until somebody takes it.
+        # SQLSTATE and text of the last warning from the server, until the receiver resets it.
         self.warning: tuple[str, str] | None = None
         self.server_version: int = self._conn.server_version
 
     def _connect(self) -> None:
-        """Go through the steps of a connection, with other threads running meanwhile."""
+        """Connect without blocking other threads."""
         poll, states = self._conn.connect_poll, self._pq.PollingStatus
         deadline: float | None = None
         state = states.WRITING
@@ -113,7 +113,7 @@ class Connection:
             state = poll()
             if state == states.FAILED:
                 break
-        # One of the password file or the environment is known by now.
+        # After connecting, libpq also knows a password from the password file or the environment.
         password = None if self._conn.status == self._pq.ConnStatus.BAD else self._conn.password
         self._secrets += [password] if password else []
         if self._conn.status != self._pq.ConnStatus.OK:
@@ -122,11 +122,11 @@ class Connection:
             raise error
 
     def close(self) -> None:
-        """End the session at once."""
+        """Close the connection at once."""
         self._conn.finish()
 
     def rows(self, sql: str) -> list[list[str | None]]:
-        """Run one statement and give its rows as text.
+        """Run one statement and return its rows as text.
 
         Raises
         ------
@@ -141,12 +141,12 @@ class Connection:
         ]
 
     def value(self, sql: str) -> str | None:
-        """Run a statement that gives one value, or no row."""
+        """Run a statement that returns one value or no row."""
         rows = self.rows(sql)
         return rows[0][0] if rows else None
 
     def start_copy(self, command: str) -> None:
-        """Begin the stream of a slot; from here on only `next_frame` and what belongs to it may be called.
+        """Begin the stream of a slot. Afterwards, only methods of the stream may be called.
 
         Raises
         ------
@@ -168,7 +168,7 @@ class Connection:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether bytes pass through TLS."""
+        """Whether the connection uses TLS."""
         return bool(self._conn.ssl_in_use)
 
     @property
@@ -182,11 +182,11 @@ class Connection:
         Parameters
         ----------
         written, flushed : int
-            LSNs up to which everything was received, and recorded durably.
+            LSNs up to which everything was received, and up to which everything was recorded durably.
         now_us : int
             Microseconds since 1970.
         ask : bool
-            Ask for a keepalive in return.
+            Request a keepalive in return.
 
         Raises
         ------
@@ -201,13 +201,13 @@ class Connection:
             raise self.lost(error) from error
 
     def end_copy(self) -> None:
-        """Tell the server that no more is wanted (CopyDone)."""
+        """End the stream (CopyDone)."""
         with contextlib.suppress(Exception):
             self._conn.put_copy_end()
             self._conn.flush()
 
     def copy_error(self) -> ServerError:
-        """Say why the stream has ended."""
+        """Make the error with which the stream ended."""
         with contextlib.suppress(Exception):
             self._conn.nonblocking = 0
         result = self._conn.get_result()
@@ -216,13 +216,13 @@ class Connection:
         return ServerError("the server ended the stream")
 
     def lost(self, error: Exception) -> ServerError:
-        """Say that the connection was lost, in the words of libpq."""
+        """Make the error of a lost connection from libpq's text."""
         if isinstance(error, ServerError):
             return error
         return self.error(self._conn.error_message or str(error).encode())
 
     def error(self, message: bytes, result: Any = None) -> ServerError:
-        """Make an error of one line of what libpq says, without passwords."""
+        """Make an error from libpq's text, in one line and without passwords."""
         state = result.error_field(self._pq.DiagnosticField.SQLSTATE) if result is not None else None
         if result is not None:
             message = result.error_field(self._pq.DiagnosticField.MESSAGE_PRIMARY) or message

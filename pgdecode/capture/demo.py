@@ -1,4 +1,4 @@
-"""A server for demonstration: embedded PostgreSQL from a pip package, with a small shop on it."""
+"""The demonstration server: embedded PostgreSQL from a pip package, with the database of a small shop."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ DAY = (
     "DELETE FROM orders WHERE id = 3",
     "UPDATE products SET price = 95.00 WHERE id = 2",
 )
-# What is rolled back is nowhere.
+# The capture must not contain a rolled-back change.
 ROLLED_BACK = "DELETE FROM customers"
 
 
 def programs() -> Path:
-    """Find the programs of the newest server in the package.
+    """Find the folder of the newest server's programs in the package.
 
     Raises
     ------
@@ -65,18 +65,18 @@ def programs() -> Path:
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """Run a server that can be reached by its socket alone, and remove it afterwards; its DSN.
+    """Run a server that listens only on a Unix socket, yield its DSN, and remove it afterwards.
 
     Raises
     ------
     RequestError
-        If there are no programs, or no user to run them as.
+        If the programs are not installed, or there is no user to run them as.
     StoppedError
         If the server does not start.
     """
     binaries = programs()
     user = _user()
-    # A socket's path is 107 bytes at most, so that it is made in the system's own folder.
+    # A socket's path has at most 107 bytes, so it is in the system's folder of temporary files.
     folder = Path(tempfile.mkdtemp(prefix="pgdecode-"))
     data = folder / "data"
     started = False
@@ -108,7 +108,7 @@ def server() -> Iterator[str]:
 
 
 def _user() -> str | None:
-    """Find whom to run the server as: PostgreSQL refuses to run as root."""
+    """Choose the user that runs the server, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     import pwd
@@ -125,7 +125,7 @@ def open_shop(dsn: str) -> None:
 
 
 def run_shop(dsn: str) -> None:
-    """Let the shop do a day's business."""
+    """Run one day of the shop's transactions."""
     _execute(dsn, (*DAY, f"BEGIN; {ROLLED_BACK}; ROLLBACK"))
 
 

@@ -1,18 +1,18 @@
-"""What stops a capture: one class for each kind of answer that a caller can give."""
+"""Errors of a capture: one class for each way in which a caller can react."""
 
 from __future__ import annotations
 
 
 class CaptureError(Exception):
-    """A capture cannot begin or go on; the text is one line without secrets."""
+    """A capture cannot begin or continue. The text is one line without secrets."""
 
 
 class RequestError(CaptureError):
-    """What was asked for cannot be done: an option, a name, a permission, a server that is not there."""
+    """The request cannot be carried out: a wrong option or name, a missing permission, an unreachable server."""
 
 
 class StoppedError(CaptureError):
-    """The capture was refused or ended by the state of the server or of the folder; its files are whole."""
+    """The state of the server or of the folder prevented or ended the capture. Its files are complete."""
 
 
 class GapError(StoppedError):
@@ -23,7 +23,7 @@ class GapError(StoppedError):
     recorded : int or None
         LSN up to which the folder has everything.
     confirmed : int
-        LSN from which on the server sends.
+        LSN from which the server will send.
     """
 
     def __init__(self, text: str, recorded: int | None, confirmed: int) -> None:
@@ -33,7 +33,7 @@ class GapError(StoppedError):
 
 
 class ServerError(CaptureError):
-    """An error that the server reported, with its SQLSTATE; empty where the connection itself failed."""
+    """An error that the server reported, with its SQLSTATE, which is empty if the connection itself failed."""
 
     def __init__(self, text: str, sqlstate: str = "") -> None:
         super().__init__(text)
@@ -43,7 +43,7 @@ class ServerError(CaptureError):
     def may_pass(self) -> bool:
         """Whether a new connection may succeed.
 
-        Lost connections and operator intervention (classes 08 and 57), too many connections (53300), and a slot that
-        another session still holds (55006): the server has not noticed yet that the former client is gone.
+        True for lost connections and operator intervention (classes 08 and 57), too many connections (53300), and a
+        slot that another session still holds (55006), because the server has not yet noticed that its client is gone.
         """
         return self.sqlstate[:2] in ("", "08", "57") or self.sqlstate in ("53300", "55006")

@@ -1,4 +1,4 @@
-"""One Parquet file of messages: written beside its name, and under it once it is complete and on disk."""
+"""Writes one Parquet file of messages. The file gets its final name once it is complete and on disk."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pgdecode.capture.errors import StoppedError
 from pgdecode.capture.frames import SCHEMA
 from pgdecode.capture.journal import METADATA_KEY, FileEntry, file_name, partial_name, sync_folder
 
-# What a row group holds, about: enough to read at speed, little beside the interpreter itself.
+# Approximate size of a row group: large enough to read fast, small compared to the interpreter's own memory.
 GROUP_BYTES = 16 * 2**20
 GROUP_ROWS = 2**18
 
 
 class FileWriter:
-    """A file in the making.
+    """A file that is being written.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ class FileWriter:
     first_seq : int
         Number of its first message.
     compression : str
-        As pyarrow names it.
+        Name of the codec in pyarrow.
 
     Raises
     ------
     StoppedError
-        By all methods that write, if the file cannot be written.
+        All methods that write raise it if the file cannot be written.
     """
 
     def __init__(self, folder: Path, first_seq: int, compression: str) -> None:
@@ -53,7 +53,6 @@ class FileWriter:
         try:
             self._open(compression)
         except StoppedError:
-            # Not even the first bytes could be written.
             self._hidden.unlink(missing_ok=True)
             raise
 
@@ -65,7 +64,7 @@ class FileWriter:
                 SCHEMA,
                 compression=compression,
                 compression_level=1 if compression == "zstd" else None,
-                # Payloads hardly repeat, and numbers that ascend are smaller as differences.
+                # Payloads rarely repeat, so a dictionary does not help. Ascending numbers are smaller as differences.
                 use_dictionary=["received"],
                 column_encoding={"seq": "DELTA_BINARY_PACKED", "lsn": "DELTA_BINARY_PACKED", "data": "PLAIN"},
                 write_statistics=["seq", "lsn", "received"],
@@ -73,10 +72,10 @@ class FileWriter:
             )
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Write messages, or hold them until there are enough for a row group."""
+        """Add messages. They are buffered until there are enough for a row group."""
         if not len(rows):
             return
-        # The server sends descriptions of relations and types with an LSN of 0.
+        # The server sends Relation and Type messages with an LSN of 0.
         lsns = rows.column("lsn")
         if not self._first_lsn:
             self._first_lsn = next((lsn for lsn in lsns.to_pylist() if lsn), 0)
@@ -110,12 +109,13 @@ class FileWriter:
         Parameters
         ----------
         recorded : int
-            LSN up to which it and the files before have everything.
+            LSN up to which this file and the earlier files have everything.
         session : int
+            Number of the session.
         undecided : tuple of int
-            Streamed and prepared transactions without an outcome at its end.
+            Number of streamed and number of prepared transactions without an outcome at its end.
         metadata : mapping
-            What the capture says of itself and the server; JSON's own types.
+            Metadata of the capture and the server, as JSON values.
         others : mapping
             More keys of the footer.
         """
@@ -152,9 +152,9 @@ class FileWriter:
         return FileEntry(**{**vars(entry), "bytes": size})
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Delete the file."""
         self._held = []
-        # On a full disk neither the footer nor the rest of a buffer can be written.
+        # On a full disk, closing fails because it writes the footer and the buffer.
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
         with contextlib.suppress(OSError, pa.ArrowException):
@@ -170,7 +170,7 @@ class FileWriter:
 
 
 def _reason(error: Exception) -> str:
-    """Say in the operating system's words what went wrong; Arrow puts the number at the end of its own."""
+    """Return the operating system's text for an error. Arrow has the error number at the end of its text."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__

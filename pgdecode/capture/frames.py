@@ -1,4 +1,4 @@
-"""Frames of a replication stream as Arrow columns, and where transactions begin and end in them."""
+"""Frames of a replication stream: conversion to Arrow columns, and transaction boundaries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pgdecode.capture.errors import StoppedError
 
-# 'w', and three int64: the message's LSN, the server's position, and the time it was sent.
+# 'w' and three int64: the message's LSN, the server's current LSN, and the time of sending.
 HEADER_BYTES = 25
 KEEPALIVE_BYTES = 18
 _END = 2**31 - 1
@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-# Where the LSN stands from which on the server need not send again what this message completes.
+# Offset of the LSN from which the server can continue after this message without sending its transaction again.
 _LSN_AT = {ord("C"): 10, ord("P"): 10, ord("K"): 10, ord("r"): 10, ord("c"): 14, ord("p"): 10, ord("M"): 2}
 _OPENS, _CLOSES = b"BbS", b"CPE"
 _OUTCOME = re.compile(rb"[CPKrcpM]")
@@ -35,16 +35,16 @@ _CLOSE = re.compile(rb"[CPE]")
 
 
 class Chunk:
-    """Frames as they came, one after the other, being collected by the thread that reads.
+    """Consecutive frames that the receiver has collected.
 
     Attributes
     ----------
     content : bytearray
-        The frames.
+        The frames, one after the other.
     ends : array of int
-        Where each ends in it.
+        0, then the end of each frame in `content`.
     received_us : int
-        When the first came: microseconds since 1970.
+        Time of the first frame, in microseconds since 1970.
     """
 
     __slots__ = ("content", "ends", "received_us")
@@ -59,7 +59,7 @@ class Chunk:
 
     @property
     def n_bytes(self) -> int:
-        """What the chunk takes up, about."""
+        """Approximate memory of the chunk."""
         return len(self.content) + 4 * len(self.ends)
 
 
@@ -70,7 +70,7 @@ class Messages:
     Attributes
     ----------
     rows : pa.RecordBatch
-        Of `SCHEMA`.
+        With the schema `SCHEMA`.
     tags : bytes
         Tag of each message; 0 for an empty payload.
     """
@@ -84,18 +84,18 @@ class Messages:
         return int(self.rows.column("seq")[0].as_py())
 
     def payload(self, row: int) -> bytes:
-        """Give the payload of a message."""
+        """Return the payload of a message."""
         found: bytes = self.rows.column("data")[row].as_py()
         return found
 
 
 def messages_of(chunk: Chunk, first_seq: int) -> Messages:
-    """Take frames apart.
+    """Split frames into the columns of messages.
 
     Parameters
     ----------
     chunk : Chunk
-        Of at least one frame.
+        At least one frame.
     first_seq : int
         Number of the first message.
 
@@ -110,7 +110,7 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
     heads = _content(pc.binary_slice(frames, 0, HEADER_BYTES))
     if len(heads) != HEADER_BYTES * count or heads[::HEADER_BYTES].count(b"w") != count:
         raise StoppedError("the server sent a frame that is neither XLogData nor a keepalive")
-    # The end is given: without one, pyarrow 26 miscounts slices that begin where a value ends.
+    # An explicit end is needed: without it, pyarrow 26 miscounts slices that begin where a value ends.
     data = pc.binary_slice(frames, HEADER_BYTES, _END)
     tags = _content(pc.binary_slice(data, 0, 1))
     if len(tags) != count:
@@ -118,7 +118,7 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
         tags = bytes(
             content[start + HEADER_BYTES] if end > start + HEADER_BYTES else 0 for start, end in pairwise(starts)
         )
-    # Byte by byte, from big-endian to the little-endian of Arrow.
+    # The wire is big-endian, Arrow is little-endian.
     lsns = bytearray(8 * count)
     for at in range(8):
         lsns[at::8] = heads[8 - at :: HEADER_BYTES]
@@ -132,30 +132,30 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
 
 
 def _content(values: pa.Array) -> bytes:
-    """Give the bytes of all values, one after the other; an array that was just made has no others."""
+    """Return the concatenated bytes of all values of a newly made array, whose buffer has no other bytes."""
     data = values.buffers()[2]
     return b"" if data is None else data.to_pybytes()
 
 
 def last_boundary(tags: bytes, is_open: bool) -> int | None:
-    """Count the messages up to the last place outside B..C, b..P and S..E; None if there is no such place.
+    """Count the messages before the last boundary, a place outside B..C, b..P and S..E; None if there is none.
 
     Parameters
     ----------
     tags : bytes
     is_open : bool
-        Whether the first message stands in one of them.
+        Whether the first message is inside B..C, b..P or S..E.
     """
     opened = max(map(tags.rfind, _OPENS))
     closed = max(map(tags.rfind, _CLOSES))
     if opened > closed:
-        # What stands before the last opening stands outside, unless the input began in the middle.
+        # The last opening message is at a boundary, unless the input began inside and nothing has closed.
         return opened if closed >= 0 or not is_open else None
     return len(tags) if closed >= 0 or not is_open else None
 
 
 def boundary_after(tags: bytes, is_open: bool, count: int) -> int | None:
-    """Count the messages up to the first boundary that has at least `count` before it; None if there is none."""
+    """Count the messages before the first boundary with at least `count` messages before it; None if there is none."""
     boundary = last_boundary(tags[:count], is_open)
     if boundary == count:
         return count
@@ -164,20 +164,20 @@ def boundary_after(tags: bytes, is_open: bool, count: int) -> int | None:
 
 
 def is_open_after(tags: bytes, is_open: bool) -> bool:
-    """Whether the messages leave a B..C, b..P or S..E open."""
+    """Whether the input is inside B..C, b..P or S..E after the messages."""
     opened = max(map(tags.rfind, _OPENS))
     closed = max(map(tags.rfind, _CLOSES))
     return opened > closed if max(opened, closed) >= 0 else is_open
 
 
 def last_position(messages: Messages, count: int) -> int | None:
-    """Find the LSN at which the server would go on after the first `count` messages; None if they complete nothing.
+    """Find the LSN at which the server would continue after the first `count` messages; None if they complete nothing.
 
-    It is the end of the last record whose transaction or message is complete. Of a non-transactional message it is the
-    byte after its start: the server sends no record again that begins before the LSN where it starts.
+    It is the end of the last record that completed a transaction or a message. For a non-transactional message it is
+    the byte after the start of its record: the server does not send records again that begin before its start LSN.
     """
     closed = max(messages.tags.rfind(tag, 0, count) for tag in _CLOSES)
-    # A transactional message stands inside a transaction; whatever comes after the last end stands outside of all.
+    # A transactional message is inside a transaction. A message after the last end is outside all transactions.
     rows = [messages.tags.rfind(tag, 0, count) for tag in _LSN_AT if tag != ord("M")]
     rows.append(messages.tags.rfind(b"M", max(closed, 0), count))
     row = max(rows)
@@ -185,7 +185,7 @@ def last_position(messages: Messages, count: int) -> int | None:
 
 
 def positions(messages: Messages, is_open: bool) -> Iterator[tuple[int, int]]:
-    """Yield each place outside of transactions at which something is complete: messages up to it, and the LSN."""
+    """Yield each boundary that completes a transaction or a message: (number of messages before it, LSN)."""
     for match in _OUTCOME.finditer(messages.tags):
         row = match.start()
         if messages.tags[row] != ord("M") or not is_open_after(messages.tags[:row], is_open):

@@ -23,19 +23,19 @@ FORMAT_VERSION = 1
 LOG_NAME = "_capture.jsonl"
 LOCK_NAME = "_capture.lock"
 METADATA_KEY = b"pgdecode.capture"
-# Positions of an idle slot after which the log is written anew without those that others have replaced.
+# After this many positions of an idle slot, the log is rewritten without the obsolete ones.
 _MOST_POSITIONS = 4096
 _FILE_NAME = re.compile(r"\d{20}\.parquet")
 _PARTIAL_NAME = re.compile(r"\.\d{20}\.parquet\.partial")
 
 
 def file_name(first_seq: int) -> str:
-    """Name a file so that names sort as messages do."""
+    """Make the name of a file. Names sort in the order of messages."""
     return f"{first_seq:020d}.parquet"
 
 
 def partial_name(first_seq: int) -> str:
-    """Name a file that is being written; readers leave out hidden files."""
+    """Make the name of a file that is being written. Readers ignore hidden files."""
     return f".{file_name(first_seq)}.partial"
 
 
@@ -49,15 +49,15 @@ class FileEntry:
     rows, bytes : int
     first_seq, last_seq : int
     first_lsn, last_lsn : int
-        Of its messages.
+        LSNs of its first and last message.
     recorded : int
-        LSN up to which this file and those before have everything.
+        LSN up to which this file and the earlier files have everything.
     session : int
-        Number of the connection that it was received by.
+        Number of the session that received it.
     open_streams, prepared : int
-        Transactions without an outcome at its end.
+        Number of streamed and number of prepared transactions without an outcome at its end.
     sealed_us : int
-        When it was complete, in microseconds since 1970.
+        Time of its completion, in microseconds since 1970.
     """
 
     name: str
@@ -74,13 +74,13 @@ class FileEntry:
     sealed_us: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the entry as JSON's own types, LSNs as PostgreSQL writes them."""
+        """Convert the entry to JSON values, with LSNs in PostgreSQL's text form."""
         lsns = {name: lsn_to_text(getattr(self, name)) for name in ("first_lsn", "last_lsn", "recorded")}
         return {**vars(self), **lsns}
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> FileEntry:
-        """Read back what `as_dict` gave."""
+        """Convert back what `as_dict` returned."""
         lsns = {name: lsn_from_text(found[name]) for name in ("first_lsn", "last_lsn", "recorded")}
         names = cls.__dataclass_fields__
         return cls(**{name: lsns.get(name, found[name]) for name in names})
@@ -88,24 +88,24 @@ class FileEntry:
 
 @dataclass
 class Contents:
-    """What a log says.
+    """The contents of a log.
 
     Attributes
     ----------
     origin : dict or None
-        Which server, slot and publication the folder is of, as the first line says.
+        The server, slot and publications of the folder, from the first line.
     files : dict of FileEntry by name
-        Those that were not deleted.
+        Files that were not deleted.
     recorded : int or None
-        LSN up to which everything is in the files, or needs no file.
+        LSN up to which the files have everything that belongs in a file.
     next_seq : int
         Number of the next message.
     sessions : int
-        How many sessions there have been.
+        Number of sessions so far.
     gaps : list
         Gaps that were accepted.
     deleted_files, deleted_bytes : int
-        What was deleted under a rule of retention.
+        Number and size of the files that a retention rule has deleted.
     """
 
     origin: dict[str, Any] | None = None
@@ -118,7 +118,7 @@ class Contents:
     deleted_bytes: int = 0
 
     def take(self, line: dict[str, Any]) -> None:
-        """Take up a line."""
+        """Apply a line of the log."""
         event = line["event"]
         if event == "begin":
             if line["version"] > FORMAT_VERSION:
@@ -149,17 +149,17 @@ class Contents:
 
 
 class Journal:
-    """The log of a folder, held by one capture at a time.
+    """The log of a folder, locked by one capture at a time.
 
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Created if it does not exist.
 
     Raises
     ------
     RequestError
-        If the folder cannot be written to, another capture writes to it, or it holds files of something else.
+        If the folder cannot be written to, another capture is writing to it, or it contains other Parquet files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -193,7 +193,7 @@ class Journal:
             self.contents.take({"event": "file", **entry.as_dict()})
 
     def _repair(self) -> list[FileEntry]:
-        """Remove what is half written, and find the complete files that the log does not have."""
+        """Delete incomplete files, and find the complete files that the log does not have."""
         unlogged = []
         names = sorted(os.listdir(self.folder))
         for name in set(self.contents.files).difference(names):
@@ -202,19 +202,19 @@ class Journal:
             if _PARTIAL_NAME.fullmatch(name):
                 (self.folder / name).unlink()
             elif _FILE_NAME.fullmatch(name):
-                # An older one was deleted, and put back by hand.
+                # A file with an earlier number was deleted, and restored by a user.
                 if name not in self.contents.files and int(name[:20]) >= self.contents.next_seq:
                     unlogged.append(entry_of(self.folder / name))
             elif name.endswith(".parquet"):
-                raise RequestError(f"{self.folder}: holds {name}, which is not of a capture")
+                raise RequestError(f"{self.folder}: contains {name}, which no capture has written")
         if self.contents.origin is None and unlogged:
-            # The log is lost; the footers say what it said, but for gaps and the positions of an idle slot.
+            # The log is lost. The footers have its contents, except gaps and the positions of an idle slot.
             self.contents.origin = metadata_of(self.folder / unlogged[0].name)["origin"]
             self.contents.recorded = unlogged[-1].recorded
         return unlogged
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Give the log without what later lines have replaced."""
+        """Make the lines of the log, without obsolete ones."""
         contents = self.contents
         if contents.origin is None:
             return []
@@ -228,7 +228,7 @@ class Journal:
             "deleted": [contents.deleted_files, contents.deleted_bytes],
         }
         lines = [begin, *contents.gaps, *({"event": "file", **item.as_dict()} for item in contents.files.values())]
-        # The last line decides, whatever files and gaps say.
+        # The last line sets the recorded LSN, because lines of files and gaps set it too.
         return [*lines, {"event": "position", "recorded": lsn_to_text(contents.recorded or 0)}]
 
     def _rewrite(self, lines: list[dict[str, Any]]) -> None:
@@ -246,7 +246,7 @@ class Journal:
         self._positions = 0
 
     def append(self, event: str, **values: Any) -> None:
-        """Add a line; it is on disk when this returns.
+        """Add a line. It is on disk when this returns.
 
         Raises
         ------
@@ -264,7 +264,7 @@ class Journal:
                     written += os.write(self._file, content[written:])
                 os.fsync(self._file)
             except OSError:
-                # Half a line would hide those that come after it.
+                # Readers stop at an incomplete line, so it would hide later lines.
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, size)
                 raise
@@ -276,20 +276,20 @@ class Journal:
             raise StoppedError(f"{self.folder / LOG_NAME}: cannot be written: {error.strerror or error}") from error
 
     def begin(self, identity: Identity, slot: str, publications: tuple[str, ...], recorded: int) -> None:
-        """Say what the folder is of, and where it begins."""
+        """Write the origin of the folder and its first LSN."""
         origin = origin_of(identity, slot, publications)
         self.append("begin", version=FORMAT_VERSION, **origin, recorded=lsn_to_text(recorded))
 
     def add_file(self, entry: FileEntry) -> None:
-        """Add a file that is complete and in the folder."""
+        """Add a complete file that is in the folder."""
         self.append("file", **entry.as_dict())
 
     def add_position(self, recorded: int) -> None:
-        """Record an LSN before which nothing is missing."""
+        """Record an LSN up to which nothing is missing."""
         self.append("position", recorded=lsn_to_text(recorded))
 
     def close(self) -> None:
-        """Let another capture have the folder."""
+        """Close the log and unlock the folder."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -297,7 +297,7 @@ class Journal:
 
 
 def origin_of(identity: Identity, slot: str, publications: tuple[str, ...]) -> dict[str, Any]:
-    """Say which server, slot and publications a folder is of."""
+    """Make the description of the server, slot and publications of a folder."""
     return {
         "system": identity.system,
         "timeline": identity.timeline,
@@ -308,7 +308,7 @@ def origin_of(identity: Identity, slot: str, publications: tuple[str, ...]) -> d
 
 
 def read_log(folder: Path) -> Contents:
-    """Read a folder's log as far as its lines are whole."""
+    """Read a folder's log up to the first incomplete line."""
     contents = Contents()
     try:
         content = (folder / LOG_NAME).read_bytes()
@@ -320,14 +320,14 @@ def read_log(folder: Path) -> Contents:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            # A crash can tear the last line alone. Files that later lines would have named are found by their footers.
+            # A crash can damage only the last line. Files that are missing in the log are found by their footers.
             break
         contents.take(found)
     return contents
 
 
 def metadata_of(path: Path) -> dict[str, Any]:
-    """Read what a capture wrote into a file's footer.
+    """Read the metadata that a capture wrote into a file's footer.
 
     Raises
     ------
@@ -338,12 +338,12 @@ def metadata_of(path: Path) -> dict[str, Any]:
         found = pq.read_metadata(path).metadata or {}
         metadata: dict[str, Any] = json.loads(found[METADATA_KEY])
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        raise StoppedError(f"{path}: not a whole file of a capture") from error
+        raise StoppedError(f"{path}: not a complete file of a capture") from error
     return metadata
 
 
 def entry_of(path: Path) -> FileEntry:
-    """Make a log entry of a file's footer."""
+    """Make a log entry from a file's footer."""
     return FileEntry.from_dict({**metadata_of(path)["file"], "name": path.name, "bytes": path.stat().st_size})
 
 

@@ -1,4 +1,4 @@
-"""What a capture asks pgoutput for, and which servers have it."""
+"""Options of pgoutput, the server versions that have them, and the settings of the capturing session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Origin = Literal["any", "none"]
 FIRST_MAJOR = {1: 10, 2: 14, 3: 15, 4: 16}
 _NEEDED_BY = {"on": 2, "parallel": 4}
 
-# Settings that the text form of values depends on, and timeouts that would end a session that waits for changes.
+# Settings that determine the text form of values, and timeouts that would end a session that waits for changes.
 SETTINGS = {
     "datestyle": "ISO",
     "intervalstyle": "postgres",
@@ -41,13 +41,13 @@ class PluginOptions:
     Parameters
     ----------
     protocol : int, optional
-        1 to 4; by default the least that the other options need.
+        1 to 4; by default the lowest version that the other options need.
     streaming : {"off", "on", "parallel"}
         Whether large transactions are sent before they commit.
     two_phase : bool
         Whether prepared transactions are sent when they are prepared.
     binary : bool
-        Whether values are sent in binary form where their type has one.
+        Whether values are sent in binary form if their type has one.
     messages : bool
         Whether messages of pg_logical_emit_message are sent.
     origin : {"any", "none"}, optional
@@ -56,7 +56,7 @@ class PluginOptions:
     Raises
     ------
     RequestError
-        For a value that pgoutput does not have, or options that exclude each other.
+        If pgoutput does not have a value, or options exclude each other.
     """
 
     protocol: int | None = None
@@ -87,21 +87,21 @@ class PluginOptions:
 
     @property
     def proto_version(self) -> int:
-        """The protocol version that is asked for."""
+        """The requested protocol version."""
         return self.protocol or self._least_protocol
 
     def check(self, server_version: int) -> None:
-        """Compare with what a server has.
+        """Check that a server supports the options.
 
         Parameters
         ----------
         server_version : int
-            As `server_version_num` says it, such as 160004.
+            `server_version_num`, such as 160004.
 
         Raises
         ------
         RequestError
-            For the first option that the server does not have.
+            Names the first option that the server does not support.
         """
         major = server_version // 10000
         wanted = [
@@ -117,7 +117,7 @@ class PluginOptions:
                 raise RequestError(f"{name} needs PostgreSQL {since}, the server is {major}")
 
     def as_dict(self, publications: Sequence[str]) -> dict[str, str]:
-        """Give the options as START_REPLICATION takes them."""
+        """Make the options of the START_REPLICATION command."""
         found = {
             "proto_version": str(self.proto_version),
             "publication_names": ",".join(quoted_name(name) for name in publications),
@@ -133,7 +133,7 @@ class PluginOptions:
 
 
 def session_settings(server_version: int) -> dict[str, str]:
-    """Give the settings of the capturing session that a server has."""
+    """Choose the settings of the capturing session that a server supports."""
     major = server_version // 10000
     return {name: value for name, value in SETTINGS.items() if major >= _FIRST_WITH_SETTING.get(name, 10)}
 
@@ -144,7 +144,7 @@ def quoted_name(name: str) -> str:
 
 
 def quoted_text(text: str) -> str:
-    """Quote an SQL string, for servers with standard_conforming_strings."""
+    """Quote an SQL string for a server with standard_conforming_strings."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -1,4 +1,4 @@
-"""The thread that owns the connection: it reads frames, and tells the server what is recorded."""
+"""The receiver thread: it owns the connection, reads frames, and confirms to the server what is recorded."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pgdecode.capture.channel import Bell, Channel, Item, Keepalive, SessionEnd, SessionStart
+from pgdecode.capture.channel import Channel, Item, Keepalive, SessionEnd, SessionStart, Waker
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import CaptureError, ServerError, StoppedError
 from pgdecode.capture.frames import HEADER_BYTES, Chunk
 
-# A chunk goes to the writer when it has so much, or when nothing more has come.
+# A chunk goes to the recorder when it reaches one of these sizes, or after `_LINGER_SECONDS`.
 CHUNK_BYTES = 2**20
 CHUNK_ROWS = 16384
-# Seconds between status updates where the server does not ask for more.
+# Most seconds between status updates; the server may request more of them.
 _MOST_SECONDS = 10.0
-# Seconds that the server has to take note of what was confirmed at the end.
-_FAREWELL_SECONDS = 5.0
-# Seconds that frames wait for more to come, so that the writer has many at a time.
+# Most seconds to wait at the end until the server has processed the last confirmation.
+_END_SECONDS = 5.0
+# Most seconds that frames wait for more frames, so that the recorder gets many at a time.
 _LINGER_SECONDS = 0.03
-# SQLSTATE of the warning with which PostgreSQL 18 leaves out the changes of a publication that was dropped
-# (object_not_in_prerequisite_state); older servers end the stream.
+# SQLSTATE of the warning with which PostgreSQL 18 omits the changes of a dropped publication
+# (object_not_in_prerequisite_state). Older servers end the stream instead.
 _PUBLICATION_MISSING = "55000"
-# Seconds without a frame after which a keepalive may be asked for.
+# Seconds without a frame after which a keepalive may be requested.
 _QUIET_SECONDS = 0.05
 
 
 @dataclass
 class Session:
-    """A connection that streams.
+    """A connection that streams a slot.
 
     Attributes
     ----------
     connection : Connection
     number : int
     timeout : float
-        wal_sender_timeout in seconds; 0: none.
+        wal_sender_timeout in seconds; 0 for no timeout.
     metadata : dict
-        What files say of it.
+        Metadata of the session, for the footers of files.
     """
 
     connection: Connection
@@ -50,22 +50,22 @@ class Session:
 
     @property
     def status_seconds(self) -> float:
-        """Seconds between status updates: less than half of the time after which the server gives up."""
+        """Seconds between status updates: less than half of the server's timeout."""
         return min(_MOST_SECONDS, self.timeout / 3) if self.timeout else _MOST_SECONDS
 
 
 class Receiver(threading.Thread):
-    """Reads one session after the other until it is told to stop.
+    """Reads one session after the other until it is stopped.
 
     Parameters
     ----------
     first : Session
-        Streaming already.
+        A session that is already streaming.
     reconnect : callable
-        Makes the next session, from the recorded LSN on.
+        Makes the next session, starting at the recorded LSN.
     channel : Channel
     recorded : callable
-        The LSN up to which everything is recorded.
+        Returns the LSN up to which everything is recorded.
     retry_seconds : float
         How long to try to connect again after a connection is lost.
     on_warning : callable
@@ -89,7 +89,7 @@ class Receiver(threading.Thread):
         self._recorded = recorded
         self._retry_seconds = retry_seconds
         self._on_warning = on_warning
-        self._bell = Bell()
+        self._waker = Waker()
         self._stopping = threading.Event()
         self._asking = False
         self._confirmed = 0
@@ -97,18 +97,18 @@ class Receiver(threading.Thread):
         self._asked_at: float | None = None
 
     def stop(self) -> None:
-        """End the session once what is complete is recorded and confirmed."""
+        """End the session once everything complete is recorded and confirmed."""
         self._stopping.set()
-        self._bell.ring()
+        self._waker.wake()
 
     def wake(self) -> None:
-        """Look at what is recorded, and whether the writer takes more."""
-        self._bell.ring()
+        """Wake the thread, because more is recorded or the channel has room."""
+        self._waker.wake()
 
     def ask(self) -> None:
-        """Ask the server for a keepalive, as soon as it is quiet."""
+        """Request a keepalive once the server pauses."""
         self._asking = True
-        self._bell.ring()
+        self._waker.wake()
 
     def run(self) -> None:
         """Read until stopped."""
@@ -124,13 +124,13 @@ class Receiver(threading.Thread):
             self._session.connection.close()
 
     def close(self) -> None:
-        """Let resources go, after the thread has ended."""
-        self._bell.close()
+        """Release resources after the thread has ended."""
+        self._waker.close()
 
     # One session.
 
     def _one_session(self) -> ServerError | None:
-        """Stream until told to stop, which gives None, or until the connection is lost, which gives why."""
+        """Stream until stopped or until the connection is lost; return the error of a lost connection, else None."""
         session = self._session
         self._confirmed, self._next_status, self._asked_at = 0, 0.0, None
         self._put(SessionStart(session.number, session.metadata))
@@ -144,12 +144,12 @@ class Receiver(threading.Thread):
         while not end.done.is_set():
             if lost is None:
                 lost = self._keep_alive(session)
-            self._bell.wait(None, 0.05)
+            self._waker.wait(None, 0.05)
         self._channel.check()
         if lost is None:
-            self._farewell(session)
+            self._end_stream(session)
         session.connection.close()
-        # Whoever wanted to stop does not want to know that the connection was lost as well.
+        # After a stop, a lost connection does not matter.
         return None if self._stopping.is_set() else lost
 
     def _keep_alive(self, session: Session) -> ServerError | None:
@@ -162,7 +162,7 @@ class Receiver(threading.Thread):
     def _stream(self, session: Session) -> None:
         connection = session.connection
         next_frame, read = connection.next_frame, connection.read
-        # Below TLS, bytes may wait in a buffer where poll does not see them.
+        # With TLS, bytes may wait in a buffer of the library, where poll does not see them.
         n_reads = 2 if connection.is_encrypted else 1
         last_frame = time.monotonic()
         chunk = Chunk()
@@ -193,7 +193,7 @@ class Receiver(threading.Thread):
                         is_full = True
                         break
                 elif length > 0:
-                    # What came before it has to be known before it.
+                    # The recorder must process earlier frames before the keepalive.
                     self._put_chunk(chunk, session)
                     chunk = Chunk()
                     self._take_keepalive(bytes(frame), session)
@@ -219,7 +219,7 @@ class Receiver(threading.Thread):
                 self._send_status(session)
             if not length:
                 wake_at = due if len(chunk) else now + (_QUIET_SECONDS if self._asking else _MOST_SECONDS)
-                self._bell.wait(connection.socket, min(self._next_status, wake_at) - now)
+                self._waker.wait(connection.socket, min(self._next_status, wake_at) - now)
 
     def _take_keepalive(self, frame: bytes, session: Session) -> None:
         if frame[:1] != b"k" or len(frame) != 18:
@@ -231,7 +231,7 @@ class Receiver(threading.Thread):
             self._send_status(session, due=True)
 
     def _send_status(self, session: Session, *, ask: bool = False, due: bool = False) -> None:
-        """Send a status update if it is time, or if there is more to confirm."""
+        """Send a status update if one is due, or if there is more to confirm."""
         now, recorded = time.monotonic(), self._recorded()
         if ask or due or recorded > self._confirmed or now >= self._next_status:
             session.connection.send_status(recorded, recorded, time.time_ns() // 1000, ask=ask)
@@ -242,17 +242,17 @@ class Receiver(threading.Thread):
         self._channel.offer(item)
 
     def _put_chunk(self, chunk: Chunk, session: Session) -> None:
-        """Hand a chunk over; while the writer takes none, nothing is read, but the server still hears of us."""
-        # The chunk may have messages from behind the warning.
+        """Pass a chunk to the recorder. While the channel is full, send status updates but read nothing."""
+        # The chunk may have messages that came after the warning.
         self._take_warning(session)
         if not len(chunk):
             return
         while not self._channel.offer(chunk):
-            self._bell.wait(None, max(self._next_status - time.monotonic(), 0.001))
+            self._waker.wait(None, max(self._next_status - time.monotonic(), 0.001))
             self._send_status(session)
 
     def _take_warning(self, session: Session) -> None:
-        """Pass a warning of the server on; end the capture if the server leaves changes out.
+        """Report a warning of the server; end the capture if the server omits changes.
 
         Raises
         ------
@@ -263,42 +263,42 @@ class Receiver(threading.Thread):
         (sqlstate, text), session.connection.warning = session.connection.warning, None
         if sqlstate == _PUBLICATION_MISSING:
             raise StoppedError(
-                f"the server leaves changes out: {text} Making the publication again does not bring them back: drop "
-                "the slot, and go on with a new one and a gap"
+                f"the server omits changes: {text} Creating the publication again does not restore them: drop the "
+                "slot, and continue with a new slot and a gap"
             )
         self._on_warning(f"the server warns: {text}")
 
-    def _farewell(self, session: Session) -> None:
-        """Confirm what is recorded, end the stream, and wait until the server has noted it."""
+    def _end_stream(self, session: Session) -> None:
+        """Confirm what is recorded, end the stream, and wait until the server has processed it."""
         connection = session.connection
         try:
             self._send_status(session, due=True)
             connection.end_copy()
-            deadline = time.monotonic() + _FAREWELL_SECONDS
+            deadline = time.monotonic() + _END_SECONDS
             while time.monotonic() < deadline:
                 length, _ = connection.next_frame(1)
                 if length < 0:
                     return
                 if length == 0:
-                    self._bell.wait(connection.socket, 0.2)
+                    self._waker.wait(connection.socket, 0.2)
                     connection.read()
         except Exception:
-            return  # all is recorded; the server will send again what it did not hear of
+            return  # everything is recorded; without the confirmation, the server only sends more again
 
     # From one session to the next.
 
     def _next_session(self, lost: ServerError) -> Session:
-        """Connect again, if what ended the session may pass."""
+        """Connect again, if a new connection may succeed."""
         failure: ServerError = lost
         deadline = time.monotonic() + self._retry_seconds
         delay = 0.1
-        said = False
+        has_warned = False
         while failure.may_pass and not self._stopping.is_set():
             if time.monotonic() >= deadline:
                 break
-            if not said:
+            if not has_warned:
                 self._on_warning(f"connection lost, connecting again: {failure}")
-                said = True
+                has_warned = True
             self._stopping.wait(delay)
             delay = min(delay * 2, 5.0)
             try:

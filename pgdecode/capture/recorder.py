@@ -1,4 +1,4 @@
-"""The thread that writes: messages to files, files to the log, and with that the LSN that may be confirmed."""
+"""The recorder thread: it writes messages to files and files to the log, and so sets the LSN to confirm."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.capture.undecided import SessionState
 from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY
 
-# Rows of an open transaction that are held before they go into a file of their own.
+# Bytes of an open transaction that are kept in memory before they are written to a separate file.
 TAIL_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class FileRules:
-    """When a file ends, and how it is written.
+    """When a file ends, and how it is compressed.
 
     Attributes
     ----------
     max_bytes : int
         Bytes of payloads after which the file ends at the next boundary.
     max_seconds : float
-        Seconds after which it does.
+        Seconds after which the file ends at the next boundary.
     position_seconds : float
-        Seconds between records of an idle slot's LSN.
+        Seconds between log entries with the LSN of an idle slot.
     compression : str
-        As pyarrow names it.
+        Name of the codec in pyarrow.
     """
 
     max_bytes: int = 256 * 2**20
@@ -53,19 +53,19 @@ class FileRules:
 
 @dataclass
 class Target:
-    """Where a capture ends by itself; what is None does not end it.
+    """Conditions that end a capture; None means no such condition.
 
     Attributes
     ----------
     lsn : int, optional
-        Everything that was complete by this LSN is captured.
+        End once everything that was complete at this LSN is captured.
     deadline : float, optional
-        `time.monotonic()` after which the next boundary is the end.
+        End at the first boundary after this `time.monotonic()`.
     max_messages : int, optional
-        The first boundary after so many messages is the end.
+        End at the first boundary after this many messages.
     idle_seen : float, optional
-        When the server was seen to have sent everything, though its position is short of `lsn`: LSNs may lie inside
-        a record that is not complete.
+        Time at which the server was found to have sent everything, although its position is below `lsn`: an LSN may be
+        inside an incomplete record.
     """
 
     lsn: int | None = None
@@ -76,7 +76,7 @@ class Target:
 
 @dataclass
 class Counts:
-    """What a run has recorded and received."""
+    """Counts of what a run has recorded and received."""
 
     messages: int = 0
     payload_bytes: int = 0
@@ -88,7 +88,7 @@ class Counts:
 
 
 class Recorder(threading.Thread):
-    """Writes what comes out of a channel until the run is over.
+    """Writes the items of a channel until the run is over.
 
     Parameters
     ----------
@@ -98,11 +98,11 @@ class Recorder(threading.Thread):
     target : Target
     retention : Retention or None
     prepared : set of str
-        Prepared transactions without an outcome in the files that are there.
+        GIDs of prepared transactions without an outcome in the existing files.
     read_types : callable
-        Reads the user-defined types of the database as JSON; None if that failed.
+        Reads the user-defined types of the database as JSON; returns None on failure.
     on_recorded : callable
-        Called when more is recorded, and when there is room in the channel.
+        Called when more is recorded, and when the channel has room.
     on_finished : callable
         Called once when the target is reached.
     """
@@ -137,22 +137,22 @@ class Recorder(threading.Thread):
         self._session = SessionStart(0, {})
         self._file: FileWriter | None = None
         self._file_catalog = "{}"
-        # Messages after the last boundary, which may be dropped yet.
+        # Messages after the last boundary. They are dropped if the session ends.
         self._tail: list[Messages] = []
         self._tail_bytes = 0
         self._is_open = False
-        # Whether the file holds messages of a transaction that is still open, and nothing else.
+        # Whether the file has only messages of a transaction that is still open.
         self._spilling = False
         self._finished = False
         self._next_seq = self._first_seq = journal.contents.next_seq
         recorded = journal.contents.recorded or 0
         self.recorded = recorded
-        # The LSN at the last boundary, once what comes before is recorded.
+        # The LSN at the last boundary. It becomes `recorded` once everything before it is on disk.
         self._position = recorded
         self._position_at = time.monotonic()
 
     def close(self) -> None:
-        """End the thread; what is not recorded by then is dropped."""
+        """End the thread. Anything that is not recorded by then is dropped."""
         self._closing.set()
         self._channel.wake()
 
@@ -173,7 +173,7 @@ class Recorder(threading.Thread):
                     self._end_session()
                     item.done.set()
                     self._on_recorded()
-                self._look_at_clock()
+                self._check_clock()
         except BaseException as error:
             self.failure = error
             self._channel.fail(error)
@@ -194,7 +194,7 @@ class Recorder(threading.Thread):
         self._is_open = False
 
     def _end_session(self) -> None:
-        """Record what is complete; the server sends the rest again."""
+        """Record everything complete. The server will send the rest again."""
         self._drop()
         self._seal()
         self._record_position()
@@ -245,7 +245,7 @@ class Recorder(threading.Thread):
             self._tail_bytes += rest.rows.nbytes
 
     def _complete(self, messages: Messages, count: int) -> None:
-        """Take up what is held, and so many messages more: they end at a boundary."""
+        """Write the held messages and `count` more, which end at a boundary."""
         if count == 0 and not self._tail:
             return
         for held in self._tail:
@@ -264,7 +264,7 @@ class Recorder(threading.Thread):
         self.counts.payload_bytes += messages.rows.column("data").slice(0, count).nbytes
 
     def _spill(self) -> None:
-        """Write a transaction that is too large for memory into a file that begins with it, before it is complete."""
+        """Write a transaction that is too large for memory into a new file before the transaction is complete."""
         if not self._spilling:
             self._seal()
             self._spilling = True
@@ -272,10 +272,10 @@ class Recorder(threading.Thread):
             self._write(held, len(held.tags))
         self._tail, self._tail_bytes = [], 0
 
-    # What is recorded.
+    # Recording.
 
     def _seal(self) -> None:
-        """End the file, which stands at a boundary."""
+        """Complete the file, which ends at a boundary."""
         if self._file is None:
             return
         if self._state.saw_type:
@@ -321,7 +321,7 @@ class Recorder(threading.Thread):
         if reached or (target.lsn is not None and seen is not None and asked_at is not None and asked_at > seen):
             self._finish()
 
-    # The clock, and the end.
+    # Time limits, and the end.
 
     def _seconds_left(self) -> float:
         now = time.monotonic()
@@ -332,7 +332,7 @@ class Recorder(threading.Thread):
             moments.append(self.target.deadline)
         return max(min(moments) - now, 0.0)
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         if self._spilling:
             return
         now = time.monotonic()
@@ -345,7 +345,7 @@ class Recorder(threading.Thread):
             self._finish()
 
     def _end_in(self, messages: Messages) -> int | None:
-        """Count the messages of a chunk up to where the run ends; None if it goes on."""
+        """Count the messages of a chunk before the end of the run; None if the run continues."""
         target = self.target
         if target.max_messages is not None:
             left = target.max_messages - (messages.first_seq - self._first_seq)

@@ -1,4 +1,4 @@
-"""Which files of a capture may be deleted, and deleting them."""
+"""Deletion of a capture's old files."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pgdecode.capture.journal import FileEntry, Journal
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept at least: the files of the last so many seconds, or the last so many bytes."""
+    """The minimum to keep: the files of the last `seconds`, or the last `bytes` of files."""
 
     seconds: float | None = None
     bytes: int | None = None
 
 
 def deletable(files: Sequence[FileEntry], retention: Retention, now: float) -> list[FileEntry]:
-    """Find the files that may go, oldest first.
+    """Find the files that may be deleted, oldest first.
 
     Parameters
     ----------
     files : sequence of FileEntry
-        In order. All are recorded; what is recorded is confirmed, or will be without a look at the files.
+        In order. All of them are recorded, so the server is not asked to send them again.
     retention : Retention
     now : float
         Seconds since 1970.
@@ -32,7 +32,7 @@ def deletable(files: Sequence[FileEntry], retention: Retention, now: float) -> l
     Returns
     -------
     list of FileEntry
-        Never the last file, from which a lost log is restored, and never one that has the beginning of a transaction
+        Never the last file, because a lost log is restored from it. Never a file with the beginning of a transaction
         whose end is in a file that is kept.
     """
     n_old = 0
@@ -51,21 +51,21 @@ def deletable(files: Sequence[FileEntry], retention: Retention, now: float) -> l
 
 
 def _is_clean(last: FileEntry, first: FileEntry) -> bool:
-    """Whether no transaction reaches from one file into the next; streams do not outlive their session."""
+    """Whether no transaction continues from one file into the next. Streams end with their session."""
     return not last.prepared and (not last.open_streams or last.session != first.session)
 
 
 def delete_old(journal: Journal, retention: Retention) -> None:
-    """Delete files, and say so in the log.
+    """Delete old files, and record the deletions in the log.
 
     Raises
     ------
     StoppedError
-        If one cannot be deleted.
+        If a file cannot be deleted.
     """
     for entry in deletable(list(journal.contents.files.values()), retention, time.time()):
         try:
-            # The log comes second: a file that it has and the folder has not is known to be deleted.
+            # The file is deleted first: a file that is in the log but not in the folder is treated as deleted.
             (journal.folder / entry.name).unlink(missing_ok=True)
         except OSError as error:
             raise StoppedError(f"{journal.folder / entry.name}: cannot be deleted: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""What a server says of itself, of a slot and of publications, and what of it endangers a capture."""
+"""Queries about a server, its slots and its publications, and warnings about risks to a capture."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
 _SHOWN = 5
 _OPERATIONS = {"pubinsert": "insert", "pubupdate": "update", "pubdelete": "delete", "pubtruncate": "truncate"}
-# Below so many bytes of WAL until a slot is lost, it is worth a warning.
+# Warn if fewer bytes of WAL are left until a slot is lost.
 _LITTLE_WAL = 2**30
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which server, and which history of it.
+    """The identity of a server and of its WAL history.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Identity:
     timeline : int
     database : str
     version : int
-        As `server_version_num`.
+        `server_version_num`.
     """
 
     system: str
@@ -44,12 +44,12 @@ class Identity:
 
 
 def identify(replication: Connection) -> Identity:
-    """Ask a replication connection which server it leads to.
+    """Identify the server of a replication connection.
 
     Raises
     ------
     RequestError
-        If the server has no pgoutput.
+        If the server does not have pgoutput.
     """
     if replication.server_version < 100000:
         raise RequestError("pgoutput needs PostgreSQL 10 or newer")
@@ -58,10 +58,10 @@ def identify(replication: Connection) -> Identity:
 
 
 def timeline_start(replication: Connection, timeline: int, former: int) -> int | None:
-    """Find where a server left a former timeline on its way to the present one; None if it never was on it."""
+    """Find the LSN at which a timeline branched off from a former one; None if the former is not in its history."""
     [[_, content]] = replication.rows(f"TIMELINE_HISTORY {timeline}")
     text = content or ""
-    # Before PostgreSQL 15 the content is declared as bytea, and is the text itself all the same.
+    # Before PostgreSQL 15, the content is declared as bytea, but it is also plain text.
     for line in text.splitlines():
         fields = line.split("\t")
         if len(fields) >= 2 and fields[0].strip() == str(former):
@@ -71,13 +71,13 @@ def timeline_start(replication: Connection, timeline: int, former: int) -> int |
 
 @dataclass(frozen=True)
 class SlotState:
-    """A row of pg_replication_slots, with whatever columns the server has."""
+    """A row of pg_replication_slots, with the columns that the server has."""
 
     columns: dict[str, Any]
 
     @property
     def confirmed(self) -> int:
-        """The LSN that was confirmed last."""
+        """The last confirmed LSN."""
         return lsn_from_text(self.columns["confirmed_flush_lsn"])
 
     @property
@@ -87,7 +87,7 @@ class SlotState:
 
     @property
     def loss(self) -> str | None:
-        """Why the slot can be read no more, if so."""
+        """Why the slot can no longer be read; None if it can."""
         reason = self.columns.get("invalidation_reason")
         if reason:
             return f"was invalidated by the server ({reason})"
@@ -98,7 +98,7 @@ class SlotState:
         return None
 
     def warnings(self) -> Iterator[str]:
-        """Say what endangers the slot now."""
+        """Yield warnings about present risks to the slot."""
         status = self.columns.get("wal_status")
         if status == "unreserved":
             yield "the slot's WAL may be removed at the next checkpoint (wal_status unreserved)"
@@ -110,7 +110,7 @@ class SlotState:
 
 
 def find_slot(connection: Connection, slot: str) -> SlotState | None:
-    """Read a slot's row, if there is one."""
+    """Read a slot's row; None if the slot does not exist."""
     found = connection.value(
         f"SELECT row_to_json(s)::text FROM pg_catalog.pg_replication_slots s WHERE slot_name = {quoted_text(slot)}"
     )
@@ -118,12 +118,12 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
 
 
 def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
-    """Read the row of a slot that pgoutput can be read from.
+    """Read the row of a slot, and check that the slot can be captured.
 
     Raises
     ------
     RequestError
-        If there is none of that name, or it is of another kind or database.
+        If the slot does not exist, does not use pgoutput, or belongs to another database.
     StoppedError
         If the server has invalidated it.
     """
@@ -132,9 +132,9 @@ def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
         raise RequestError(f"slot {slot!r} does not exist")
     if found.columns["slot_type"] != "logical" or found.columns["plugin"] != "pgoutput":
         kind = found.columns["plugin"] or found.columns["slot_type"]
-        raise RequestError(f"slot {slot!r} is of {kind}, not of pgoutput")
+        raise RequestError(f"slot {slot!r} uses {kind}, not pgoutput")
     if found.columns["database"] != database:
-        raise RequestError(f"slot {slot!r} is of database {found.columns['database']!r}, not {database!r}")
+        raise RequestError(f"slot {slot!r} belongs to database {found.columns['database']!r}, not {database!r}")
     if found.loss:
         raise StoppedError(f"slot {slot!r} {found.loss}; a new slot begins with a gap")
     return found
@@ -143,12 +143,12 @@ def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
 def create_slot(
     replication: Connection, slot: str, *, temporary: bool = False, two_phase: bool = False, failover: bool = False
 ) -> int:
-    """Create a slot on a replication connection, and give the LSN that it begins at.
+    """Create a slot on a replication connection, and return the LSN at which it begins.
 
     Raises
     ------
     RequestError
-        If the server cannot have such a slot.
+        If the server does not support or cannot create the slot.
     """
     major = replication.server_version // 10000
     if failover and major < 17:
@@ -174,7 +174,7 @@ def drop_slot(dsn: str, slot: str) -> None:
     Raises
     ------
     RequestError
-        If there is no such slot, or it is in use.
+        If the slot does not exist or is in use.
     """
     connection = Connection(dsn)
     try:
@@ -186,7 +186,7 @@ def drop_slot(dsn: str, slot: str) -> None:
 
 
 def server_warnings(connection: Connection) -> Iterator[str]:
-    """Say which settings of the server may invalidate slots."""
+    """Yield warnings about settings of the server that may invalidate slots."""
     limit = setting(connection, "max_slot_wal_keep_size")
     if limit not in (None, "-1"):
         yield f"the server invalidates slots that hold more than max_slot_wal_keep_size = {limit}"
@@ -196,7 +196,7 @@ def server_warnings(connection: Connection) -> Iterator[str]:
 
 
 def publication_warnings(connection: Connection, publications: Sequence[str]) -> Iterator[str]:
-    """Say what publications leave out, and which of their tables cannot be followed.
+    """Yield warnings about operations that publications leave out, and about tables without a replica identity.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def publication_warnings(connection: Connection, publications: Sequence[str]) ->
         if name not in {row["pubname"] for row in rows}:
             raise RequestError(f"publication {name!r} does not exist")
     for row in rows:
-        # PostgreSQL 10 has no truncates to publish.
+        # PostgreSQL 10 does not publish truncates and has no column for them.
         left_out = [word for column, word in _OPERATIONS.items() if row.get(column) is False]
         if left_out:
             yield f"publication {row['pubname']!r} leaves out {', '.join(left_out)}"
@@ -221,7 +221,7 @@ def publication_warnings(connection: Connection, publications: Sequence[str]) ->
 
 
 def _identity_warnings(connection: Connection, names: str) -> Iterator[str]:
-    # From catalogs alone: pg_publication_tables locks each table, and would wait for whoever alters one.
+    # The query reads only catalogs: pg_publication_tables locks each table, and so waits while a table is altered.
     by_schema = (
         "OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s JOIN pg_catalog.pg_publication p "
         f"ON p.oid = s.pnpubid WHERE s.pnnspid = c.relnamespace AND p.pubname IN ({names})) "
@@ -252,7 +252,7 @@ def setting(connection: Connection, name: str) -> str | None:
 
 
 def current_lsn(connection: Connection) -> int:
-    """Find up to where the server's WAL is on disk, or replayed on a standby."""
+    """Read the LSN up to which the server's WAL is on disk, or on a standby, replayed."""
     text = connection.value(
         "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
         "ELSE pg_catalog.pg_current_wal_flush_lsn() END"
@@ -266,15 +266,15 @@ def waits_for_wal(connection: Connection, slot: str) -> bool:
         "SELECT a.wait_event FROM pg_catalog.pg_replication_slots s "
         f"JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = {quoted_text(slot)}"
     )
-    # Its name is WalSenderWaitForWAL until PostgreSQL 16, WalSenderWaitForWal later; WalSenderMain on its way there.
+    # The event is WalSenderWaitForWAL up to PostgreSQL 16, WalSenderWaitForWal later. WalSenderMain may come before it.
     return (event or "").lower() == "walsenderwaitforwal"
 
 
 def timeout_seconds(replication: Connection) -> float:
-    """Read wal_sender_timeout; 0 if the server does not watch its clients."""
+    """Read wal_sender_timeout in seconds; 0 if it is disabled."""
     return seconds_from_text(replication.value("SHOW wal_sender_timeout") or "") or 0.0
 
 
 def described_gap(recorded: int | None, confirmed: int) -> str:
-    """Say what lies between two LSNs."""
+    """Describe a gap between two LSNs."""
     return f"recorded up to {lsn_to_text(recorded or 0)}, the slot begins at {lsn_to_text(confirmed)}"

@@ -1,4 +1,4 @@
-"""How a capture's folder and its slot stand."""
+"""The status of a capture's folder and of its slot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SLOT_COLUMNS = (
 
 @dataclass(frozen=True)
 class Status:
-    """What is recorded, what the server has, and what lies between.
+    """The recorded files, the state of the server, and the lag.
 
     Attributes
     ----------
@@ -38,20 +38,20 @@ class Status:
     recorded : int or None
         LSN up to which everything is recorded.
     files, rows, bytes : int
-        Complete files that are there.
+        Number of complete files in the folder, their rows and bytes.
     first_seq, last_seq : int or None
     last_sealed_us : int or None
-        When the last file was complete, in microseconds since 1970.
+        Completion time of the last file, in microseconds since 1970.
     deleted_files, deleted_bytes : int
-        Under rules of retention.
+        Number and size of the files that retention rules have deleted.
     gaps : list
-        Gaps that were accepted, as the log has them.
+        Accepted gaps, as in the log.
     current : int
         LSN up to which the server has WAL.
     lag_bytes : int or None
-        WAL that is not recorded.
+        Bytes of WAL that are not recorded.
     lag_seconds : float or None
-        Since the last file was complete, if WAL has been written since; 0 if all is recorded.
+        Seconds since the last file was completed, if more WAL exists; 0 if everything is recorded.
     slot : dict
         The slot's row in pg_replication_slots; empty if there is no such slot.
     warnings : list of str
@@ -75,7 +75,7 @@ class Status:
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the status as JSON's own types, LSNs as PostgreSQL writes them."""
+        """Convert the status to JSON values, with LSNs in PostgreSQL's text form."""
         lsns = {
             "recorded": None if self.recorded is None else lsn_to_text(self.recorded),
             "current": lsn_to_text(self.current),
@@ -84,12 +84,12 @@ class Status:
 
 
 def read_status(dsn: str, folder: Path, slot: str) -> Status:
-    """Read the log of a folder, which a capture may be writing to, and ask the server of the slot.
+    """Read the log of a folder and the state of the slot. A capture may be running.
 
     Raises
     ------
     RequestError
-        If the folder is not of a capture, or the server cannot be reached.
+        If no capture has written to the folder, or the server cannot be reached.
     """
     if not (folder / LOG_NAME).exists():
         raise RequestError(f"{folder}: no capture has written to it")
@@ -137,7 +137,7 @@ def read_status(dsn: str, folder: Path, slot: str) -> Status:
 
 
 def status_rows(status: Status) -> list[tuple[str, str]]:
-    """Give a status as rows of a table."""
+    """Convert a status to rows of a table."""
     rows = [
         ("recorded up to", "nothing" if status.recorded is None else lsn_to_text(status.recorded)),
         ("server's WAL", lsn_to_text(status.current)),

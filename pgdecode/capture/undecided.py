@@ -1,4 +1,4 @@
-"""What messages leave open behind them: relations that were described, streamed and prepared transactions."""
+"""State at the end of a file: visible relations, and transactions without an outcome."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _Described = tuple[int, Relation | Type]
 
 
 class SessionState:
-    """Follows the messages of one session up to a boundary.
+    """The state of one session, updated by its messages up to a boundary.
 
     Attributes
     ----------
     streams : set of int
-        Transactions that were streamed and have no outcome.
+        xids of streamed transactions without an outcome.
     prepared : set of str
-        Prepared transactions without an outcome, of earlier sessions too.
+        GIDs of prepared transactions without an outcome, also those of earlier sessions.
     saw_type : bool
-        Whether a user-defined type was described since this was last set to False.
+        Whether a Type message came since the attribute was last set to False.
     """
 
     def __init__(self, prepared: set[str] | None = None) -> None:
@@ -45,22 +45,22 @@ class SessionState:
         self.begin_session()
 
     def begin_session(self) -> None:
-        """Forget what another session has sent; the server describes relations again and streams again."""
+        """Discard relations and streams of the previous session, because the server sends them again."""
         self.streams: set[int] = set()
         self._visible: dict[tuple[type, int], _Described] = {}
-        # By transaction, what it described in its own stream, which counts once it has committed.
+        # By xid, the relations and types in the transaction's own stream. They become visible when it commits.
         self._in_streams: dict[int, list[_Described]] = {}
         self._stream: int | None = None
 
     def add(self, messages: Messages, start: int, stop: int) -> None:
-        """Take up the messages of a chunk from one boundary to another."""
+        """Process messages of a chunk, from one boundary to another."""
         for match in _CONTROL.finditer(messages.tags, start, stop):
             row = match.start()
             message = decode(messages.payload(row), in_stream=self._stream is not None)
             self._take(message, messages.first_seq + row)
 
     def catalog(self) -> RelationCatalog:
-        """Give the relations that the next message may use, each with where it was described."""
+        """Return the relations that the next message may use, each with the position of its Relation message."""
         described = sorted(self._visible.values(), key=lambda item: item[0])
         return RelationCatalog.from_messages(
             [message for _, message in described], position=[position for position, _ in described]
@@ -70,7 +70,7 @@ class SessionState:
         if isinstance(message, Relation | Type):
             self.saw_type |= isinstance(message, Type)
             if self._stream is None:
-                self._show(message, position)
+                self._set_visible(message, position)
             else:
                 self._in_streams[self._stream].append((position, message))
         elif isinstance(message, StreamStart):
@@ -84,7 +84,7 @@ class SessionState:
             self._abort(message)
         elif isinstance(message, StreamCommit | StreamPrepare):
             for described_at, described in self._in_streams.pop(message.xid, []):
-                self._show(described, described_at)
+                self._set_visible(described, described_at)
             self.streams.discard(message.xid)
             if isinstance(message, StreamPrepare):
                 self.prepared.add(message.gid)
@@ -93,7 +93,7 @@ class SessionState:
         elif isinstance(message, CommitPrepared | RollbackPrepared):
             self.prepared.discard(message.gid)
 
-    def _show(self, message: Relation | Type, position: int) -> None:
+    def _set_visible(self, message: Relation | Type, position: int) -> None:
         key = type(message), message.relation_id if isinstance(message, Relation) else message.type_id
         before = self._visible.get(key)
         if before is None or before[0] < position:

@@ -1,4 +1,4 @@
-"""What pg_type says of user-defined types, in the words that `types=` takes."""
+"""User-defined types from pg_type, in the syntax of `types=`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pgdecode.files.file_metadata import UserType, readable
 
 _SCHEMAS = "n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'"
 
-# Composite types are those of CREATE TYPE, and those of tables that a column has as its type.
+# Composite types are those of CREATE TYPE, and the row types of tables that are the type of some column.
 _QUERY = f"""
 SELECT t.oid::text, n.nspname, t.typname, t.typtype::text,
     CASE t.typtype WHEN 'd' THEN pg_catalog.format_type(t.typbasetype, t.typtypmod) END,
@@ -31,7 +31,7 @@ _MULTIRANGE = (
 
 
 def read_user_types(connection: Connection) -> tuple[UserType, ...]:
-    """Read all types of a database that are not built in; those that pgdecode cannot describe are left out."""
+    """Read all types of a database that are not built in. Types that pgdecode cannot describe are left out."""
     connection.rows("SET search_path = pg_catalog")
     query = _QUERY.format(multirange=_MULTIRANGE if connection.server_version >= 140000 else "NULL")
     found = []

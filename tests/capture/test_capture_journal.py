@@ -93,10 +93,10 @@ def test_a_lost_log_is_what_the_footers_say(tmp_path: Path) -> None:
 
 def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(RequestError, match=r"holds other\.parquet, which is not of a capture"):
+    with pytest.raises(RequestError, match=r"contains other\.parquet, which no capture has written"):
         Journal(tmp_path)
     (tmp_path / "other.parquet").rename(tmp_path / "00000000000000000000.parquet")
-    with pytest.raises(StoppedError, match="not a whole file of a capture"):
+    with pytest.raises(StoppedError, match="not a complete file of a capture"):
         Journal(tmp_path)
 
 
