@@ -1,5 +1,7 @@
-"""The generated parts of README.md and SECURITY.md: `python -m tests.support.readme` writes them, test_readme checks
-them."""
+"""The generated parts of README.md and SECURITY.md.
+
+`python -m tests.support.readme` writes them, and test_readme checks them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 def between(text: str, marker: str) -> str:
-    """What stands between a marker and the next end marker."""
+    """The text between a marker and the next end marker."""
     match = re.search(rf"<!-- {marker} -->\n(.*?)<!-- end -->", text, re.DOTALL)
     if match is None:
         raise LookupError(f"there is no part {marker!r}")
@@ -29,7 +31,7 @@ def between(text: str, marker: str) -> str:
 
 
 def replaced(text: str, marker: str, part: str) -> str:
-    """The text with what stands between a marker and the next end marker replaced."""
+    """Replace the text between a marker and the next end marker."""
     return text.replace(f"<!-- {marker} -->\n{between(text, marker)}", f"<!-- {marker} -->\n{part}")
 
 
@@ -40,7 +42,7 @@ def code_blocks(text: str, language: str) -> list[str]:
 
 def message_table() -> str:
     """One line per message: tag, class, kind, and its fields in wire order."""
-    lines = ["| tag | class | `kind` | fields, in the order of the wire |", "|---|---|---|---|"]
+    lines = ["| tag | class | `kind` | fields, in wire order |", "|---|---|---|---|"]
     for message in MESSAGES:
         items = [item for item in wire_fields(message) if item.wire.form not in (Form.COUNT,)]
         names = ", ".join(f"`{item.name}`" + ("?" if item.wire.form is Form.XID_PREFIX else "") for item in items)
@@ -49,7 +51,7 @@ def message_table() -> str:
 
 
 def fillers(column: str) -> str:
-    """Which messages fill an envelope column; field names only where they differ from the column's."""
+    """The messages that fill an envelope column, with the field's name if it differs from the column's."""
     found: dict[str, list[str]] = {}
     for message in MESSAGES:
         for item in wire_fields(message):
@@ -64,7 +66,7 @@ def envelope_table() -> str:
     own = {
         "kind": "all",
         "error": "PERMISSIVE mode: why the row is null",
-        "xid_basis": "by name only: how the xid prefix was decided, where there may be one",
+        "xid_basis": "only on request: how the presence of an xid prefix was decided",
     }
     types = {"list<column>": "list&lt;struct&lt;flags, name, type_id, type_modifier&gt;&gt;"}
     lines = ["| column | type | filled by |", "|---|---|---|"]
@@ -75,16 +77,16 @@ def envelope_table() -> str:
 
 
 def picture() -> str:
-    """A few rows of a real capture, as landed and as decoded."""
+    """A few rows of a real capture, as stored and as decoded."""
     payloads = pq.read_table(DATA / "16.shop.v1.parquet")["data"]
     columns = ["kind", "xid", "lsn", "relation_id", "name", "old", "new", "new_formats"]
     rows = pgdecode.decode_messages(payloads, fields=columns).to_pylist()
     kinds = ("begin", "relation", "insert", "update", "delete", "commit")
     wanted = [next(i for i, row in enumerate(rows) if row["kind"] == kind) for kind in kinds]
-    lines = ["| `data` (as landed) | " + " | ".join(f"`{name}`" for name in columns) + " |", "|---" * 9 + "|"]
+    lines = ["| `data` (as stored) | " + " | ".join(f"`{name}`" for name in columns) + " |", "|---" * 9 + "|"]
     for i in wanted:
-        landed = payloads[i].as_py()
-        cells = [f"`{landed[:1].decode()} {landed[1:9].hex(' ', 4)} …` {len(landed)} bytes"]
+        stored = payloads[i].as_py()
+        cells = [f"`{stored[:1].decode()} {stored[1:9].hex(' ', 4)} …` {len(stored)} bytes"]
         cells += [shown(rows[i][name]) for name in columns]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -101,11 +103,11 @@ def shown(value: object) -> str:
 
 
 def limits_table() -> str:
-    """One line per limit: its value by default, and the first sentence that its documentation says of it."""
-    lines = ["| limit | by default | of |", "|---|---|---|"]
-    said = inspect.cleandoc(pgdecode.Limits.__doc__ or "")
+    """One line per limit: its default value, and the first sentence of its documentation."""
+    lines = ["| limit | default | meaning |", "|---|---|---|"]
+    documentation = inspect.cleandoc(pgdecode.Limits.__doc__ or "")
     for field in fields(pgdecode.Limits):
-        match = re.search(rf"^{field.name} : int\n((?: +.*\n)+)", said, re.MULTILINE)
+        match = re.search(rf"^{field.name} : int\n((?: +.*\n)+)", documentation, re.MULTILINE)
         assert match, field.name
         sentence = " ".join(match[1].split()).split(". ")[0].rstrip(".")
         lines.append(f"| `{field.name}` | {field.default:,} | {sentence} |")
