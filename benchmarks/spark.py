@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 import pgdecode
 from benchmarks.datasets import BATCH_ROWS, load
-from pgdecode.changes.replication_state import Options
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
+from pgdecode.protocol.options import ChangeOptions
 
 try:
     from pyspark.sql import DataFrame
@@ -32,6 +32,7 @@ try:
     from spark_udfs.columns.udf_adapters import adapter_named, user_defined
     from spark_udfs.dataframes.changes import indexed_rows
     from spark_udfs.dataframes.partition_worker import JsonIndex
+    from spark_udfs.jobs.decode_files import Route
     from spark_udfs.jobs.file_route import cut, run_tasks
     from spark_udfs.jobs.file_tasks import Task
     from spark_udfs.jobs.output_committer import Part, attempted, attempts, commit, part_name
@@ -149,7 +150,7 @@ def of_dataframes(df: DataFrame, n_rows: int) -> Lines:
     some = table_changes(df, TABLE, fields=[name for name in of_table.columns if not name.startswith("_old")])
     lines: Lines = {
         "scan in the JVM": lambda: df.agg(F.sum(F.length("data"))).collect(),
-        "index": lambda: indexed_rows(df, "data", "seq", None, None, None, Options()),
+        "index": lambda: indexed_rows(df, "data", "seq", None, None, None, ChangeOptions()),
     }
     for name, found in (("changes", all_changes), (TABLE, of_table), (f"{TABLE} without _old", some)):
         lines[f"{name}: constant rows"] = done(constant(df, found, n_rows))
@@ -211,7 +212,7 @@ class Routes:
                 parts = [part for found in run_tasks(spark, work, tasks) for part in found]
                 commit(target, parts, {part_name(task.number, "parquet"): [] for task in tasks})
 
-        def decoded(route: str) -> Callable[[], None]:
+        def decoded(route: Route) -> Callable[[], None]:
             return self._written(lambda target: decode_files(spark, source, target, what=what, route=route))
 
         name = f"decode_files, {what}"
@@ -338,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     taken.update(measured(lines_of(group, routes, n_rows), *rounds))
                 seconds.update(taken)
                 found.update(summary(taken, n_rows))
-                indexes = indexed_rows(routes.df, "data", "seq", None, None, None, Options()).indexes
+                indexes = indexed_rows(routes.df, "data", "seq", None, None, None, ChangeOptions()).indexes
                 n_bytes = sum(len(JsonIndex.of(item.source, item.index, item.counts).index) for item in indexes)
             print(f"{n_rows:,} payloads of {DATA_SET} in {FILES} files, {asked.master}; the index is {n_bytes:,} bytes")
             print(*shown({name: found[name] for name in taken}), sep="\n")

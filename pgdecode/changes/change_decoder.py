@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from pgdecode.changes.change_rows import CHANGES, ChangeBuilder
 from pgdecode.changes.checkpoint import spent_from_json, state_from_json, state_to_json
 from pgdecode.changes.outcomes import CommittedOutcomes, give
 from pgdecode.changes.record_batches import ONE_BATCH, Builder, built, one_batch
-from pgdecode.changes.replication_state import CommittedChanges, Empty, Options, ReplicationState, Start
+from pgdecode.changes.replication_state import CommittedChanges, ReplicationState
 from pgdecode.changes.spill_files import paths_of, spill
 from pgdecode.changes.table_rows import Table, TableBuilder
 from pgdecode.changes.transaction_assembler import TransactionAssembler
@@ -25,13 +25,12 @@ from pgdecode.payloads.parallel import Exclusive
 from pgdecode.payloads.payload_input import payload_array, positions_of
 from pgdecode.protocol.errors import listed
 from pgdecode.protocol.limits import Limits
+from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.journal import Journal, NoJournal
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.version_tracker import RelationTracker
 from pgdecode.rows.value_options import ValueOptions
-
-Mode = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
 
 _Name = TypeVar("_Name", bound=str | int)
 _LIMITS = Limits()
@@ -98,7 +97,7 @@ class ChangeDecoder:
         include_uncommitted: bool = False,
         drop_duplicates: bool = False,
         types: Mapping[str | int, str] | None = None,
-        unrepresentable: str = "error",
+        unrepresentable: UnrepresentableValues = "error",
         encoding: str = "UTF8",
         datestyle: str = "ISO, MDY",
         spill: str | Path | None = None,
@@ -106,15 +105,7 @@ class ChangeDecoder:
         limits: Limits = _LIMITS,
         strict_flags: bool = True,
     ) -> None:
-        if mode not in get_args(Mode):
-            raise ValueError(f'mode is "FAILFAST", "PERMISSIVE" or "DROPMALFORMED", not {mode!r}')
-        if start not in ("transaction", "anywhere"):
-            raise ValueError(f'start is "transaction" or "anywhere", not {start!r}')
-        if empty not in ("null", "error"):
-            raise ValueError(f'empty is "null" or "error", not {empty!r}')
-        if not isinstance(limits, Limits):
-            raise TypeError(f"limits is a Limits, not {type(limits).__name__}")
-        self._options = Options(mode, include_uncommitted, drop_duplicates, limits, strict_flags, start, empty)
+        self._options = ChangeOptions(mode, include_uncommitted, drop_duplicates, limits, strict_flags, start, empty)
         self._reading = ValueOptions(types, unrepresentable, encoding, datestyle)
         self._spill = None if spill is None else Path(spill)
         self._state = ReplicationState() if state is None else state_from_json(state, self._spill)

@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 from pgdecode._native.changes.text_layouts import TextLayout
 from pgdecode._native.changes.text_maps import MAP, NAMES, Maps
 from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_negative, values_of
-from pgdecode.changes.replication_state import Options
 from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.row_decoder import texts
 from pgdecode.rows.value_options import ValueOptions
@@ -48,7 +48,7 @@ class ChangeBuilder:
         versions: list[RelationVersion],
         layouts: dict[int, TextLayout],
         value_options: ValueOptions,
-        options: Options,
+        options: ChangeOptions,
     ) -> None:
         self.versions = versions
         self.layouts = layouts

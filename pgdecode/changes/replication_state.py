@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 
 from pgdecode._native.arrow.int64_kernels import Joined
-from pgdecode.protocol.limits import Limits
 from pgdecode.relations.journal import Journal, NoJournal
 from pgdecode.relations.version_tracker import RelationTracker
-
-Start = Literal["transaction", "anywhere"]
-Empty = Literal["null", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +149,3 @@ class CommittedChanges:
     used: list[int]  # versions of relations that they have
     gids: dict[int, str]  # outcome -> gid
     row_errors: dict[int, str]  # row of a bad payload -> its error
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a decoder was asked to decode."""
-
-    mode: str = "FAILFAST"
-    include_uncommitted: bool = False
-    drop_duplicates: bool = False
-    limits: Limits = field(default_factory=Limits)
-    strict_flags: bool = True
-    start: Start = "transaction"
-    empty: Empty = "null"

@@ -9,9 +9,10 @@ import pyarrow as pa
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.scan.scanner import Scan
 from pgdecode._native.wire.single_message import decode_one, fields_of
-from pgdecode.changes.replication_state import Options, ReplicationState
+from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.messages import MESSAGES
+from pgdecode.protocol.options import ChangeOptions
 
 NO_KIND = 0xFF
 _KIND_BY_TAG = {item.tag.encode(): item.kind for item in MESSAGES}
@@ -28,7 +29,7 @@ class ScannedBatch:
     state : ReplicationState
         As it stood before the batch.
     payloads, positions : pa.Array
-    options : Options
+    options : ChangeOptions
     first_row : int
         Number of the batch's first payload, for errors.
 
@@ -39,7 +40,12 @@ class ScannedBatch:
     """
 
     def __init__(
-        self, state: ReplicationState, payloads: pa.Array, positions: pa.Array, options: Options, first_row: int = 0
+        self,
+        state: ReplicationState,
+        payloads: pa.Array,
+        positions: pa.Array,
+        options: ChangeOptions,
+        first_row: int = 0,
     ) -> None:
         self.payloads = payloads
         self.positions = positions

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from pgdecode._native.rows.row_decoder import Rows
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_negative, values_of
-from pgdecode.changes.replication_state import Options
 from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.row_decoder import texts
@@ -137,7 +137,7 @@ class TableBuilder:
     table : Table
     versions : mapping
         The table's versions by their numbers in the catalog.
-    options : Options
+    options : ChangeOptions
     others : collection of int
         Numbers of further versions of the table, which the table was not made of.
     with_version : bool
@@ -150,7 +150,7 @@ class TableBuilder:
         self,
         table: Table,
         versions: Mapping[int, RelationVersion],
-        options: Options,
+        options: ChangeOptions,
         others: Collection[int] = (),
         *,
         with_version: bool = False,

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode.changes.change_decoder import ChangeDecoder, Mode
-from pgdecode.changes.replication_state import Empty, Start
+from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.table_rows import VERSION
 from pgdecode.protocol.limits import Limits
+from pgdecode.protocol.options import Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import RelationVersion
 
@@ -40,7 +40,7 @@ def snapshot(
     empty: Empty = "null",
     drop_duplicates: bool = False,
     types: Mapping[str | int, str] | None = None,
-    unrepresentable: str = "error",
+    unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
     limits: Limits = _LIMITS,

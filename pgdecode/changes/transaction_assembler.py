@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from pgdecode._native.arrow.int64_kernels import Joined
 from pgdecode._native.changes.transaction_index import TransactionIndex
-from pgdecode.changes.replication_state import CommittedChanges, Options, ReplicationState, Transaction
+from pgdecode.changes.replication_state import CommittedChanges, ReplicationState, Transaction
 from pgdecode.changes.scanned_batch import NO_KIND, ScannedBatch
 from pgdecode.protocol.errors import DecodeError, InvalidRelation, StreamDesync, TransactionDesync, UnknownRelation
 from pgdecode.protocol.messages import MESSAGES, Relation
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.version_tracker import INVALID, SchemaChanged
 
 _HEAD = (
@@ -57,7 +58,7 @@ class TransactionAssembler:
     ----------
     state : ReplicationState
     payloads, positions : pa.Array
-    options : Options
+    options : ChangeOptions
     outcomes : Outcomes
         What is done with transactions.
     first_row : int
@@ -80,7 +81,7 @@ class TransactionAssembler:
         state: ReplicationState,
         payloads: Any,
         positions: Any,
-        options: Options,
+        options: ChangeOptions,
         outcomes: Outcomes,
         first_row: int = 0,
         wanted: bytes | None = None,

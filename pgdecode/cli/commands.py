@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
-from pgdecode.changes.change_decoder import Mode
 from pgdecode.cli import parameters
 from pgdecode.cli.capture_command import capture
 from pgdecode.cli.decode_command import decode
@@ -24,7 +23,7 @@ from pgdecode.cli.demo_command import demo_command
 from pgdecode.cli.report import report_text
 from pgdecode.cli.terminal import counted, progress, standard_output
 from pgdecode.files.atomic_output import scratch_folder, staged
-from pgdecode.files.change_reader import ChangeOptions, FileChanges
+from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.change_text import change_lines
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
 from pgdecode.files.envelope_text import fields_to_decode, json_lines, printable
@@ -33,6 +32,7 @@ from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import FileFault, PathError, PayloadFile, payload_files
 from pgdecode.files.transaction_statistics import TransactionStatistics
 from pgdecode.protocol.messages import MESSAGES
+from pgdecode.protocol.options import Mode
 
 KINDS = (*(message.kind for message in MESSAGES), "error")
 KINDS_OF_CHANGES = (*CHANGES, "error")
@@ -177,7 +177,7 @@ def cat(
             left -= len(found[:left])
 
 
-def _change_lines(files: OrderedFiles, asked: ChangeOptions, kinds: tuple[str, ...]) -> Iterator[list[str]]:
+def _change_lines(files: OrderedFiles, asked: FileChangeOptions, kinds: tuple[str, ...]) -> Iterator[list[str]]:
     """Render changes of these kinds, batch by batch."""
     with scratch_folder() as spill:
         reader = FileChanges(files, replace(asked, spill=spill))
@@ -187,7 +187,7 @@ def _change_lines(files: OrderedFiles, asked: ChangeOptions, kinds: tuple[str, .
 
 
 def _message_lines(
-    files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: bool | str | None, mode: str
+    files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: bool | str | None, mode: Mode
 ) -> Iterator[list[str]]:
     """Render messages of these kinds, batch by batch."""
     for file in files:

@@ -6,25 +6,26 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import click
 
-from pgdecode.changes.change_decoder import Mode
 from pgdecode.cli import parameters
 from pgdecode.cli.preview import first_lines
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, fitting, progress, standard_output
 from pgdecode.files.atomic_output import check_target, scratch_folder, staged
 from pgdecode.files.change_export import convert_changes
-from pgdecode.files.change_reader import ChangeOptions
+from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_export import convert
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile, payload_files
-from pgdecode.files.writers import CHANGE_LAYOUT, FORMATS, TABLE_LAYOUT, Layout, message_layout
+from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 from pgdecode.protocol.messages import ENVELOPE
+from pgdecode.protocol.options import Format, Mode, UnrepresentableValues
 
+Engine = Literal["local", "spark"]
 ENVELOPE_NAMES = tuple(column.name for column in ENVELOPE)
 
 
@@ -34,8 +35,8 @@ class Request:
 
     source: Path
     target: Path
-    engine: str
-    format: str
+    engine: Engine
+    format: Format
     payload: str
     mode: Mode
     batch_rows: int
@@ -54,12 +55,12 @@ class Request:
 @parameters.tables
 @click.option(
     "--engine",
-    type=click.Choice(["local", "spark"]),
+    type=click.Choice(get_args(Engine)),
     default="local",
     show_default=True,
     help="In this process, in constant memory; or as a job of a local Spark.",
 )
-@click.option("--format", type=click.Choice(FORMATS), help="Default: what the name OUT ends in, else parquet.")
+@click.option("--format", type=click.Choice(get_args(Format)), help="Default: what the name OUT ends in, else parquet.")
 @parameters.payload
 @click.option(
     "--keep",
@@ -88,15 +89,15 @@ def decode(
     messages: bool,
     changes: bool,
     tables: tuple[str, ...],
-    engine: str,
-    format: str | None,
+    engine: Engine,
+    format: Format | None,
     payload: str,
     keep: tuple[str, ...],
     fields: tuple[str, ...],
     in_stream: str,
     position: str | None,
     session: str | None,
-    unrepresentable: str,
+    unrepresentable: UnrepresentableValues,
     mode: Mode,
     batch_rows: int | None,
     overwrite: bool,
@@ -196,7 +197,7 @@ def _decode_messages(
 
 
 def _decode_changes(
-    request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], asked: ChangeOptions
+    request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], asked: FileChangeOptions
 ) -> tuple[str, str]:
     """Decode changes or tables by the engine asked for; what to say of it."""
     if request.engine == "spark":
@@ -206,9 +207,9 @@ def _decode_changes(
             what=tables or "changes",
             position=files.position,
             session=files.session,
-            start=asked.start,
-            empty=asked.empty,
-            include_uncommitted=asked.include_uncommitted,
+            start=asked.change_options.start,
+            empty=asked.change_options.empty,
+            include_uncommitted=asked.change_options.include_uncommitted,
             catalog=asked.catalog,
             types=asked.value_options.types,
             unrepresentable=asked.value_options.unrepresentable,
@@ -239,7 +240,7 @@ def _without_rows(skipped: int, undecided: int, asked: ChangeOptions) -> str:
     """Say how many transactions have no beginning or no outcome."""
     text = f", {counted(skipped, 'transaction')} without a beginning left out" if skipped else ""
     if undecided:
-        verb = "included" if asked.include_uncommitted else "left out"
+        verb = "included" if asked.change_options.include_uncommitted else "left out"
         text += f", {counted(undecided, 'transaction')} without an outcome {verb}"
     return text
 
@@ -267,13 +268,12 @@ def _with_spark(request: Request, target: Path, **asked: Any) -> Any:
         raise click.UsageError(str(error)) from error
 
 
-def _format(target: Path, format: str | None) -> str:
-    ending = target.suffix.removeprefix(".")
-    if ending in FORMATS:
-        if format not in (None, ending):
-            raise click.UsageError(f"--format {format}, but {target.name} ends in .{ending}")
-        return ending
-    return format or "parquet"
+def _format(target: Path, format: Format | None) -> Format:
+    formats: tuple[Format, ...] = get_args(Format)
+    ending = next((name for name in formats if target.suffix == f".{name}"), None)
+    if None not in (ending, format) and format != ending:
+        raise click.UsageError(f"--format {format}, but {target.name} ends in .{ending}")
+    return ending or format or "parquet"
 
 
 def _size(path: Path) -> int:

@@ -9,13 +9,10 @@ from typing import Any, get_args
 import click
 from click.core import ParameterSource
 
-from pgdecode.changes.change_decoder import Mode
-from pgdecode.changes.replication_state import Empty, Start
-from pgdecode.files.change_reader import ChangeOptions
-from pgdecode.files.envelope_batches import MODES
+from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.payload_files import PathError
+from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.catalog import RelationCatalog
-from pgdecode.rows.row_schema import UNREPRESENTABLE
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.types.type_parser import declared
 
@@ -95,8 +92,8 @@ in_stream = click.option(
 )
 mode = click.option(
     "--mode",
-    type=click.Choice(MODES, case_sensitive=False),
-    metavar=f"[{'|'.join(MODES)}]",
+    type=click.Choice(get_args(Mode), case_sensitive=False),
+    metavar=f"[{'|'.join(get_args(Mode))}]",
     default="FAILFAST",
     show_default=True,
     help="At a bad message: stop; give its error instead; leave it out.",
@@ -191,21 +188,22 @@ OF_CHANGES = (
 OF_MESSAGES = ("in_stream", "keep", "fields")
 
 
-def change_parameters(mode: Mode, given: Mapping[str, Any], unrepresentable: str = "error") -> ChangeOptions:
+def change_parameters(
+    mode: Mode, given: Mapping[str, Any], unrepresentable: UnrepresentableValues = "error"
+) -> FileChangeOptions:
     """Read the options of changes, all but the position and the session."""
     try:
         value_options = ValueOptions(given["types"], unrepresentable, given["encoding"], given["datestyle"])
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    return ChangeOptions(
+    change_options = ChangeOptions(
         mode=mode,
         include_uncommitted=given["include_uncommitted"],
         drop_duplicates=given["drop_duplicates"],
         start=given["start"],
         empty=given["empty"],
-        catalog=given["catalog"],
-        value_options=value_options,
     )
+    return FileChangeOptions(change_options, value_options, given["catalog"])
 
 
 tables = click.option(
@@ -218,7 +216,7 @@ tables = click.option(
 )
 unrepresentable = click.option(
     "--unrepresentable",
-    type=click.Choice(UNREPRESENTABLE),
+    type=click.Choice(get_args(UnrepresentableValues)),
     default="error",
     show_default=True,
     help="What becomes of values of a table that PostgreSQL has and the column's type has not, such as NaN in a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,9 +14,10 @@ from pgdecode._native.wire.single_message import decode_one
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.envelope.schema import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
 from pgdecode.payloads.parallel import Exclusive, check_threads, resolvers_for, threads_for
-from pgdecode.payloads.payload_input import empty_is_null, payload_parts, stream_state
+from pgdecode.payloads.payload_input import payload_parts, stream_state
 from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import Message
+from pgdecode.protocol.options import Empty, RowMode, check_limits, check_option, check_row_mode
 
 _CELLS = ("old", "new")
 
@@ -60,11 +61,11 @@ def decode_messages(
     *,
     in_stream: Any = None,
     fields: Iterable[str] | None = None,
-    mode: str = "FAILFAST",
+    mode: RowMode = "FAILFAST",
     limits: Limits = LIMITS,
     strict_flags: bool = True,
     threads: int = 1,
-    empty: Literal["null", "error"] = "null",
+    empty: Empty = "null",
 ) -> pa.RecordBatch:
     """Decode a column of payloads into the envelope, one row per payload.
 
@@ -146,23 +147,22 @@ class MessageDecoder:
         *,
         in_stream: Any = None,
         fields: Iterable[str] | None = None,
-        mode: str = "FAILFAST",
+        mode: RowMode = "FAILFAST",
         limits: Limits = LIMITS,
         strict_flags: bool = True,
         threads: int = 1,
-        empty: Literal["null", "error"] = "null",
+        empty: Empty = "null",
     ) -> None:
-        if mode not in ("FAILFAST", "PERMISSIVE"):
-            raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
-        if not isinstance(limits, Limits):
-            raise TypeError(f"limits is a Limits, not {type(limits).__name__}")
+        check_row_mode(mode, "error")
+        check_option("empty", empty, Empty)
+        check_limits(limits)
         self.schema = envelope_schema(fields)
         self._in_stream = stream_state(in_stream)
         self._permissive = mode == "PERMISSIVE"
         self._limits = limits
         self._strict_flags = strict_flags
         self._threads = check_threads(threads)
-        self._empty_is_null = empty_is_null(empty)
+        self._empty_is_null = empty == "null"
         self.empty_payloads = 0
         self._carry: bool | None = None
         self._alone = Exclusive()

@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 
 from pgdecode.changes.change_rows import CHANGES
 from pgdecode.files.atomic_output import remove
-from pgdecode.files.change_reader import ChangeOptions, FileChanges
+from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, open_writer
 from pgdecode.payloads.parallel import prefetched
+from pgdecode.protocol.options import Format
 from pgdecode.relations.version_tracker import SchemaChanged
 
 
@@ -40,8 +41,8 @@ def convert_changes(
     *,
     relations: Sequence[str] = (),
     as_file: bool,
-    format: str,
-    options: ChangeOptions,
+    format: Format,
+    options: FileChangeOptions,
     batch_rows: int = BATCH_ROWS,
     on_rows: Callable[[int], None] = lambda n_rows: None,
 ) -> ChangeTotals:
@@ -61,7 +62,7 @@ def convert_changes(
     as_file : bool
         Make `target` a file; else a folder with `changes`, or a file for each table under its name.
     format : {"parquet", "jsonl", "csv"}
-    options : ChangeOptions
+    options : FileChangeOptions
     batch_rows : int
         Rows at a time, at most.
     on_rows : callable
@@ -118,7 +119,7 @@ def _written(
     target: Path,
     schemas: Mapping[str | None, pa.Schema],
     as_file: bool,
-    format: str,
+    format: Format,
 ) -> ChangeTotals:
     """Decode batches to files of their own for each schema."""
     if not as_file:

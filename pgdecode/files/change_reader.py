@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode.changes.change_decoder import ChangeDecoder, Mode
+from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.record_batches import counted_batch
-from pgdecode.changes.replication_state import Empty, Start
 from pgdecode.files.file_metadata import catalog_of, types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import FileFault, PathError
 from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
 from pgdecode.protocol.errors import DecodeError, listed
+from pgdecode.protocol.options import ChangeOptions, Mode
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.value_options import ValueOptions
@@ -30,16 +30,12 @@ _CONTROL = [bytes([tag]) for tag in EVERYWHERE + AT_THE_ENDS]
 
 
 @dataclass(frozen=True)
-class ChangeOptions:
-    """How changes are asked for, as of `ChangeDecoder`; what it spills goes to a folder that the caller clears."""
+class FileChangeOptions:
+    """Options of changes and of values, as of `ChangeDecoder`; the caller removes the files in the `spill` folder."""
 
-    mode: Mode = "FAILFAST"
-    include_uncommitted: bool = False
-    drop_duplicates: bool = False
-    start: Start = "transaction"
-    empty: Empty = "null"
-    catalog: RelationCatalog | None = None
+    change_options: ChangeOptions = field(default_factory=ChangeOptions)
     value_options: ValueOptions = field(default_factory=ValueOptions)
+    catalog: RelationCatalog | None = None
     spill: Path | None = None
 
 
@@ -50,7 +46,7 @@ class FileChanges:
     ----------
     files : OrderedFiles
         Where the batches are from.
-    options : ChangeOptions
+    options : FileChangeOptions
         What the footers of the files say of types and of relations before the first row is added to it.
     relations : sequence of str
         Tables to decode, as "schema.table"; without any, the changes of all tables.
@@ -63,13 +59,14 @@ class FileChanges:
         Rows with an error, those left out too, by the code of the error.
     """
 
-    def __init__(self, files: OrderedFiles, options: ChangeOptions, relations: Sequence[str] = ()) -> None:
+    def __init__(self, files: OrderedFiles, options: FileChangeOptions, relations: Sequence[str] = ()) -> None:
         self.options = options
         self.relations = relations
         self.n_changes = 0
         self.bad_rows: Counter[str] = Counter()
         # Rows that are to be left out are counted here, so the decoder gives them.
-        mode: Mode = "FAILFAST" if options.mode == "FAILFAST" else "PERMISSIVE"
+        asked = options.change_options
+        mode: Mode = "FAILFAST" if asked.mode == "FAILFAST" else "PERMISSIVE"
         paths = [file.path for file in files.files]
         catalog = options.catalog or catalog_of(paths)
         if catalog is not None and files.position is None:
@@ -77,10 +74,10 @@ class FileChanges:
         self.decoder = ChangeDecoder(
             catalog=catalog,
             mode=mode,
-            start=options.start,
-            empty=options.empty,
-            include_uncommitted=options.include_uncommitted,
-            drop_duplicates=options.drop_duplicates,
+            start=asked.start,
+            empty=asked.empty,
+            include_uncommitted=asked.include_uncommitted,
+            drop_duplicates=asked.drop_duplicates,
             types=types_of(paths, options.value_options.types),
             unrepresentable=options.value_options.unrepresentable,
             encoding=options.value_options.encoding,
@@ -174,7 +171,7 @@ class FileChanges:
         FileFault
             In FAILFAST mode at a value that cannot be decoded.
         """
-        if not self.options.include_uncommitted or not self.decoder.n_undecided:
+        if not self.options.change_options.include_uncommitted or not self.decoder.n_undecided:
             return
         for name in self.relations or (None,):
             try:
@@ -194,7 +191,7 @@ class FileChanges:
     def _counted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Count rows, and leave out bad ones if they are not wanted."""
         error = "_error" if self.relations else "error"
-        rows = counted_batch(rows, error, self.options.mode == "DROPMALFORMED", self.bad_rows)
+        rows = counted_batch(rows, error, self.options.change_options.mode == "DROPMALFORMED", self.bad_rows)
         self.n_changes += len(rows)
         return rows
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode.changes.change_decoder import Mode
 from pgdecode.changes.record_batches import code_of
-from pgdecode.changes.replication_state import Empty
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PayloadFile
 from pgdecode.protocol.errors import DecodeError
-
-MODES: tuple[Mode, ...] = get_args(Mode)
+from pgdecode.protocol.options import Empty, Mode
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ def decoded_batches(
     *,
     fields: Sequence[str] | None = None,
     in_stream: bool | str | None = None,
-    mode: str = "FAILFAST",
+    mode: Mode = "FAILFAST",
     empty: Empty = "null",
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[DecodedBatch]:

@@ -13,6 +13,7 @@ from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile
 from pgdecode.files.writers import message_layout, open_writer
+from pgdecode.protocol.options import Format, Mode
 
 
 @dataclass
@@ -30,10 +31,10 @@ def convert(
     target: Path,
     *,
     as_file: bool,
-    format: str,
+    format: Format,
     fields: Sequence[str] | None = None,
     in_stream: bool | str | None = None,
-    mode: str = "FAILFAST",
+    mode: Mode = "FAILFAST",
     batch_rows: int = BATCH_ROWS,
     on_rows: Callable[[int], None] = lambda n_rows: None,
 ) -> Totals:

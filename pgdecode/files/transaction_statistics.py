@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.changes.outcomes import CommittedOutcomes
-from pgdecode.changes.replication_state import Options, ReplicationState, Transaction
+from pgdecode.changes.replication_state import ReplicationState, Transaction
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.ordered_files import OrderedFiles, OrderFault
 from pgdecode.files.payload_files import PayloadFile
 from pgdecode.protocol.messages import MESSAGES
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog
 
 # No server sends so many versions of relations, a corrupt file may.
@@ -85,7 +86,7 @@ class TransactionStatistics:
             return
         chosen = pc.indices_nonzero(pc.is_in(batch.envelope.column("kind"), _CONTROL))
         payloads = batch.source.column(file.payload).take(chosen)
-        options = Options("PERMISSIVE", start="anywhere")
+        options = ChangeOptions("PERMISSIVE", start="anywhere")
         assembler = TransactionAssembler(self._state, payloads, positions.take(chosen), options, self._outcomes)
         row_errors = assembler.run().row_errors
         if row_errors and self.fault is None:

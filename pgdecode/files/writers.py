@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_text import change_lines, flat_changes, flat_table, table_lines
 from pgdecode.files.envelope_text import flat_columns, json_lines
-
-FORMATS = ("parquet", "jsonl", "csv")
+from pgdecode.protocol.options import Format
 
 # Decoded bytes that make a row group. Small ones would cost readers, and the writer keeps a record of each. All writers
 # of a job together gather so much, unless they are many.
@@ -80,7 +79,9 @@ TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table, ("_position", "_com
 
 
 @contextmanager
-def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout, n_writers: int = 1) -> Iterator[WriteBatch]:
+def open_writer(
+    path: Path, format: Format, schema: pa.Schema, layout: Layout, n_writers: int = 1
+) -> Iterator[WriteBatch]:
     """Create a file; what comes out of the context writes a batch to it.
 
     Parameters
@@ -94,7 +95,7 @@ def open_writer(path: Path, format: str, schema: pa.Schema, layout: Layout, n_wr
 
 @contextmanager
 def writer_to(
-    file: BinaryIO, format: str, schema: pa.Schema, layout: Layout, n_writers: int = 1
+    file: BinaryIO, format: Format, schema: pa.Schema, layout: Layout, n_writers: int = 1
 ) -> Iterator[WriteBatch]:
     """Write to an open file; what comes out of the context writes a batch to it.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pgdecode.changes.outcomes import CommittedOutcomes, buffer, pieces_of
-from pgdecode.changes.replication_state import CommittedChanges, Options, ReplicationState, Transaction
+from pgdecode.changes.replication_state import CommittedChanges, ReplicationState, Transaction
 from pgdecode.changes.scanned_batch import ScannedBatch
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.partitions.partition_index import (
@@ -22,6 +22,7 @@ from pgdecode.partitions.partition_index import (
     head_stream_state,
 )
 from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.options import ChangeOptions
 
 
 class PartitionOutcomes(CommittedOutcomes):
@@ -109,14 +110,14 @@ class PartitionDecoder:
     index : PartitionIndex
     number : int
         Number of the run.
-    options : Options
+    options : ChangeOptions
     versions : collection of int, optional
         Numbers, in the catalog, of the relation versions whose changes are returned; by default all. Bad payloads and
         changes without a version are always returned.
     """
 
     def __init__(
-        self, index: PartitionIndex, number: int, options: Options, versions: Collection[int] | None = None
+        self, index: PartitionIndex, number: int, options: ChangeOptions, versions: Collection[int] | None = None
     ) -> None:
         self.wanted = None if versions is None else bytes(item in versions for item in range(len(index.catalog)))
         self.run = index.runs[number]
@@ -164,7 +165,7 @@ def used_versions(
     batches: Iterable[tuple[pa.Array, pa.Array]],
     number: int,
     among: Collection[int],
-    options: Options,
+    options: ChangeOptions,
 ) -> set[int]:
     """Find which of some relation versions the committed changes of a run use.
 
@@ -177,7 +178,7 @@ def used_versions(
         Number of the run.
     among : collection of int
         Numbers of versions in the catalog.
-    options : Options
+    options : ChangeOptions
         Bad payloads are not raised here, but where the run is decoded.
     """
     decoder = PartitionDecoder(index, number, replace(options, mode="PERMISSIVE", include_uncommitted=False), among)

@@ -23,13 +23,14 @@ import pyarrow.compute as pc
 
 from pgdecode._native.wire.single_message import decode_one
 from pgdecode.changes.checkpoint import state_from_json, state_to_json
-from pgdecode.changes.replication_state import Options, ReplicationState, Start, Transaction
+from pgdecode.changes.replication_state import ReplicationState, Transaction
 from pgdecode.changes.scanned_batch import ScannedBatch
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.payloads.payload_input import payload_array
 from pgdecode.protocol.boundaries import DELIMITERS
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import Limits
+from pgdecode.protocol.options import ChangeOptions, Start
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.version_tracker import RelationTracker
@@ -295,7 +296,7 @@ def index_partitions(
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
     state = ReplicationState(relations=RelationTracker(catalog or (), ordered[0].first if ordered else None))
-    options = Options("PERMISSIVE", limits=limits, start=start)
+    options = ChangeOptions("PERMISSIVE", limits=limits, start=start)
     outcomes = IndexOutcomes(in_full=in_full)
     is_head_streamed = head_stream_state(column)
     starts = []

@@ -133,16 +133,3 @@ def stream_state(in_stream: Any) -> Any:
     states = arrow.cast(pa.uint8())
     data = states.buffers()[1]
     return memoryview(data if data is not None else b"").cast("B")[states.offset : states.offset + len(states)]
-
-
-def empty_is_null(empty: str) -> bool:
-    """Check `empty`; return whether a payload of zero bytes becomes a null row.
-
-    Raises
-    ------
-    ValueError
-        If `empty` is neither "null" nor "error".
-    """
-    if empty not in ("null", "error"):
-        raise ValueError(f'empty is "null" or "error", not {empty!r}')
-    return empty == "null"

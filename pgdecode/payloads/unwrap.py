@@ -11,12 +11,13 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from pgdecode.protocol.lsn import lsn_from_text
 from pgdecode.protocol.messages import MESSAGES, Column
+from pgdecode.protocol.options import check_option
 from pgdecode.protocol.wire import Form, wire_fields
 
 Unwrap = Literal["auto", "none", "hex", "base64", "xlogdata"]
@@ -85,8 +86,7 @@ def unwrap(values: Any, how: Unwrap = "auto") -> Unwrapped:
     ValueError
         If `how` is another word.
     """
-    if how not in get_args(Unwrap):
-        raise ValueError(f"unwrap is one of {', '.join(get_args(Unwrap))}, not {how!r}")
+    check_option("unwrap", how, Unwrap)
     column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     is_text = is_text or pa.types.is_string_view(column.type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,9 +11,10 @@ from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.rows.row_decoder import Rows
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.payloads.parallel import check_threads, threads_for
-from pgdecode.payloads.payload_input import empty_is_null, payload_parts
+from pgdecode.payloads.payload_input import payload_parts
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Type
+from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, check_limits, check_option, check_row_mode
 from pgdecode.rows.row_schema import Described, described
 from pgdecode.types.session_settings import settings_of, under
 
@@ -29,12 +30,12 @@ def decode_rows(
     type_messages: Iterable[Type] = (),
     encoding: str = "UTF8",
     datestyle: str = "ISO",
-    mode: str = "FAILFAST",
-    unrepresentable: str = "error",
+    mode: RowMode = "FAILFAST",
+    unrepresentable: UnrepresentableValues = "error",
     limits: Limits = _LIMITS,
     strict_flags: bool = True,
     threads: int = 1,
-    empty: Literal["null", "error"] = "null",
+    empty: Empty = "null",
 ) -> pa.RecordBatch:
     """Decode the insert, update and delete payloads of one relation into typed columns.
 
@@ -119,8 +120,9 @@ def decode_rows(
     ValueError
         For options that do not exist.
     """
-    if mode not in ("FAILFAST", "PERMISSIVE"):
-        raise ValueError(f'mode is "FAILFAST" or "PERMISSIVE", not {mode!r}')
+    check_row_mode(mode, "_error")
+    check_option("empty", empty, Empty)
+    check_limits(limits)
     known = list(type_messages) or list(getattr(relation, "types", ()))
     chosen, schema = described(relation, types, known, unrepresentable, columns)
     settings = settings_of(encoding, datestyle)
@@ -138,7 +140,7 @@ def decode_rows(
         mode == "PERMISSIVE",
         unrepresentable == "null",
         n_threads=threads_for(source, check_threads(threads)),
-        empty_is_null=empty_is_null(empty),
+        empty_is_null=empty == "null",
     )
     rows.run()
     meta, values = rows.results()

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pgdecode.protocol.errors import MOST_SHOWN, shown
 from pgdecode.protocol.messages import Column, Type
+from pgdecode.protocol.options import UnrepresentableValues, check_option
 from pgdecode.rows.type_overrides import Overrides
 from pgdecode.types.pgtypes import FIRST_USER_OID, NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, is_partial
 
@@ -39,7 +40,6 @@ class _Columns(NamedTuple):
 
 
 META_COLUMNS = ("_op", "_xid", "_old_type", "_old", "_unchanged", "_error")
-UNREPRESENTABLE = ("error", "null", "clamp", "text")
 
 
 def type_name(type_id: int, type_messages: Mapping[int, Type]) -> str | None:
@@ -54,7 +54,7 @@ def decodings(
     relation: Described,
     types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Type] = (),
-    unrepresentable: str = "error",
+    unrepresentable: UnrepresentableValues = "error",
     columns: Mapping[str, str] | None = None,
 ) -> list[Decoding]:
     """How each column of a relation is decoded; a type that nobody describes is text.
@@ -63,10 +63,9 @@ def decodings(
     ------
     ValueError
         If `types` or `columns` names a type that there is none of, or asks for a conversion that there is none of; if
-        `columns` names a column that the relation has not; if `unrepresentable` is none of `UNREPRESENTABLE`.
+        `columns` names a column that the relation has not; if `unrepresentable` is none of `UnrepresentableValues`.
     """
-    if unrepresentable not in UNREPRESENTABLE:
-        raise ValueError(f"unrepresentable is one of {UNREPRESENTABLE}, not {unrepresentable!r}")
+    check_option("unrepresentable", unrepresentable, UnrepresentableValues)
     overrides = Overrides(types, columns)
     known = {message.type_id: message for message in type_messages}
     unknown = set(overrides.columns) - {column.name for column in relation.columns}
@@ -76,7 +75,7 @@ def decodings(
     return [_holding(decoding, unrepresentable) for decoding in found]
 
 
-def _holding(decoding: Decoding, unrepresentable: str) -> Decoding:
+def _holding(decoding: Decoding, unrepresentable: UnrepresentableValues) -> Decoding:
     """Add to a decoding what becomes of values that its Arrow type has not."""
     if unrepresentable == "text" and is_partial(decoding):
         return as_text(decoding)
@@ -87,7 +86,7 @@ def row_schema(
     relation: Described,
     types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Type] = (),
-    unrepresentable: str = "error",
+    unrepresentable: UnrepresentableValues = "error",
     columns: Mapping[str, str] | None = None,
 ) -> pa.Schema:
     """Arrow schema of `decode_rows`: the columns about the row, then one per table column, its type in the metadata.
@@ -108,7 +107,7 @@ def described(
     relation: Described,
     types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Type] = (),
-    unrepresentable: str = "error",
+    unrepresentable: UnrepresentableValues = "error",
     columns: Mapping[str, str] | None = None,
 ) -> tuple[list[Decoding], pa.Schema]:
     """Find `decodings` and `row_schema` at once; those of the last relations without `types` or `columns` are kept.
@@ -127,7 +126,7 @@ def described(
 
 @functools.lru_cache(maxsize=64)
 def _kept(
-    relation: _Columns, type_messages: tuple[Type, ...], unrepresentable: str
+    relation: _Columns, type_messages: tuple[Type, ...], unrepresentable: UnrepresentableValues
 ) -> tuple[list[Decoding], pa.Schema]:
     return _described(relation, None, type_messages, unrepresentable, None)
 
@@ -136,7 +135,7 @@ def _described(
     relation: Described,
     types: Mapping[str | int, str] | None,
     type_messages: Iterable[Type],
-    unrepresentable: str,
+    unrepresentable: UnrepresentableValues,
     columns: Mapping[str, str] | None,
 ) -> tuple[list[Decoding], pa.Schema]:
     names = [column.name for column in relation.columns]

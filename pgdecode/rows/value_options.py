@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pgdecode.protocol.options import UnrepresentableValues, check_option
 from pgdecode.relations.relation_version import RelationVersion
-from pgdecode.rows.row_schema import UNREPRESENTABLE, decodings, row_schema
+from pgdecode.rows.row_schema import decodings, row_schema
 from pgdecode.types.pgtypes import Decoding, as_text
 from pgdecode.types.session_settings import settings_of, under
 from pgdecode.types.type_parser import declared
@@ -25,7 +26,7 @@ class ValueOptions:
     """
 
     types: Mapping[str | int, str] | None = None
-    unrepresentable: str = "error"
+    unrepresentable: UnrepresentableValues = "error"
     encoding: str = "UTF8"
     datestyle: str = "ISO, MDY"
 
@@ -33,8 +34,7 @@ class ValueOptions:
         settings_of(self.encoding, self.datestyle)
         for text in (self.types or {}).values():
             declared(text, dict(self.types or {}))
-        if self.unrepresentable not in UNREPRESENTABLE:
-            raise ValueError(f"unrepresentable is one of {UNREPRESENTABLE}, not {self.unrepresentable!r}")
+        check_option("unrepresentable", self.unrepresentable, UnrepresentableValues)
 
     def decodings(self, version: RelationVersion, text: frozenset[str] = frozenset()) -> list[Decoding]:
         """How the columns of a version are decoded; those named in `text`, to PostgreSQL's text form."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql import Column, SparkSession
 
 from pgdecode import MessageDecoder
-from spark_udfs.columns.udf_adapters import adapter_named, require_mode_of_columns, user_defined
+from pgdecode.protocol.options import Empty, RowMode
+from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
 from spark_udfs.runtime.worker import ArrowFunction, Options, PandasFunction
 
 _FUNCTIONS = {"arrow": ArrowFunction, "pandas": PandasFunction}
@@ -19,9 +20,9 @@ def parse_pgoutput(
     *,
     fields: Iterable[str] | None = None,
     in_stream: bool | str | Column | None = "auto",
-    mode: str = "FAILFAST",
-    adapter: str = "auto",
-    empty: Literal["null", "error"] = "null",
+    mode: RowMode = "FAILFAST",
+    adapter: Adapter = "auto",
+    empty: Empty = "null",
 ) -> Column:
     """Decode a column of pgoutput payloads into a struct with the columns of the envelope.
 
@@ -105,9 +106,9 @@ def register(
     *,
     fields: Iterable[str] | None = None,
     in_stream: bool | str | None = "auto",
-    mode: str = "FAILFAST",
-    adapter: str = "auto",
-    empty: Literal["null", "error"] = "null",
+    mode: RowMode = "FAILFAST",
+    adapter: Adapter = "auto",
+    empty: Empty = "null",
 ) -> None:
     """Make `parse_pgoutput` known to SQL: `SELECT parse_pgoutput(data) FROM t`.
 
@@ -124,16 +125,15 @@ def register(
 
 
 def _user_defined(
-    fields: Iterable[str] | None, in_stream: object, mode: str, adapter: str, empty: Literal["null", "error"]
+    fields: Iterable[str] | None, in_stream: object, mode: RowMode, adapter: Adapter, empty: Empty
 ) -> Any:
     """Check the options and make the function for Spark that decodes by them."""
-    adapter = adapter_named(adapter)
-    require_mode_of_columns(mode, "error")
+    maker = adapter_named(adapter)
     if isinstance(in_stream, str) and in_stream != "auto":
         raise ValueError(f'in_stream is None, "auto", a bool or a boolean Column, not {in_stream!r}: is it a Column?')
     if in_stream is not None and not isinstance(in_stream, bool | str):
         raise TypeError(f'in_stream is None, "auto", a bool or a boolean Column, not {type(in_stream).__name__}')
     schema = MessageDecoder(in_stream=in_stream, fields=fields, mode=mode, empty=empty).schema
     options = Options(tuple(schema.names), in_stream, mode, empty)
-    function = user_defined(adapter, _FUNCTIONS[adapter](options), schema)
+    function = user_defined(maker, _FUNCTIONS[maker](options), schema)
     return function.asNondeterministic() if in_stream is None else function

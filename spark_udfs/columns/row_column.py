@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 
 import pgdecode
 from pgdecode import Relation, Type
+from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, check_option
 from spark_udfs.columns.row_worker import ArrowRows, JsonRelation, Keywords, PandasRows, RowOptions, relation_of
-from spark_udfs.columns.udf_adapters import adapter_named, require_mode_of_columns, user_defined
+from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
 from spark_udfs.schema.spark_types import session_has_time, taken_schema
-from spark_udfs.schema.years import any_year
+from spark_udfs.schema.years import Years, any_year
 
+Others = Literal["error", "null"]
 _FUNCTIONS = {"arrow": ArrowRows, "pandas": PandasRows}
-_OTHERS = ("error", "null")
 # What a message of a kind is known by, wherever it comes from.
 _ATTRIBUTES = {
     Relation: ("relation_id", "namespace", "name", "replica_identity", "columns"),
@@ -24,22 +25,39 @@ _ATTRIBUTES = {
 }
 
 
+class RelationOptions(TypedDict, total=False):
+    """Options of `from_pgoutput`, for `register_relation`."""
+
+    fields: Iterable[str] | None
+    mode: RowMode
+    types: Mapping[str | int, str] | None
+    columns: Mapping[str, str] | None
+    type_messages: Iterable[Any]
+    encoding: str
+    datestyle: str
+    unrepresentable: UnrepresentableValues
+    others: Others
+    years: Years
+    adapter: Adapter
+    empty: Empty
+
+
 def from_pgoutput(
     col: Column | str,
     relation: Any,
     *,
     fields: Iterable[str] | None = None,
-    mode: str = "FAILFAST",
+    mode: RowMode = "FAILFAST",
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str, str] | None = None,
     type_messages: Iterable[Any] = (),
     encoding: str = "UTF8",
     datestyle: str = "ISO",
-    unrepresentable: str = "error",
-    others: str = "error",
-    years: str = "1-9999",
-    adapter: str = "auto",
-    empty: Literal["null", "error"] = "null",
+    unrepresentable: UnrepresentableValues = "error",
+    others: Others = "error",
+    years: Years = "1-9999",
+    adapter: Adapter = "auto",
+    empty: Empty = "null",
 ) -> Column:
     """Decode the insert, update and delete payloads of one relation into a struct of typed columns.
 
@@ -137,7 +155,7 @@ def from_pgoutput(
     return decoded
 
 
-def register_relation(spark: SparkSession, name: str, relation: Any, **options: Any) -> None:
+def register_relation(spark: SparkSession, name: str, relation: Any, **options: Unpack[RelationOptions]) -> None:
     """Make `from_pgoutput` of one relation known to SQL: `SELECT from_products(data) FROM t`.
 
     Parameters
@@ -156,17 +174,15 @@ def _user_defined(
     relation: Any,
     *,
     fields: Iterable[str] | None = None,
-    others: str = "error",
-    years: str = "1-9999",
-    adapter: str = "auto",
+    others: Others = "error",
+    years: Years = "1-9999",
+    adapter: Adapter = "auto",
     type_messages: Iterable[Any] = (),
     **keywords: Any,
 ) -> Any:
     """Check the options and make the function for Spark that decodes by them; `keywords` are of `decode_rows`."""
-    adapter = adapter_named(adapter)
-    require_mode_of_columns(keywords.get("mode", ""), "_error")
-    if others not in _OTHERS:
-        raise ValueError(f'others is "error" or "null", not {others!r}')
+    maker = adapter_named(adapter)
+    check_option("others", others, Others)
     passes = any_year(years)
     plain = _relation_to_json(relation)
     sent = [_message(message, Type) for message in type_messages]
@@ -182,8 +198,8 @@ def _user_defined(
     has_time = session_has_time(SparkSession.active())
     options = RowOptions(plain, chosen, names, others == "null", passes, has_time)
     return user_defined(
-        adapter,
-        _FUNCTIONS[adapter](options),
+        maker,
+        _FUNCTIONS[maker](options),
         taken_schema(pa.schema([schema.field(name) for name in names]), has_time=has_time),
     )
 

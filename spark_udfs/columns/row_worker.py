@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ import pgdecode
 from pgdecode import Column, Delete, Insert, Relation, Type, Update
 from pgdecode.payloads.payload_input import payload_parts
 from pgdecode.protocol.messages import MESSAGES
+from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues
 from spark_udfs.runtime.worker import enter_task
 from spark_udfs.schema.spark_types import taken
 from spark_udfs.schema.years import checked_years
@@ -42,9 +43,9 @@ class Keywords:
     type_messages: tuple[tuple[int, str, str], ...] = ()
     encoding: str = "UTF8"
     datestyle: str = "ISO"
-    mode: str = "FAILFAST"
-    unrepresentable: str = "error"
-    empty: Literal["null", "error"] = "null"
+    mode: RowMode = "FAILFAST"
+    unrepresentable: UnrepresentableValues = "error"
+    empty: Empty = "null"
 
     def given(self) -> dict[str, Any]:
         """Give them as `decode_rows` takes them."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyspark
 from pyspark.sql import functions as F
 
+from pgdecode.protocol.options import check_option
 from spark_udfs.runtime.session import pandas_not_minded
 from spark_udfs.schema.spark_types import spark_schema
 
-# What makes each, of Spark's functions.
+Adapter = Literal["auto", "arrow", "pandas"]
+# The functions of Spark that make them.
 _MAKERS = {"arrow": "arrow_udf", "pandas": "pandas_udf"}
 
 
-def adapter_named(adapter: str) -> str:
+def adapter_named(adapter: Adapter) -> Literal["arrow", "pandas"]:
     """Choose "arrow" or "pandas".
 
     Parameters
@@ -25,14 +27,13 @@ def adapter_named(adapter: str) -> str:
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
         If there is no such adapter, or not in this pyspark.
     """
+    check_option("adapter", adapter, Adapter)
     there_is = vars(F)
     if adapter == "auto":
-        adapter = "arrow" if "arrow_udf" in there_is else "pandas"
-    if adapter not in _MAKERS:
-        raise ValueError(f'adapter is "auto", "arrow" or "pandas", not {adapter!r}')
+        return "arrow" if "arrow_udf" in there_is else "pandas"
     if _MAKERS[adapter] not in there_is:
         raise ValueError(f'adapter "{adapter}" needs pyspark 4.1 or later, this is {pyspark.__version__}')
     return adapter
@@ -42,11 +43,3 @@ def user_defined(adapter: str, function: Any, schema: pa.Schema) -> Any:
     """Make Spark's function of one that a worker calls, and that gives a struct with the columns of `schema`."""
     with pandas_not_minded():
         return vars(F)[_MAKERS[adapter]](function, spark_schema(schema))
-
-
-def require_mode_of_columns(mode: str, error: str) -> None:
-    """Refuse the mode that leaves rows out; `error` is the column to filter by instead."""
-    if mode == "DROPMALFORMED":
-        raise ValueError(
-            f'a column has all its rows: use mode "PERMISSIVE" and a filter on {error} for "DROPMALFORMED"'
-        )

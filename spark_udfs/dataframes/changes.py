@@ -11,11 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pgdecode import DecodeError, RelationCatalog
-from pgdecode.changes.change_decoder import Mode
-from pgdecode.changes.replication_state import Empty, Options, Start
 from pgdecode.changes.table_rows import versions_of
-from pgdecode.files.envelope_batches import MODES
 from pgdecode.protocol.errors import listed
+from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.control_index import Indexed, SourceIndex, indexed, payload_rows, relation_catalogs
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
@@ -23,7 +21,7 @@ from spark_udfs.dataframes.partition_worker import JsonIndex, PartitionDecodingF
 from spark_udfs.runtime.session import pandas_not_minded
 from spark_udfs.runtime.worker import ERROR
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
-from spark_udfs.schema.years import any_year
+from spark_udfs.schema.years import Years, any_year
 
 Catalogs = RelationCatalog | Mapping[Any, RelationCatalog]
 
@@ -155,7 +153,7 @@ def changes(
     >>> found = changes(spark.read.parquet("raw/"))  # doctest: +SKIP
     >>> found.orderBy("commit_position", "position").select("op", "relation_name", "new")  # doctest: +SKIP
     """
-    options = options_of(mode, include_uncommitted, start, empty)
+    options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
     value_options = ValueOptions(types, encoding=encoding, datestyle=datestyle)
     found = indexed_rows(df, payload, position, source, catalog, session, options)
     return decoded(found, ChangeOutput(value_options), options, fields, observation=observation)
@@ -176,10 +174,10 @@ def table_changes(
     session: Column | str | None = None,
     observation: Observation | None = None,
     types: Mapping[str | int, str] | None = None,
-    unrepresentable: str = "error",
+    unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
-    years: str = "1-9999",
+    years: Years = "1-9999",
     fields: Iterable[str] | None = None,
 ) -> DataFrame:
     """Decode payloads into the committed changes of one table, as typed columns.
@@ -222,7 +220,7 @@ def table_changes(
     >>> orders = table_changes(spark.read.parquet("raw/"), "public.orders")  # doctest: +SKIP
     >>> orders.where("_op = 'delete'").count()  # doctest: +SKIP
     """
-    options = options_of(mode, include_uncommitted, start, empty)
+    options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
     value_options = ValueOptions(types, unrepresentable, encoding, datestyle)
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation))
@@ -234,7 +232,7 @@ def table_changes(
 def output_of(
     indexes: Sequence[SourceIndex],
     relation: str,
-    options: Options,
+    options: ChangeOptions,
     value_options: ValueOptions,
     passes: bool,
     has_time: bool,
@@ -261,20 +259,9 @@ def output_of(
     return TableOutput(tuple(versions), numbers, value_options, passes, has_time, others=others)
 
 
-def tables_of(options: Options, *relations: str) -> tuple[str, ...]:
+def tables_of(options: ChangeOptions, *relations: str) -> tuple[str, ...]:
     """Say of which tables the shape must be known: with all that was not committed, it is that of all versions."""
     return () if options.include_uncommitted else relations
-
-
-def options_of(mode: str, include_uncommitted: bool, start: Start = "transaction", empty: Empty = "null") -> Options:
-    """Check how changes are asked for."""
-    if mode not in MODES:
-        raise ValueError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    if start not in ("transaction", "anywhere"):
-        raise ValueError(f'start is "transaction" or "anywhere", not {start!r}')
-    if empty not in ("null", "error"):
-        raise ValueError(f'empty is "null" or "error", not {empty!r}')
-    return Options(mode, include_uncommitted, start=start, empty=empty)
 
 
 def indexed_rows(
@@ -284,7 +271,7 @@ def indexed_rows(
     source: Column | str | None,
     catalog: Catalogs | None,
     session: Column | str | None,
-    options: Options,
+    options: ChangeOptions,
     tables: Collection[str] = (),
 ) -> Indexed:
     """Find the runs among the rows of a DataFrame; the shapes of some tables are to be exact."""
@@ -297,9 +284,9 @@ def indexed_rows(
 def decoded(
     found: Indexed,
     product: Output,
-    options: Options,
+    options: ChangeOptions,
     fields: Iterable[str] | None,
-    format: str = "parquet",
+    format: Format = "parquet",
     observation: Observation | None = None,
 ) -> DataFrame:
     """Have the tasks decode what was indexed, to columns, to columns of text ("csv") or to lines ("jsonl")."""

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pgdecode import DecodeError, RelationCatalog
-from pgdecode.changes.replication_state import Options
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS, are_good
+from pgdecode.protocol.options import ChangeOptions
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import JsonIndex
 from spark_udfs.runtime.session import pandas_not_minded
@@ -136,7 +136,7 @@ def indexed(
     rows: DataFrame,
     source: str | None,
     catalog: RelationCatalog | Mapping[Any, RelationCatalog] | None,
-    options: Options,
+    options: ChangeOptions,
     tables: Collection[str] = (),
 ) -> Indexed:
     """Find the runs in rows, and what they must know of each other.
@@ -149,7 +149,7 @@ def indexed(
         Name of the source column, where there is one.
     catalog : RelationCatalog, or mapping of sources to such, optional
         Relations that the payloads do not describe.
-    options : Options
+    options : ChangeOptions
     tables : collection of str
         Those whose shape must be exact, as "schema.table".
 
@@ -190,7 +190,7 @@ def _indexes(
     spread: DataFrame,
     runs: pa.Table,
     catalogs: Mapping[Any, RelationCatalog | None],
-    options: Options,
+    options: ChangeOptions,
     in_full: bool,
 ) -> tuple[SourceIndex, ...]:
     """Collect the messages that the indexes of all sources need, and fold them."""
@@ -238,7 +238,7 @@ def with_used(index: PartitionIndex, used: Iterable[int]) -> PartitionIndex:
 
 
 def _with_used(
-    spread: DataFrame, indexes: Sequence[SourceIndex], doubtful: Mapping[Any, frozenset[int]], options: Options
+    spread: DataFrame, indexes: Sequence[SourceIndex], doubtful: Mapping[Any, frozenset[int]], options: ChangeOptions
 ) -> tuple[SourceIndex, ...]:
     """Look among the rows of relations for those that use versions which no committed transaction has sent."""
     relation_ids = {
@@ -437,7 +437,7 @@ def source_index(
     found: pa.Table,
     messages: pa.Table,
     catalog: RelationCatalog | None,
-    options: Options,
+    options: ChangeOptions,
     *,
     in_full: bool,
 ) -> SourceIndex:
@@ -453,7 +453,7 @@ def source_index(
         `position` and `payload` of the messages that `index_partitions` needs, in any order.
     catalog : RelationCatalog, optional
         Relations that the payloads do not describe.
-    options : Options
+    options : ChangeOptions
     in_full : bool
         As of `index_partitions`.
     """

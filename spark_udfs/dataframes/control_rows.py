@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 import pgdecode
-from pgdecode.changes.replication_state import Options
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.protocol.boundaries import needed
+from pgdecode.protocol.options import ChangeOptions
 from spark_udfs.dataframes.partition_worker import JsonIndex, ascending_stretches, pieces_by_source
 from spark_udfs.runtime.worker import enter_task
 
@@ -65,7 +65,7 @@ class UsedFunction:
     indexes : tuple of JsonIndex
     among : mapping
         By source, the numbers of versions to look for.
-    options : Options
+    options : ChangeOptions
     has_source : bool
         Whether a third column has the source.
     version : str
@@ -74,7 +74,7 @@ class UsedFunction:
 
     indexes: tuple[JsonIndex, ...]
     among: Mapping[Any, frozenset[int]]
-    options: Options
+    options: ChangeOptions
     has_source: bool
     version: str = pgdecode.__version__
 

@@ -14,10 +14,10 @@ import pgdecode
 from pgdecode.changes.change_rows import CHANGES, ChangeBuilder
 from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.record_batches import Builder
-from pgdecode.changes.replication_state import Options
 from pgdecode.changes.table_rows import VERSION, Table, TableBuilder
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout
 from pgdecode.partitions.partition_index import PartitionIndex
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.schema.spark_types import taken, taken_schema
@@ -43,7 +43,7 @@ class Output(Protocol):
     def apart_from_numbers(self) -> Output:
         """The same, whatever numbers versions have in a catalog."""
 
-    def builder(self, source: Any, index: PartitionIndex, options: Options) -> Builder:
+    def builder(self, source: Any, index: PartitionIndex, options: ChangeOptions) -> Builder:
         """Make what builds the batches of one source, by the schema."""
 
 
@@ -69,7 +69,7 @@ class ChangeOutput:
         """Itself."""
         return self
 
-    def builder(self, source: Any, index: PartitionIndex, options: Options) -> Builder:
+    def builder(self, source: Any, index: PartitionIndex, options: ChangeOptions) -> Builder:
         """Make what builds the batches of one source."""
         return ChangeBuilder(list(index.catalog), {}, self.value_options, options)
 
@@ -133,7 +133,7 @@ class TableOutput:
         """Whether columns are of the types that they are decoded to."""
         return self.in_files and self.has_time
 
-    def builder(self, source: Any, index: PartitionIndex, options: Options) -> Builder:
+    def builder(self, source: Any, index: PartitionIndex, options: ChangeOptions) -> Builder:
         """Make what builds the batches of one source."""
         versions = list(index.catalog)
         numbers = {number: versions[number] for number in self.numbers[source]}
@@ -147,7 +147,7 @@ class _TakenTable(TableBuilder):
         self,
         product: TableOutput,
         numbers: Mapping[int, RelationVersion],
-        options: Options,
+        options: ChangeOptions,
         others: Collection[int],
     ) -> None:
         super().__init__(product.table, numbers, options, others, with_version=product.with_version)

@@ -21,11 +21,12 @@ import pgdecode
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.changes.committed_changes import ChangeSlice, values_of
 from pgdecode.changes.record_batches import Builder, counted_batch, fitting_batches
-from pgdecode.changes.replication_state import CommittedChanges, Options
+from pgdecode.changes.replication_state import CommittedChanges
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.partitions.partition_decoder import PartitionDecoder
 from pgdecode.partitions.partition_index import PartitionIndex, slices
+from pgdecode.protocol.options import ChangeOptions, Format
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.runtime.worker import ERROR, enter_task
 
@@ -90,7 +91,7 @@ class PartitionDecodingFunction:
     ----------
     indexes : tuple of JsonIndex
     product : Product
-    options : Options
+    options : ChangeOptions
     fields : tuple of str
         Columns of the product to give.
     source : str or None
@@ -105,10 +106,10 @@ class PartitionDecodingFunction:
 
     indexes: tuple[JsonIndex, ...]
     product: Output
-    options: Options
+    options: ChangeOptions
     fields: tuple[str, ...]
     source: str | None
-    format: str = "parquet"
+    format: Format = "parquet"
     with_errors: bool = False
     version: str = pgdecode.__version__
 
@@ -210,7 +211,7 @@ class DecodedPartition:
         number: int,
         plain: JsonIndex,
         builders: Sequence[Builder],
-        options: Options,
+        options: ChangeOptions,
         followed: Callable[[pa.Array, pa.Array, TransactionAssembler], None] | None = None,
         bad_rows: list[Counter[str]] | None = None,
     ) -> None:

@@ -14,20 +14,19 @@ from pyspark.sql.types import StructField, StructType
 
 import pgdecode
 from pgdecode import RelationCatalog
-from pgdecode.changes.change_decoder import Mode
-from pgdecode.changes.replication_state import Empty, Start
 from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import Rows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
+from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.value_options import ValueOptions
-from spark_udfs.dataframes.changes import Catalogs, decoded, indexed_rows, observed, options_of, tables_of
+from spark_udfs.dataframes.changes import Catalogs, decoded, indexed_rows, observed, tables_of
 from spark_udfs.dataframes.control_index import Indexed
 from spark_udfs.dataframes.outputs import TableOutput
 from spark_udfs.runtime.session import pandas_not_minded
 from spark_udfs.runtime.worker import enter_task
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
-from spark_udfs.schema.years import any_year
+from spark_udfs.schema.years import Years, any_year
 
 _FIELDS = (
     "_op",
@@ -40,7 +39,6 @@ _FIELDS = (
     "_unchanged",
     "_error",
 )
-_MODES = {"FAILFAST": "FAILFAST", "PERMISSIVE": "PERMISSIVE", "DROPMALFORMED": "PERMISSIVE"}
 # Payloads of all tables for each of the parts that are worked on apart: each must fit into a task's memory.
 _ROWS_PER_BUCKET = 250_000
 
@@ -59,10 +57,10 @@ def snapshot(
     session: Column | str | None = None,
     observation: Observation | None = None,
     types: Mapping[str | int, str] | None = None,
-    unrepresentable: str = "error",
+    unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
-    years: str = "1-9999",
+    years: Years = "1-9999",
 ) -> DataFrame:
     """Apply the committed changes of a table; give the rows that are there in the end.
 
@@ -101,7 +99,7 @@ def snapshot(
     that from the row before, so that both keys must come to one place: where the payloads may hold such updates, they
     are looked for when the function is called, by a pass that decodes the table's changes.
     """
-    options = options_of(mode, False, start, empty)
+    options = ChangeOptions(mode, start=start, empty=empty)
     value_options = ValueOptions(types, unrepresentable, encoding, datestyle)
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation))
@@ -120,7 +118,8 @@ def snapshot(
     )
     names = tuple(column.name for column in product.table.columns)
     # Bad changes are left out once they have been counted.
-    changes = decoded(found, product, replace(options, mode=_MODES[mode]), (*_FIELDS, *names, VERSION.name))
+    changes_mode: Mode = "FAILFAST" if mode == "FAILFAST" else "PERMISSIVE"
+    changes = decoded(found, product, replace(options, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
     last = list(dict.fromkeys(name for item in versions.values() if item for name in _last_names(item)))
     with_errors = mode == "PERMISSIVE"
     schema = snapshot_schema(product.schema, last, with_errors=with_errors)

@@ -8,21 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgdecode import DecodeError, RelationCatalog
-from pgdecode.changes.change_decoder import Mode
-from pgdecode.changes.replication_state import Empty, Start
 from pgdecode.files.atomic_output import check_target
 from pgdecode.files.change_export import part_name
 from pgdecode.files.file_metadata import catalog_of, types_of
 from pgdecode.files.ordered_files import OrderFault, check_positions
 from pgdecode.files.payload_files import FileFault, PathError, PayloadFile, payload_files
+from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues, check_option
 from pgdecode.rows.value_options import ValueOptions
-from spark_udfs.dataframes.changes import options_of
 from spark_udfs.jobs import file_route, frame_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
 from spark_udfs.jobs.output_committer import DecodedFiles
@@ -30,7 +29,7 @@ from spark_udfs.runtime.session import local_session
 from spark_udfs.runtime.storage import Location, as_path, is_path, staged
 from spark_udfs.schema.spark_types import session_has_time
 
-ROUTES = ("auto", "files", "dataframe")
+Route = Literal["auto", "files", "dataframe"]
 _SETTINGS = {
     # Names in a file may differ by case alone.
     "spark.sql.caseSensitive": "true",
@@ -71,11 +70,11 @@ def decode_files(
     include_uncommitted: bool = False,
     catalog: RelationCatalog | None = None,
     types: Mapping[str | int, str] | None = None,
-    unrepresentable: str = "error",
+    unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
-    format: str = "parquet",
-    route: str = "auto",
+    format: Format = "parquet",
+    route: Route = "auto",
 ) -> DecodedFiles:
     """Decode Parquet files of payloads to a folder of files, as a Spark job.
 
@@ -192,7 +191,7 @@ def decode_files(
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
         value_options = ValueOptions(types, unrepresentable, encoding, datestyle)
-        options = options_of(mode, include_uncommitted, start, empty)
+        options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
         asked = ChangeJob(_outputs(names), chosen, value_options, options, catalog, format)
         columns = (position,) if session is None else (position, session)
     # Tasks may be elsewhere than this process.
@@ -229,9 +228,8 @@ def _refuse(given: Mapping[str, bool], of: str) -> None:
         raise ValueError(f"{', '.join(wrong)}: only for {of}")
 
 
-def _is_direct(route: str, source: Location, target: Location) -> bool:
-    if route not in ROUTES:
-        raise ValueError(f"route is one of {', '.join(ROUTES)}, not {route!r}")
+def _is_direct(route: Route, source: Location, target: Location) -> bool:
+    check_option("route", route, Route)
     uri = next((place for place in (source, target) if not is_path(place)), None)
     if route == "files" and uri is not None:
         raise PathError(f'{uri}: is a URI, and the route "files" needs paths')
@@ -287,7 +285,7 @@ def _changes(
     hidden: str,
     asked: ChangeJob,
     direct: bool,
-    route: str,
+    route: Route,
 ) -> DecodedFiles:
     position, session = order
     several = len(asked.names) > 1

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pgdecode
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.changes.record_batches import Builder
-from pgdecode.changes.replication_state import Empty, Options
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
 from pgdecode.files.envelope_text import fields_to_decode
@@ -29,6 +28,7 @@ from pgdecode.files.writers import message_layout
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.partitions.partition_index import slices
 from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode
 from pgdecode.relations.version_tracker import SchemaChanged
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.dataframes.partition_worker import DecodedPartition, JsonIndex, RowsMoved
@@ -66,9 +66,9 @@ class MessageTask:
     kept: pa.Schema
     fields: tuple[str, ...] | None
     in_stream: bool | str | None
-    mode: str
+    mode: Mode
     empty: Empty
-    format: str
+    format: Format
     version: str = pgdecode.__version__
 
     def __call__(self, task: Task) -> list[Part]:
@@ -126,7 +126,7 @@ class ChangeTask:
     index : JsonIndex
         Of all runs.
     position : str
-    options : Options
+    options : ChangeOptions
     format : str
     version : str
         Of pgdecode on the driver.
@@ -137,8 +137,8 @@ class ChangeTask:
     columns: tuple[tuple[str, ...], ...]
     index: JsonIndex
     position: str
-    options: Options
-    format: str
+    options: ChangeOptions
+    format: Format
     version: str = pgdecode.__version__
 
     def __call__(self, task: SplitTask) -> list[Part]:
@@ -288,7 +288,7 @@ class UsedTask:
     position : str
     index : JsonIndex
     among : frozenset of int
-    options : Options
+    options : ChangeOptions
     version : str
         Of pgdecode on the driver.
     """
@@ -296,7 +296,7 @@ class UsedTask:
     position: str
     index: JsonIndex
     among: frozenset[int]
-    options: Options
+    options: ChangeOptions
     version: str = pgdecode.__version__
 
     def __call__(self, task: SplitTask) -> set[int]:

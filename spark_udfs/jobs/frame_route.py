@@ -16,6 +16,7 @@ from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_files import PathError, PayloadFile, is_hidden
+from pgdecode.protocol.options import Format, RowMode
 from spark_udfs.dataframes.changes import codes, decoded, indexed_rows, observed, tables_of
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.output_committer import DecodedFiles
@@ -95,12 +96,11 @@ def partition_function(payload: str, asked: MessageJob) -> PartitionFunction:
     names = tuple(envelope_schema(asked.fields).names)
     needed = names if asked.format == "parquet" else fields_to_decode(asked.fields)
     needed = tuple(dict.fromkeys((*needed, "error")))
-    drop_bad = asked.mode == "DROPMALFORMED"
-    mode = "PERMISSIVE" if drop_bad else asked.mode
+    mode: RowMode = "FAILFAST" if asked.mode == "FAILFAST" else "PERMISSIVE"
     place = list(dict.fromkeys((*keep, payload))).index(payload)
     fields = None if asked.fields is None else names
     options = Options(needed, asked.in_stream, mode, asked.empty)
-    return PartitionFunction(options, place, keep, fields, asked.format, drop_bad)
+    return PartitionFunction(options, place, keep, fields, asked.format, asked.mode == "DROPMALFORMED")
 
 
 def write_changes(
@@ -178,7 +178,7 @@ def _mapped(rows: DataFrame, function: PartitionFunction | FaultFinder, fields: 
         return rows.mapInArrow(function, StructType(fields))
 
 
-def _write_as(rows: DataFrame, format: str, target: str) -> None:
+def _write_as(rows: DataFrame, format: Format, target: str) -> None:
     """Write rows that have the columns of a format."""
     if format == "parquet":
         rows.write.parquet(target)

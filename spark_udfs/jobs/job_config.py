@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from pgdecode import MessageDecoder, RelationCatalog
-from pgdecode.changes.replication_state import Empty, Options
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.envelope_batches import MODES
-from pgdecode.files.writers import FORMATS
 from pgdecode.protocol.messages import ENVELOPE
+from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, check_option
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.changes import named, output_of
 from spark_udfs.dataframes.control_index import SourceIndex
@@ -35,12 +33,13 @@ class MessageJob:
     keep: tuple[str, ...]
     fields: tuple[str, ...] | None
     in_stream: bool | str | None
-    mode: str
-    format: str
+    mode: Mode
+    format: Format
     empty: Empty = "null"
 
     def __post_init__(self) -> None:
-        _check(self.mode, self.format)
+        check_option("mode", self.mode, Mode)
+        check_option("format", self.format, Format)
         # Readers with Spark's default could not tell them apart by case.
         taken = {column.name for column in ENVELOPE}
         collision = next((name for name in self.keep if name.lower() in taken), None)
@@ -63,12 +62,12 @@ class ChangeJob:
     names: tuple[str | None, ...]
     fields: tuple[str, ...] | None
     value_options: ValueOptions
-    options: Options
+    options: ChangeOptions
     catalog: RelationCatalog | None
-    format: str
+    format: Format
 
     def __post_init__(self) -> None:
-        _check(self.options.mode, self.format)
+        check_option("format", self.format, Format)
         if self.fields is not None and len(self.names) > 1:
             raise ValueError("fields are of one output; here are several")
 
@@ -94,10 +93,3 @@ class ChangeJob:
         # Neither Spark nor Parquet has a struct without fields, which the old row of a table without columns is.
         names = [field.name for field in product.schema if field.type != pa.struct([])]
         return named(self.fields, names)
-
-
-def _check(mode: str, format: str) -> None:
-    if mode not in MODES:
-        raise ValueError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    if format not in FORMATS:
-        raise ValueError(f"format is one of {', '.join(FORMATS)}, not {format!r}")

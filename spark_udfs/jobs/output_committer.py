@@ -23,6 +23,7 @@ import pyarrow as pa
 
 import pgdecode
 from pgdecode.files.writers import Layout, WriteBatch, writer_to
+from pgdecode.protocol.options import Format
 
 MANIFEST = "_manifest.json"
 SUCCESS = "_SUCCESS"
@@ -99,7 +100,7 @@ class _Digested(io.FileIO):
 def attempted(
     folder: Path,
     number: int,
-    format: str,
+    format: Format,
     schema: pa.Schema,
     layout: Layout,
     n_writers: int,

@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -16,6 +16,7 @@ from pyspark import TaskContext
 import pgdecode
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import flat_columns, json_lines
+from pgdecode.protocol.options import Empty, Format, RowMode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,8 +54,8 @@ class Options:
 
     fields: tuple[str, ...]
     in_stream: bool | str | None
-    mode: str
-    empty: Literal["null", "error"] = "null"
+    mode: RowMode
+    empty: Empty = "null"
     version: str = pgdecode.__version__
 
     def decoder(self, in_stream: pa.Array | None = None) -> pgdecode.MessageDecoder:
@@ -131,7 +132,7 @@ class PartitionFunction:
     payload: int
     keep: tuple[str, ...]
     fields: tuple[str, ...] | None
-    format: str
+    format: Format
     drop_bad: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

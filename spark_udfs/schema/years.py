@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pgdecode
 from pgdecode import DecodeError, Relation, Unrepresentable
 from pgdecode.protocol.errors import shown
+from pgdecode.protocol.options import Mode, UnrepresentableValues, check_option
 from spark_udfs.schema.nested_fields import with_nested_fields
 
 # Days of 0001-01-01 and 9999-12-31 since 1970-01-01.
@@ -19,19 +20,18 @@ _LAST_DAY = 2_932_896
 _US_PER_DAY = 86_400_000_000
 
 
-YEARS = ("1-9999", "any")
+Years = Literal["1-9999", "any"]
 
 
-def any_year(years: str) -> bool:
-    """Whether all years pass, as the caller says it.
+def any_year(years: Years) -> bool:
+    """Whether all years pass, by the option `years`.
 
     Raises
     ------
-    ValueError
-        If the word is none of `YEARS`.
+    TypeError, ValueError
+        For another value than those of `Years`.
     """
-    if years not in YEARS:
-        raise ValueError(f'years is "1-9999" or "any", not {years!r}')
+    check_option("years", years, Years)
     return years == "any"
 
 
@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 
 
 def checked_years(
-    rows: pa.RecordBatch, payloads: pa.Array, relation: Relation, mode: str, unrepresentable: str
+    rows: pa.RecordBatch, payloads: pa.Array, relation: Relation, mode: Mode, unrepresentable: UnrepresentableValues
 ) -> pa.RecordBatch:
     """Treat dates and timestamps outside the years 1 to 9999 (UTC) as values that cannot be represented.
 
@@ -75,7 +75,11 @@ def checked_years(
 
 
 def with_years(
-    rows: pa.RecordBatch, n_columns: int, fault: Callable[[int, Cell], DecodeError], mode: str, unrepresentable: str
+    rows: pa.RecordBatch,
+    n_columns: int,
+    fault: Callable[[int, Cell], DecodeError],
+    mode: Mode,
+    unrepresentable: UnrepresentableValues,
 ) -> pa.RecordBatch:
     """Treat such dates and timestamps in the last `n_columns` columns and in `_old`; `fault` makes a cell's error."""
     bad = _bad_cells(rows, n_columns)

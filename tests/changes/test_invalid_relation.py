@@ -11,7 +11,7 @@ from partitions.test_partitions import apart, bounds_of
 
 import pgdecode
 from pgdecode import ChangeDecoder, RelationCatalog, RelationVersion
-from pgdecode.changes.replication_state import Options
+from pgdecode.protocol.options import ChangeOptions
 from support.change_rows import changes_of, permissive, seen, through_json, with_errors
 from support.generators.slot import RandomSlot, Slot
 from support.oracles import reference_changes
@@ -125,7 +125,7 @@ def test_the_runs_of_the_whole_know_of_the_doubt(renamed: list[bytes]) -> None:
     whole = sorted(permissive(renamed), key=lambda row: (row["position"], row["relation_id"] or 0))
     for bounds in ([], [5], [6], [7], [9], [10], [12], list(range(1, 14))):
         for size in (1, 100):
-            assert apart(renamed, bounds, size, Options("PERMISSIVE")) == whole
+            assert apart(renamed, bounds, size, ChangeOptions("PERMISSIVE")) == whole
 
 
 def test_a_second_pass_knows_of_the_doubt(renamed: list[bytes]) -> None:
@@ -272,7 +272,7 @@ def test_random_bad_relation_messages_leave_what_the_plain_fold_leaves(
     good = [{key: row[key] for key in reference_changes.CHANGE_COLUMNS} for row in rows if row["error"] is None]
     assert good == expected
     assert {row["position"] for row in rows if row["error"]} == bad
-    in_runs = apart(payloads, bounds_of(rng, len(payloads), n_runs), size, Options("PERMISSIVE"))
+    in_runs = apart(payloads, bounds_of(rng, len(payloads), n_runs), size, ChangeOptions("PERMISSIVE"))
     assert in_runs == sorted(rows, key=lambda row: (row["position"], row["relation_id"] or 0))
 
 

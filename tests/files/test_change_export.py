@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode.files.change_export import ChangeTotals, convert_changes
-from pgdecode.files.change_reader import ChangeOptions
+from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_files import FileFault
 from pgdecode.protocol import messages as m
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog
 from support import captures
 from support.change_files import library_table
@@ -43,7 +44,7 @@ def converted(
         relations=tables,
         as_file=len(tables) == 1,
         format="parquet",
-        options=ChangeOptions(mode, catalog=catalog),
+        options=FileChangeOptions(ChangeOptions(mode), catalog=catalog),
         batch_rows=batch_rows,
         on_rows=([] if told is None else told).append,
     )

@@ -18,7 +18,7 @@ from pgdecode._native.arrow.payload_array import Source
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.change_rows import ChangeBuilder
 from pgdecode.changes.committed_changes import ChangeSlice
-from pgdecode.changes.replication_state import CommittedChanges, Options, Start
+from pgdecode.changes.replication_state import CommittedChanges
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.partitions.partition_decoder import PartitionDecoder
 from pgdecode.partitions.partition_index import (
@@ -30,6 +30,7 @@ from pgdecode.partitions.partition_index import (
     slices,
 )
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, are_good, needed
+from pgdecode.protocol.options import ChangeOptions, Start
 from pgdecode.rows.value_options import ValueOptions
 from support import captures
 from support.change_rows import changes_of, with_errors
@@ -114,7 +115,7 @@ def apart(
     payloads: Sequence[bytes],
     bounds: Sequence[int],
     size: int,
-    options: Options,
+    options: ChangeOptions,
     gap: int = 1,
     relation_id: int | None = None,
     sessions: Sequence[int] = (),
@@ -169,7 +170,7 @@ def test_the_runs_of_a_capture_have_the_changes_of_the_whole(
 ) -> None:
     payloads = captures.capture("18.txns.v2").payloads
     expected = together(payloads, gap=3, include_uncommitted=include_uncommitted)
-    options = Options(include_uncommitted=include_uncommitted)
+    options = ChangeOptions(include_uncommitted=include_uncommitted)
     for size in sizes:
         assert apart(payloads, bounds_of(rng, len(payloads), n_runs), size, options, gap=3) == expected
 
@@ -181,7 +182,7 @@ def test_the_runs_of_a_capture_of_streams_have_the_changes_of_the_whole(
 ) -> None:
     payloads = captures.capture(name).payloads
     expected = together(payloads, include_uncommitted=True)
-    options = Options(include_uncommitted=True)
+    options = ChangeOptions(include_uncommitted=True)
     assert apart(payloads, bounds_of(rng, len(payloads), n_runs), 500, options) == expected
 
 
@@ -189,7 +190,7 @@ def test_the_runs_of_a_capture_of_streams_have_the_changes_of_the_whole(
 def test_of_a_run_the_changes_of_one_relation_can_be_had_without_the_others(name: str, rng: random.Random) -> None:
     payloads = captures.capture(name).payloads
     whole = together(payloads, include_uncommitted=True)
-    options = Options(include_uncommitted=True)
+    options = ChangeOptions(include_uncommitted=True)
     relation_ids = {row["relation_id"] for row in whole}
     assert len(relation_ids) > 1
     for relation_id in relation_ids:
@@ -207,8 +208,8 @@ def test_bad_payloads_and_rows_without_a_relation_come_with_those_of_any_relatio
     slot.commit()
     whole = together(slot.payloads, mode="PERMISSIVE")
     assert [row["error"] is None for row in whole] == [True, False, False]
-    assert apart(slot.payloads, [3], 100, Options("PERMISSIVE"), relation_id=T) == whole
-    assert apart(slot.payloads, [3], 100, Options("PERMISSIVE"), relation_id=T + 2) == whole[1:]
+    assert apart(slot.payloads, [3], 100, ChangeOptions("PERMISSIVE"), relation_id=T) == whole
+    assert apart(slot.payloads, [3], 100, ChangeOptions("PERMISSIVE"), relation_id=T + 2) == whole[1:]
 
 
 @given(
@@ -223,7 +224,7 @@ def test_the_runs_of_random_transactions_have_the_changes_of_the_whole(
 ) -> None:
     payloads = RandomSlot(rng, n_steps).payloads
     expected = together(payloads, include_uncommitted=include_uncommitted)
-    options = Options(include_uncommitted=include_uncommitted)
+    options = ChangeOptions(include_uncommitted=include_uncommitted)
     assert apart(payloads, bounds_of(rng, len(payloads), n_runs), size, options) == expected
 
 
@@ -232,7 +233,7 @@ def test_more_payloads_do_an_index_no_harm_and_it_need_not_have_been_json(
     how: dict[str, bool], rng: random.Random
 ) -> None:
     payloads = RandomSlot(rng, 40).payloads
-    options = Options(include_uncommitted=True)
+    options = ChangeOptions(include_uncommitted=True)
     expected = together(payloads, include_uncommitted=True)
     for n_runs in (1, 3, 20):
         assert apart(payloads, bounds_of(rng, len(payloads), n_runs), 10_000, options, **how) == expected
@@ -246,7 +247,7 @@ def test_runs_may_begin_in_the_middle_of_a_transaction(rng: random.Random, start
     cut = [*described, *payloads[first:]]
     expected = together(cut, mode="PERMISSIVE", start=start)
     assert any(row["error"] for row in expected) == (start == "transaction")
-    assert apart(cut, bounds_of(rng, len(cut), 20), 100, Options("PERMISSIVE", start=start)) == expected
+    assert apart(cut, bounds_of(rng, len(cut), 20), 100, ChangeOptions("PERMISSIVE", start=start)) == expected
 
 
 def test_a_bad_payload_is_an_error_of_its_run() -> None:
@@ -261,9 +262,9 @@ def test_a_bad_payload_is_an_error_of_its_run() -> None:
     expected = together(slot.payloads, mode="PERMISSIVE")
     assert sum(row["error"] is not None for row in expected) == 3
     for bounds in ([], [3], [1, 2, 3, 4, 5, 6]):
-        assert apart(slot.payloads, bounds, 100, Options("PERMISSIVE")) == expected
+        assert apart(slot.payloads, bounds, 100, ChangeOptions("PERMISSIVE")) == expected
         with pytest.raises(pgdecode.DecodeError):
-            apart(slot.payloads, bounds, 100, Options())
+            apart(slot.payloads, bounds, 100, ChangeOptions())
 
 
 @per_property
@@ -286,7 +287,7 @@ def test_the_runs_of_any_sequence_have_the_changes_and_the_errors_of_the_whole(
         payloads = payloads[rng.randrange(len(payloads) + 1) :]
     elif kind == "announced":
         sessions = sorted(reader.sessions)
-    options = Options("PERMISSIVE", include_uncommitted, start=start)
+    options = ChangeOptions("PERMISSIVE", include_uncommitted, start=start)
     decoder = ChangeDecoder(mode="PERMISSIVE", include_uncommitted=include_uncommitted, start=start)
     rows: list[Change] = []
     for first, end in pairwise(sorted({0, len(payloads), *(at for at in sessions if at < len(payloads))})):
@@ -324,7 +325,7 @@ def test_a_stream_stop_out_of_place_spoils_nothing_before_it() -> None:
     expected = together(slot.payloads, mode="PERMISSIVE")
     assert [row["error"] and row["error"].partition(" ")[0] for row in expected] == [None, "STATE_DESYNC"]
     for n in range(len(slot.payloads)):
-        assert apart(slot.payloads, [n] if n else [], 100, Options("PERMISSIVE")) == expected
+        assert apart(slot.payloads, [n] if n else [], 100, ChangeOptions("PERMISSIVE")) == expected
 
 
 def test_of_many_whole_transactions_an_index_needs_the_first_and_the_last() -> None:
@@ -406,8 +407,8 @@ def test_a_catalog_describes_what_the_runs_do_not() -> None:
         [Partition(10, 11), Partition(12, 12, False)],
         catalog=catalog,
     )
-    builder = ChangeBuilder(list(index.catalog), {}, ValueOptions(), Options())
-    decoder = PartitionDecoder(index, 0, Options())
+    builder = ChangeBuilder(list(index.catalog), {}, ValueOptions(), ChangeOptions())
+    decoder = PartitionDecoder(index, 0, ChangeOptions())
     rows = rows_of_delivery(builder, decoder.follow(pa.array(slot.payloads[:2]), pa.array([10, 11])))
     rows += rows_of_delivery(builder, decoder.finish())
     assert [(row["new"], row["commit_position"], row["error"]) for row in rows] == [({"a": "1"}, 12, None)]
@@ -430,7 +431,7 @@ def test_a_transaction_whose_begin_is_lost_ends_with_the_commit_at_the_end_of_a_
     # The second run has rows before the commit.
     for bounds in ([2, 4], [1, 4], [4]):
         for of_all in (False, True):
-            assert apart(payloads, bounds, 100, Options(start="anywhere"), of_all=of_all) == expected
+            assert apart(payloads, bounds, 100, ChangeOptions(start="anywhere"), of_all=of_all) == expected
 
 
 def test_after_the_commit_of_a_transaction_whose_begin_is_lost_a_row_is_outside_of_any() -> None:
@@ -444,7 +445,7 @@ def test_after_the_commit_of_a_transaction_whose_begin_is_lost_a_row_is_outside_
     expected = together(payloads, mode="PERMISSIVE")
     assert [row["error"] and row["error"].partition(" ")[0] for row in expected] == ["STATE_TRANSACTION"] * 3
     for bounds in ([1], [3], [1, 2], [1, 2, 3]):
-        assert apart(payloads, bounds, 100, Options("PERMISSIVE")) == expected
+        assert apart(payloads, bounds, 100, ChangeOptions("PERMISSIVE")) == expected
 
 
 def test_an_index_notes_that_a_transaction_was_sent_again_before_its_commit() -> None:

@@ -10,7 +10,7 @@ from partitions.test_partitions import apart
 
 import pgdecode
 from pgdecode import ChangeDecoder, Limits, RelationCatalog
-from pgdecode.changes.replication_state import Options
+from pgdecode.protocol.options import ChangeOptions
 from support.change_rows import changes_of, permissive, seen, with_errors
 from support.generators.slot import Slot
 
@@ -97,7 +97,7 @@ def test_runs_and_second_passes_keep_as_many_relations_as_the_whole(n: int) -> N
     whole = with_errors(decoder.decode(payloads))
     assert with_errors(decoder.again().decode(payloads)) == whole
     for bounds in ([], [4], [8, 11, 12], list(range(1, len(payloads)))):
-        found = apart(payloads, bounds, 100, Options("PERMISSIVE", limits=limits))
+        found = apart(payloads, bounds, 100, ChangeOptions("PERMISSIVE", limits=limits))
         assert found == sorted(whole, key=lambda row: (row["position"], row["relation_id"] or 0))
 
 

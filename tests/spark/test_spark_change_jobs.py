@@ -120,7 +120,7 @@ def test_what_cannot_be_asked_for_is_refused(spark: SparkSession, tmp_path: Path
         decode_files(spark, FILE, tmp_path / "out", what="public.none")
     with pytest.raises(PathError, match="at"):
         decode_files(spark, FILE, tmp_path / "out", what="changes", position="at")
-    with pytest.raises(ValueError, match="format is one of"):
+    with pytest.raises(ValueError, match="format is "):
         decode_files(spark, FILE, tmp_path / "out", what="changes", format="xml")
     with pytest.raises(FileExistsError):
         decode_files(spark, FILE, tmp_path, what="changes")

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgdecode
-from pgdecode.changes.replication_state import Options
 from pgdecode.files.payload_files import FileFault, payload_files
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.jobs import file_route, output_committer
 from spark_udfs.jobs.file_tasks import Task
@@ -69,7 +69,7 @@ def read_back(folder: Path) -> pa.Table:
 
 
 def asked(*names: str | None, **options: Any) -> ChangeJob:
-    return ChangeJob(names or (None,), None, ValueOptions(), Options(**options), None, "parquet")
+    return ChangeJob(names or (None,), None, ValueOptions(), ChangeOptions(**options), None, "parquet")
 
 
 def as_rows(table: pa.Table) -> list[str]:
@@ -319,7 +319,7 @@ MEASURED = """
 import sys
 from pathlib import Path
 from pgdecode.files.payload_files import payload_files
-from pgdecode.changes.replication_state import Options
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.jobs import file_route
 from spark_udfs.jobs.job_config import ChangeJob
@@ -327,7 +327,7 @@ file_route.run_tasks = lambda spark, work, tasks: [work(task) for task in tasks]
 file_route._task_bytes = lambda spark, n_bytes: 2**40
 files = payload_files(Path(sys.argv[1]), "data", ("seq",))
 names = ("public.pgbench_accounts", None)
-asked = ChangeJob(names, None, ValueOptions(), Options(), None, "parquet")
+asked = ChangeJob(names, None, ValueOptions(), ChangeOptions(), None, "parquet")
 folders = {name: Path(sys.argv[2], name or "changes") for name in names}
 file_route.write_changes(None, files, "seq", asked, False, folders)
 with open("/proc/self/status") as status:

@@ -144,7 +144,7 @@ def test_a_path_is_no_uri_and_names_may_have_colons(
         pytest.param({"what": "changes", "in_stream": None}, "in_stream: only for messages", id="stream state"),
         pytest.param({"unrepresentable": "null"}, "unrepresentable: only for changes and tables", id="of changes"),
         pytest.param({"what": SHOP, "fields": ["_op"]}, "fields are of one output", id="fields of several"),
-        pytest.param({"route": "java"}, "route is one of auto, files, dataframe, not 'java'", id="route"),
+        pytest.param({"route": "java"}, 'route is "auto", "files" or "dataframe", not', id="route"),
     ],
 )
 def test_what_does_not_go_together_is_told_before_a_spark_is_started(

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import pgdecode
-from pgdecode.changes.replication_state import Options
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, needed
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes import partition_worker as tasks
 from spark_udfs.dataframes.outputs import ChangeOutput
@@ -32,7 +32,7 @@ def as_set(rows: Rows) -> list[str]:
     )
 
 
-def whole(payloads: pa.Array, positions: pa.Array, options: Options) -> Rows:
+def whole(payloads: pa.Array, positions: pa.Array, options: ChangeOptions) -> Rows:
     """What one decoder gives for everything in order."""
     decoder = pgdecode.ChangeDecoder(mode=options.mode, include_uncommitted=options.include_uncommitted)
     rows = decoder.decode(payloads, positions).to_pylist()
@@ -67,7 +67,7 @@ def batches(payloads: pa.Array, positions: pa.Array, start: int, end: int, size:
         yield pa.RecordBatch.from_arrays([positions.slice(at, n), payloads.slice(at, n)], names=["position", "payload"])
 
 
-def function(index: PartitionIndex, counts: tuple[int, ...], options: Options) -> PartitionDecodingFunction:
+def function(index: PartitionIndex, counts: tuple[int, ...], options: ChangeOptions) -> PartitionDecodingFunction:
     product = ChangeOutput(ValueOptions())
     return PartitionDecodingFunction(
         (JsonIndex.of(None, index, counts),), product, options, tuple(product.schema.names), None
@@ -86,7 +86,7 @@ def test_runs_of_a_capture_give_apart_what_one_decoder_gives(
     index, counts = indexed(capture.column, positions, cuts)
     middle = cuts[len(cuts) // 2]
     for include_uncommitted in (False, True):
-        options = Options("PERMISSIVE", include_uncommitted)
+        options = ChangeOptions("PERMISSIVE", include_uncommitted)
         task = function(index, counts, options)
         found: Rows = []
         # A task may have several runs.
@@ -101,7 +101,7 @@ def test_runs_of_a_capture_give_the_references_changes(name: str, rng: random.Ra
     column = captures.capture(name).column
     positions = pa.array(range(len(column)), pa.int64())
     cuts = sorted(rng.sample(range(1, len(column)), 20))
-    task = function(*indexed(column, positions, cuts), Options(include_uncommitted=True))
+    task = function(*indexed(column, positions, cuts), ChangeOptions(include_uncommitted=True))
     found = [row for batch in task(batches(column, positions, 0, len(column), 1000)) for row in batch.to_pylist()]
     compared = ("position", "commit_position", "op", "xid", "subxid", "relation_name", "old", "new", "unchanged")
     expected = expected_changes.as_sent(name, True)
@@ -136,14 +136,14 @@ def decode(task: PartitionDecodingFunction, parts: list[tuple[pa.Array, pa.Array
 
 def test_a_run_of_which_a_task_has_but_a_part_is_refused() -> None:
     payloads, positions = first_capture()
-    task = function(*indexed(payloads, positions, [1000]), Options())
+    task = function(*indexed(payloads, positions, [1000]), ChangeOptions())
     with pytest.raises(RuntimeError, match=r"^positions 0 to 999: 1000 rows were indexed, here are 999: .*persist"):
         decode(task, [(payloads.slice(0, 999), positions.slice(0, 999))])
 
 
 def test_a_position_that_was_not_indexed_is_refused() -> None:
     payloads, positions = first_capture()
-    task = function(*indexed(payloads, positions, [1000]), Options())
+    task = function(*indexed(payloads, positions, [1000]), ChangeOptions())
     with pytest.raises(RuntimeError, match=r"^position 1000000 is in none of the indexed runs.*persist"):
         decode(task, [(payloads.slice(0, 1), pa.array([1_000_000], pa.int64()))])
 
@@ -159,7 +159,7 @@ def test_a_position_that_was_not_indexed_is_refused() -> None:
 )
 def test_positions_that_do_not_ascend_are_refused(taken: list[list[int]], error: str) -> None:
     payloads, positions = first_capture()
-    task = function(*indexed(payloads, positions, []), Options())
+    task = function(*indexed(payloads, positions, []), ChangeOptions())
     with pytest.raises((ValueError, RuntimeError), match=error):
         decode(task, [(payloads.take(places), positions.take(places)) for places in taken])
 
@@ -167,11 +167,11 @@ def test_positions_that_do_not_ascend_are_refused(taken: list[list[int]], error:
 def test_large_changes_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_BYTES", 4000)
     payloads, positions = first_capture()
-    task = function(*indexed(payloads, positions, []), Options())
+    task = function(*indexed(payloads, positions, []), ChangeOptions())
     sizes = {at: len(payload) for at, payload in enumerate(payloads.to_pylist())}
     given = list(task(batches(payloads, positions, 0, len(payloads), 1000)))
     sent = [sum(sizes[position] for position in batch["position"].to_pylist()) for batch in given]
     assert max(sent) <= max(4000, *sizes.values())
     assert as_set([row for batch in given for row in batch.to_pylist()]) == as_set(
-        whole(payloads, positions, Options())
+        whole(payloads, positions, ChangeOptions())
     )

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pgdecode
-from pgdecode.changes.replication_state import Options
 from pgdecode.files.payload_files import FileFault, payload_files
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes import partition_worker
 from spark_udfs.dataframes.partition_worker import DecodedPartition
@@ -89,7 +89,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
 
 
 def asked(*names: str | None, **options: Any) -> ChangeJob:
-    return ChangeJob(names or (None,), None, ValueOptions(), Options(**options), None, "parquet")
+    return ChangeJob(names or (None,), None, ValueOptions(), ChangeOptions(**options), None, "parquet")
 
 
 def written(

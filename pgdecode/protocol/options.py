@@ -1,0 +1,102 @@
+"""Options that Python, Spark and the command line share: the values of each, and the one check of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from pgdecode.protocol.limits import Limits
+
+Mode = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
+RowMode = Literal["FAILFAST", "PERMISSIVE"]  # of functions that return a row for each payload
+InStream = Literal["ordered", "auto"]  # or a bool, or a boolean column; None is "ordered"
+Start = Literal["transaction", "anywhere"]
+Empty = Literal["null", "error"]
+UnrepresentableValues = Literal["error", "null", "clamp", "text"]
+Format = Literal["parquet", "jsonl", "csv"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """Options of changes, checked when they are made; `ChangeDecoder` documents them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a value that an option does not have.
+    """
+
+    mode: Mode = "FAILFAST"
+    include_uncommitted: bool = False
+    drop_duplicates: bool = False
+    limits: Limits = field(default_factory=Limits)
+    strict_flags: bool = True
+    start: Start = "transaction"
+    empty: Empty = "null"
+
+    def __post_init__(self) -> None:
+        check_option("mode", self.mode, Mode)
+        check_option("start", self.start, Start)
+        check_option("empty", self.empty, Empty)
+        check_limits(self.limits)
+
+
+def check_option(name: str, value: object, values: Any) -> None:
+    """Check a parameter that has few values.
+
+    Parameters
+    ----------
+    name : str
+        Name of the parameter.
+    value : object
+    values : Literal of str
+        The values that the parameter has, such as `Mode`.
+
+    Raises
+    ------
+    ValueError
+        For another string, as in `mode is "FAILFAST" or "PERMISSIVE", not 'failfast'`.
+    TypeError
+        For a value that is no string.
+    """
+    known = get_args(values)
+    if isinstance(value, str) and value in known:
+        return
+    text = f"{name} is {any_of(known)}, not "
+    if isinstance(value, str):
+        raise ValueError(f"{text}{value!r}")
+    raise TypeError(f"{text}{type(value).__name__}")
+
+
+def check_row_mode(mode: object, error: str) -> None:
+    """Check the mode of a function that returns a row for each payload; `error` names its column of errors.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `check_option`; "DROPMALFORMED" has a text of its own.
+    """
+    if mode == "DROPMALFORMED":
+        raise ValueError(
+            'mode is "FAILFAST" or "PERMISSIVE" here, not "DROPMALFORMED": the result has a row for each payload; '
+            f'use "PERMISSIVE" and a filter on {error}'
+        )
+    check_option("mode", mode, RowMode)
+
+
+def check_limits(limits: object) -> None:
+    """Check that limits are a `Limits`.
+
+    Raises
+    ------
+    TypeError
+        If they are not.
+    """
+    if not isinstance(limits, Limits):
+        raise TypeError(f"limits is a Limits, not {type(limits).__name__}")
+
+
+def any_of(values: tuple[str, ...]) -> str:
+    """Write values as a choice: `"null" or "error"`."""
+    *others, last = [f'"{value}"' for value in values]
+    return f"{', '.join(others)} or {last}" if others else last
