@@ -32,7 +32,7 @@ from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import FileFault, PathError, PayloadFile, payload_files
 from pgdecode.files.transaction_statistics import TransactionStatistics
 from pgdecode.protocol.messages import MESSAGES
-from pgdecode.protocol.options import Mode
+from pgdecode.protocol.options import InStream, Mode
 
 KINDS = (*(message.kind for message in MESSAGES), "error")
 KINDS_OF_CHANGES = (*CHANGES, "error")
@@ -187,7 +187,7 @@ def _change_lines(files: OrderedFiles, asked: FileChangeOptions, kinds: tuple[st
 
 
 def _message_lines(
-    files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: bool | str | None, mode: Mode
+    files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: InStream | bool, mode: Mode
 ) -> Iterator[list[str]]:
     """Render messages of these kinds, batch by batch."""
     for file in files:

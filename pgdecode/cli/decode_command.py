@@ -23,7 +23,7 @@ from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile, payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import Format, Mode, UnrepresentableValues
+from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues
 
 Engine = Literal["local", "spark"]
 ENVELOPE_NAMES = tuple(column.name for column in ENVELOPE)
@@ -174,7 +174,7 @@ def _decode_messages(
     files: Sequence[PayloadFile],
     keep: tuple[str, ...],
     fields: tuple[str, ...],
-    in_stream: bool | str | None,
+    in_stream: InStream | bool,
 ) -> tuple[str, str]:
     """Decode messages by the engine asked for; what to say of it."""
     if request.engine == "spark":
@@ -236,7 +236,7 @@ def _decode_changes(
     return f" ({size_text(totals.payload_bytes)} of messages)", made
 
 
-def _without_rows(skipped: int, undecided: int, asked: ChangeOptions) -> str:
+def _without_rows(skipped: int, undecided: int, asked: FileChangeOptions) -> str:
     """Say how many transactions have no beginning or no outcome."""
     text = f", {counted(skipped, 'transaction')} without a beginning left out" if skipped else ""
     if undecided:

@@ -11,12 +11,12 @@ from click.core import ParameterSource
 
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.payload_files import PathError
-from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
+from pgdecode.protocol.options import ChangeOptions, Empty, InStream, Mode, Start, UnrepresentableValues
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.types.type_parser import declared
 
-IN_STREAM: dict[str, bool | str | None] = {"ordered": None, "auto": "auto", "true": True, "false": False}
+IN_STREAM: dict[str, InStream | bool] = {"ordered": "ordered", "auto": "auto", "true": True, "false": False}
 
 
 def names(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pgdecode._native.wire.single_message import decode_one
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.envelope.schema import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
 from pgdecode.payloads.parallel import Exclusive, check_threads, resolvers_for, threads_for
-from pgdecode.payloads.payload_input import payload_parts, stream_state
+from pgdecode.payloads.payload_input import StreamStates, payload_parts, stream_state
 from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import Message
 from pgdecode.protocol.options import Empty, RowMode, check_limits, check_option, check_row_mode
@@ -59,7 +59,7 @@ def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True
 def decode_messages(
     payloads: Any,
     *,
-    in_stream: Any = None,
+    in_stream: StreamStates = "ordered",
     fields: Iterable[str] | None = None,
     mode: RowMode = "FAILFAST",
     limits: Limits = LIMITS,
@@ -74,10 +74,10 @@ def decode_messages(
     payloads : pa.Array or pa.ChunkedArray of binary, large_binary or binary_view; any object with __arrow_c_array__ \
 or __arrow_c_stream__ of such; or a sequence of bytes
         One pgoutput message per row, tag byte first. Null rows give null rows. Arrow data is read in place.
-    in_stream : None, "auto", bool, or boolean column of the same length
+    in_stream : {"ordered", "auto"}, bool, or boolean column of the same length
         How to decide which messages carry the xid of a streamed transaction.
-        None: the payloads are in slot order. The Stream Start and Stream Stop messages among them decide. Input that
-        begins inside a stream is recognised.
+        "ordered" (None means the same): the payloads are in slot order. The Stream Start and Stream Stop messages among
+        them decide. Input that begins inside a stream is recognised.
         A bool or a column: the caller decides.
         "auto": the payloads are in no order. The structure of each payload decides. This is exact for inserts and
         deletes, and nearly exact for updates. It is a guess where a relation, type, truncate or logical message is
@@ -128,8 +128,8 @@ or __arrow_c_stream__ of such; or a sequence of bytes
 class MessageDecoder:
     """`decode_messages` over consecutive batches of one sequence of payloads.
 
-    With `in_stream=None`, each batch starts with the stream state at the end of the previous one, so a long sequence in
-    slot order can be decoded in batches. The state is unknown until a batch has a Stream Start, a Stream Stop or a
+    With `in_stream="ordered"`, each batch starts with the stream state at the end of the previous one, so a long
+    sequence in slot order can be decoded in batches. The state is unknown until a batch has a Stream Start, a Stream Stop or a
     message that occurs only outside streams; until then, the state of each batch is decided from that batch alone.
     Options are those of `decode_messages`. Only one thread at a time may use a decoder; a second one gets a
     RuntimeError.
@@ -145,7 +145,7 @@ class MessageDecoder:
     def __init__(
         self,
         *,
-        in_stream: Any = None,
+        in_stream: StreamStates = "ordered",
         fields: Iterable[str] | None = None,
         mode: RowMode = "FAILFAST",
         limits: Limits = LIMITS,

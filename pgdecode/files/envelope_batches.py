@@ -14,7 +14,7 @@ from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PayloadFile
 from pgdecode.protocol.errors import DecodeError
-from pgdecode.protocol.options import Empty, Mode
+from pgdecode.protocol.options import Empty, InStream, Mode
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def decoded_batches(
     file: PayloadFile,
     *,
     fields: Sequence[str] | None = None,
-    in_stream: bool | str | None = None,
+    in_stream: InStream | bool = "ordered",
     mode: Mode = "FAILFAST",
     empty: Empty = "null",
     batch_rows: int = BATCH_ROWS,
@@ -64,7 +64,7 @@ def decoded_batches(
     file : PayloadFile
     fields : sequence of str, optional
         Envelope columns; by default all but `xid_basis`.
-    in_stream : None, bool or "auto"
+    in_stream : {"ordered", "auto"} or bool
         As of `decode_messages`.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         At a bad row: stop, after the rows before it; give its `error`; leave it out.
@@ -110,7 +110,7 @@ def _payload_bytes(batch: pa.RecordBatch, file: PayloadFile) -> int:
     return n_bytes or 0
 
 
-def _hint(error: str, in_stream: bool | str | None) -> str:
-    if in_stream is None and error.startswith("STATE_DESYNC"):
+def _hint(error: str, in_stream: InStream | bool) -> str:
+    if in_stream == "ordered" and error.startswith("STATE_DESYNC"):
         return " (--in-stream auto reads payloads in any order)"
     return ""

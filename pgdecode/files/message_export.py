@@ -13,7 +13,7 @@ from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile
 from pgdecode.files.writers import message_layout, open_writer
-from pgdecode.protocol.options import Format, Mode
+from pgdecode.protocol.options import Format, InStream, Mode
 
 
 @dataclass
@@ -33,7 +33,7 @@ def convert(
     as_file: bool,
     format: Format,
     fields: Sequence[str] | None = None,
-    in_stream: bool | str | None = None,
+    in_stream: InStream | bool = "ordered",
     mode: Mode = "FAILFAST",
     batch_rows: int = BATCH_ROWS,
     on_rows: Callable[[int], None] = lambda n_rows: None,

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode._native.arrow.payload_array import LAYOUTS
+from pgdecode.protocol.options import InStream, stream_option
+
+
+class _ArrowArray(Protocol):
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any: ...
+
+
+class _ArrowStream(Protocol):
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+
+# What `in_stream` may be: an option by its name, one bool for all payloads, or a column with a bool for each.
+StreamStates = InStream | bool | Iterable[bool] | _ArrowArray | _ArrowStream | None
 
 
 def payload_parts(payloads: Any) -> list[pa.Array | list[bytes | None]]:
@@ -111,17 +124,12 @@ def _as_binary(array: pa.Array) -> pa.Array:
 
 
 def stream_state(in_stream: Any) -> Any:
-    """Check `in_stream`; return None, "auto", a bool, or for a boolean column one byte of 0 or 1 per row."""
-    if in_stream is None or isinstance(in_stream, bool):
-        return in_stream
-    if isinstance(in_stream, str):
-        if in_stream != "auto":
-            raise ValueError(f'in_stream is None, "auto", a bool or a boolean column, not {in_stream!r}')
-        return in_stream
+    """Check `in_stream`; return None for "ordered", "auto", a bool, or for a boolean column one byte 0 or 1 per row."""
     arrow = _as_arrow(in_stream)
     if arrow is None:
-        if not isinstance(in_stream, Iterable):
-            raise TypeError(f'in_stream is None, "auto", a bool or a boolean column, not {type(in_stream).__name__}')
+        if isinstance(in_stream, str | bool) or not isinstance(in_stream, Iterable):
+            found = stream_option(in_stream)
+            return None if found == "ordered" else found
         arrow = pa.array(list(in_stream), pa.bool_())
     if isinstance(arrow, pa.ChunkedArray):
         arrow = arrow.combine_chunks()

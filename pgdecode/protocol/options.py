@@ -9,7 +9,7 @@ from pgdecode.protocol.limits import Limits
 
 Mode = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
 RowMode = Literal["FAILFAST", "PERMISSIVE"]  # of functions that return a row for each payload
-InStream = Literal["ordered", "auto"]  # or a bool, or a boolean column; None is "ordered"
+InStream = Literal["ordered", "auto"]
 Start = Literal["transaction", "anywhere"]
 Empty = Literal["null", "error"]
 UnrepresentableValues = Literal["error", "null", "clamp", "text"]
@@ -82,6 +82,34 @@ def check_row_mode(mode: object, error: str) -> None:
             f'use "PERMISSIVE" and a filter on {error}'
         )
     check_option("mode", mode, RowMode)
+
+
+def stream_option(in_stream: object, column: str = "a boolean column") -> InStream | bool:
+    """Check the option `in_stream` where it is no column; None is "ordered".
+
+    Parameters
+    ----------
+    in_stream : object
+    column : str
+        What else the parameter may be, for the text of the error.
+
+    Raises
+    ------
+    ValueError
+        For another string.
+    TypeError
+        For a value of another type.
+    """
+    if in_stream is None or in_stream == "ordered":
+        return "ordered"
+    if in_stream == "auto":
+        return "auto"
+    if isinstance(in_stream, bool):
+        return in_stream
+    text = f'in_stream is "ordered", "auto", a bool or {column}, not '
+    if isinstance(in_stream, str):
+        raise ValueError(f"{text}{in_stream!r}")
+    raise TypeError(f"{text}{type(in_stream).__name__}")
 
 
 def check_limits(limits: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import Column, SparkSession
 
 from pgdecode import MessageDecoder
-from pgdecode.protocol.options import Empty, RowMode
+from pgdecode.protocol.options import Empty, InStream, RowMode, stream_option
 from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
 from spark_udfs.runtime.worker import ArrowFunction, Options, PandasFunction
 
@@ -19,7 +19,7 @@ def parse_pgoutput(
     col: Column | str,
     *,
     fields: Iterable[str] | None = None,
-    in_stream: bool | str | Column | None = "auto",
+    in_stream: InStream | bool | Column | None = "auto",
     mode: RowMode = "FAILFAST",
     adapter: Adapter = "auto",
     empty: Empty = "null",
@@ -34,11 +34,12 @@ def parse_pgoutput(
         Fields of the struct, in the order wanted; by default the whole envelope, which is all columns of
         `pgdecode.envelope.schema.envelope_schema()`. What is not asked for is not built, and the cost of bringing
         decoded columns back to Spark is most of the whole: name what you need.
-    in_stream : "auto", bool, boolean Column or None
+    in_stream : {"auto", "ordered"}, bool or boolean Column
         Which messages were sent inside a stream, where some carry the xid of their transaction (protocol version 2
-        and later). "auto": each payload's own structure tells; see Notes. True, False: all, none. A boolean Column
-        without nulls says it of each row. None: the rows of each Arrow batch are in slot order, and the Stream Start
-        and Stream Stop messages among them tell.
+        and later). "auto": the structure of each payload decides; see Notes. It is the default because Spark gives a
+        function its rows in any order. "ordered" (None means the same): the rows of each Arrow batch are in slot
+        order, and the Stream Start and Stream Stop messages among them decide. True, False: all, none. A boolean
+        Column without nulls says it of each row.
     mode : {"FAILFAST", "PERMISSIVE"}
         Fail the query at a bad payload, or give a struct that holds nothing but its `error`.
     adapter : {"auto", "arrow", "pandas"}
@@ -68,9 +69,9 @@ def parse_pgoutput(
     - of every Relation, Type, Truncate and Logical Message, and of a rare Update, whether it was sent inside a stream:
       the bytes of some make sense both ways. Then relations that other rows of the same Arrow batch name decide, or
       else a rule, and the field `xid_basis` (by name only) says "evidence" or "guess". Where you know better, give a
-      Column as `in_stream`. Where rows are in slot order, `in_stream=None` finds the state from order, in each
-      batch anew; to have it carried on, decode file by file with `spark_udfs.decode_files(..., in_stream=None)`,
-      or the batches of your own order with a `pgdecode.MessageDecoder`, in `DataFrame.mapInArrow` for instance.
+      Column as `in_stream`. Where rows are in slot order, `in_stream="ordered"` finds the state from
+      order, in each batch anew. To carry it on, decode file by file with `decode_files(..., in_stream="ordered")`, or
+      decode the batches of your own order with a `pgdecode.MessageDecoder`, in `DataFrame.mapInArrow` for instance.
     - the name and the columns of the relation that a row belongs to. `relation_id` is what was sent; the Relation
       message that explains it came before, and the same OID may get other columns later.
     - whether the transaction of a row committed. Streamed rows come before that is decided. Nor is the LSN an order:
@@ -83,7 +84,7 @@ def parse_pgoutput(
 
     Let the first evaluation be a cheap one, `df.where(parse_pgoutput("data", fields=["kind"])["kind"] == "insert")`;
     or have Spark look at the first byte, which is the kind: `df.where("substring(data, 1, 1) = X'49'")`; or cache or
-    write what was parsed, and filter that. With `in_stream=None` a row depends on its neighbours: the function is
+    write what was parsed, and filter that. With `in_stream="ordered"` a row depends on its neighbours: the function is
     then declared nondeterministic, is evaluated once, and no filter is pushed below it.
 
     pgdecode must be installed for the Python of the executors, in the version of the driver.
@@ -96,7 +97,7 @@ def parse_pgoutput(
     if not isinstance(col, Column | str):
         raise TypeError(f"col is a Column or the name of one, not {type(col).__name__}")
     by_row = isinstance(in_stream, Column)
-    function = _user_defined(fields, "auto" if by_row else in_stream, mode, adapter, empty)
+    function = _user_defined(fields, "auto" if isinstance(in_stream, Column) else in_stream, mode, adapter, empty)
     decoded: Column = function(col, in_stream) if by_row else function(col)
     return decoded
 
@@ -105,7 +106,7 @@ def register(
     spark: SparkSession,
     *,
     fields: Iterable[str] | None = None,
-    in_stream: bool | str | None = "auto",
+    in_stream: InStream | bool | None = "auto",
     mode: RowMode = "FAILFAST",
     adapter: Adapter = "auto",
     empty: Empty = "null",
@@ -129,11 +130,8 @@ def _user_defined(
 ) -> Any:
     """Check the options and make the function for Spark that decodes by them."""
     maker = adapter_named(adapter)
-    if isinstance(in_stream, str) and in_stream != "auto":
-        raise ValueError(f'in_stream is None, "auto", a bool or a boolean Column, not {in_stream!r}: is it a Column?')
-    if in_stream is not None and not isinstance(in_stream, bool | str):
-        raise TypeError(f'in_stream is None, "auto", a bool or a boolean Column, not {type(in_stream).__name__}')
-    schema = MessageDecoder(in_stream=in_stream, fields=fields, mode=mode, empty=empty).schema
-    options = Options(tuple(schema.names), in_stream, mode, empty)
+    states = stream_option(in_stream, "a boolean Column")
+    schema = MessageDecoder(in_stream=states, fields=fields, mode=mode, empty=empty).schema
+    options = Options(tuple(schema.names), states, mode, empty)
     function = user_defined(maker, _FUNCTIONS[maker](options), schema)
-    return function.asNondeterministic() if in_stream is None else function
+    return function.asNondeterministic() if states == "ordered" else function

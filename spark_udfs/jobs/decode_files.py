@@ -20,7 +20,17 @@ from pgdecode.files.change_export import part_name
 from pgdecode.files.file_metadata import catalog_of, types_of
 from pgdecode.files.ordered_files import OrderFault, check_positions
 from pgdecode.files.payload_files import FileFault, PathError, PayloadFile, payload_files
-from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues, check_option
+from pgdecode.protocol.options import (
+    ChangeOptions,
+    Empty,
+    Format,
+    InStream,
+    Mode,
+    Start,
+    UnrepresentableValues,
+    check_option,
+    stream_option,
+)
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.jobs import file_route, frame_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
@@ -62,7 +72,7 @@ def decode_files(
     position: str = "seq",
     keep: Sequence[str] = (),
     fields: Sequence[str] | None = None,
-    in_stream: bool | str | None = "auto",
+    in_stream: InStream | bool | None = "auto",
     mode: Mode = "FAILFAST",
     start: Start = "transaction",
     empty: Empty = "null",
@@ -100,9 +110,10 @@ def decode_files(
         For messages: other columns of the input, which come first in the output.
     fields : sequence of str, optional
         Columns to write, in this order; by default all, of messages all but `xid_basis`.
-    in_stream : "auto", bool or None
-        For messages, as of `pgdecode.decode_messages`. None: the rows of each file are in slot order; each file is then
-        decoded from its first row to its last by one task.
+    in_stream : {"auto", "ordered"} or bool
+        For messages, as of `pgdecode.decode_messages`. "ordered" (None means the same): the rows of each file are in
+        slot order, and one task decodes each file from its first row to its last. "auto" is the default because tasks
+        otherwise read parts of files.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         At a bad payload: stop, and leave nothing; write a row of nulls with its `error`; leave the row out. What is
         written or left out so is counted.
@@ -186,7 +197,7 @@ def decode_files(
     asked: MessageJob | ChangeJob
     if names == (MESSAGES,):
         _refuse(of_changes, "changes and tables")
-        asked = MessageJob(tuple(dict.fromkeys(keep)), chosen, in_stream, mode, format, empty)
+        asked = MessageJob(tuple(dict.fromkeys(keep)), chosen, stream_option(in_stream), mode, format, empty)
         columns = asked.keep
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
@@ -254,7 +265,7 @@ def _messages(
 ) -> DecodedFiles:
     if direct and files:
         return file_route.write_messages(spark, files, as_path(hidden), asked)
-    settings = {**_SETTINGS, **(frame_route.FILE_BY_FILE if asked.in_stream is None else {})}
+    settings = {**_SETTINGS, **(frame_route.FILE_BY_FILE if asked.in_stream == "ordered" else {})}
     with _set(spark, settings):
         found = frame_route.read(spark, source, files, payload, asked.keep)
         try:

@@ -56,7 +56,7 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Pa
     """
     work = MessageTask(folder, files[0].schema, asked.fields, asked.in_stream, asked.mode, asked.empty, asked.format)
     # Where order tells the stream state, a task goes from the first row of a file to its last.
-    tasks = _tasks(spark, files) if asked.in_stream is None else cut(spark, files)
+    tasks = _tasks(spark, files) if asked.in_stream == "ordered" else cut(spark, files)
     with attempts(folder):
         parts = [part for found in run_tasks(spark, work, tasks) for part in found]
         return commit(folder, parts, _inputs(tasks, asked.format))

@@ -28,7 +28,7 @@ from pgdecode.files.writers import message_layout
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.partitions.partition_index import slices
 from pgdecode.protocol.errors import DecodeError
-from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode
+from pgdecode.protocol.options import ChangeOptions, Empty, Format, InStream, Mode
 from pgdecode.relations.version_tracker import SchemaChanged
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.dataframes.partition_worker import DecodedPartition, JsonIndex, RowsMoved
@@ -65,7 +65,7 @@ class MessageTask:
     folder: Path
     kept: pa.Schema
     fields: tuple[str, ...] | None
-    in_stream: bool | str | None
+    in_stream: InStream | bool
     mode: Mode
     empty: Empty
     format: Format

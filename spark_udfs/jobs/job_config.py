@@ -10,7 +10,7 @@ import pyarrow as pa
 from pgdecode import MessageDecoder, RelationCatalog
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, check_option
+from pgdecode.protocol.options import ChangeOptions, Empty, Format, InStream, Mode, check_option
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.changes import named, output_of
 from spark_udfs.dataframes.control_index import SourceIndex
@@ -32,7 +32,7 @@ class MessageJob:
 
     keep: tuple[str, ...]
     fields: tuple[str, ...] | None
-    in_stream: bool | str | None
+    in_stream: InStream | bool
     mode: Mode
     format: Format
     empty: Empty = "null"

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 import pgdecode
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import flat_columns, json_lines
-from pgdecode.protocol.options import Empty, Format, RowMode
+from pgdecode.protocol.options import Empty, Format, InStream, RowMode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ class Options:
     """How to decode, as the driver was told, and which version of the package the driver has."""
 
     fields: tuple[str, ...]
-    in_stream: bool | str | None
+    in_stream: InStream | bool
     mode: RowMode
     empty: Empty = "null"
     version: str = pgdecode.__version__

@@ -327,7 +327,7 @@ def test_the_stream_state_of_each_row_in_any_shape(states: Any) -> None:
 @pytest.mark.parametrize(
     ("in_stream", "error"),
     [
-        pytest.param("ordered", ValueError, id="unknown word"),
+        pytest.param("order", ValueError, id="unknown word"),
         pytest.param([True], ValueError, id="too short"),
         pytest.param([True] * 3, ValueError, id="too long"),
         pytest.param([True, None], ValueError, id="null in it"),
@@ -344,3 +344,11 @@ def test_a_stream_state_that_says_nothing_is_refused(in_stream: Any, error: type
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="FAILFAST"):
         pgdecode.decode_messages([b"E"], mode="DROPMALFORMED")
+
+
+@pytest.mark.parametrize("name", ["18.streams.v2", "16.shop.v1"])
+def test_ordered_is_what_none_is(name: str) -> None:
+    capture = captures.capture(name)
+    expected = pgdecode.decode_messages(capture.column)
+    for in_stream in ("ordered", None):
+        assert pgdecode.decode_messages(capture.column, in_stream=in_stream).equals(expected)

@@ -128,7 +128,7 @@ def test_order_within_a_batch_tells_the_stream_state_and_filters_do_not_disturb_
     spark: SparkSession, adapter: str
 ) -> None:
     rows = frame(spark, STREAM * 3)
-    parsed = rows.select("seq", parse_pgoutput("data", in_stream=None, adapter=adapter).alias("m"))
+    parsed = rows.select("seq", parse_pgoutput("data", in_stream="ordered", adapter=adapter).alias("m"))
     # A filter below the function, or a second evaluation above one, would take the delimiters from it.
     found = parsed.where("seq = 7 and m.kind = 'relation'").select("m.xid", "m.relation_id")
     assert evaluations(found) == 1
@@ -297,7 +297,7 @@ def test_column_is_taken_by_name_or_as_a_column(spark: SparkSession) -> None:
         pytest.param({"fields": []}, ValueError, "at least one", id="no fields"),
         pytest.param({"mode": "failfast"}, ValueError, 'mode is "FAILFAST" or "PERMISSIVE"', id="unknown mode"),
         pytest.param({"mode": "DROPMALFORMED"}, ValueError, "a filter on error", id="mode that drops rows"),
-        pytest.param({"in_stream": "streamed"}, ValueError, "not 'streamed': is it a Column", id="column as a name"),
+        pytest.param({"in_stream": "streamed"}, ValueError, "a boolean Column, not 'streamed'", id="column as a name"),
         pytest.param({"in_stream": 1}, TypeError, "not int", id="number as state"),
         pytest.param({"in_stream": [True]}, TypeError, "not list", id="list as state"),
         pytest.param({"adapter": "polars"}, ValueError, 'adapter is "auto", "arrow" or "pandas"', id="adapter"),

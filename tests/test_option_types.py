@@ -1,0 +1,116 @@
+"""Options with few values have Literal types in all public functions, so that a type checker refuses other values."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
+
+import pytest
+
+import pgdecode
+import spark_udfs
+
+# Strings of any value: names of columns, encodings, styles and outputs.
+FREE = {"encoding", "datestyle", "payload", "position", "what"}
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Public functions and constructors, by their names."""
+    for module in (pgdecode, spark_udfs):
+        for name in module.__all__:
+            found = getattr(module, name)
+            if inspect.isfunction(found):
+                yield f"{module.__name__}.{name}", found
+    for decoder in (pgdecode.ChangeDecoder, pgdecode.MessageDecoder):
+        yield f"pgdecode.{decoder.__name__}", decoder.__init__
+
+
+def literals(hint: Any) -> list[str]:
+    """Strings among the values that a type allows by name."""
+    if get_origin(hint) is Literal:
+        return [value for value in get_args(hint) if isinstance(value, str)]
+    return [value for item in get_args(hint) for value in literals(item)]
+
+
+def options(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Names, types and defaults of the parameters of a function."""
+    hints = get_type_hints(function)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (given,) = get_args(hints[parameter.name])
+            assert is_typeddict(given)
+            for name, hint in get_type_hints(given).items():
+                yield name, hint, None
+        else:
+            yield parameter.name, hints.get(parameter.name), parameter.default
+
+
+NAMES = {
+    "mode": {"FAILFAST", "PERMISSIVE"},
+    "in_stream": {"ordered", "auto"},
+    "start": {"transaction", "anywhere"},
+    "empty": {"null", "error"},
+    "unrepresentable": {"error", "null", "clamp", "text"},
+    "format": {"parquet", "jsonl", "csv"},
+    "years": {"1-9999", "any"},
+    "others": {"error", "null"},
+    "adapter": {"auto", "arrow", "pandas"},
+    "route": {"auto", "files", "dataframe"},
+}
+
+
+@pytest.mark.parametrize(("name", "function"), [pytest.param(*item, id=item[0]) for item in functions()])
+def test_an_option_with_few_values_has_a_literal_type(name: str, function: Callable[..., Any]) -> None:
+    for option, hint, default in options(function):
+        values = set(literals(hint))
+        if isinstance(default, str) and option not in FREE:
+            assert default in values, option
+        if option in NAMES and name != "pgdecode.decode":
+            assert values >= NAMES[option], option
+            assert values - NAMES[option] <= {"DROPMALFORMED"}, option
+
+
+SNIPPET = """
+import pgdecode
+import spark_udfs
+from pyspark.sql import DataFrame
+
+relation: pgdecode.Relation
+df: DataFrame
+pgdecode.decode_messages([b"E"], {})
+pgdecode.MessageDecoder({})
+pgdecode.decode_rows([b"E"], relation, {})
+pgdecode.ChangeDecoder({})
+pgdecode.snapshot([b"E"], "public.t", {})
+spark_udfs.parse_pgoutput("data", {})
+spark_udfs.from_pgoutput("data", relation, {})
+spark_udfs.changes(df, {})
+spark_udfs.table_changes(df, "public.t", {})
+spark_udfs.snapshot(df, "public.t", {})
+spark_udfs.decode_files(None, "in", "out", {})
+"""
+CALLS = 11
+
+
+def refused(tmp_path: Path, given: str) -> int:
+    """How many of the calls mypy refuses with an argument, each because of its type."""
+    path = tmp_path / "snippet.py"
+    path.write_text(SNIPPET.replace("{}", given))
+    command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run([*command, str(path)], capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    lines = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert all("[arg-type]" in line for line in lines), done.stdout + done.stderr
+    return len(lines)
+
+
+@pytest.mark.full
+def test_a_type_checker_refuses_a_value_that_an_option_does_not_have(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    assert refused(tmp_path, 'mode="FAILFAST"') == 0
+    assert refused(tmp_path, 'mode="permissive"') == CALLS
+    assert refused(tmp_path, 'empty="skip"') == CALLS
+    assert refused(tmp_path, "empty=None") == CALLS
