@@ -20,8 +20,9 @@ from pgdecode.changes.record_batches import ONE_BATCH, Builder, built, one_batch
 from pgdecode.changes.replication_state import CommittedChanges, ReplicationState
 from pgdecode.changes.spill_files import paths_of, spill
 from pgdecode.changes.table_rows import Table, TableBuilder
+from pgdecode.changes.threaded_builder import ThreadedBuilder
 from pgdecode.changes.transaction_assembler import TransactionAssembler
-from pgdecode.payloads.parallel import Exclusive
+from pgdecode.payloads.parallel import Exclusive, check_threads
 from pgdecode.payloads.payload_input import payload_array, positions_of
 from pgdecode.protocol.errors import listed
 from pgdecode.protocol.limits import Limits
@@ -65,7 +66,12 @@ class ChangeDecoder:
         Logical replication delivers at least once, and after a reconnect the server sends again what was not
         confirmed. Without this option (commit_lsn, xid) tells repeated transactions.
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
-        What types are that the stream does not describe, as for `decode_rows`.
+        Types that the stream does not describe, as for `decode_rows`.
+    columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
+        Types of columns of typed tables, before `types`, as for `decode_rows`:
+        {"public.orders": {"price": "numeric(20,4)"}}. A table's key is its last name or its OID. A column that no
+        version of the table has so far is a ValueError when the table is decoded. `decode` ignores this option: it
+        gives all values as text.
     unrepresentable : {"error", "null", "clamp", "text"}
         For typed tables: what to make of a value that PostgreSQL has and the Arrow type has not, as for `decode_rows`.
     encoding, datestyle : str
@@ -79,6 +85,9 @@ class ChangeDecoder:
     limits : Limits
     strict_flags : bool
         As for `decode_messages`.
+    threads : int
+        How many threads may decode the committed rows of a batch, as for `decode_messages`. The result is the same.
+        One thread scans the payloads and follows the transactions, whatever the number.
 
     Notes
     -----
@@ -97,6 +106,7 @@ class ChangeDecoder:
         include_uncommitted: bool = False,
         drop_duplicates: bool = False,
         types: Mapping[str | int, str] | None = None,
+        columns: Mapping[str | int, Mapping[str, str]] | None = None,
         unrepresentable: UnrepresentableValues = "error",
         encoding: str = "UTF8",
         datestyle: str = "ISO, MDY",
@@ -104,9 +114,11 @@ class ChangeDecoder:
         max_held_bytes: int = 256 * 2**20,
         limits: Limits = _LIMITS,
         strict_flags: bool = True,
+        threads: int = 1,
     ) -> None:
         self._options = ChangeOptions(mode, include_uncommitted, drop_duplicates, limits, strict_flags, start, empty)
-        self._reading = ValueOptions(types, unrepresentable, encoding, datestyle)
+        self._reading = ValueOptions(types, unrepresentable, encoding, datestyle, columns)
+        self._threads = check_threads(threads)
         self._spill = None if spill is None else Path(spill)
         self._state = ReplicationState() if state is None else state_from_json(state, self._spill)
         self._given = catalog if state is None else None
@@ -261,7 +273,7 @@ class ChangeDecoder:
             If no payload so far has described the table.
         """
         with self._alone, self._call() as call:
-            found = self._built(call, payloads, position, ONE_BATCH, lambda: [self._table_builder(relation)])
+            found = self._built(call, payloads, position, ONE_BATCH, lambda: [self._rows_builder(relation)])
             return one_batch([batch for _, batch in found], self.table_schema(relation))
 
     def versions_of(self, relation: str | int) -> dict[int, RelationVersion]:
@@ -297,7 +309,7 @@ class ChangeDecoder:
                 payloads,
                 position,
                 max_rows,
-                lambda: [self._table_builder(relation, with_version=with_version)],
+                lambda: [self._rows_builder(relation, with_version=with_version)],
             )
             for _, batch in found:
                 yield batch
@@ -308,7 +320,7 @@ class ChangeDecoder:
         """Decode the next payloads once for several tables: batches of each as `table_batches` gives, with its name."""
         with self._call() as call:
             found = self._built(
-                call, payloads, position, max_rows, lambda: [self._table_builder(name) for name in relations]
+                call, payloads, position, max_rows, lambda: [self._rows_builder(name) for name in relations]
             )
             for number, batch in found:
                 yield relations[number], batch
@@ -359,7 +371,18 @@ class ChangeDecoder:
                 self._state.note_in(NoJournal())
 
     def _change_builder(self) -> Builder:
-        return ChangeBuilder(self._state.relations.versions, self._layouts, self._reading, self._options)
+        def builder(layouts: dict[int, TextLayout]) -> Builder:
+            return ChangeBuilder(self._state.relations.versions, layouts, self._reading, self._options)
+
+        # The layouts of another encoding than UTF-8 have state: no two threads may use one.
+        return self._threaded(builder(self._layouts), lambda: builder({}))
+
+    def _threaded(self, builder: Builder, for_thread: Callable[[], Builder]) -> Builder:
+        return builder if self._threads == 1 else ThreadedBuilder(builder, for_thread, self._threads)
+
+    def _rows_builder(self, relation: str | int, *, with_version: bool = False) -> Builder:
+        builder = self._table_builder(relation, with_version=with_version)
+        return self._threaded(builder, lambda: builder)
 
     def _table_builder(
         self, relation: str | int, *, everything: bool = False, with_version: bool = False

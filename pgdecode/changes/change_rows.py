@@ -72,7 +72,7 @@ class ChangeBuilder:
         return len(version.namespace.encode()) + len(version.name.encode())
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
-        """Build the changes of a stretch."""
+        """Build the changes of a slice."""
         # What a batch costs goes by the versions that it has, not by all that there are.
         versions, counts, numbers = change_slice.dense_versions(len(self.versions))
         layouts: list[TextLayout | None] = [self._layout(version) for version in versions]

@@ -82,21 +82,34 @@ class Table:
     Raises
     ------
     ValueError
-        If a column bears the name of one of those about the change, or a name twice.
+        If a column bears the name of one of those about the change, or a name twice; if `columns` of the options names
+        a column that no version has.
     """
 
     def __init__(self, versions: Iterable[RelationVersion], value_options: ValueOptions) -> None:
         self.versions = list(versions)
         self.value_options = value_options
+        self.types_of_columns = self._types_of_columns()
         fields: dict[str, list[pa.Field]] = {}
         for version in self.versions:
-            for field in value_options.fields(version):
+            for field in value_options.fields(version, self.types_of_columns):
                 fields.setdefault(field.name, []).append(field)
         taken = _META_NAMES & set(fields)
         if taken:
             raise ValueError(f"the table has a column {min(taken)!r}, which is the name of one about the change")
         self.columns = [self._column(name, found) for name, found in fields.items()]
         self.schema = self._schema()
+
+    def _types_of_columns(self) -> Mapping[str, str]:
+        """Find what the caller says of the columns of this table, by its name in the end or its OID."""
+        if not self.versions:
+            return {}
+        last = self.versions[-1]
+        found = self.value_options.columns_of(last)
+        unknown = set(found) - {column.name for version in self.versions for column in version.columns}
+        if unknown:
+            raise ValueError(f"columns names {sorted(unknown)}, which table {last.qualified_name!r} has not")
+        return found
 
     def _column(self, name: str, fields: list[pa.Field]) -> TableColumn:
         arrow = widened([item.type for item in fields])
@@ -113,7 +126,8 @@ class Table:
 
     def decodings(self, version: RelationVersion) -> list[Decoding]:
         """How the columns of a version are decoded for this table."""
-        return self.value_options.decodings(version, frozenset(item.name for item in self.columns if item.is_text))
+        text = frozenset(item.name for item in self.columns if item.is_text)
+        return self.value_options.decodings(version, self.types_of_columns, text)
 
     def fitted(self, version: RelationVersion, arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
         """Fit the columns of a version to those of the table."""

@@ -40,11 +40,13 @@ def snapshot(
     empty: Empty = "null",
     drop_duplicates: bool = False,
     types: Mapping[str | int, str] | None = None,
+    columns: Mapping[str, str] | None = None,
     unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
     limits: Limits = _LIMITS,
     strict_flags: bool = True,
+    threads: int = 1,
 ) -> pa.Table:
     """Apply the committed changes of a table; give the rows that are there in the end.
 
@@ -59,7 +61,9 @@ def snapshot(
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         Raise on the first bad payload; or keep it as a row that says why in a further column, `_error`; or leave it
         out. A bad change is not applied.
-    catalog, start, empty, drop_duplicates, types, unrepresentable, encoding, datestyle, limits, strict_flags
+    columns : mapping of a column's name to a PostgreSQL type, optional
+        Types of columns of the table, before `types`, as for `decode_rows`.
+    catalog, start, empty, drop_duplicates, types, unrepresentable, encoding, datestyle, limits, strict_flags, threads
         As of `ChangeDecoder`.
 
     Returns
@@ -99,11 +103,13 @@ def snapshot(
         empty=empty,
         drop_duplicates=drop_duplicates,
         types=types,
+        columns=None if columns is None else {relation: columns},
         unrepresentable=unrepresentable,
         encoding=encoding,
         datestyle=datestyle,
         limits=limits,
         strict_flags=strict_flags,
+        threads=threads,
     )
     decoder.follow(payloads, position)
     relation_id = last_named(decoder.shape_catalog, relation)

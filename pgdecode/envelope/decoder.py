@@ -129,9 +129,9 @@ class MessageDecoder:
     """`decode_messages` over consecutive batches of one sequence of payloads.
 
     With `in_stream="ordered"`, each batch starts with the stream state at the end of the previous one, so a long
-    sequence in slot order can be decoded in batches. The state is unknown until a batch has a Stream Start, a Stream Stop or a
-    message that occurs only outside streams; until then, the state of each batch is decided from that batch alone.
-    Options are those of `decode_messages`. Only one thread at a time may use a decoder; a second one gets a
+    sequence in slot order can be decoded in batches. The state is unknown until a batch has a Stream Start, a Stream
+    Stop or a message that occurs only outside streams; until then, the state of each batch is decided from that batch
+    alone. Options are those of `decode_messages`. Only one thread at a time may use a decoder; a second one gets a
     RuntimeError.
 
     Attributes

@@ -79,6 +79,7 @@ class FileChanges:
             include_uncommitted=asked.include_uncommitted,
             drop_duplicates=asked.drop_duplicates,
             types=types_of(paths, options.value_options.types),
+            columns=options.value_options.columns,
             unrepresentable=options.value_options.unrepresentable,
             encoding=options.value_options.encoding,
             datestyle=options.value_options.datestyle,

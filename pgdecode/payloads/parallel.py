@@ -72,17 +72,22 @@ def prefetched(items: Iterable[Item]) -> Iterator[Item]:
             yield item
 
 
-def threads_for(source: Source, threads: int) -> int:
+def threads_for(source: Source, threads: int, n_rows: int | None = None) -> int:
     """Choose how many of the allowed threads to use: one per `LEAST_ROWS` rows or `LEAST_BYTES` bytes.
 
-    Small batches and very large payloads use one thread.
+    Small batches and very large payloads use one thread. `n_rows` is the number of rows of the source that are decoded,
+    by default all.
     """
     if threads == 1:
         return 1
     n_bytes = source.payload_bytes
     if n_bytes > MOST_ROW_BYTES * source.n_rows:
         return 1
-    return max(1, min(threads, max(source.n_rows // LEAST_ROWS, n_bytes // LEAST_BYTES)))
+    if n_rows is None:
+        n_rows = source.n_rows
+    elif source.n_rows:
+        n_bytes = n_bytes * n_rows // source.n_rows
+    return max(1, min(threads, max(n_rows // LEAST_ROWS, n_bytes // LEAST_BYTES)))
 
 
 def resolvers_for(source: Source, n_threads: int) -> int:

@@ -1,4 +1,4 @@
-"""How values are to be read: what the caller says of types, and of the session that captured them."""
+"""Options of values: types that the caller names, and settings of the session that captured the payloads."""
 
 from __future__ import annotations
 
@@ -17,29 +17,51 @@ from pgdecode.types.type_parser import declared
 
 @dataclass(frozen=True)
 class ValueOptions:
-    """The options of `decode_rows` that hold for tables of every kind; checked when it is made.
+    """Options of `decode_rows` for all tables, checked when they are made.
+
+    `columns` has the types of columns by table: {"public.orders": {"price": "numeric(20,4)"}}; a table's key is its
+    name as "schema.table", or its OID.
 
     Raises
     ------
-    ValueError
-        For a type, an encoding, a style or a word that there is none of.
+    TypeError, ValueError
+        For a type, an encoding, a date style or a value of an option that does not exist.
     """
 
     types: Mapping[str | int, str] | None = None
     unrepresentable: UnrepresentableValues = "error"
     encoding: str = "UTF8"
     datestyle: str = "ISO, MDY"
+    columns: Mapping[str | int, Mapping[str, str]] | None = None
 
     def __post_init__(self) -> None:
         settings_of(self.encoding, self.datestyle)
-        for text in (self.types or {}).values():
-            declared(text, dict(self.types or {}))
+        types = dict(self.types or {})
+        for table, columns in (self.columns or {}).items():
+            if not isinstance(columns, Mapping):
+                raise TypeError(
+                    'columns maps tables to their columns, as {"public.orders": {"price": "numeric(20,4)"}}; '
+                    f"{table!r} has {type(columns).__name__}"
+                )
+        texts = list(types.values())
+        for columns in (self.columns or {}).values():
+            texts += columns.values()
+        for text in texts:
+            declared(text, types)
         check_option("unrepresentable", self.unrepresentable, UnrepresentableValues)
 
-    def decodings(self, version: RelationVersion, text: frozenset[str] = frozenset()) -> list[Decoding]:
+    def columns_of(self, version: RelationVersion) -> Mapping[str, str]:
+        """Types of the columns of a table, by the name or the OID that a version of it has."""
+        tables = self.columns or {}
+        return tables.get(version.qualified_name) or tables.get(version.relation_id) or {}
+
+    def decodings(
+        self, version: RelationVersion, columns: Mapping[str, str], text: frozenset[str] = frozenset()
+    ) -> list[Decoding]:
         """How the columns of a version are decoded; those named in `text`, to PostgreSQL's text form."""
         settings = settings_of(self.encoding, self.datestyle)
-        found = decodings(version.relation, self.types, version.types, self.unrepresentable)
+        own = _own(columns, version)
+        found = decodings(version.relation, self.types, version.types, self.unrepresentable, own)
         return [
             under(settings, as_text(decoding) if column.name in text else decoding)
             for column, decoding in zip(version.columns, found, strict=True)
@@ -51,7 +73,13 @@ class ValueOptions:
         found = decodings(version.relation, self.types, version.types)
         return [under(settings, as_text(decoding)) for decoding in found]
 
-    def fields(self, version: RelationVersion) -> list[pa.Field]:
+    def fields(self, version: RelationVersion, columns: Mapping[str, str]) -> list[pa.Field]:
         """Arrow fields of the columns of a version."""
-        schema = row_schema(version.relation, self.types, version.types, self.unrepresentable)
+        own = _own(columns, version)
+        schema = row_schema(version.relation, self.types, version.types, self.unrepresentable, own)
         return [schema.field(column.name) for column in version.columns]
+
+
+def _own(columns: Mapping[str, str], version: RelationVersion) -> dict[str, str]:
+    """Choose the columns that a version has."""
+    return {item.name: columns[item.name] for item in version.columns if item.name in columns}
