@@ -139,5 +139,5 @@ def test_a_number_of_threads_that_is_none_is_refused(threads: Any) -> None:
         lambda: pgdecode.snapshot([], NAME, threads=threads),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match="threads is an integer from 1 on"):
+        with pytest.raises(ValueError, match="threads must be a positive integer"):
             call()
