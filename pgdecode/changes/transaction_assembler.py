@@ -692,10 +692,8 @@ class TransactionAssembler:
             self._prepare(row, state.open)
             self._leave()
         else:
-            in_stream = state.stream is not None
             self._end_unopened(row, "begin_prepare")
-            if not in_stream:
-                self._prepare_unknown(row)
+            self._prepare_unknown(row)
 
     def _prepare_unknown(self, row: int) -> None:
         """Come to the prepare of a transaction whose beginning is missing; an earlier one of its name is no more."""

@@ -10,8 +10,9 @@ from changes.test_transaction_rules import AFTER, HEADLESS, block_of
 
 import pgdecode
 from pgdecode import ChangeDecoder, RelationCatalog
+from pgdecode.changes.record_batches import code_of
 from support.change_rows import changes_of, permissive, seen, through_json, with_errors
-from support.generators.slots import STOP, begin, commit, insert, relation
+from support.generators.slots import STOP, begin, commit, commit_prepared, insert, prepare, relation, start
 
 T1 = (begin(7), relation("id*"), insert("1"), insert("2"), insert("3"), commit(40))
 CATALOG = RelationCatalog.from_messages(T1)
@@ -172,3 +173,11 @@ def test_an_empty_payload_in_a_snapshot_is_passed_over_or_an_error() -> None:
     assert pgdecode.snapshot(payloads, "public.t")["id"].to_pylist() == ["good"]
     with pytest.raises(pgdecode.EmptyPayload):
         pgdecode.snapshot(payloads, "public.t", empty="error")
+
+
+def test_a_prepare_inside_a_block_is_an_error_and_its_commit_is_not_counted_as_well() -> None:
+    head = (begin(6), commit(30), start(7, first=True), insert("1", xid=7))
+    decoder = anywhere(mode="PERMISSIVE")
+    rows = with_errors(decoder.decode([*head, prepare(8, "g"), commit_prepared(8, "g", 40), *AFTER]))
+    assert [(row["position"], code_of(row["error"])) for row in rows if row["error"]] == [(4, "STATE_DESYNC")]
+    assert decoder.skipped == 0

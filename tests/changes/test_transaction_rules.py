@@ -265,6 +265,7 @@ HEADLESS = [
     pytest.param((relation("id*"), insert("1"), insert("2"), commit(40)), [1, 2, 3], 1, id="rows and a commit"),
     pytest.param((commit(40),), [0], 1, id="a commit alone"),
     pytest.param((message(1), commit(40)), [0, 1], 1, id="a transactional message"),
+    pytest.param((message(1),), [0], 1, id="a transactional message and nothing else"),
     pytest.param((message(0),), [], 0, id="a message outside transactions"),
     pytest.param((relation("id*"), truncate(1, 2), commit(40)), [1, 2], 1, id="a truncate"),
     pytest.param((insert("1"), prepare(7, "g")), [0, 1], 1, id="a prepare"),

@@ -164,6 +164,7 @@ class Fold:
         if not payload and not self.empty_is_error:
             self.empty_payloads += 1
             return in_stream
+        before = in_stream
         if payload and payload[0] in DELIMITERS:
             in_stream = False
         try:
@@ -173,8 +174,8 @@ class Fold:
         except reference.Malformed as fault:
             self.fault(position, fault.code, f"{fault.code} at offset {fault.offset}")
             self.doubt(position, payload, in_stream, fault.code)
-            # A Stream Start that is bad begins a block all the same, whose transaction is not known.
-            return in_stream or payload[:1] == b"S"
+            # A payload that cannot be read says nothing about the payloads after it: its tag may be what is damaged.
+            return before
         self.take(position, message)
         return in_stream or message["kind"] == "stream_start"
 
@@ -431,8 +432,12 @@ class Fold:
     def take_commit_prepared(self, position: int, message: Message) -> None:
         self.between(position, message)
         gid = message["gid"]
-        transaction = self.prepared.pop(gid, None)
+        transaction = self.prepared.get(gid)
+        if transaction is not None and message["lsn"] <= self.newest_lsn and message["xid"] != transaction.xid:
+            # Sent again: it commits the transaction that had the name before.
+            return
         if transaction is not None:
+            del self.prepared[gid]
             self.commit(transaction, position, message)
             return
         is_counted = gid in self.unknown_gids

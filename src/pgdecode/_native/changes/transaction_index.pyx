@@ -309,6 +309,8 @@ cdef class TransactionIndex:
                 code = self.put_commit(&payloads, row)
                 state = OUTSIDE
             elif part == LOGICAL_MESSAGE and (state != OUTSIDE or not self.is_transactional(&payloads, row)):
+                if unlikely(state == SKIPPED) and self.is_transactional(&payloads, row):
+                    self.has_skipped = True
                 continue
             elif part != PASSED_OVER:
                 break
