@@ -146,3 +146,8 @@ __all__ = [
     "row_schema",
     "snapshot",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

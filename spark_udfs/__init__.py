@@ -41,6 +41,11 @@ _ROOMS = {
 }
 
 
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -164,6 +165,32 @@ def test_only_the_cursor_moves_pointers_into_payloads() -> None:
     for path in SOURCES:
         if path.suffix == ".pyx":
             assert not arithmetic.search(path.read_text()), path.name
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in PYTHON
+        # The command line itself, and what starts other programs.
+        if "cli" not in path.parts and path.name not in ("demo.py", "jvm.py")
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_the_library_names_parameters_and_no_flags_of_the_command_line(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = {node.body[0].value for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)}
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    flags = [node.value for node in strings if node not in texts and re.search(r"(^|[\s(])--[a-z]", node.value)]
+    assert flags == []
+
+
+@pytest.mark.parametrize("module", ["pgdecode", "spark_udfs"])
+def test_a_package_lists_its_public_names_alone(module: str) -> None:
+    found = importlib.import_module(module)
+    assert dir(found) == sorted(found.__all__)
+    assert all(getattr(found, name) is not None for name in dir(found))
 
 
 def test_every_documented_top_level_folder_is_there() -> None:

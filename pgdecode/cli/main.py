@@ -12,6 +12,9 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from pgdecode.files.atomic_output import TargetExists
+from pgdecode.files.change_reader import TableError
+from pgdecode.files.envelope_batches import ANY_ORDER
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.payload_files import FileFault, PathError
 
@@ -47,10 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "pgdecode"
         return _say(f"{error.format_message().rstrip('.')} (see {command} --help)", MISUSE)
+    except TableError as error:
+        return _say(f"--table {error.relation}: {error.reason}", MISUSE)
+    except TargetExists as error:
+        return _say(f"{error} (--overwrite replaces it)", MISUSE)
     except PathError as error:
         return _say(str(error), MISUSE)
     except FileFault as error:
-        return _say(str(error), DATA_FAULT)
+        return _say(str(error).replace(ANY_ORDER, "--in-stream auto"), DATA_FAULT)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror or error}", DATA_FAULT)

@@ -16,13 +16,19 @@ from pgdecode.files.payload_files import PathError
 _OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS")
 
 
+class TargetExists(PathError):
+    """An output that exists and is not to be replaced."""
+
+
 def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
     """Refuse a target before any work is done.
 
     Raises
     ------
+    TargetExists
+        If it exists and is not to be overwritten.
     PathError
-        If it exists and is not to be overwritten, cannot be replaced safely, or has no folder to be in.
+        If it cannot be replaced safely, or has no folder to be in.
     """
     real, raw = target.resolve(), source.resolve()
     if real == raw:
@@ -34,7 +40,7 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
     if not os.path.lexists(target):
         return
     if not overwrite:
-        raise PathError(f"{target}: exists already (--overwrite replaces it)")
+        raise TargetExists(f"{target}: exists already")
     if target.is_file() and not target.name.endswith(_OURS):
         raise PathError(f"{target}: not replaced, it is a file of a kind that pgdecode does not write")
     foreign = _foreign(target)

@@ -29,6 +29,15 @@ _HELD_BYTES = 32 * 2**20
 _CONTROL = [bytes([tag]) for tag in EVERYWHERE + AT_THE_ENDS]
 
 
+class TableError(PathError):
+    """A table that no message describes, or that cannot be laid out as columns."""
+
+    def __init__(self, relation: str, reason: str) -> None:
+        super().__init__(f"table {relation}: {reason}")
+        self.relation = relation
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class FileChangeOptions:
     """Options of changes and of values, as of `ChangeDecoder`; the caller removes the files in the `spill` folder."""
@@ -114,7 +123,7 @@ class FileChanges:
 
         Raises
         ------
-        PathError
+        TableError
             If no payload has described a table, or it cannot be laid out as columns.
         SchemaChanged
             If the first pass leaves open which versions count.
@@ -131,9 +140,9 @@ class FileChanges:
                 schemas[name] = self.decoder.table_schema(name)
             except KeyError:
                 known = listed(self.decoder.catalog.names)
-                raise PathError(f"--table {name}: no message describes this table; there are {known}") from None
+                raise TableError(name, f"no message describes this table; there are {known}") from None
             except ValueError as error:
-                raise PathError(f"--table {name}: {error}") from error
+                raise TableError(name, str(error)) from error
         self.decoder = self.decoder.again(self.relations if is_fixed else None)
         return schemas
 

@@ -16,6 +16,9 @@ from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PayloadFile
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import Empty, InStream, Mode
 
+# How an error names the option that may help; the command line has another name for it.
+ANY_ORDER = 'in_stream="auto"'
+
 
 @dataclass(frozen=True)
 class DecodedBatch:
@@ -112,5 +115,5 @@ def _payload_bytes(batch: pa.RecordBatch, file: PayloadFile) -> int:
 
 def _hint(error: str, in_stream: InStream | bool) -> str:
     if in_stream == "ordered" and error.startswith("STATE_DESYNC"):
-        return " (--in-stream auto reads payloads in any order)"
+        return f" ({ANY_ORDER} reads payloads in any order)"
     return ""

@@ -253,7 +253,7 @@ def test_dropmalformed_leaves_bad_rows_out_of_both_sides(tmp_path: Path) -> None
 def test_a_row_out_of_stream_order_comes_with_the_way_out(tmp_path: Path) -> None:
     streamed_insert = bytes.fromhex("49 00000304 00004001 4e 0001 6e")  # I, xid 772, oid 16385, N, 1 column, null
     file = file_of(tmp_path, [BEGIN, streamed_insert])
-    with pytest.raises(FileFault, match=r"row 1: STATE_DESYNC .* \(--in-stream auto reads payloads in any order\)$"):
+    with pytest.raises(FileFault, match=r'row 1: STATE_DESYNC .* \(in_stream="auto" reads payloads in any order\)$'):
         list(decoded_batches(file))
     (batch,) = decoded_batches(file, in_stream="auto")
     assert batch.envelope.column("xid").to_pylist() == [4294967294, 772]
@@ -306,7 +306,7 @@ def test_an_output_is_there_whole_or_not_at_all(
         pytest.param("raw", "raw", "is the input", id="the input itself"),
         pytest.param("raw", "raw/out", "lies in the input", id="inside the input"),
         pytest.param("raw/in.parquet", "raw", "the input lies in it", id="around the input"),
-        pytest.param("raw", "there", "exists already (--overwrite replaces it)", id="something else"),
+        pytest.param("raw", "there", "exists already", id="something else"),
         pytest.param("raw", "nowhere/out", "there is no folder", id="in a folder that is not there"),
     ],
 )
