@@ -117,8 +117,8 @@ def decode(
     in the order in which to apply it. OUT is a file if it ends in .parquet, .jsonl or .csv; else, and always with
     several tables, a folder with "changes", or with a file for each table under its name. All versions of a table must
     be known before its first row is written: where not all come in the beginning, IN is read twice more. Large
-    transactions are kept in files beside OUT until they end. With --engine spark the rows come in no order, and OUT is
-    always a folder.
+    transactions are kept in files beside OUT until they end. With --engine spark the rows come in no order, and a file
+    named above is a folder of files.
     """
     context = click.get_current_context()
     if messages + changes + bool(tables) > 1:
@@ -204,7 +204,7 @@ def _decode_changes(
         decoded = _with_spark(
             request,
             target,
-            what=tables or "changes",
+            what=_what(request, tables),
             position=files.position,
             session=files.session,
             start=asked.change_options.start,
@@ -243,6 +243,14 @@ def _without_rows(skipped: int, undecided: int, asked: FileChangeOptions) -> str
         verb = "included" if asked.change_options.include_uncommitted else "left out"
         text += f", {counted(undecided, 'transaction')} without an outcome {verb}"
     return text
+
+
+def _what(request: Request, tables: tuple[str, ...]) -> str | tuple[str, ...]:
+    """Say what Spark is to write: one output if OUT is named as a file, else a folder for each table."""
+    if not tables:
+        return "changes"
+    is_one = len(tables) == 1 and request.target.suffix == f".{request.format}"
+    return tables[0] if is_one else tables
 
 
 def _with_spark(request: Request, target: Path, **asked: Any) -> Any:

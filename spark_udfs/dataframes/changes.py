@@ -174,6 +174,7 @@ def table_changes(
     session: Column | str | None = None,
     observation: Observation | None = None,
     types: Mapping[str | int, str] | None = None,
+    columns: Mapping[str, str] | None = None,
     unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
@@ -189,6 +190,8 @@ def table_changes(
         As of `changes`. A bad payload may be of any table, and is a row of the result in "PERMISSIVE" mode.
     relation : str
         "schema.table".
+    columns : mapping of a column's name to a PostgreSQL type, optional
+        Types of columns of the table, before `types`, as for `pgdecode.decode_rows`: {"price": "numeric(20,4)"}.
     unrepresentable : {"error", "null", "clamp", "text"}
         What to make of a value that PostgreSQL has and the column's type has not, as for `pgdecode.decode_rows`.
     years : {"1-9999", "any"}
@@ -221,7 +224,7 @@ def table_changes(
     >>> orders.where("_op = 'delete'").count()  # doctest: +SKIP
     """
     options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
-    value_options = ValueOptions(types, unrepresentable, encoding, datestyle)
+    value_options = ValueOptions(types, unrepresentable, encoding, datestyle, {relation: columns or {}})
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation))
     has_time = session_has_time(df.sparkSession)

@@ -57,6 +57,7 @@ def snapshot(
     session: Column | str | None = None,
     observation: Observation | None = None,
     types: Mapping[str | int, str] | None = None,
+    columns: Mapping[str, str] | None = None,
     unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
@@ -66,7 +67,8 @@ def snapshot(
 
     Parameters
     ----------
-    df, payload, position, source, catalog, start, empty, session, types, unrepresentable, encoding, datestyle, years
+    df, payload, position, source, catalog, start, empty, session, types, columns, unrepresentable, encoding, \
+    datestyle, years
         As of `table_changes`.
     relation : str
         "schema.table", as the table is called in the end; changes from under former names count.
@@ -100,7 +102,7 @@ def snapshot(
     are looked for when the function is called, by a pass that decodes the table's changes.
     """
     options = ChangeOptions(mode, start=start, empty=empty)
-    value_options = ValueOptions(types, unrepresentable, encoding, datestyle)
+    value_options = ValueOptions(types, unrepresentable, encoding, datestyle, {relation: columns or {}})
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation))
     versions = _versions(found, relation)
@@ -135,12 +137,12 @@ def snapshot(
     spread, kept, bucket = _spread(changes, new, old, buckets)
     sent = pa.schema([product.schema.field(name) for name in (*_FIELDS, *names, VERSION.name)])
     function = SnapshotFunction(versions, sent, schema, found.source, kept, with_errors)
-    columns = spark_schema(schema).fields
+    made = spark_schema(schema).fields
     if found.source is not None:
         given = changes.schema[found.source]
-        columns = [StructField(found.source, given.dataType, given.nullable), *columns]
+        made = [StructField(found.source, given.dataType, given.nullable), *made]
     with pandas_not_minded():
-        return spread.groupBy(bucket, *by_source).applyInArrow(function, StructType(columns))
+        return spread.groupBy(bucket, *by_source).applyInArrow(function, StructType(made))
 
 
 def _versions(found: Indexed, relation: str) -> dict[Any, dict[int, RelationVersion]]:

@@ -80,6 +80,7 @@ def decode_files(
     include_uncommitted: bool = False,
     catalog: RelationCatalog | None = None,
     types: Mapping[str | int, str] | None = None,
+    columns: Mapping[str | int, Mapping[str, str]] | None = None,
     unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
@@ -99,8 +100,9 @@ def decode_files(
     target : path or URI
         The folder to write. It must not exist, and appears when it is complete.
     what : "messages", "changes", "schema.table", or a sequence of tables and "changes"
-        A row per message; or per committed change of any table; or per change of one table, typed. Several are read
-        once and have a folder each, under its name.
+        A row per message; or per committed change of any table; or per change of one table, typed. A string makes one
+        output, whose files lie in `target`. A sequence makes a folder in `target` for each of its outputs, under its
+        name, also where it has one item; the files are read once. Messages are no item of a sequence.
     payload : str
         The column that holds the messages, binary.
     position : str
@@ -127,6 +129,8 @@ def decode_files(
         `spark_udfs.changes`.
     include_uncommitted, catalog, types, unrepresentable, encoding, datestyle
         For changes and tables, as of `spark_udfs.table_changes`; all years pass.
+    columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
+        For changes and tables, as of `pgdecode.ChangeDecoder`: {"public.orders": {"price": "numeric(20,4)"}}.
     format : {"parquet", "jsonl", "csv"}
         JSON lines and CSV have the form that `pgdecode decode` gives them.
     route : {"auto", "files", "dataframe"}
@@ -189,24 +193,28 @@ def decode_files(
         "include_uncommitted": include_uncommitted is not False,
         "catalog": catalog is not None,
         "types": types is not None,
+        "columns": columns is not None,
         "unrepresentable": unrepresentable != "error",
         "encoding": encoding != "UTF8",
         "datestyle": datestyle != "ISO, MDY",
     }
     chosen = None if fields is None else tuple(fields)
     asked: MessageJob | ChangeJob
-    if names == (MESSAGES,):
+    if what == MESSAGES:
         _refuse(of_changes, "changes and tables")
         asked = MessageJob(tuple(dict.fromkeys(keep)), chosen, stream_option(in_stream), mode, format, empty)
-        columns = asked.keep
+        needed = asked.keep
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
-        value_options = ValueOptions(types, unrepresentable, encoding, datestyle)
+        value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns)
         options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
-        asked = ChangeJob(_outputs(names), chosen, value_options, options, catalog, format)
-        columns = (position,) if session is None else (position, session)
+        asked = ChangeJob(
+            _outputs(names), chosen, value_options, options, catalog, format, in_folders=not isinstance(what, str)
+        )
+
+        needed = (position,) if session is None else (position, session)
     # Tasks may be elsewhere than this process.
-    files = payload_files(Path(source).absolute(), payload, columns) if is_path(source) else None
+    files = payload_files(Path(source).absolute(), payload, needed) if is_path(source) else None
     if files is not None and isinstance(asked, ChangeJob):
         check_positions(files, position)
         paths = [file.path for file in files]
@@ -226,7 +234,7 @@ def decode_files(
 
 def _outputs(names: Sequence[str]) -> tuple[str | None, ...]:
     if MESSAGES in names:
-        raise ValueError("what: messages go alone")
+        raise ValueError('what="messages" is no item of a sequence: messages are the only output')
     unknown = [name for name in names if name != CHANGES and "." not in name]
     if unknown or not names:
         raise ValueError(f'what is "messages", "changes" or tables as "schema.table", not {(unknown or names)!r}')
@@ -299,8 +307,7 @@ def _changes(
     route: Route,
 ) -> DecodedFiles:
     position, session = order
-    several = len(asked.names) > 1
-    folders = {name: f"{hidden}/{part_name(name)}" if several else hidden for name in asked.names}
+    folders = {name: f"{hidden}/{part_name(name)}" if asked.in_folders else hidden for name in asked.names}
     try:
         if direct and files:
             places = {name: as_path(folder) for name, folder in folders.items()}

@@ -53,6 +53,8 @@ class MessageJob:
 class ChangeJob:
     """Changes of all tables (None), or of one ("schema.table"): one output for each of `names`.
 
+    With `in_folders` each output has a folder of its own in the target; without, there is one output.
+
     Raises
     ------
     ValueError
@@ -65,6 +67,7 @@ class ChangeJob:
     options: ChangeOptions
     catalog: RelationCatalog | None
     format: Format
+    in_folders: bool = False
 
     def __post_init__(self) -> None:
         check_option("format", self.format, Format)

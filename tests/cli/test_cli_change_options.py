@@ -221,6 +221,16 @@ def test_spark_writes_the_changes_that_the_local_engine_writes(run: Shell, what:
     ours = sorted(line for path in Path("spark").rglob("*.jsonl") for line in path.read_text().splitlines())
     assert ours == sorted(Path("local.jsonl").read_text().splitlines())
     assert ours
+    folders = {path.parent for path in Path("spark").rglob("*.jsonl")}
+    assert folders == {Path("spark", "public.orders") if "--table" in what else Path("spark")}
+
+
+def test_spark_writes_one_table_to_the_folder_that_has_the_name_of_a_file(run: Shell) -> None:
+    pytest.importorskip("pyspark")
+    process = started("decode", SHOP, "orders.jsonl", "--table", "public.orders", "--engine", "spark")
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert {path.parent for path in Path("orders.jsonl").rglob("*.jsonl")} == {Path("orders.jsonl")}
 
 
 def test_spark_says_how_many_rows_are_bad_and_which_transactions_have_no_outcome(run: Shell) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import pgdecode
 from pgdecode.files.change_text import change_lines, flat_table
 from pgdecode.files.payload_files import PathError
-from spark_udfs import decode_files
+from spark_udfs import decode_files, snapshot, table_changes
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures
 from support.tiers import full
@@ -94,6 +94,48 @@ def test_several_tables_are_folders_and_rows_may_be_text(spark: SparkSession, tm
         )
         expected = [{key: value or "" for key, value in row.items()} for row in texts.to_pylist()]
         assert sorted(map(repr, rows)) == sorted(map(repr, expected))
+
+
+@pytest.mark.parametrize("route", ["files", "dataframe"])
+@pytest.mark.parametrize("name", ["public.orders", "changes"])
+def test_a_sequence_of_one_makes_a_folder_and_a_string_does_not(
+    spark: SparkSession, tmp_path: Path, name: str, route: str
+) -> None:
+    decode_files(spark, FILE, tmp_path / "plain", what=name, route=route)
+    decode_files(spark, FILE, tmp_path / "folders", what=[name], route=route)
+    assert [item for item in os.listdir(tmp_path / "folders") if not item.startswith((".", "_"))] == [name]
+    plain, in_folder = (
+        pa.concat_tables([pq.read_table(part) for part in parts(folder, ".parquet")])
+        for folder in (tmp_path / "plain", tmp_path / "folders" / name)
+    )
+    assert plain.num_rows == in_folder.num_rows > 0
+    assert plain.schema == in_folder.schema
+    if route == "files":
+        assert plain.equals(in_folder)
+
+
+@pytest.mark.parametrize("route", ["files", "dataframe"])
+def test_columns_have_the_types_that_the_caller_gives(spark: SparkSession, tmp_path: Path, route: str) -> None:
+    columns = {"public.orders": {"total": "float8"}}
+    decode_files(spark, FILE, tmp_path / "out", what=["public.orders"], columns=columns, route=route)
+    found = pa.concat_tables(
+        [pq.read_table(part, columns=["total"]) for part in parts(tmp_path / "out" / "public.orders", ".parquet")]
+    )
+    expected = pgdecode.ChangeDecoder(columns=columns).table(local()[0], "public.orders", local()[1])
+    assert found.schema.field("total").type == pa.float64()
+    assert sorted(map(repr, found["total"].to_pylist())) == sorted(map(repr, expected["total"].to_pylist()))
+
+
+def test_tables_and_snapshots_take_types_of_columns(spark: SparkSession) -> None:
+    df = spark.read.parquet(str(FILE))
+    columns = {"total": "float8"}
+    expected = pgdecode.snapshot(local()[0], "public.orders", local()[1], columns=columns)
+    found = snapshot(df, "public.orders", columns=columns).select("id", "total").toArrow()
+    assert found.schema.field("total").type == pa.float64()
+    assert found.sort_by("id").to_pylist() == expected.select(["id", "total"]).sort_by("id").to_pylist()
+    assert table_changes(df, "public.orders", columns=columns).schema["total"].dataType.typeName() == "double"
+    with pytest.raises(ValueError, match="columns names"):
+        table_changes(df, "public.orders", columns={"totl": "float8"})
 
 
 def test_changes_may_be_lines(spark: SparkSession, tmp_path: Path) -> None:

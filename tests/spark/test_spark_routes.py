@@ -139,7 +139,7 @@ def test_a_path_is_no_uri_and_names_may_have_colons(
     [
         pytest.param({"what": []}, 'what is "messages", "changes" or tables', id="nothing"),
         pytest.param({"what": "orders"}, r'what is .*, not \["?.?orders', id="no schema"),
-        pytest.param({"what": ["messages", "public.orders"]}, "messages go alone", id="messages and more"),
+        pytest.param({"what": ["messages", "public.orders"]}, "no item of a sequence", id="messages and more"),
         pytest.param({"what": "changes", "keep": ["seq"]}, "keep: only for messages", id="keep"),
         pytest.param({"what": "changes", "in_stream": None}, "in_stream: only for messages", id="stream state"),
         pytest.param({"unrepresentable": "null"}, "unrepresentable: only for changes and tables", id="of changes"),
