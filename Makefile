@@ -76,7 +76,7 @@ dist:  ## sdist and wheel, by the build tools that .ci/build-requirements.txt pi
 audit:  ## known vulnerabilities in what the environment holds
 	.ci/audit
 
-readme:  ## write the generated parts of README.md and SECURITY.md anew
+readme:  ## write the generated parts of README.md, SECURITY.md and docs/options.md anew
 	$(PYTHON) -m tests.support.readme
 
 clean:

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, get_args, get_type_hints, is_typeddict
 
 import pytest
 
 import pgdecode
 import spark_udfs
+from support.options import literals
 
 # Strings of any value: names of columns, encodings, styles and outputs.
 FREE = {"encoding", "datestyle", "payload", "position", "what"}
@@ -27,13 +28,6 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield f"{module.__name__}.{name}", found
     for decoder in (pgdecode.ChangeDecoder, pgdecode.MessageDecoder):
         yield f"pgdecode.{decoder.__name__}", decoder.__init__
-
-
-def literals(hint: Any) -> list[str]:
-    """Strings among the values that a type allows by name."""
-    if get_origin(hint) is Literal:
-        return [value for value in get_args(hint) if isinstance(value, str)]
-    return [value for item in get_args(hint) for value in literals(item)]
 
 
 def options(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -77,6 +71,7 @@ def test_an_option_with_few_values_has_a_literal_type(name: str, function: Calla
 SNIPPET = """
 import pgdecode
 import spark_udfs
+from support.options import literals
 from pyspark.sql import DataFrame
 
 relation: pgdecode.Relation

@@ -29,7 +29,7 @@ def decode_rows(
     columns: Mapping[str, str] | None = None,
     type_messages: Iterable[Type] = (),
     encoding: str = "UTF8",
-    datestyle: str = "ISO",
+    datestyle: str = "ISO, MDY",
     mode: RowMode = "FAILFAST",
     unrepresentable: UnrepresentableValues = "error",
     limits: Limits = _LIMITS,
@@ -99,10 +99,10 @@ def decode_rows(
     Returns
     -------
     pa.RecordBatch
-        One row per payload; the schema is `relations.row_schema` with the same arguments. `_op` is insert,
-        update or delete; the table's columns hold the new values, or for a delete the old ones that were sent. A
-        TOAST value that an update did not send is filled from the old row where that has it; otherwise it is null,
-        and its column's name is in `_unchanged`. Timestamps are microseconds, UTC where the type has a zone.
+        One row per payload; the schema is `row_schema` with the same arguments. `_op` (see docs/options.md) is
+        insert, update or delete. The table's columns hold the new values, or for a delete the old values that were
+        sent. A TOAST value that an update did not send is filled from the old row where that has it; otherwise it is
+        null, and its column's name is in `_unchanged`. Timestamps are microseconds, UTC where the type has a zone.
 
     Notes
     -----

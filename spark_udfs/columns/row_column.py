@@ -52,7 +52,7 @@ def from_pgoutput(
     columns: Mapping[str, str] | None = None,
     type_messages: Iterable[Any] = (),
     encoding: str = "UTF8",
-    datestyle: str = "ISO",
+    datestyle: str = "ISO, MDY",
     unrepresentable: UnrepresentableValues = "error",
     others: Others = "error",
     years: Years = "1-9999",
@@ -102,9 +102,9 @@ def from_pgoutput(
     -------
     Column
         A struct, whose fields are the columns of `pgdecode.decode_rows`: `_op`, `_xid`, `_old_type`, `_old`,
-        `_unchanged`, `_error` and the table's. Null payloads give a struct of nulls. A timestamp without zone is a
-        timestamp_ntz. A time is a string, for Spark writes its own type TIME to no file; unless the session says
-        otherwise by `spark.sql.timeType.enabled`: then it is a TIME.
+        `_unchanged`, `_error` and those of the table (docs/options.md explains these names). Null payloads give a
+        struct of nulls. A timestamp without zone is a timestamp_ntz. A time is a string, because Spark writes its own
+        type TIME to no file. If the session sets `spark.sql.timeType.enabled`, it is a TIME.
 
     Raises
     ------

@@ -42,7 +42,7 @@ class Keywords:
     columns: Mapping[str, str] | None = None
     type_messages: tuple[tuple[int, str, str], ...] = ()
     encoding: str = "UTF8"
-    datestyle: str = "ISO"
+    datestyle: str = "ISO, MDY"
     mode: RowMode = "FAILFAST"
     unrepresentable: UnrepresentableValues = "error"
     empty: Empty = "null"

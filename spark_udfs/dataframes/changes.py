@@ -124,8 +124,9 @@ def changes(
     Returns
     -------
     DataFrame
-        The columns of `ChangeDecoder.decode`, after that of the source where there is one. (commit_position, position)
-        is the order in which to apply changes; the rows come in no order.
+        The columns of `ChangeDecoder.decode`, after that of the source where there is one. Apply changes in the order
+        of (commit_position, position); the rows come in no order. docs/options.md explains why the columns are called
+        `op` and not `_op`.
 
     Raises
     ------

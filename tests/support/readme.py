@@ -1,4 +1,4 @@
-"""The generated parts of README.md and SECURITY.md.
+"""The generated parts of README.md, SECURITY.md and docs/options.md.
 
 `python -m tests.support.readme` writes them, and test_readme checks them.
 """
@@ -16,9 +16,12 @@ import pgdecode
 from pgdecode.protocol.messages import ENVELOPE, MESSAGES
 from pgdecode.protocol.wire import Form, wire_fields
 
+from . import options
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 SECURITY = ROOT / "SECURITY.md"
+OPTIONS = ROOT / "docs" / "options.md"
 DATA = Path(__file__).parent.parent / "data"
 
 
@@ -117,6 +120,12 @@ def limits_table() -> str:
 GENERATED = {
     README: {"picture": picture, "messages": message_table, "envelope": envelope_table},
     SECURITY: {"limits": limits_table},
+    OPTIONS: {
+        "values": options.values,
+        "python defaults": options.python_defaults,
+        "spark defaults": options.spark_defaults,
+        "command defaults": options.command_defaults,
+    },
 }
 
 

@@ -1,0 +1,129 @@
+"""Options of all entry points and their defaults, read from the signatures: the tables of docs/options.md."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+
+import pgdecode
+import spark_udfs
+from pgdecode.cli.commands import pgdecode as command_line
+from pgdecode.protocol.limits import Limits
+
+# Options in the order of the tables; those that are not here follow in the order of the signatures.
+ORDER = (
+    *("what", "payload", "position", "source", "session", "keep", "fields", "in_stream", "mode", "start", "empty"),
+    *("include_uncommitted", "drop_duplicates", "catalog", "state", "types", "columns", "type_messages"),
+    *("unrepresentable", "encoding", "datestyle", "others", "years", "threads", "limits", "strict_flags"),
+)
+PYTHON: dict[str, Callable[..., Any]] = {
+    "decode_messages": pgdecode.decode_messages,
+    "decode_rows": pgdecode.decode_rows,
+    "ChangeDecoder": pgdecode.ChangeDecoder.__init__,
+    "snapshot": pgdecode.snapshot,
+}
+SPARK: dict[str, Callable[..., Any]] = {
+    name: getattr(spark_udfs, name)
+    for name in ("parse_pgoutput", "from_pgoutput", "changes", "table_changes", "snapshot", "decode_files")
+}
+COMMANDS = ("decode", "cat", "inspect")
+
+
+def literals(hint: Any) -> list[str]:
+    """Strings among the values that a type allows by name."""
+    if get_origin(hint) is Literal:
+        return [value for value in get_args(hint) if isinstance(value, str)]
+    return [value for item in get_args(hint) for value in literals(item)]
+
+
+def defaults_of(function: Callable[..., Any]) -> dict[str, str]:
+    """Options of a function, which are its keyword-only parameters, with their defaults as source text."""
+    return {
+        parameter.name: source_text(parameter.default)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def source_text(value: Any) -> str:
+    """A default as it is written in a call."""
+    if isinstance(value, Limits):
+        return "Limits()"
+    return f'"{value}"' if isinstance(value, str) else f"{value:_}" if type(value) is int else repr(value)
+
+
+def flags_of(command: str) -> dict[str, str]:
+    """Options of a command with their defaults as they are given on the command line."""
+    found = {}
+    for item in command_line.commands[command].params:
+        if isinstance(item, click.Option):
+            found[item.opts[0]] = flag_text(item)
+    return found
+
+
+def flag_text(option: click.Option) -> str:
+    """A default of a command, as it is given there."""
+    if option.is_flag:
+        return "off"
+    value = option.default
+    return "none" if option.multiple or not isinstance(value, str | int) else str(value)
+
+
+def table(entries: dict[str, dict[str, str]]) -> str:
+    """One line per option, one column per entry point; empty where an entry point has no such option."""
+    names = dict.fromkeys(name for options in entries.values() for name in options)
+    known = [name for name in ORDER if name in names]
+    lines = [f"| option | {' | '.join(f'`{name}`' for name in entries)} |", "|---" * (len(entries) + 1) + "|"]
+    for name in dict.fromkeys([*known, *names]):
+        cells = [f"`{options[name]}`" if name in options else "" for options in entries.values()]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def python_defaults() -> str:
+    """Options of the Python functions."""
+    return table({name: defaults_of(function) for name, function in PYTHON.items()})
+
+
+def spark_defaults() -> str:
+    """Options of the Spark functions."""
+    return table({name: defaults_of(function) for name, function in SPARK.items()})
+
+
+def command_defaults() -> str:
+    """Options of the commands, those that functions have too first."""
+    order = {f"--{name.replace('_', '-')}": None for name in ORDER}
+    entries = {f"pgdecode {name}": flags_of(name) for name in COMMANDS}
+    return table(
+        {
+            entry: dict(sorted(flags.items(), key=lambda item: list(order).index(item[0]) if item[0] in order else 99))
+            for entry, flags in entries.items()
+        }
+    )
+
+
+def values() -> str:
+    """One line per option with few values, and the functions that have it with just these."""
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for name, values, function in typed_options():
+        found.setdefault((name, values), []).append(function)
+    lines = ["| option | values | of |", "|---|---|---|"]
+    order = {name: place for place, name in enumerate(ORDER)}
+    for (name, texts), functions in sorted(found.items(), key=lambda item: order.get(item[0][0], 99)):
+        choices = ", ".join(f'`"{text}"`' for text in texts)
+        lines.append(f"| `{name}` | {choices} | {', '.join(f'`{item}`' for item in functions)} |")
+    return "\n".join(lines) + "\n"
+
+
+def typed_options() -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Options with few values: name, values, and the function."""
+    named = {**PYTHON, **{f"spark_udfs.{name}": function for name, function in SPARK.items()}}
+    for function, item in named.items():
+        hints = get_type_hints(item)
+        for name in defaults_of(item):
+            texts = tuple(literals(hints[name]))
+            if texts:
+                yield name, texts, function
