@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints, is_typeddict
 
+import click
 import pytest
 
 import pgdecode
 import spark_udfs
+from pgdecode.cli.commands import pgdecode as command_line
 from support.options import literals
 
 # Strings of any value: names of columns, encodings, styles and outputs.
@@ -66,6 +68,27 @@ def test_an_option_with_few_values_has_a_literal_type(name: str, function: Calla
         if option in NAMES and name != "pgdecode.decode":
             assert values >= NAMES[option], option
             assert values - NAMES[option] <= {"DROPMALFORMED"}, option
+
+
+def test_rows_are_dropped_where_they_may_be_missing_and_nowhere_else() -> None:
+    drops = {
+        name
+        for name, function in functions()
+        for option, hint, _ in options(function)
+        if option == "mode" and "DROPMALFORMED" in literals(hint)
+    }
+    assert drops == {
+        "pgdecode.ChangeDecoder",
+        "pgdecode.snapshot",
+        "spark_udfs.changes",
+        "spark_udfs.table_changes",
+        "spark_udfs.snapshot",
+        "spark_udfs.decode_files",
+    }
+    for command in ("decode", "cat"):
+        (mode,) = (item for item in command_line.commands[command].params if item.name == "mode")
+        assert isinstance(mode.type, click.Choice)
+        assert "DROPMALFORMED" in mode.type.choices
 
 
 SNIPPET = """

@@ -226,8 +226,8 @@ class ChangeDecoder:
             transaction's, `subxid` that of the sub-transaction, where it was one's. `old` and `new` map column names
             to PostgreSQL's text form, also of binary values; SQL NULL is null, a column that was not sent is not in
             the map. A TOAST value that an update did not change is filled from the old row where that has it;
-            otherwise its column is named in `unchanged`. A truncate gives a row for each table. docs/options.md explains
-            why this column is `op` and that of `table` is `_op`.
+            otherwise its column is named in `unchanged`. A truncate gives a row for each table. docs/options.md
+            explains why this column is `op` and that of `table` is `_op`.
 
         Raises
         ------
