@@ -1,7 +1,8 @@
-"""Benchmarks of pgdecode beside their baselines, in one run: `python -m benchmarks --help`."""
+"""Benchmarks of pgdecode and their baselines, measured in one run: `python -m benchmarks --help`."""
 
 import os
 
-# Before Arrow is loaded, which reads it then: its allocator keeps memory that is free, as in the Spark sessions that
-# pgdecode starts. Else it gives some back now and then, and whichever call comes next has the system clear pages.
+# Arrow reads this variable when it is loaded, so it is set before. Its allocator then keeps free memory, as in the
+# Spark sessions that pgdecode starts. Otherwise it sometimes returns memory, and the system clears pages for the next
+# call.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")

@@ -20,12 +20,12 @@ try:
 
     import pgdecode  # noqa: F401
 except ImportError as problem:
-    # In a source tree the package lies beside this one, and comes before an installed copy.
+    # In a source tree, the package next to this one takes precedence over an installed copy.
     sys.exit(f"{problem}\nthe benchmarks need the compiled package and extras: python -m pip install -e '.[bench]'")
 
 from benchmarks import datasets, measure, plot, report, values
-from benchmarks.line import Line
-from benchmarks.lines import LINES
+from benchmarks.case import Case
+from benchmarks.cases import CASES
 
 PROGRAM = "python -m benchmarks"
 ON_SPARK = "on Spark"
@@ -33,16 +33,16 @@ ON_SPARK = "on Spark"
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the options."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description="Measure pgdecode beside its baselines, in one run.")
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Measure pgdecode and its baselines in one run.")
     parser.add_argument("--quick", action="store_true", help="fewer messages, under a minute, no memory figures")
     parser.add_argument("--rows", type=int, metavar="N", help="messages of each data set")
     parser.add_argument(
-        "--only", type=pattern, metavar="PATTERN", help="lines matching this regular expression in 'DATASET: LINE'"
+        "--only", type=pattern, metavar="PATTERN", help="cases matching this regular expression in 'DATASET: CASE'"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the lines here (.png, .svg, .pdf)")
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="put the table between the markers of this file")
-    parser.add_argument("--load", type=Path, metavar="FILE", help="show the JSON of an earlier run, measure nothing")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the cases here (.png, .svg, .pdf)")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="write the table between the markers of this file")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="show the JSON of an earlier run and measure nothing")
     options = parser.parse_args(arguments)
     if options.rows is not None and options.rows < 1:
         parser.error("--rows is at least 1")
@@ -57,28 +57,28 @@ def pattern(text: str) -> re.Pattern[str]:
         raise argparse.ArgumentTypeError(f"not a regular expression: {problem}") from problem
 
 
-def chosen_lines(data_set: str, kind: str, only: re.Pattern[str] | None) -> list[Line]:
-    """Pick the lines that were asked for, and the baselines that they stand beside."""
-    lines = [line for line in LINES if kind in line.kinds]
-    wanted = [line for line in lines if only is None or only.search(f"{data_set}: {line.name}")]
-    names = {line.name for line in wanted} | {name for line in wanted for name in line.baselines}
-    return [line for line in lines if line.name in names]
+def chosen_cases(data_set: str, kind: str, only: re.Pattern[str] | None) -> list[Case]:
+    """Choose the requested cases and their baselines."""
+    cases = [case for case in CASES if kind in case.kinds]
+    wanted = [case for case in cases if only is None or only.search(f"{data_set}: {case.name}")]
+    names = {case.name for case in wanted} | {name for case in wanted for name in case.baselines}
+    return [case for case in cases if case.name in names]
 
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
-    """Measure what the options say; what is measured is written whenever a data set ends."""
+    """Measure the cases that the options select. The JSON is written after each data set."""
     effort = measure.QUICK if options.quick else measure.FULL
-    plan = {known: chosen_lines(known.name, known.kind, options.only) for known in datasets.RECORDINGS}
-    types = {kind: chosen_lines(kind.name, datasets.VALUES, options.only) for kind in values.KINDS}
-    n_steps = sum(len(lines) * (2 if effort.memory else 1) for lines in plan.values())
+    plan = {known: chosen_cases(known.name, known.kind, options.only) for known in datasets.RECORDINGS}
+    types = {kind: chosen_cases(kind.name, datasets.VALUES, options.only) for kind in values.KINDS}
+    n_steps = sum(len(cases) * (2 if effort.memory else 1) for cases in plan.values())
     n_steps += sum(map(len, types.values()))
-    # Of a quick run only where it is asked for: it takes as long as all else.
+    # A quick run measures Spark only on request, because it takes as long as everything else.
     with_spark = bool(options.only.search(ON_SPARK)) if options.only else not options.quick
     names = [known.name for known in plan if plan[known]] + [kind.name for kind in types if types[kind]]
     found = report.Report(
         command=" ".join([PROGRAM, shlex.join(arguments)]).strip(),
         effort=effort.name,
-        machine=report.machine(),  # first: the load average is not to be our own
+        machine=report.machine(),  # first, so that the load average does not include this run
         unfinished=names + [ON_SPARK] * with_spark,
     )
 
@@ -92,17 +92,17 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=n_steps)
 
-        def advance(line: str) -> None:
+        def advance(case: str) -> None:
             progress.advance(task)
 
-        for recording, lines in plan.items():
-            if not lines:
+        for recording, cases in plan.items():
+            if not cases:
                 continue
             n_rows = options.rows or (recording.quick_rows if options.quick else recording.full_rows)
             progress.update(task, description=recording.name)
             data = datasets.load(recording.name, n_rows)
-            results, skipped = measure.measure(data, lines, effort, advance)
-            del data  # the memory figures come from processes that hold it too
+            results, skipped = measure.measure(data, cases, effort, advance)
+            del data  # the processes that measure memory load it again
             if effort.memory:
                 progress.update(task, description=f"{recording.name}, memory")
                 measure.measure_memory(results, n_rows, effort, advance)
@@ -110,16 +110,16 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
             found.lines += results
             found.skipped += skipped
             end(recording.name)
-        for kind, lines in types.items():
-            if lines:
+        for kind, cases in types.items():
+            if cases:
                 progress.update(task, description=kind.name)
                 n_values = options.rows or (values.QUICK_VALUES if options.quick else values.FULL_VALUES)
-                found.lines += measure.measure(values.load_values(kind, n_values), lines, effort, advance)[0]
+                found.lines += measure.measure(values.load_values(kind, n_values), cases, effort, advance)[0]
                 end(kind.name)
         if with_spark:
             progress.update(task, description=ON_SPARK)
             if importlib.util.find_spec("pyspark") is None:
-                found.skipped.append(measure.Skipped(ON_SPARK, "lines", "pyspark is not installed"))
+                found.skipped.append(measure.Skipped(ON_SPARK, "cases", "pyspark is not installed"))
             else:
                 found.spark = run_spark(options.rows)
             end(ON_SPARK)
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> report.Report:
 
 
 def run_spark(n_rows: int | None) -> dict[str, Any]:
-    """Measure the routes on Spark, in a process of their own, since Spark writes to its output what it likes."""
+    """Measure the routes on Spark in a separate process, because Spark writes to standard output."""
     with tempfile.TemporaryDirectory(prefix="pgdecode-benchmarks-") as folder:
         found = Path(folder, "spark.json")
         command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--json", str(found)]
@@ -141,18 +141,18 @@ def run_spark(n_rows: int | None) -> dict[str, Any]:
 
 
 def table_console() -> Console:
-    """Make the console of the table; a file or a pipe has no width of its own."""
+    """Make the console of the table. A file or a pipe gets a fixed width."""
     console = Console()
     return console if console.is_terminal else Console(width=140)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure or load, then show and write; the exit code."""
+    """Measure or load, then show and write the results; return the exit code."""
     options = parse(arguments)
     try:
         found = report.read_json(options.load) if options.load else run(options, arguments)
         if not found.lines and found.spark is None:
-            raise ValueError("no line matches --only")
+            raise ValueError("no case matches --only")
         report.print_tables(found, table_console())
         if options.json:
             report.write_json(found, options.json)

@@ -1,7 +1,7 @@
-/* What the decoder is measured against: the least that any reader of these bytes must do.
+/* Baselines of the benchmarks: the minimum work of any reader of these bytes.
  *
- * Compiled by `baselines.py` at each run, never part of the package. Values are not looked into and nothing is built:
- * a message becomes tuple cells (kind, start, length) in an index that the caller has reserved and warmed.
+ * `baselines.py` compiles this file at each run; it is not part of the package. Values are not decoded and no column is
+ * built: a message becomes tuple cells (kind, start, length) in an index that the caller has allocated and written to.
  */
 #include <stdint.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static inline uint32_t uint32_at(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-/* Sum of all 64-bit words, the last one padded with zeros: a read of every byte and nothing else. */
+/* Sum of all 64-bit words, the last one padded with zeros: reads every byte and does nothing else. */
 uint64_t read_all(const uint8_t *bytes, int64_t n_bytes)
 {
     uint64_t sum = 0, word;
@@ -33,7 +33,7 @@ uint64_t read_all(const uint8_t *bytes, int64_t n_bytes)
     return sum + word;
 }
 
-/* Each walk_* returns where the next part starts, or NULL where the bytes run out or are not what is expected. */
+/* Each walk_* returns the start of the next part, or NULL if bytes are missing or unexpected. */
 
 static inline const uint8_t *walk_tuple(
     const uint8_t *p, const uint8_t *end, const uint8_t *base, const CellIndex *index, int64_t *n_cells)
@@ -92,7 +92,7 @@ static const uint8_t *walk_relation(const uint8_t *p, const uint8_t *end)
     return p;
 }
 
-/* A message that may carry an xid does so between Stream Start and Stream Stop: `xid` is its size there, 0 elsewhere. */
+/* Some messages carry an xid between Stream Start and Stream Stop: `xid` is its size in bytes there, 0 elsewhere. */
 static inline const uint8_t *walk_message(
     const uint8_t *p, const uint8_t *end, const uint8_t *base, uint32_t *xid, const CellIndex *index, int64_t *n_cells)
 {
@@ -142,7 +142,7 @@ static inline const uint8_t *walk_message(
         p = walk_string(walk_bytes(p, end, 9), end);
         return p && end - p >= 4 ? walk_bytes(p + 4, end, uint32_at(p)) : NULL;
     default:
-        return NULL; /* two-phase messages are not in the data that this walk is for */
+        return NULL; /* the data have no two-phase messages */
     }
 }
 
@@ -158,13 +158,13 @@ static inline int64_t walk_all(const uint8_t *base, const int32_t *offsets, int6
     return n_cells;
 }
 
-/* Number of tuple cells in all payloads, or -1 - row of the first one that is none of these messages. */
+/* Number of tuple cells in all payloads, or -1 - row of the first payload that is not such a message. */
 int64_t count_cells(const uint8_t *base, const int32_t *offsets, int64_t n_rows)
 {
     return walk_all(base, offsets, n_rows, NULL);
 }
 
-/* The same, with every cell written into an index that has room for as many as `count_cells` says. */
+/* The same; also writes every cell to an index that has space for `count_cells` cells. */
 int64_t index_cells(
     const uint8_t *base, const int32_t *offsets, int64_t n_rows, uint8_t *kinds, uint32_t *starts, uint32_t *lengths)
 {

@@ -1,4 +1,4 @@
-"""The baselines in C: compiled at the start of a run by the system's compiler, called on the Arrow buffers."""
+"""The baselines in C. The system's compiler compiles them at the start of a run. They read the Arrow buffers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import pyarrow as pa
 from benchmarks.datasets import DataSet
 
 SOURCES = [Path(__file__).with_name(name) for name in ("baselines.c", "wide.c")]
-# No -march: the wheel's core is compiled for any machine of its kind too.
+# No -march, because the wheel's core is also compiled for any machine of the architecture.
 FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
 
 
 class NoCompiler(RuntimeError):
-    """The baselines cannot be compiled here; the message says why."""
+    """The baselines cannot be compiled; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class CellIndex:
-    """What the walk wrote: a kind letter (as a code), a start and a length in bytes per tuple cell."""
+    """The index of the walk: kind letter (as a code), start and length in bytes of each tuple cell."""
 
     kinds: pa.Array
     starts: pa.Array
@@ -35,7 +35,7 @@ class CellIndex:
 
 
 def compiler() -> list[str]:
-    """Command that compiles C here: $CC, or the first of the usual names."""
+    """Find the C compiler's command: $CC, or the first common name that is installed."""
     if os.environ.get("CC"):
         return shlex.split(os.environ["CC"])
     for name in ("cc", "gcc", "clang"):
@@ -45,7 +45,7 @@ def compiler() -> list[str]:
 
 
 def compiler_version() -> str | None:
-    """First line of the compiler's own version text, or None without one."""
+    """First line of the compiler's version text; None without a compiler."""
     try:
         found = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=True)
     except (NoCompiler, OSError, subprocess.CalledProcessError):
@@ -54,13 +54,13 @@ def compiler_version() -> str | None:
 
 
 class TextColumn(ctypes.Structure):
-    """Of `wide.c`."""
+    """`TextColumn` of `wide.c`."""
 
     _fields_ = (("ends", ctypes.c_void_p), ("data", ctypes.c_void_p))
 
 
 class Wide(ctypes.Structure):
-    """Of `wide.c`."""
+    """`Wide` of `wide.c`."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("id", "a", "b", "f", "n", "ok", "d", "ts")),
@@ -71,7 +71,7 @@ class Wide(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Compile the sources and load them, once in a process."""
+    """Compile and load the sources, once per process."""
     command = compiler()
     with tempfile.TemporaryDirectory(prefix="pgdecode-benchmarks-") as folder:
         target = Path(folder) / "baselines.so"
@@ -95,19 +95,19 @@ def library() -> ctypes.CDLL:
 
 
 class MemoryRead:
-    """Sum of the payloads' bytes as 64-bit words."""
+    """Sums the payloads' bytes as 64-bit words."""
 
     def __init__(self, data: DataSet) -> None:
         self._read = library().read_all
         self._data = data
 
     def __call__(self) -> int:
-        """Read everything once."""
+        """Read all payloads once."""
         return int(self._read(self._data.bytes_address, self._data.n_bytes))
 
 
 class CellWalk:
-    """Walk of every message by its tag, tuple cells written to an index that is reserved once."""
+    """Walks every message by its tag, and writes tuple cells to an index that is reserved once."""
 
     def __init__(self, data: DataSet) -> None:
         self._walk = library().index_cells
@@ -118,11 +118,11 @@ class CellWalk:
         self._buffers = [pa.allocate_buffer(self.n_cells * width) for width in (1, 4, 4)]
 
     def __call__(self) -> int:
-        """Walk everything once; the number of cells."""
+        """Walk all payloads once; return the number of cells."""
         return int(self._walk(*self._arguments, *(buffer.address for buffer in self._buffers)))
 
     def index(self) -> CellIndex:
-        """Return what the last call wrote."""
+        """Return the index of the last call."""
         types = (pa.uint8(), pa.uint32(), pa.uint32())
         columns = (
             pa.Array.from_buffers(kind, self.n_cells, [None, buffer])
@@ -132,7 +132,7 @@ class CellWalk:
 
 
 class WideRows:
-    """The wide table's rows decoded by a loop in C that is written for them, into columns that are reserved once."""
+    """Decodes the wide table's rows with a loop in C for this table, into columns that are reserved once."""
 
     FIXED = (
         ("id", pa.int64()),
@@ -151,7 +151,7 @@ class WideRows:
         self._arguments = (data.bytes_address, data.offsets_address, data.n_rows)
         self.n_rows = data.n_rows
         self._fixed = [buffer_of(self.n_rows * arrow.bit_width // 8) for _, arrow in self.FIXED]
-        # A uuid's text is longer than its binary form; no other text is longer than what it is made of.
+        # The text of a binary uuid is longer than the value. No other text is longer than its payload.
         self._texts = [(buffer_of(4 * self.n_rows + 4), buffer_of(data.n_bytes + 36 * self.n_rows)) for _ in self.TEXTS]
         self._valid = buffer_of(12 * self.n_rows)
         self._out = Wide(
@@ -161,11 +161,11 @@ class WideRows:
         )
 
     def __call__(self) -> int:
-        """Decode everything once; the number of rows, less than 0 where one is not as expected."""
+        """Decode all rows once; return their number, or a negative number if a row is not as expected."""
         return int(self._decode(*self._arguments, ctypes.byref(self._out)))
 
     def columns(self) -> dict[str, pa.Array]:
-        """Return what the last call wrote, by column; under nulls stands anything."""
+        """Return the columns of the last call, by name. Values of null cells are undefined."""
         found = {}
         for (name, arrow), buffer in zip(self.FIXED, self._fixed, strict=True):
             found[name] = pa.Array.from_buffers(arrow, self.n_rows, [None, buffer])
@@ -180,7 +180,7 @@ class WideRows:
 
 
 def buffer_of(n_bytes: int) -> pa.Buffer:
-    """Memory that has been written to, so that no system call is timed."""
+    """Allocate memory and write to it, so that page faults are not timed."""
     buffer = pa.allocate_buffer(n_bytes)
     ctypes.memset(buffer.address, 0, n_bytes)
     return buffer

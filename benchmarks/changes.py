@@ -1,4 +1,4 @@
-"""Lines of changes and tables: what a sequence of payloads commits."""
+"""Benchmark cases of changes and tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 import pgdecode
+from benchmarks.case import require
 from benchmarks.datasets import DataSet, followed
-from benchmarks.line import require
 
-# The table that is typed, by what its data set's name begins with.
+# Table with typed columns, by the first part of the data set's name.
 TABLES = {
     "pgbench": "public.pgbench_accounts",
     "toast": "public.document",
@@ -24,41 +24,41 @@ TABLES = {
 
 @dataclass(frozen=True)
 class Changes:
-    """Batch after batch through one decoder: the changes of all tables, or the typed rows of one."""
+    """Decode batch after batch with one decoder: the changes of all tables, or the typed rows of one table."""
 
     payloads: list[pa.BinaryArray]
     table: str | None
 
     def decoded(self) -> Iterator[pa.RecordBatch]:
-        """Decode them as they are asked for."""
+        """Decode lazily."""
         decoder = pgdecode.ChangeDecoder()
         for payloads in self.payloads:
             yield decoder.decode(payloads) if self.table is None else decoder.table(payloads, self.table)
 
     def __call__(self) -> deque[pa.RecordBatch]:
-        """Decode them all and keep the last."""
+        """Decode all batches and keep the last."""
         return deque(self.decoded(), maxlen=1)
 
 
 def all_changes(data: DataSet) -> Changes:
-    """Cut the payloads into batches."""
+    """Split the payloads into batches."""
     return Changes(data.batches(), None)
 
 
 def table_changes(data: DataSet) -> Changes:
-    """Cut the payloads into batches, for one table."""
+    """Split the payloads into batches, for one table."""
     return Changes(data.batches(), TABLES[data.name.partition(".")[0]])
 
 
 def without_transactions(data: DataSet) -> str | None:
-    """Why there are no changes to give."""
+    """Return the reason why a data set has no changes."""
     if data.name.startswith("wide"):
-        return "the recording leaves out a commit"
-    return None if data.whole else "a sample of messages has no whole transactions"
+        return "the recording lacks a commit"
+    return None if data.whole else "a sample of messages has no complete transactions"
 
 
 def committed(payloads: Iterable[bytes], relation: int | None) -> int:
-    """Count changes that a commit follows, in plain Python; a transaction that begins anew is another try."""
+    """Count committed changes in plain Python. A transaction that begins again replaces its first attempt."""
     found = 0
     pending: dict[int | None, list[int | None]] = {}  # the xid of every change, by its stream
     for tag, stream, xid, body in followed(payloads):
@@ -88,12 +88,12 @@ def committed_rows(data: DataSet, table: str | None) -> int:
 
 
 def verify_changes(data: DataSet, work: Changes) -> None:
-    """Compare the number of changes with that of committed rows."""
+    """Compare the number of changes with the number of committed rows."""
     seen = sum(batch.num_rows for batch in work.decoded())
     require(data, "number of changes", seen, committed_rows(data, work.table))
 
 
 def digest_changes(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-    """Count rows and bytes of the one batch that was kept."""
+    """Count rows and bytes of the batch that was kept."""
     (batch,) = result
     return batch.num_rows, batch.nbytes

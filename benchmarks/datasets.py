@@ -1,4 +1,4 @@
-"""The payloads that are decoded: recorded slices shipped in data/, repeated to the length wanted."""
+"""The data sets: recorded slices of payloads in data/, repeated to the required length."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pgdecode
 
 FOLDER = Path(__file__).with_name("data")
-MAX_BYTES = 2**31 - 1  # what 32-bit Arrow offsets reach
-BATCH_ROWS = 65_536  # a usual Parquet or Spark batch
+MAX_BYTES = 2**31 - 1  # limit of 32-bit Arrow offsets
+BATCH_ROWS = 65_536  # a common Parquet or Spark batch
 
-# What a data set is of; a line says which of these it is for.
+# Kinds of data sets. A case lists the kinds that it can use.
 MESSAGES = "messages"
 ROWS = "rows of one table"
 VALUES = "values of one type"
@@ -28,9 +28,9 @@ FILES = "a file of payloads"
 
 @dataclass(frozen=True)
 class Recording:
-    """A shipped slice, and how many messages of it a full and a quick run decode; of ROWS, those of one table.
+    """A recorded slice, and how many of its messages a full and a quick run decode; for ROWS, those of one table.
 
-    Of a slice with streams in it, a few messages are the first ones: any others would be without their Stream Start.
+    A sample of a slice with streams is its first messages, because others would lack their Stream Start.
     """
 
     name: str
@@ -66,10 +66,10 @@ class DataSet:
 
     name: str
     payloads: pa.BinaryArray
-    relation_id_sum: int  # over R, I, U and D messages, read here in plain Python: what every line's result must give
+    relation_id_sum: int  # over R, I, U and D messages, read in plain Python; every case's result must agree with it
     kind: str = MESSAGES
-    relation: pgdecode.Relation | None = None  # of ROWS
-    whole: bool = True  # the recording from its first message, and not one message here and one there
+    relation: pgdecode.Relation | None = None  # for ROWS
+    whole: bool = True  # consecutive messages from the first one, not a sample
     streamed: bool = False
 
     @property
@@ -79,25 +79,25 @@ class DataSet:
 
     @functools.cached_property
     def n_bytes(self) -> int:
-        """Bytes of all payloads, offsets not counted."""
+        """Bytes of all payloads, without offsets."""
         return int(self.payloads.total_values_length)
 
     @property
     def offsets_address(self) -> int:
-        """Where the n + 1 int32 offsets are."""
+        """Address of the n + 1 int32 offsets."""
         return int(self.payloads.buffers()[1].address)
 
     @property
     def bytes_address(self) -> int:
-        """Where the payloads' bytes are."""
+        """Address of the payloads' bytes."""
         return int(self.payloads.buffers()[2].address)
 
     def batches(self) -> list[pa.BinaryArray]:
-        """Cut the payloads as a reader of files or a Spark task gives them."""
+        """Split the payloads into batches like those of a file reader or a Spark task."""
         return [self.payloads.slice(at, BATCH_ROWS) for at in range(0, self.n_rows, BATCH_ROWS)]
 
     def sample(self, n_rows: int) -> DataSet:
-        """Rows from all over, all kinds of message in their proportions; of streams the first rows."""
+        """Take a sample with all kinds of messages in their proportions; for streams, the first rows."""
         if n_rows >= self.n_rows:
             return self
         payloads = self.payloads.slice(0, n_rows) if self.streamed else spread(self.payloads, n_rows)
@@ -105,7 +105,7 @@ class DataSet:
 
 
 class Seen(NamedTuple):
-    """What a look at a message shows: its tag, the transaction of the stream it is in, its own xid there, the rest."""
+    """Parts of a message: its tag, the xid of the stream around it, its own xid in the stream, and the other bytes."""
 
     tag: bytes
     stream: int | None
@@ -128,21 +128,21 @@ def followed(payloads: Iterable[bytes]) -> Iterator[Seen]:
 
 
 def relation_ids(payloads: pa.Array) -> list[int]:
-    """Read the relation id of each message, 0 for a message that has none, in plain Python."""
+    """Read the relation id of each message in plain Python; 0 for a message without one."""
     found = followed(payloads.to_pylist())
     return [int.from_bytes(seen.body[:4], "big") if seen.tag in b"RIUD" else 0 for seen in found]
 
 
 def spread(payloads: pa.Array, n_rows: int) -> pa.Array:
-    """Pick one row of each of `n_rows` stretches of the same length."""
-    # Not every k-th row: pgbench's transactions have six messages each, and an even k would meet but some of them.
+    """Pick one row at random from each of `n_rows` slices of the same length."""
+    # Every k-th row would be biased: pgbench's transactions have six messages, and an even k would miss some of them.
     rng = random.Random(0)
     bounds = [number * len(payloads) // n_rows for number in range(n_rows + 1)]
-    return payloads.take(pa.array([rng.randrange(*stretch) for stretch in pairwise(bounds)], pa.int64()))
+    return payloads.take(pa.array([rng.randrange(*bound) for bound in pairwise(bounds)], pa.int64()))
 
 
 def rows_of(payloads: pa.BinaryArray, table: str) -> tuple[pa.BinaryArray, pgdecode.Relation]:
-    """Pick the inserts, updates and deletes of one table out of a recording without streams."""
+    """Select the inserts, updates and deletes of one table from a recording without streams."""
     described = (pgdecode.decode(payload) for payload in payloads.to_pylist() if payload[:1] == b"R")
     relation = next(found for found in described if isinstance(found, pgdecode.Relation) and found.name == table)
     prefixes = [tag + relation.relation_id.to_bytes(4, "big") for tag in (b"I", b"U", b"D")]
@@ -150,13 +150,13 @@ def rows_of(payloads: pa.BinaryArray, table: str) -> tuple[pa.BinaryArray, pgdec
 
 
 def recorded(name: str) -> pa.BinaryArray:
-    """Read the shipped slice of a data set."""
+    """Read the recorded slice of a data set."""
     table = pq.read_table(FOLDER / f"{name.partition(',')[0]}.parquet", columns=["data"])
     return pa.concat_arrays(table["data"].chunks)
 
 
 def load(name: str, n_rows: int) -> DataSet:
-    """Read a shipped slice and repeat it to `n_rows` messages, or take a sample of fewer."""
+    """Read a recorded slice and repeat it to `n_rows` messages, or take a sample of it."""
     recording = next(recording for recording in RECORDINGS if recording.name == name)
     payloads = recorded(name)
     relation = None

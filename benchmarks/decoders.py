@@ -1,4 +1,4 @@
-"""Lines of decoders that take one message at a time: our own `decode`, the tests' reference, and other projects'."""
+"""Benchmark cases that decode one message at a time: `decode`, the tests' reference decoder, and other projects."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.case import NODE, Case, Work, require
 from benchmarks.datasets import DataSet, recorded
-from benchmarks.line import NODE, Line, Work, require
 
 NODE_SCRIPT = Path(__file__).with_name("pg_logical_replication.cjs")
 NODE_MODULES = Path(__file__).with_name("node_modules")
@@ -22,31 +22,31 @@ NODE_MODULES = Path(__file__).with_name("node_modules")
 
 @dataclass(frozen=True)
 class OneByOne:
-    """A loop in C over payloads as bytes objects; each message is dropped when the next one is there."""
+    """A loop in C over payloads as bytes objects. Each message is dropped when the next one is decoded."""
 
     decode: Callable[[bytes], Any]
     payloads: list[bytes]
 
     def __call__(self) -> deque[Any]:
-        """Decode them all and keep the last."""
+        """Decode all messages and keep the last."""
         return deque(map(self.decode, self.payloads), maxlen=1)
 
 
 def relation_of(message: Any) -> int:
-    """Find the relation id of a decoded message, as an attribute or a key, 0 without one."""
+    """Return the relation id of a decoded message, an attribute or a key; 0 without one."""
     found = message.get("relation_id") if isinstance(message, dict) else getattr(message, "relation_id", None)
     return found or 0
 
 
 def verify_one_by_one(data: DataSet, work: OneByOne) -> None:
-    """Compare the relation ids of all messages with those that a look at the bytes gives."""
+    """Compare the sum of the relation ids of all messages with the sum read from the bytes."""
     seen = sum(map(relation_of, map(work.decode, work.payloads)))
     require(data, "sum of relation ids", seen, data.relation_id_sum)
 
 
 def without_order(data: DataSet) -> str | None:
-    """Why a decoder that looks at one message by itself is not for a data set."""
-    return "one by one, a decoder is not told which messages carry an xid" if data.streamed else None
+    """Return the reason why a decoder of single messages cannot decode a data set."""
+    return "a decoder of single messages cannot know which messages carry an xid" if data.streamed else None
 
 
 def one_by_one(
@@ -55,8 +55,8 @@ def one_by_one(
     load: Callable[[], Callable[[bytes], Any]],
     sample: int,
     missing: Callable[[DataSet], str | None] = without_order,
-) -> Line:
-    """Make a line of `OneByOne`; `load` finds the decoder."""
+) -> Case:
+    """Make a case of `OneByOne`; `load` returns the decoder."""
 
     def prepare(data: DataSet) -> Work:
         return OneByOne(load(), data.payloads.to_pylist())
@@ -65,17 +65,17 @@ def one_by_one(
         (last,) = result
         return relation_of(last)
 
-    return Line(name, group, prepare, verify_one_by_one, digest, missing, sample)
+    return Case(name, group, prepare, verify_one_by_one, digest, missing, sample)
 
 
 def load_reference() -> Callable[[bytes], Any]:
-    """Find the tests' own decoder, plain Python written from the documents."""
+    """Load the tests' own decoder, which is plain Python written from the documentation."""
     decode = importlib.import_module("tests.support.oracles.reference").decode_payload
     return functools.partial(decode, in_stream=False)
 
 
 def without_reference(data: DataSet) -> str | None:
-    """Why the tests' decoder is not there."""
+    """Return the reason why the tests' decoder cannot be used."""
     try:
         load_reference()
     except ImportError:
@@ -85,9 +85,9 @@ def without_reference(data: DataSet) -> str | None:
 
 @functools.cache
 def load_pypgoutput() -> Callable[[bytes], Any]:
-    """Find the decoders of the package pypgoutput.
+    """Load the decoders of the package pypgoutput.
 
-    Its __init__ imports a database driver that decoding does not need, so the one file is loaded by itself.
+    Its __init__ imports a database driver that decoding does not need, so only the file of the decoders is loaded.
     """
     found = importlib.util.find_spec("pypgoutput")
     if found is None or not found.submodule_search_locations:
@@ -106,7 +106,7 @@ def load_pypgoutput() -> Callable[[bytes], Any]:
 
 
 def without_pypgoutput(data: DataSet) -> str | None:
-    """Why pypgoutput cannot read this data set here."""
+    """Return the reason why pypgoutput cannot decode this data set."""
     if data.name.endswith(".bin"):
         return "skips the values of binary cells and reads what follows wrongly"
     try:
@@ -117,10 +117,10 @@ def without_pypgoutput(data: DataSet) -> str | None:
 
 
 class NodeParser:
-    """The parser of pg-logical-replication in a process of node; a repetition is asked for by one byte."""
+    """The parser of pg-logical-replication in a node process. One byte starts a repetition."""
 
     def __init__(self, data: DataSet) -> None:
-        # It decodes no row of a relation that it has not seen, and a sample leaves most of those messages out.
+        # The parser needs the Relation message of a row, and a sample lacks most Relation messages.
         described = [payload for payload in recorded(data.name).to_pylist() if payload[:1] in (b"R", b"Y")]
         command = [str(shutil.which("node")), str(NODE_SCRIPT), str(NODE_MODULES)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -133,7 +133,7 @@ class NodeParser:
         self._process.stdin.write(b"".join([len(payloads).to_bytes(4, "little"), *framed]))
 
     def __call__(self) -> int:
-        """Decode everything once; the sum of the relation ids."""
+        """Decode all payloads once; return the sum of the relation ids."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
@@ -146,7 +146,7 @@ class NodeParser:
 
 
 def without_node(data: DataSet) -> str | None:
-    """Why the parser of pg-logical-replication cannot read this data set here."""
+    """Return the reason why pg-logical-replication cannot decode this data set."""
     if shutil.which("node") is None:
         return "node is not installed"
     if not (NODE_MODULES / NODE).is_dir():
@@ -155,10 +155,10 @@ def without_node(data: DataSet) -> str | None:
 
 
 def verify_node(data: DataSet, work: NodeParser) -> None:
-    """Compare the relation ids of all messages with those that a look at the bytes gives."""
+    """Compare the sum of the relation ids of all messages with the sum read from the bytes."""
     require(data, "sum of relation ids", work(), data.relation_id_sum)
 
 
-def node_decoder(sample: int, missing: Callable[[DataSet], str | None]) -> Line:
-    """Make the line of `NodeParser`; what is sent over the pipes on the clock is a few bytes."""
-    return Line(NODE, "other decoders", NodeParser, verify_node, int, missing, sample)
+def node_decoder(sample: int, missing: Callable[[DataSet], str | None]) -> Case:
+    """Make the case of `NodeParser`. Only a few bytes pass through the pipes while it is timed."""
+    return Case(NODE, "other decoders", NodeParser, verify_node, int, missing, sample)

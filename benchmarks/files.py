@@ -1,4 +1,4 @@
-"""Lines of the command line: a Parquet file of payloads to a decoded one, beside the same reading and writing alone."""
+"""Benchmark cases of the command line on Parquet files. Their baseline only reads and writes the same data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.case import require
 from benchmarks.changes import TABLES, committed_rows
 from benchmarks.datasets import BATCH_ROWS, DataSet
-from benchmarks.line import require
 from pgdecode.cli.main import main
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.writers import CHANGE_LAYOUT, message_layout, open_writer
@@ -22,7 +22,7 @@ from pgdecode.files.writers import CHANGE_LAYOUT, message_layout, open_writer
 
 @dataclass
 class Command:
-    """`pgdecode decode` of a file, in this process: what it takes to start Python is not counted."""
+    """`pgdecode decode` of a file in this process, so the start of Python is not timed."""
 
     data: DataSet
     table: str | None
@@ -34,28 +34,28 @@ class Command:
 
     @property
     def source(self) -> Path:
-        """The payloads, as others land them."""
+        """The file of payloads."""
         return Path(self.folder.name, "raw.parquet")
 
     @property
     def target(self) -> Path:
-        """What they are decoded to."""
+        """The decoded file."""
         return Path(self.folder.name, "decoded.parquet")
 
     def __call__(self) -> Path:
-        """Decode."""
+        """Decode the file."""
         what = ["--table", self.table] if self.table else []
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output):
             code = main(["decode", str(self.source), str(self.target), "--overwrite", *what])
         if code:
-            raise RuntimeError(said.getvalue())
+            raise RuntimeError(output.getvalue())
         return self.target
 
 
 @dataclass
 class Copy:
-    """The same reading and writing by pyarrow, of a result that is there already: a decoder that takes no time."""
+    """The same reading and writing by pyarrow, with a result made before: a decoder that takes no time."""
 
     command: Command
 
@@ -77,27 +77,27 @@ class Copy:
 
 
 def decode_messages(data: DataSet) -> Command:
-    """Decode a file to messages."""
+    """Prepare decoding a file to messages."""
     return Command(data, None)
 
 
 def decode_table(data: DataSet) -> Command:
-    """Decode a file to one table's rows."""
+    """Prepare decoding a file to one table's rows."""
     return Command(data, TABLES[data.name.partition(".")[0]])
 
 
 def copy_messages(data: DataSet) -> Copy:
-    """Copy the messages of a file."""
+    """Prepare copying the messages of a file."""
     return Copy(decode_messages(data))
 
 
 def copy_table(data: DataSet) -> Copy:
-    """Copy one table's rows."""
+    """Prepare copying one table's rows."""
     return Copy(decode_table(data))
 
 
 def verify_files(data: DataSet, work: Command | Copy) -> None:
-    """Compare the number of rows with what plain Python reads from the bytes."""
+    """Compare the number of rows with the number that plain Python reads from the bytes."""
     command = work.command if isinstance(work, Copy) else work
     expected = committed_rows(data, command.table) if command.table else data.n_rows
     require(data, "number of rows", digest_file(work()), expected)

@@ -1,4 +1,4 @@
-"""Timing of lines beside their baselines, and the peak memory of a line in a process of its own."""
+"""Timing of benchmark cases and their baselines, and peak memory of a case in a separate process."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
+from benchmarks.case import Case, Work, WrongResult
+from benchmarks.cases import CASES, SLOW_BASELINES
 from benchmarks.datasets import MESSAGES, DataSet
-from benchmarks.line import Line, Work, WrongResult
-from benchmarks.lines import LINES, SLOW_BASELINES
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is run: messages of slow lines are divided by `sample_divisor`, repetitions end with the seconds.
+    """How long a run measures.
 
-    Those are the seconds of a line and of its baselines before it, so that a run takes as long as it has lines.
+    `sample_divisor` divides the number of messages of slow cases. `seconds_per_case` limits the time of a case and
+    of its baselines, so the time of a run is proportional to the number of cases.
     """
 
     name: str
     min_repetitions: int
     max_repetitions: int
-    seconds_per_line: float
+    seconds_per_case: float
     sample_divisor: int
     memory: bool
 
@@ -36,15 +37,15 @@ class Effort:
 FULL = Effort("full", 7, 41, 1.5, 1, True)
 QUICK = Effort("quick", 3, 15, 0.6, 5, False)
 
-# Slow lines have samples of as many bytes as their number of messages of this size: a decoder in plain Python
-# takes milliseconds for one of 1600 columns. Fewer than so many messages are no sample.
+# The sample of a slow case has as many bytes as its number of messages of this size, because a decoder in plain Python
+# takes milliseconds for a message of 1600 columns. A sample has at least MIN_SAMPLE messages.
 SAMPLE_MESSAGE_BYTES = 256
 MIN_SAMPLE = 200
 
 
 @dataclass
 class Result:
-    """A measured line. Ratios are this line's messages/s over the baseline's: medians over pairs timed together."""
+    """A measured case. Ratios are its messages/s divided by the baseline's: medians over pairs timed together."""
 
     data_set: str
     line: str
@@ -62,7 +63,7 @@ class Result:
     sampled: bool = False
 
     def summarise(self) -> None:
-        """Fill the figures from the seconds; `spread` is the distance of the quartiles over the median."""
+        """Compute the figures from the seconds; `spread` is the interquartile range divided by the median."""
         median = statistics.median(self.seconds)
         self.messages_per_second = self.n_rows / median
         self.gigabytes_per_second = self.n_bytes / median / 1e9
@@ -73,7 +74,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A line that could not run on a data set, and why."""
+    """A case that could not run on a data set, and the reason."""
 
     data_set: str
     line: str
@@ -81,31 +82,31 @@ class Skipped:
 
 
 class Runner:
-    """A line made ready for one data set; `run` gives the seconds of one repetition."""
+    """A case prepared for one data set; `run` returns the seconds of one repetition."""
 
-    def __init__(self, line: Line, data: DataSet, effort: Effort) -> None:
-        self.line = line
-        self.data = sample_of(data, line.sample // effort.sample_divisor) if line.sample else data
-        self._work: Work = line.prepare(self.data)
+    def __init__(self, case: Case, data: DataSet, effort: Effort) -> None:
+        self.case = case
+        self.data = sample_of(data, case.sample // effort.sample_divisor) if case.sample else data
+        self._work: Work = case.prepare(self.data)
         self._digest: Any = None
-        self.result = Result(data.name, line.name, line.group, self.data.n_rows, self.data.n_bytes, [], kind=data.kind)
+        self.result = Result(data.name, case.name, case.group, self.data.n_rows, self.data.n_bytes, [], kind=data.kind)
         self.result.sampled = self.data.n_rows < data.n_rows
         self.pairs: dict[str, list[float]] = {}
-        self.spent = 0.0  # seconds, those of baselines too
+        self.spent = 0.0  # seconds, including baselines
 
     def warm_up(self) -> None:
-        """Verify the whole result, and keep a digest of it for the repetitions."""
-        self.line.verify(self.data, self._work)
-        self._digest = self.line.digest(self._work())
+        """Verify the whole result, and keep its digest for the repetitions."""
+        self.case.verify(self.data, self._work)
+        self._digest = self.case.digest(self._work())
 
     def run(self) -> float:
-        """Time one repetition. The result is looked at and dropped after the clock has stopped."""
+        """Time one repetition. Checking and dropping the result is not timed."""
         start = perf_counter()
         outcome = self._work()
         seconds = perf_counter() - start
-        digest = self.line.digest(outcome)
+        digest = self.case.digest(outcome)
         if self._digest not in (None, digest):
-            raise WrongResult(f"{self.data.name}, {self.line.name}: a repetition gave {digest}, not {self._digest}")
+            raise WrongResult(f"{self.data.name}, {self.case.name}: a repetition returned {digest}, not {self._digest}")
         return seconds
 
     def rate(self, seconds: float) -> float:
@@ -114,49 +115,49 @@ class Runner:
 
 
 def sample_of(data: DataSet, n_usual: int) -> DataSet:
-    """Take as many bytes of a data set as there are in so many messages of the usual size, and no more messages."""
+    """Take a sample with at most the bytes of `n_usual` messages of the usual size, and at most that many messages."""
     n_rows = n_usual * SAMPLE_MESSAGE_BYTES * data.n_rows // data.n_bytes
     return data.sample(max(min(n_rows, n_usual), MIN_SAMPLE))
 
 
 def measure(
-    data: DataSet, lines: Iterable[Line], effort: Effort, advance: Callable[[str], None]
+    data: DataSet, cases: Iterable[Case], effort: Effort, advance: Callable[[str], None]
 ) -> tuple[list[Result], list[Skipped]]:
-    """Measure the lines on one data set.
+    """Measure cases on one data set.
 
-    Repetitions go round by round over all lines, each right after its baselines, so that a slow spell of the machine
-    hits both sides of a ratio. `advance` is called with a line's name when that line is done.
+    Each round repeats all cases, each right after its baselines, so that a slow phase of the machine affects both sides
+    of a ratio. `advance` is called with the name of a case when the case is done.
     """
     runners: dict[str, Runner] = {}
     skipped = []
-    for line in lines:
-        reason = line.missing(data)
+    for case in cases:
+        reason = case.missing(data)
         if reason is None:
-            runners[line.name] = Runner(line, data, effort)
-            runners[line.name].warm_up()
+            runners[case.name] = Runner(case, data, effort)
+            runners[case.name].warm_up()
         else:
-            skipped.append(Skipped(data.name, line.name, reason))
-            advance(line.name)
-    open_lines = list(runners.values())
-    while open_lines:
-        for runner in open_lines:
+            skipped.append(Skipped(data.name, case.name, reason))
+            advance(case.name)
+    open_cases = list(runners.values())
+    while open_cases:
+        for runner in open_cases:
             repeat(runner, runners)
-        done = [runner for runner in open_lines if is_done(runner, effort)]
+        done = [runner for runner in open_cases if is_done(runner, effort)]
         for runner in done:
-            open_lines.remove(runner)
-            advance(runner.line.name)
+            open_cases.remove(runner)
+            advance(runner.case.name)
     return finish(runners), skipped
 
 
 def repeat(runner: Runner, runners: dict[str, Runner]) -> None:
-    """Time a line once, right after once each of its baselines."""
+    """Time a case once, right after timing each of its baselines once."""
     start = perf_counter()
-    baselines = [runners[name] for name in runner.line.baselines if name in runners]
-    # Once without a clock: whoever runs first would find the payloads in slower memory than those who come after, and
-    # would have to be given by the system what memory the others take.
+    baselines = [runners[name] for name in runner.case.baselines if name in runners]
+    # Run once without timing. Otherwise the first one would read the payloads from slower memory than the later ones,
+    # and the system would have to allocate the memory that the others reuse.
     for item in (*baselines, runner):
         item.run()
-    rates = {baseline.line.name: baseline.rate(baseline.run()) for baseline in baselines}
+    rates = {baseline.case.name: baseline.rate(baseline.run()) for baseline in baselines}
     seconds = runner.run()
     runner.result.seconds.append(seconds)
     for name, rate in rates.items():
@@ -165,15 +166,15 @@ def repeat(runner: Runner, runners: dict[str, Runner]) -> None:
 
 
 def is_done(runner: Runner, effort: Effort) -> bool:
-    """Whether a line has run often enough."""
+    """Whether a case has run often enough."""
     n_done = len(runner.result.seconds)
     if n_done < effort.min_repetitions:
         return False
-    return n_done >= effort.max_repetitions or runner.spent >= effort.seconds_per_line
+    return n_done >= effort.max_repetitions or runner.spent >= effort.seconds_per_case
 
 
 def finish(runners: dict[str, Runner]) -> list[Result]:
-    """Make the figures, once every line has its seconds."""
+    """Compute the figures after all cases have been timed."""
     results = {name: runner.result for name, runner in runners.items()}
     for result in results.values():
         result.summarise()
@@ -187,18 +188,18 @@ def finish(runners: dict[str, Runner]) -> list[Result]:
 
 
 def measure_memory(results: Iterable[Result], n_rows: int, effort: Effort, advance: Callable[[str], None]) -> None:
-    """Fill the peak memory of the lines of one data set, by a process for each core at a time: bytes do not mind."""
+    """Measure the peak memory of the cases of one data set, with one process per core, because nothing is timed."""
     results = list(results)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for result, found in zip(
-            results, pool.map(lambda line: peak_bytes(line, n_rows, effort), results), strict=True
+            results, pool.map(lambda case: peak_bytes(case, n_rows, effort), results), strict=True
         ):
             result.peak_bytes = found
             advance(result.line)
 
 
 def peak_bytes(result: Result, n_rows: int, effort: Effort) -> int | None:
-    """Memory that a line takes beyond its payloads, by a process that runs nothing else; None where unknown."""
+    """Measure the memory that a case uses in addition to its payloads, in a separate process; None if unknown."""
     question = {"data_set": result.data_set, "line": result.line, "n_rows": n_rows, "effort": asdict(effort)}
     command = [sys.executable, "-m", "benchmarks.memory", json.dumps(question)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -206,6 +207,6 @@ def peak_bytes(result: Result, n_rows: int, effort: Effort) -> int | None:
     return None if answer is None else int(answer)
 
 
-def line_named(name: str) -> Line:
-    """Find a line by its whole name."""
-    return next(line for line in LINES if line.name == name)
+def case_named(name: str) -> Case:
+    """Find a case by its full name."""
+    return next(case for case in CASES if case.name == name)

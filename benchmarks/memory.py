@@ -1,4 +1,4 @@
-"""Peak memory of one line: `python -m benchmarks.memory QUESTION`, started once per line by a full run."""
+"""Peak memory of one case: `python -m benchmarks.memory QUESTION`. A full run starts it once per case."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from benchmarks.datasets import load
-from benchmarks.measure import Effort, Runner, line_named
+from benchmarks.measure import Effort, Runner, case_named
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 
 
 def status_bytes(name: str) -> int:
-    """One of the sizes in /proc/self/status."""
+    """Read a size from /proc/self/status."""
     for row in STATUS.read_text().splitlines():
         key, _, value = row.partition(":")
         if key == name:
@@ -23,23 +23,23 @@ def status_bytes(name: str) -> int:
 
 
 def peak_of(runner: Runner) -> int | None:
-    """Resident bytes at the highest point of one repetition, less those before it. Linux only.
+    """Peak resident bytes of one repetition, minus the resident bytes before it. Linux only.
 
-    Not ru_maxrss: a process inherits it from the one that forked it, here one that holds all the data.
+    ru_maxrss is not usable: a process inherits it from its parent, which has all the data in memory.
     """
     if not CLEAR.exists():
         return None
-    CLEAR.write_text("5")  # the high-water mark starts again from here
+    CLEAR.write_text("5")  # resets the high-water mark
     before = status_bytes("VmRSS")
     runner.run()
     return max(0, status_bytes("VmHWM") - before)
 
 
 def main(question: str) -> None:
-    """Answer in JSON on standard output."""
+    """Print the peak memory as JSON."""
     asked = json.loads(question)
     data = load(asked["data_set"], asked["n_rows"])
-    runner = Runner(line_named(asked["line"]), data, Effort(**asked["effort"]))
+    runner = Runner(case_named(asked["line"]), data, Effort(**asked["effort"]))
     print(json.dumps(peak_of(runner)))
 
 

@@ -1,7 +1,8 @@
 // Decodes with the parser of pg-logical-replication, for decoders.py: node pg_logical_replication.cjs MODULES
-// Standard input: n of the payloads that are decoded once, before; those; n of the payloads to time; those; then a line
-// break for each repetition. Numbers are 32 bits, little-endian, and each payload follows its length.
-// Standard output: a line for each repetition, the sum of the relation ids of what was decoded.
+// Standard input: the number of payloads to decode once before timing, and those payloads; the number of payloads to
+// time, and those payloads; then one line break per repetition. Numbers have 32 bits, little-endian. Each payload comes
+// after its length.
+// Standard output: one line per repetition, the sum of the relation ids of the decoded payloads.
 "use strict";
 const path = require("path");
 const fs = require("fs");

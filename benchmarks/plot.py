@@ -1,12 +1,12 @@
-"""The plot: messages per second of every line, on a logarithmic axis, a panel for each kind of data."""
+"""The plot: messages per second of every case on a logarithmic axis, with one panel per kind of data."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.cases import CASES
 from benchmarks.datasets import MESSAGES
-from benchmarks.lines import LINES
 from benchmarks.report import Report, scaled
 
 if TYPE_CHECKING:
@@ -18,24 +18,24 @@ ABREAST = 3
 
 
 def write_plot(report: Report, path: Path) -> None:
-    """Draw the plot into a file whose suffix says the format.
+    """Draw the plot to a file. The file's suffix sets the format.
 
     Raises
     ------
     ImportError
-        Without matplotlib.
+        If matplotlib is not installed.
     ValueError
-        Of a report without whole recordings.
+        If the report has no whole recordings.
     """
-    # No window is opened: the figure is made without pyplot, and so without a display.
+    # Without pyplot, no display is needed.
     from matplotlib.figure import Figure
 
-    lines = [line for line in report.lines if line.kind == MESSAGES]
-    if not lines:
-        raise ValueError("the plot is of whole recordings, and none was measured")
-    families = list(dict.fromkeys(line.data_set.partition(".")[0] for line in lines))
-    measured = {line.line for line in lines}
-    names = [line.name for line in LINES if line.name in measured]
+    results = [result for result in report.lines if result.kind == MESSAGES]
+    if not results:
+        raise ValueError("the plot shows whole recordings, and none was measured")
+    families = list(dict.fromkeys(result.data_set.partition(".")[0] for result in results))
+    measured = {result.line for result in results}
+    names = [case.name for case in CASES if case.name in measured]
     n_rows = -(-len(families) // ABREAST)
     figure = Figure(figsize=(6.4 * min(ABREAST, len(families)), 0.9 + (0.7 + 0.42 * len(names)) * n_rows))
     figure.set_layout_engine("constrained")
@@ -45,9 +45,9 @@ def write_plot(report: Report, path: Path) -> None:
         draw_panel(panel, report, family, names)
     for panel in panels[len(families) :]:
         panel.set_visible(False)
-    rates = [line.messages_per_second for line in lines]
+    rates = [result.messages_per_second for result in results]
     panels[0].set_xscale("log")
-    panels[0].set_xlim(min(rates) / 2, max(rates) * 6)  # room for the numbers
+    panels[0].set_xlim(min(rates) / 2, max(rates) * 6)  # space for the numbers
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
     at = report.machine
@@ -57,13 +57,13 @@ def write_plot(report: Report, path: Path) -> None:
 
 
 def draw_panel(panel: Axes, report: Report, family: str, names: list[str]) -> None:
-    """Bars of one kind of data: a pair per line, for the tuple formats that it was recorded in."""
+    """Draw the bars of one kind of data: one bar per case and recorded tuple format."""
     for number, (form, colour) in enumerate(COLOURS.items()):
-        lines = report.of(f"{family}.{form}")
-        if not lines:
+        results = report.of(f"{family}.{form}")
+        if not results:
             continue
-        at = [names.index(line.line) + (number - 0.5) * BAR for line in lines]
-        rates = [line.messages_per_second for line in lines]
+        at = [names.index(result.line) + (number - 0.5) * BAR for result in results]
+        rates = [result.messages_per_second for result in results]
         bars = panel.barh(at, rates, BAR, color=colour, label=form)
         panel.bar_label(bars, [scaled(rate) for rate in rates], padding=3, fontsize=8)
     panel.set_title(family)

@@ -1,4 +1,4 @@
-"""Results as a table on the terminal, as JSON, as a plot, and as the figures of a README."""
+"""Output of the results: a table on the terminal, JSON, and the figures of a README."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from rich.table import Table
 
 import pgdecode
 from benchmarks.baselines import FLAGS, compiler_version
-from benchmarks.datasets import VALUES
-from benchmarks.line import (
+from benchmarks.case import (
     BINARY,
     C_ROWS,
     C_WALK,
@@ -33,6 +32,7 @@ from benchmarks.line import (
     PYPGOUTPUT,
     TEXT,
 )
+from benchmarks.datasets import VALUES
 from benchmarks.measure import Result, Skipped
 
 BEGIN = "<!-- figures: begin, written by python -m benchmarks --readme -->"
@@ -60,35 +60,35 @@ STYLES = {"baseline": "dim", "pgdecode": "green"}
 
 @dataclass
 class Report:
-    """One run: where, how, and every line."""
+    """One run: its command, machine and results."""
 
     command: str
     effort: str
     machine: dict[str, Any]
     lines: list[Result] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    spark: dict[str, Any] | None = None  # what `benchmarks.spark` wrote
-    unfinished: list[str] = field(default_factory=list)  # data sets that are still to be measured
+    spark: dict[str, Any] | None = None  # JSON of `benchmarks.spark`
+    unfinished: list[str] = field(default_factory=list)  # data sets that have not been measured yet
 
     def data_sets(self) -> list[str]:
-        """Names in the order measured, those of types left out."""
-        return list(dict.fromkeys(line.data_set for line in self.messages()))
+        """Names of the data sets of messages, in the order measured."""
+        return list(dict.fromkeys(result.data_set for result in self.messages()))
 
     def messages(self) -> list[Result]:
-        """Lines that count messages."""
-        return [line for line in self.lines if line.kind != VALUES]
+        """Results that count messages."""
+        return [result for result in self.lines if result.kind != VALUES]
 
     def types(self) -> list[str]:
-        """Types of which values were decoded, in the order measured."""
-        return list(dict.fromkeys(line.data_set for line in self.lines if line.kind == VALUES))
+        """Types whose values were decoded, in the order measured."""
+        return list(dict.fromkeys(result.data_set for result in self.lines if result.kind == VALUES))
 
     def of(self, data_set: str) -> list[Result]:
-        """Lines of one data set."""
-        return [line for line in self.lines if line.data_set == data_set]
+        """Results of one data set."""
+        return [result for result in self.lines if result.data_set == data_set]
 
 
 def machine() -> dict[str, Any]:
-    """Describe what the figures depend on besides the code."""
+    """Describe the machine and the software versions."""
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -104,7 +104,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Name of the processor, as Linux or else Python knows it."""
+    """Name of the processor, from Linux or from Python."""
     info = Path("/proc/cpuinfo")
     rows = info.read_text().splitlines() if info.exists() else []
     named = (row.partition(":")[2].strip() for row in rows if row.startswith("model name"))
@@ -112,8 +112,8 @@ def cpu_model() -> str:
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Write everything, each repetition's seconds too, at once or not at all."""
-    target = path.resolve()  # of a link, what it leads to
+    """Write the report, including the seconds of each repetition, atomically."""
+    target = path.resolve()  # replace the target of a link, not the link
     part = target.with_name(f".{target.name}.part")
     part.write_text(json.dumps(asdict(report), indent=1) + "\n")
     part.replace(target)
@@ -122,8 +122,8 @@ def write_json(report: Report, path: Path) -> None:
 def read_json(path: Path) -> Report:
     """Read what `write_json` wrote."""
     found = json.loads(path.read_text())
-    found["lines"] = [Result(**line) for line in found["lines"]]
-    found["skipped"] = [Skipped(**line) for line in found["skipped"]]
+    found["lines"] = [Result(**result) for result in found["lines"]]
+    found["skipped"] = [Skipped(**item) for item in found["skipped"]]
     return Report(**found)
 
 
@@ -136,22 +136,22 @@ def scaled(number: float) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """Write a ratio to a baseline that is faster."""
+    """Format a ratio to a faster baseline."""
     return "" if ratio is None else f"{100 * ratio:.3g} %"
 
 
 def times(ratio: float | None, digits: int = 2) -> str:
-    """Write a ratio to a baseline that is slower."""
+    """Format a ratio to a slower baseline."""
     return "" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.{digits}g}"
 
 
-def cells(line: Result) -> list[str]:
-    """Texts of a line under HEADINGS."""
-    ratios = line.ratios
+def cells(result: Result) -> list[str]:
+    """Cells of a result under HEADINGS."""
+    ratios = result.ratios
     return [
-        f"{line.line}, of {line.n_rows:,} messages" if line.sampled else line.line,
-        scaled(line.messages_per_second),
-        f"{line.gigabytes_per_second:.3g}",
+        f"{result.line}, of {result.n_rows:,} messages" if result.sampled else result.line,
+        scaled(result.messages_per_second),
+        f"{result.gigabytes_per_second:.3g}",
         percent(ratios.get(MEMORY_READ)),
         percent(ratios.get(C_WALK)),
         percent(ratios.get(C_ROWS)),
@@ -160,68 +160,68 @@ def cells(line: Result) -> list[str]:
         times(ratios.get(PLAIN_PYTHON)),
         times(ratios.get(PYPGOUTPUT)),
         times(ratios.get(NODE)),
-        percent(line.spread),
-        "" if line.peak_bytes is None else f"{line.peak_bytes / 1e6:.1f}",
+        percent(result.spread),
+        "" if result.peak_bytes is None else f"{result.peak_bytes / 1e6:.1f}",
     ]
 
 
-def shown_columns(lines: Sequence[Result]) -> list[int]:
-    """Columns of HEADINGS that any line fills."""
-    rows = [cells(line) for line in lines]
+def shown_columns(results: Sequence[Result]) -> list[int]:
+    """Select the indices of HEADINGS that at least one result fills."""
+    rows = [cells(result) for result in results]
     return [at for at in range(len(HEADINGS)) if at == 0 or any(row[at] for row in rows)]
 
 
 def caption(report: Report) -> str:
-    """Where, when and how, in one line."""
+    """Describe machine, date and command in one line."""
     at = report.machine
     busy = "" if at["load_average"] is None else f", load average {at['load_average']:.1f} at the start"
     return (
         f"{at['cpu']}, {at['cores']} cores, Python {at['python']}, pyarrow {at['pyarrow']}, pgdecode {at['pgdecode']}, "
-        f"{at['date']}, `{report.command}`{busy}; medians, one process, one thread where a line does not say two"
+        f"{at['date']}, `{report.command}`{busy}; medians, one process, one thread unless a case names two"
     )
 
 
-def title(line: Result) -> str:
-    """Heading of a data set, from its first line, which ran on all of it."""
-    return f"{line.data_set}: {line.n_rows:,} messages of {line.n_bytes / line.n_rows:.0f} bytes"
+def title(result: Result) -> str:
+    """Heading of a data set, from its first result, which used the whole data set."""
+    return f"{result.data_set}: {result.n_rows:,} messages of {result.n_bytes / result.n_rows:.0f} bytes"
 
 
 def notes(report: Report) -> list[str]:
-    """Size of each data set, and what did not run."""
+    """Sizes of the data sets, and the cases that did not run."""
     found = [title(report.of(name)[0]) for name in report.data_sets()]
     if report.unfinished:
-        found.insert(0, f"PARTIAL: the run did not come to {', '.join(report.unfinished)}")
+        found.insert(0, f"PARTIAL: the run did not reach {', '.join(report.unfinished)}")
     reasons: dict[tuple[str, str], list[str]] = {}
     for skip in report.skipped:
         reasons.setdefault((skip.line, skip.reason), []).append(skip.data_set)
     if report.spark:
-        sizes = " and ".join(f"{n:,}" for n in sorted({line["rows"] for line in report.spark["lines"].values()}))
+        sizes = " and ".join(f"{n:,}" for n in sorted({result["rows"] for result in report.spark["lines"].values()}))
         found.append(f"on Spark: {sizes} messages of {report.spark['data_set']}, {report.spark['master']}")
-    return found + [f"no {line} on {', '.join(names)}: {why}" for (line, why), names in reasons.items()]
+    return found + [f"no {case} on {', '.join(names)}: {why}" for (case, why), names in reasons.items()]
 
 
 def value_cells(report: Report, pg_type: str) -> list[str]:
-    """Texts of a type under VALUE_HEADINGS; the spread is the larger one of both formats."""
-    lines = {line.line: line for line in report.of(pg_type)}
-    rates = [scaled(lines[name].messages_per_second) if name in lines else "" for name in (TEXT, BINARY, CAST)]
-    decoded = [lines[name] for name in (TEXT, BINARY) if name in lines]
-    ratios = [times(lines[name].ratios.get(CAST)) if name in lines else "" for name in (TEXT, BINARY)]
-    return [pg_type, *rates, *ratios, percent(max((line.spread for line in decoded), default=None))]
+    """Cells of a type under VALUE_HEADINGS; the spread is the larger one of both formats."""
+    results = {result.line: result for result in report.of(pg_type)}
+    rates = [scaled(results[name].messages_per_second) if name in results else "" for name in (TEXT, BINARY, CAST)]
+    decoded = [results[name] for name in (TEXT, BINARY) if name in results]
+    ratios = [times(results[name].ratios.get(CAST)) if name in results else "" for name in (TEXT, BINARY)]
+    return [pg_type, *rates, *ratios, percent(max((result.spread for result in decoded), default=None))]
 
 
 def spark_cells(report: Report) -> list[list[str]]:
-    """Texts under SPARK_HEADINGS; the lines of nobody who decodes stand behind those that they are the floor of."""
+    """Cells under SPARK_HEADINGS."""
     if report.spark is None:
         return []
     rows = []
-    for name, line in report.spark["lines"].items():
-        floor = "" if line["floor_ratio"] is None else f"{line['floor_ratio']:.2f}"
-        rows.append([name, f"{line['median']:.2f}", scaled(line["rows"] / line["median"]), floor])
+    for name, result in report.spark["lines"].items():
+        floor = "" if result["floor_ratio"] is None else f"{result['floor_ratio']:.2f}"
+        rows.append([name, f"{result['median']:.2f}", scaled(result["rows"] / result["median"]), floor])
     return rows
 
 
 def print_tables(report: Report, console: Console) -> None:
-    """Print a table of messages and one of values, and below them what they are of."""
+    """Print the tables of messages, values and Spark, and the notes below them."""
     if report.messages():
         console.print(fitting_table(report, console))
     if report.types():
@@ -239,7 +239,7 @@ def print_tables(report: Report, console: Console) -> None:
 
 
 def fitting_table(report: Report, console: Console) -> Table:
-    """Make the table of messages, with as many columns as there is room for."""
+    """Make the table of messages, with as many columns as fit the console."""
     shown = shown_columns(report.messages())
     table = make_table(report, shown)
     for dropped in map(HEADINGS.index, DROPPED_FIRST):
@@ -250,7 +250,7 @@ def fitting_table(report: Report, console: Console) -> Table:
 
 
 def empty_table(headings: Sequence[str]) -> Table:
-    """Make a table whose first column is of names, the others of figures."""
+    """Make a table whose first column has names and whose other columns have figures."""
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="left" if at == 0 else "right", no_wrap=True)
@@ -258,19 +258,19 @@ def empty_table(headings: Sequence[str]) -> Table:
 
 
 def make_table(report: Report, shown: Sequence[int]) -> Table:
-    """Make one table with a section for each data set."""
+    """Make one table with a section per data set."""
     table = empty_table([HEADINGS[at] for at in shown])
     for name in report.data_sets():
         table.add_section()
         table.add_row(f"[bold cyan]{name}[/]")
-        for line in report.of(name):
-            row = cells(line)
-            table.add_row(*(row[at] for at in shown), style=STYLES.get(line.group))
+        for result in report.of(name):
+            row = cells(result)
+            table.add_row(*(row[at] for at in shown), style=STYLES.get(result.group))
     return table
 
 
 def markdown(report: Report) -> str:
-    """Write the same tables for a README."""
+    """Make the same tables in Markdown, for a README."""
     shown = shown_columns(report.messages())
     rows = [[HEADINGS[at] for at in shown], ["---" if at == 0 else "---:" for at in shown]]
     for name in report.data_sets():
@@ -285,7 +285,7 @@ def markdown(report: Report) -> str:
 
 
 def write_readme(report: Report, path: Path) -> None:
-    """Replace what stands between the markers of a file.
+    """Replace the text between the markers of a file.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Spark's routes beside the least that they cost where nobody decodes: `python -m benchmarks.spark`."""
+"""Benchmark of the routes on Spark, compared with the same jobs without decoding: `python -m benchmarks.spark`."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ TABLE = "public.pgbench_accounts"
 FIELDS = ("kind", "xid", "relation_id")
 FULL_ROWS, QUICK_ROWS = 10_000_000, 1_000_000
 FILES = 8
-SAMPLE = 40_000  # payloads that constant rows are made of
-# What a line is compared with: the line of this name behind its own.
+SAMPLE = 40_000  # payloads from which constant rows are made
+# The floor of a case is the same job without decoding. Its name is the name of the case and one of these.
 FLOORS = ("constant rows", "constant fields", "no decoding")
 
-# One table from files to files is where jobs are largest: a quick run of it is no smaller, but has fewer rounds.
+# The jobs of one table from files to files are the largest. A quick run has the same size, but fewer rounds.
 GROUPS = ("columns", "files", "dataframes", "table")
 LARGE = "table"
-# Rounds of lines beside their floors, most where they take hardly longer than the start of a job: a ratio is to be
-# steady. Lines without one, such as the slow ways to files, are not in all of them.
+# Rounds of cases with a floor. Short jobs have more rounds, so that their ratios are stable. Cases without a floor,
+# such as the slow routes to files, run only in some rounds.
 QUICK_ROUNDS = {"columns": 21, "files": 9, "dataframes": 9, "table": 7}
 QUICK_ROUNDS_ALONE = 3
 FULL_ROUNDS = 7
-Lines = dict[str, Callable[[], object]]
+Cases = dict[str, Callable[[], object]]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """For `mapInArrow`: rows that are there already, so many for each row of the input."""
+    """For `mapInArrow`: returns rows made before, `share` rows for each row of the input."""
 
     rows: pa.RecordBatch
     share: float
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give them in as large batches as decoded ones come in."""
+        """Yield the rows in batches of the same size as decoded ones."""
         owed = 0.0
         for batch in batches:
             owed += batch.num_rows * self.share
@@ -80,19 +80,19 @@ class Constant:
 
 
 class ConstantFields(ScalarFunction):
-    """For `arrow_udf`: structs that are there already."""
+    """For `arrow_udf`: returns structs made before."""
 
     def __init__(self, rows: pa.StructArray) -> None:
         self.rows = rows
 
     def __call__(self, payloads: pa.Array, in_stream: pa.Array | None = None) -> pa.StructArray:
-        """Give as many as there are payloads."""
+        """Return one struct per payload."""
         return self.rows.slice(0, len(payloads))
 
 
 @dataclass(frozen=True)
 class Copying:
-    """The work of a job by files without decoding: reads the same columns, and writes rows that are there already."""
+    """The work of a file job without decoding: reads the same columns, and writes rows made before."""
 
     folder: Path
     rows: Constant
@@ -112,7 +112,7 @@ class Copying:
 def landed(folder: Path, n_rows: int) -> str:
     """Write payloads to files, with their positions."""
     payloads = load(DATA_SET, n_rows).payloads
-    # Not at round numbers, where the recording may begin again, as after a lost connection.
+    # Not at round numbers, where the recording may begin again as after a lost connection.
     bounds = [0, *(number * n_rows // FILES + 3 for number in range(1, FILES)), n_rows]
     for number, (start, end) in enumerate(pairwise(bounds)):
         positions = pa.array(range(start, end), pa.int64())
@@ -123,7 +123,7 @@ def landed(folder: Path, n_rows: int) -> str:
 
 
 def decoded_sample(what: str) -> pa.RecordBatch:
-    """Decode rows such as a line gives."""
+    """Decode a sample of the rows of a case."""
     payloads = load(DATA_SET, SAMPLE).payloads
     if what == "messages":
         return pgdecode.decode_messages(payloads, in_stream="auto")
@@ -132,7 +132,7 @@ def decoded_sample(what: str) -> pa.RecordBatch:
 
 
 def constant(df: DataFrame, like: DataFrame, n_rows: int) -> DataFrame:
-    """Give as many rows of the same columns as a result has, that nobody decodes."""
+    """Make a DataFrame with as many rows and the same columns as a result, without decoding."""
     rows = decoded_sample(TABLE if "_op" in like.columns else "changes")
     function = Constant(rows.select(like.columns), like.count() / n_rows)
     with pandas_not_minded():
@@ -140,46 +140,46 @@ def constant(df: DataFrame, like: DataFrame, n_rows: int) -> DataFrame:
 
 
 def done(df: DataFrame) -> Callable[[], None]:
-    """Make what computes all rows and drops them."""
+    """Make a function that computes all rows and drops them."""
     return lambda: df.write.format("noop").mode("overwrite").save()
 
 
-def of_dataframes(df: DataFrame, n_rows: int) -> Lines:
-    """Make the lines of changes and tables as DataFrames."""
+def of_dataframes(df: DataFrame, n_rows: int) -> Cases:
+    """Make the cases of changes and tables as DataFrames."""
     all_changes, of_table = changes(df), table_changes(df, TABLE)
     some = table_changes(df, TABLE, fields=[name for name in of_table.columns if not name.startswith("_old")])
-    lines: Lines = {
+    cases: Cases = {
         "scan in the JVM": lambda: df.agg(F.sum(F.length("data"))).collect(),
         "index": lambda: indexed_rows(df, "data", "seq", None, None, None, ChangeOptions()),
     }
     for name, found in (("changes", all_changes), (TABLE, of_table), (f"{TABLE} without _old", some)):
-        lines[f"{name}: constant rows"] = done(constant(df, found, n_rows))
-        lines[name] = done(found)
-    return lines
+        cases[f"{name}: constant rows"] = done(constant(df, found, n_rows))
+        cases[name] = done(found)
+    return cases
 
 
-def of_columns(df: DataFrame) -> Lines:
-    """Make those of a struct of three fields by a column function."""
+def of_columns(df: DataFrame) -> Cases:
+    """Make the cases of a column function with three fields."""
     name = f"parse_pgoutput, {len(FIELDS)} fields"
     payloads = load(DATA_SET, SAMPLE).payloads
     rows = pgdecode.decode_messages(payloads, in_stream="auto", fields=FIELDS).to_struct_array()
-    lines: Lines = {name: done(df.select(parse_pgoutput("data", fields=FIELDS).alias("m")))}
+    cases: Cases = {name: done(df.select(parse_pgoutput("data", fields=FIELDS).alias("m")))}
     if adapter_named("auto") == "arrow":
         function = user_defined("arrow", ConstantFields(rows), pa.schema(list(rows.type)))
-        lines = {f"{name}: constant fields": done(df.select(function("data").alias("m"))), **lines}
-    return lines
+        cases = {f"{name}: constant fields": done(df.select(function("data").alias("m"))), **cases}
+    return cases
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Ways from files to files."""
+    """Routes from files to files."""
 
     df: DataFrame
     source: str
     folder: Path
 
-    def of_table(self) -> Lines:
-        """Make the lines of one table."""
+    def of_table(self) -> Cases:
+        """Make the cases of one table."""
         return {
             **self._beside_copy(TABLE, TABLE_LAYOUT),
             "table_changes(...).write.parquet": self._written(
@@ -187,8 +187,8 @@ class Routes:
             ),
         }
 
-    def of_others(self) -> Lines:
-        """Make those of changes and messages, and of what Spark itself writes."""
+    def of_others(self) -> Cases:
+        """Make the cases of changes and messages, and of writing by Spark itself."""
         return {
             **self._beside_copy("changes", CHANGE_LAYOUT),
             **self._beside_copy("messages", message_layout()),
@@ -199,7 +199,7 @@ class Routes:
             ),
         }
 
-    def _beside_copy(self, what: str, layout: Layout) -> Lines:
+    def _beside_copy(self, what: str, layout: Layout) -> Cases:
         spark, source = self.df.sparkSession, self.source
         rows = decoded_sample(what)
         constant_rows = Constant(rows, len(rows) / SAMPLE)
@@ -232,25 +232,25 @@ class Routes:
 
 
 def floor_of(name: str, names: Iterable[str]) -> str | None:
-    """Find the line that a line is compared with."""
+    """Find the floor of a case."""
     return next((found for word in FLOORS if (found := f"{name}: {word}") in names), None)
 
 
-def measured(lines: Lines, n_rounds: int, n_alone: int) -> dict[str, list[float]]:
-    """Time each line in turn, round by round, every other one backwards; a first round does not count.
+def measured(cases: Cases, n_rounds: int, n_alone: int) -> dict[str, list[float]]:
+    """Time all cases round by round, every second round in reverse order. The first round is not counted.
 
-    Lines that have no floor, and are none, come first, in the first `n_alone` rounds only. After them the others run
-    once off the clock: else that one of a line and its floor which comes next would find the workers' memory cold.
+    Cases without a floor that are not a floor themselves come first, and only in the first `n_alone` rounds. After them
+    the other cases run once without timing. Otherwise the next case or floor would find the workers' memory cold.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in lines}
-    beside = {name: floor for name in lines if (floor := floor_of(name, lines))}
-    paired = [name for name in lines if name in beside or name in beside.values()]
-    alone = [name for name in lines if name not in paired]
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    beside = {name: floor for name in cases if (floor := floor_of(name, cases))}
+    paired = [name for name in cases if name in beside or name in beside.values()]
+    alone = [name for name in cases if name not in paired]
 
     def run(names: Sequence[str], number: int) -> None:
         for name in names[:: -1 if number % 2 else 1]:
             start = perf_counter()
-            lines[name]()
+            cases[name]()
             if number:
                 seconds[name].append(perf_counter() - start)
 
@@ -263,9 +263,9 @@ def measured(lines: Lines, n_rounds: int, n_alone: int) -> dict[str, list[float]
 
 
 def summary(seconds: dict[str, list[float]], n_rows: int) -> dict[str, dict[str, float | None]]:
-    """Give the median of each line, and how often it takes its floor: the median of the ratios, round by round.
+    """Compute the median of each case, and the median of its ratios to its floor over all rounds.
 
-    The spread is how far their quartiles are apart.
+    The spread is the interquartile range of the ratios.
     """
     found: dict[str, dict[str, float | None]] = {}
     for name, taken in seconds.items():
@@ -285,32 +285,32 @@ def summary(seconds: dict[str, list[float]], n_rows: int) -> dict[str, dict[str,
     return found
 
 
-def shown(lines: dict[str, dict[str, float | None]]) -> list[str]:
-    """Say of each line its median, payloads per second, and how often it takes its floor."""
+def shown(cases: dict[str, dict[str, float | None]]) -> list[str]:
+    """Format the median, the payloads per second and the ratio to the floor of each case."""
     texts = []
-    for name, line in lines.items():
-        median, ratio, n_rows = line["median"] or 0.0, line["floor_ratio"], line["rows"] or 0
+    for name, case in cases.items():
+        median, ratio, n_rows = case["median"] or 0.0, case["floor_ratio"], case["rows"] or 0
         beside = ""
         if ratio is not None:
             beside = (
-                f"{ratio:6.2f} x without decoding, quartiles {line['floor_spread']:.2f} apart, {line['rounds']} rounds"
+                f"{ratio:6.2f} x without decoding, quartiles {case['floor_spread']:.2f} apart, {case['rounds']} rounds"
             )
         texts.append(f"{name:52} {median:8.2f} s {n_rows / median / 1e6:8.2f} M payloads/s {beside}".rstrip())
     return texts
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="fewer rounds, and of other lines than those of one table fewer payloads",
+        help="fewer rounds, and fewer payloads except for the cases of one table",
     )
-    parser.add_argument("--rows", type=int, metavar="N", help="payloads")
-    parser.add_argument("--rounds", type=int, metavar="N", help="of every line, at least 2")
-    parser.add_argument("--only", choices=GROUPS, help="a part of the lines")
-    parser.add_argument("--master", default="local[2]", help="how many threads, in Spark's words")
+    parser.add_argument("--rows", type=int, metavar="N", help="number of payloads")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds of every case, at least 2")
+    parser.add_argument("--only", choices=GROUPS, help="one group of cases")
+    parser.add_argument("--master", default="local[2]", help="master URL of Spark")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
     asked = parser.parse_args(arguments)
     if asked.rounds is not None and asked.rounds < 2:
@@ -336,7 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     rounds = (QUICK_ROUNDS[group], QUICK_ROUNDS_ALONE) if asked.quick else (FULL_ROUNDS, FULL_ROUNDS)
                     if asked.rounds:
                         rounds = (asked.rounds, asked.rounds)
-                    taken.update(measured(lines_of(group, routes, n_rows), *rounds))
+                    taken.update(measured(cases_of(group, routes, n_rows), *rounds))
                 seconds.update(taken)
                 found.update(summary(taken, n_rows))
                 indexes = indexed_rows(routes.df, "data", "seq", None, None, None, ChangeOptions()).indexes
@@ -348,8 +348,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asked.json.write_text(json.dumps({**about, "lines": found, "seconds": seconds}, indent=1))
 
 
-def lines_of(group: str, routes: Routes, n_rows: int) -> Lines:
-    """Make the lines of a group."""
+def cases_of(group: str, routes: Routes, n_rows: int) -> Cases:
+    """Make the cases of a group."""
     if group == "columns":
         return of_columns(routes.df)
     if group == "dataframes":

@@ -1,4 +1,4 @@
-"""Values of one type at a time: what a column of cells holds, in text and in binary, and as Arrow has it."""
+"""Data sets of values of one type: in text format, in binary format, and as an Arrow array."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from benchmarks.datasets import VALUES, DataSet
 
 FULL_VALUES = 1_000_000
 QUICK_VALUES = 100_000
-N_DISTINCT = 20_000  # then they repeat
+N_DISTINCT = 20_000  # these values are repeated
 EPOCH = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
-# A value as text, in binary, and in Python.
+# A value in text format, in binary format, and as a Python object.
 Forms = tuple[str, bytes, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueSet(DataSet):
-    """Values of one type; `payloads` holds them as text."""
+    """Values of one type; `payloads` has them in text format."""
 
     binaries: pa.BinaryArray
     expected: pa.Array
-    to_cast: pa.StringArray | None  # text that pyarrow casts to the same, where it can
+    to_cast: pa.StringArray | None  # text that pyarrow casts to the same values; None if it has no such cast
     typmod: int
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A type, how to make a value of it, and how pyarrow wants its text; None where it has no cast."""
+    """A type, a function that makes a value, and a function that makes the text for pyarrow's cast, if there is one."""
 
     name: str
     arrow: pa.DataType
@@ -63,7 +63,7 @@ def boolean(rng: random.Random) -> Forms:
 
 
 def float4(rng: random.Random) -> Forms:
-    """Make floats as the server prints them: the shortest text that gives the same float."""
+    """Make floats with the shortest text that parses to the same float, as the server prints them."""
     (number,) = struct.unpack(">f", struct.pack(">f", rng.uniform(-1e6, 1e6)))
     digits = next(n for n in range(6, 10) if struct.pack(">f", float(f"{number:.{n}g}")) == struct.pack(">f", number))
     return f"{number:.{digits}g}", struct.pack(">f", number), number
@@ -76,7 +76,7 @@ def float8(rng: random.Random) -> Forms:
 
 
 def numeric(rng: random.Random) -> Forms:
-    """Make numeric(14,2): groups of four digits, without those that are zero at either end."""
+    """Make numeric(14,2). The binary format has groups of four digits, without zero groups at either end."""
     cents = rng.randint(-(10**10), 10**10) >> rng.randrange(24)
     text = f"{'-' if cents < 0 else ''}{abs(cents) // 100}.{abs(cents) % 100:02}"
     groups = [abs(cents) // 100 // 10**power % 10_000 for power in (8, 4, 0)] + [abs(cents) % 100 * 100]
@@ -112,13 +112,13 @@ def timestamp(rng: random.Random) -> Forms:
 
 
 def timestamptz(rng: random.Random) -> Forms:
-    """Make the same with the offset of UTC."""
+    """Make timestamps with the offset of UTC."""
     text, binary, moment = timestamp(rng)
     return f"{text}+00", binary, moment.replace(tzinfo=dt.UTC)
 
 
 def uuid4(rng: random.Random) -> Forms:
-    """Make uuids, which are text in Arrow."""
+    """Make uuids, which are strings in Arrow."""
     found = uuid.UUID(int=rng.getrandbits(128))
     return str(found), found.bytes, str(found)
 
@@ -130,7 +130,7 @@ def text(rng: random.Random) -> Forms:
 
 
 def jsonb(rng: random.Random) -> Forms:
-    """Make small JSON objects; in binary there is a version in front."""
+    """Make small JSON objects. The binary format begins with a version."""
     document = json.dumps({"k": rng.randrange(10**6), "t": ["x", "y"]})
     return document, b"\1" + document.encode(), document
 
@@ -154,7 +154,7 @@ KINDS = (
     Kind("timestamp", pa.timestamp("us"), timestamp),
     Kind("timestamptz", pa.timestamp("us", "UTC"), timestamptz, lambda value: f"{value}00"),
     Kind("uuid", pa.string(), uuid4, None),
-    # pyarrow's cast of bytes to string looks at them and copies nothing: not the same work.
+    # pyarrow's cast of bytes to string checks them and copies nothing, so it is not the same work.
     Kind("text", pa.string(), text, None),
     Kind("jsonb", pa.string(), jsonb, None),
     Kind("bytea", pa.binary(), bytea, None),
@@ -162,7 +162,7 @@ KINDS = (
 
 
 def load_values(kind: Kind, n_values: int) -> ValueSet:
-    """Make the values of a type, the same ones each time."""
+    """Make the values of a type; they are the same in each run."""
     rng = random.Random(kind.name)
     texts, binaries, values = zip(*(kind.make(rng) for _ in range(min(n_values, N_DISTINCT))), strict=True)
     at = pa.array([row % len(texts) for row in range(n_values)], pa.int64())

@@ -1,9 +1,9 @@
-/* The rows of the wide table, decoded by hand: one loop written for these twelve columns and for nothing else.
+/* Decodes the rows of the wide table with one loop that is written only for its twelve columns.
  *
- * What a C programmer would write who knows the table: each value is parsed in the plainest way and stored into an array
- * that the caller has reserved and warmed. Lengths are checked against the payload, digits for being digits, dates for
- * being in the calendar; that text is UTF-8 is not. Old tuples of updates are skipped, those of deletes fill the columns.
- * It has no DateStyle, infinity, BC, rounding, limit, error text or second relation.
+ * This is what a C programmer who knows the table would write. Each value is parsed in the simplest way and stored in an
+ * array that the caller has allocated and written to. Lengths, digits and dates are checked; UTF-8 is not. Old tuples of
+ * updates are skipped; old tuples of deletes fill the columns. DateStyle, infinity, BC, rounding, limits, error texts and
+ * other relations are not supported.
  */
 #include <stdint.h>
 #include <stdlib.h>

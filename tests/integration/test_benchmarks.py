@@ -1,4 +1,4 @@
-"""The benchmarks run, and say what they measured; how long anything took is never looked at."""
+"""The benchmarks run and report results. The measured times are never checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest.importorskip("rich")
 ROOT = Path(__file__).parents[2]
 DATA_SETS = ["pgbench.text", "pgbench.bin", "wide.text", "wide.bin", "toast.text", "columns.text", "tiny.text"]
 STREAMED = "streamed.text"
-HALVES = ["envelope, one call, two halves", "envelope, tuples, one call, two halves"]
+IDEAL_THREADS = ["envelope, one call, ideal two threads", "envelope, tuples, one call, ideal two threads"]
 BASELINES = ["memory read", "C walk"]
 PGDECODE = [
     "envelope",
@@ -33,14 +33,14 @@ PGDECODE = [
     "envelope, tuples, one call, two threads",
     "decode, one message",
 ]
-CHANGES = ["changes", "changes of one table, typed"]  # not of a sample, which has no whole transactions
+CHANGES = ["changes", "changes of one table, typed"]  # not for a sample, which has no complete transactions
 ROW_SETS = [
     *("pgbench.text, accounts", "pgbench.bin, accounts", "wide.text, rows", "wide.bin, rows"),
     *("toast.text, rows", "columns.text, rows"),
 ]
 TYPED_ROWS = [
     *("typed rows", "typed rows, two threads", "typed rows, one call", "typed rows, one call, two threads"),
-    "typed rows, one call, two halves",
+    "typed rows, one call, ideal two threads",
 ]
 FILES = "pgbench.text, files"
 TYPES = [
@@ -54,7 +54,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the benchmarks as a user does, from the source tree."""
+    """Run the benchmarks from the source tree, like a user."""
     command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, encoding="utf-8")
 
@@ -90,32 +90,32 @@ def test_json_names_machine_and_command(report: dict[str, Any]) -> None:
     assert {"cpu", "cores", "python", "pyarrow", "pgdecode", "compiler", "date"} <= set(report["machine"])
 
 
-def test_every_line_is_measured_or_says_why_not(report: dict[str, Any]) -> None:
+def test_every_case_is_measured_or_has_a_reason(report: dict[str, Any]) -> None:
     for data_set in DATA_SETS:
         measured = [line["line"] for line in report["lines"] if line["data_set"] == data_set]
         skipped = {skip["line"]: skip["reason"] for skip in report["skipped"] if skip["data_set"] == data_set}
         assert [name for name in measured if name in PGDECODE] == PGDECODE
         others = ["plain Python decoder", "pypgoutput", "pg-logical-replication"]
-        assert sorted([*measured, *skipped]) == sorted([*BASELINES, *HALVES, *PGDECODE, *CHANGES, *others])
+        assert sorted([*measured, *skipped]) == sorted([*BASELINES, *IDEAL_THREADS, *PGDECODE, *CHANGES, *others])
         assert all(skipped.values())
 
 
-def test_messages_in_streams_are_measured_by_what_follows_their_order(report: dict[str, Any]) -> None:
+def test_messages_in_streams_are_measured_by_cases_that_keep_their_order(report: dict[str, Any]) -> None:
     measured = [line["line"] for line in report["lines"] if line["data_set"] == STREAMED]
-    assert not set(measured) & set(HALVES)
+    assert not set(measured) & set(IDEAL_THREADS)
     assert [name for name in measured if name in PGDECODE] == [name for name in PGDECODE if "one message" not in name]
 
 
 @pytest.mark.parametrize("name", ["pgbench.text", "tiny.text", "streamed.text", "toast.text", "columns.text"])
-def test_changes_are_verified_on_every_recording_with_whole_transactions(name: str) -> None:
+def test_changes_are_verified_on_every_recording_with_complete_transactions(name: str) -> None:
     script = f"""
-from benchmarks import changes, datasets, lines, measure
+from benchmarks import cases, changes, datasets, measure
 
 data = datasets.load({name!r}, len(datasets.recorded({name!r})))
-for line in lines.LINES:
-    if line.name.startswith("changes"):
-        assert line.missing(data) is None
-        measure.Runner(line, data, measure.QUICK).warm_up()
+for case in cases.CASES:
+    if case.name.startswith("changes"):
+        assert case.missing(data) is None
+        measure.Runner(case, data, measure.QUICK).warm_up()
         print(changes.committed_rows(data, None))
 """
     done = in_source_tree(script)
@@ -125,7 +125,7 @@ for line in lines.LINES:
     assert int(counts[0]) > 100
 
 
-def test_the_command_line_is_measured_beside_a_copy(tmp_path: Path) -> None:
+def test_the_command_line_is_measured_with_a_copy_as_baseline(tmp_path: Path) -> None:
     path = tmp_path / "files.json"
     done = run("--quick", "--rows", "40000", "--only", "files", "--json", path)
     assert done.returncode == 0, done.stderr
@@ -137,7 +137,7 @@ def test_the_command_line_is_measured_beside_a_copy(tmp_path: Path) -> None:
         assert lines[name]["ratios"][copy] > 0
 
 
-def test_changes_are_measured_where_the_messages_make_whole_transactions(tmp_path: Path) -> None:
+def test_changes_are_measured_if_the_messages_make_complete_transactions(tmp_path: Path) -> None:
     path = tmp_path / "changes.json"
     done = run("--quick", "--rows", "40000", "--only", "pgbench.text: changes", "--json", path)
     assert done.returncode == 0, done.stderr
@@ -146,7 +146,7 @@ def test_changes_are_measured_where_the_messages_make_whole_transactions(tmp_pat
 
 
 @needs_compiler
-def test_the_rows_of_a_table_are_measured_beside_the_baselines(report: dict[str, Any]) -> None:
+def test_the_rows_of_a_table_are_measured_with_baselines(report: dict[str, Any]) -> None:
     for data_set in ROW_SETS:
         lines = {line["line"]: line for line in report["lines"] if line["data_set"] == data_set}
         baselines = [*BASELINES, "C rows"] if data_set.startswith("wide") else BASELINES
@@ -156,7 +156,7 @@ def test_the_rows_of_a_table_are_measured_beside_the_baselines(report: dict[str,
         assert set(baselines) <= set(lines["typed rows"]["ratios"])
 
 
-def test_each_type_is_measured_in_both_formats_beside_a_cast_where_there_is_one(report: dict[str, Any]) -> None:
+def test_each_type_is_measured_in_both_formats_and_as_a_cast_if_there_is_one(report: dict[str, Any]) -> None:
     for pg_type in TYPES:
         lines = {line["line"]: line for line in report["lines"] if line["data_set"] == pg_type}
         has_cast = pg_type not in ("time", "uuid", "text", "jsonb", "bytea")
@@ -165,7 +165,7 @@ def test_each_type_is_measured_in_both_formats_beside_a_cast_where_there_is_one(
         assert all(("pyarrow cast" in line["ratios"]) == has_cast for line in decoded)
 
 
-def test_lines_have_their_figures(report: dict[str, Any]) -> None:
+def test_results_have_their_figures(report: dict[str, Any]) -> None:
     for line in report["lines"]:
         assert 0 < line["n_rows"] <= N_ROWS
         assert line["n_bytes"] >= line["n_rows"]
@@ -177,9 +177,9 @@ def test_lines_have_their_figures(report: dict[str, Any]) -> None:
 
 
 @needs_compiler
-def test_lines_have_a_ratio_to_every_baseline_of_the_run(report: dict[str, Any]) -> None:
+def test_results_have_a_ratio_to_every_baseline_of_the_run(report: dict[str, Any]) -> None:
     for line in report["lines"]:
-        if line["data_set"] in DATA_SETS and line["line"] not in HALVES:
+        if line["data_set"] in DATA_SETS and line["line"] not in IDEAL_THREADS:
             assert {"memory read", "C walk", "plain Python decoder"} <= set(line["ratios"])
         assert all(ratio > 0 for ratio in line["ratios"].values())
 
@@ -202,7 +202,7 @@ print(json.dumps(parts))
         assert sample.get(kind, 0) / 2_000 == pytest.approx(count / 300_000, abs=0.03)
 
 
-def test_slow_lines_have_samples_of_fewer_messages_where_these_are_large() -> None:
+def test_slow_cases_have_samples_of_fewer_messages_where_these_are_large() -> None:
     done = in_source_tree("""
 from benchmarks import datasets, measure
 
@@ -220,7 +220,7 @@ for name, n_rows in (("pgbench.text", 40_000), ("toast.text", 40_000), ("columns
     assert few[0] == 50
 
 
-def test_a_run_that_is_cut_off_leaves_what_it_measured(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_its_measurements(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     done = in_source_tree(f"""
 import os
@@ -228,7 +228,7 @@ from benchmarks import __main__ as command, measure
 
 def cut_off(data, *others, measured=measure.measure):
     if data.name == "wide.bin":
-        os._exit(9)  # as if killed: nothing is tidied up
+        os._exit(9)  # as if killed: no cleanup
     return measured(data, *others)
 
 measure.measure = cut_off
@@ -241,10 +241,10 @@ command.main(["--quick", "--rows", "50", "--only", "(wide|date).*: (envelope|tex
     assert found["unfinished"] == ["wide.bin", "date"]
     shown = run("--load", path)
     assert shown.returncode == 0, shown.stderr
-    assert "PARTIAL: the run did not come to wide.bin, date" in shown.stdout
+    assert "PARTIAL: the run did not reach wide.bin, date" in shown.stdout
 
 
-def test_an_earlier_run_is_shown_drawn_and_put_into_a_readme(figures: Path, tmp_path: Path) -> None:
+def test_an_earlier_run_is_shown_drawn_and_written_to_a_readme(figures: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     readme, drawing = tmp_path / "README.md", tmp_path / "figures.png"
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
@@ -260,7 +260,7 @@ def test_an_earlier_run_is_shown_drawn_and_put_into_a_readme(figures: Path, tmp_
 
 
 @needs_compiler
-def test_a_chosen_line_brings_its_baselines(tmp_path: Path) -> None:
+def test_a_chosen_case_brings_its_baselines(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     done = run("--quick", "--rows", "50", "--only", "wide.text: envelope, kind", "--json", path)
     assert done.returncode == 0, done.stderr
@@ -280,14 +280,14 @@ def test_a_full_run_measures_memory(tmp_path: Path) -> None:
 def test_a_wrong_result_stops_the_run() -> None:
     script = """
 import dataclasses
-from benchmarks import datasets, line, lines, measure
+from benchmarks import case, cases, datasets, measure
 
 data = dataclasses.replace(datasets.load("wide.text", 50), relation_id_sum=1)
-for tried in lines.LINES:
+for tried in cases.CASES:
     if data.kind in tried.kinds and tried.group != "baseline" and tried.missing(data) is None:
         try:
             measure.Runner(tried, data, measure.QUICK).warm_up()
-        except line.WrongResult as problem:
+        except case.WrongResult as problem:
             print(problem)
         else:
             print(tried.name, "was not stopped")
@@ -303,21 +303,21 @@ def test_a_wrong_row_or_value_stops_the_run() -> None:
     script = """
 import dataclasses
 import pyarrow as pa
-from benchmarks import datasets, line, lines, measure, values
+from benchmarks import case, cases, datasets, measure, values
 
 rows = datasets.load("wide.bin, rows", 50)
-few = dataclasses.replace(lines.typed_rows(rows), payloads=[rows.payloads.slice(1)])
+few = dataclasses.replace(cases.typed_rows(rows), payloads=[rows.payloads.slice(1)])
 good = values.load_values(next(kind for kind in values.KINDS if kind.name == "date"), 50)
 bad = dataclasses.replace(good, expected=good.expected.take(pa.array([1] * 50)))
 for check in (
-    lambda: lines.verify_rows(rows, few),
-    lambda: lines.verify_values(bad, lines.Values(bad, False)),
-    lambda: lines.verify_values(bad, lines.Values(bad, True)),
-    lambda: lines.verify_values(bad, lines.Cast(bad)),
+    lambda: cases.verify_rows(rows, few),
+    lambda: cases.verify_values(bad, cases.Values(bad, False)),
+    lambda: cases.verify_values(bad, cases.Values(bad, True)),
+    lambda: cases.verify_values(bad, cases.Cast(bad)),
 ):
     try:
         check()
-    except line.WrongResult as problem:
+    except case.WrongResult as problem:
         print(problem)
     else:
         print("was not stopped")
@@ -333,7 +333,7 @@ for check in (
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--only", "no such line"], "no line matches --only", id="nothing chosen"),
+        pytest.param(["--only", "no such case"], "no case matches --only", id="nothing chosen"),
         pytest.param(["--only", "("], "not a regular expression", id="bad pattern"),
         pytest.param(["--rows", "0"], "--rows is at least 1", id="no rows"),
         pytest.param(["--load", "missing.json"], "missing.json", id="missing file"),
@@ -346,7 +346,7 @@ def test_bad_options_are_one_line_and_exit_code_2(arguments: list[str], message:
     assert "Traceback" not in done.stderr
 
 
-def test_lines_on_spark_without_a_floor_are_not_in_all_rounds() -> None:
+def test_cases_on_spark_without_a_floor_are_not_in_all_rounds() -> None:
     pytest.importorskip("pyspark")
     done = in_source_tree("""
 from benchmarks import spark
@@ -362,12 +362,12 @@ print(sorted(spark.summary(taken, 10)["rows"]))
     counts, ran, figures = done.stdout.splitlines()
     assert counts == str({"rows: no decoding": 4, "rows": 4, "write": 1})
     there, back = ["rows: no decoding", "rows"], ["rows", "rows: no decoding"]
-    # After what stands alone, and in a first round, lines beside their floor run off the clock.
+    # In the first round, and after cases without a floor, cases with a floor run without timing.
     assert ran == ", ".join(["write", *there, *there, "write", *there, *back, *there, *back, *there])
     assert figures == str(["floor_ratio", "floor_spread", "median", "rounds", "rows"])
 
 
-def test_the_lines_on_spark_run_and_stand_beside_their_floor(tmp_path: Path) -> None:
+def test_the_cases_on_spark_run_and_have_a_ratio_to_their_floor(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     out = tmp_path / "spark.json"
     arguments = "--quick --rows 40000 --rounds 2 --json"

@@ -1,4 +1,4 @@
-"""What a line of the table is: how it is prepared, verified and timed, and which lines it stands beside."""
+"""`Case`: how a benchmark case is prepared, verified and timed, and the names of its baselines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PYPGOUTPUT = "pypgoutput"
 NODE = "pg-logical-replication"
 COPIES = ("Parquet read, write", "Parquet read, write, one table")
 
-# Lines of one thread that others stand beside.
+# Cases with one thread that are baselines of cases with two threads.
 ONE_THREAD = (
     "envelope",
     "envelope, tuples",
@@ -33,23 +33,24 @@ Work = Callable[[], Any]
 
 
 class WrongResult(AssertionError):
-    """A line did not give what the data hold; its time would mean nothing."""
+    """A case returned a wrong result, so its time is meaningless."""
 
 
 def can_run(data: DataSet) -> str | None:
-    """Find nothing missing."""
+    """Report nothing as missing."""
     return None
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of the table.
+class Case:
+    """A benchmark case: one row of the table.
 
-    `prepare` is not timed and returns what is. `verify` calls that once or more and compares all of its result with
-    another source of the truth; `digest` makes something small of a result, which has to be the same each time.
-    `missing` says why a line cannot run on a data set here, or None. `sample` is the number of messages that a slow
-    line is tried on in a full run; of large ones, and in a quick run, it is tried on fewer. `baselines` are the lines
-    that run right before each repetition. `kinds` are those of the data sets that it is for.
+    `prepare` is not timed; it returns the function that is timed. `verify` calls that function at least once and
+    compares its whole result with an independent source. `digest` makes a small value from a result. It must be the
+    same for each repetition. `missing` returns the reason why the case cannot run on a data set, or None. `sample` is
+    the number of messages for a slow case in a full run; a quick run, or a data set with large messages, uses fewer.
+    `baselines` are the names of the cases that run right before each repetition. `kinds` are the kinds of data sets
+    that the case can use.
     """
 
     name: str

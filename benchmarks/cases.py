@@ -1,4 +1,4 @@
-"""What is measured, one object per line of the table; add a line by adding it to `LINES`."""
+"""All benchmark cases. To add a case, add it to `CASES`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,21 @@ import pyarrow.compute as pc
 
 import pgdecode
 from benchmarks.baselines import CellWalk, MemoryRead, NoCompiler, WideRows, library
+from benchmarks.case import (
+    BINARY,
+    C_ROWS,
+    C_WALK,
+    CAST,
+    COPIES,
+    MEMORY_READ,
+    NODE,
+    PLAIN_PYTHON,
+    PYPGOUTPUT,
+    TEXT,
+    Case,
+    Work,
+    require,
+)
 from benchmarks.changes import (
     all_changes,
     digest_changes,
@@ -30,34 +45,19 @@ from benchmarks.decoders import (
     without_reference,
 )
 from benchmarks.files import copy_messages, copy_table, decode_messages, decode_table, digest_file, verify_files
-from benchmarks.halves import Halves, digest_halves, halves_of_messages, halves_of_rows, verify_halves, without_start
-from benchmarks.line import (
-    BINARY,
-    C_ROWS,
-    C_WALK,
-    CAST,
-    COPIES,
-    MEMORY_READ,
-    NODE,
-    PLAIN_PYTHON,
-    PYPGOUTPUT,
-    TEXT,
-    Line,
-    Work,
-    require,
-)
+from benchmarks.ideal_threads import IdealThreads, digest_ideal, ideal_messages, ideal_rows, verify_ideal, without_start
 from benchmarks.values import ValueSet
 from pgdecode._native.codecs.registry import decode_values
 
 TWO_THREADS = ", two threads"
-TWO_HALVES = ", two halves"
+IDEAL_THREADS = ", ideal two threads"
 TUPLES = ("kind", "relation_id", "old", "old_formats", "new", "new_formats")
 
 # Baselines
 
 
 def without_compiler(data: DataSet) -> str | None:
-    """Why there is no baseline in C."""
+    """Return the reason why there is no baseline in C."""
     try:
         library()
     except NoCompiler as problem:
@@ -66,7 +66,7 @@ def without_compiler(data: DataSet) -> str | None:
 
 
 def verify_read(data: DataSet, read: MemoryRead) -> None:
-    """Compare the sum of 64-bit words with one made in Python, where the data are few enough for that."""
+    """Compare the sum of 64-bit words with a sum made in Python, if the data set is small."""
     if data.n_bytes <= 1 << 20:
         whole = data.payloads.buffers()[2].to_pybytes()[: data.n_bytes]
         words = (int.from_bytes(whole[at : at + 8], "little") for at in range(0, len(whole), 8))
@@ -74,7 +74,7 @@ def verify_read(data: DataSet, read: MemoryRead) -> None:
 
 
 def verify_walk(data: DataSet, walk: CellWalk) -> None:
-    """Compare what the walk writes to its index with the cells that pgdecode finds."""
+    """Compare the index of the walk with the cells that pgdecode finds."""
     require(data, "number of cells", walk(), walk.n_cells)
     index = walk.index()
     found = pgdecode.decode_messages(data.payloads, fields=TUPLES)
@@ -93,31 +93,31 @@ def verify_walk(data: DataSet, walk: CellWalk) -> None:
 
 @dataclass(frozen=True)
 class Batches:
-    """Batch after batch, each dropped when the next is done, as a reader of files or a Spark task does it."""
+    """Decode batch after batch and drop each when the next is done, like a file reader or a Spark task."""
 
     payloads: list[pa.BinaryArray]
     fields: Sequence[str] | None
     threads: int = 1
 
     def decoded(self) -> Iterator[pa.RecordBatch]:
-        """Decode them as they are asked for."""
+        """Decode lazily."""
         return map(pgdecode.MessageDecoder(fields=self.fields, threads=self.threads).decode, self.payloads)
 
     def __call__(self) -> deque[pa.RecordBatch]:
-        """Decode them all and keep the last."""
+        """Decode all batches and keep the last."""
         return deque(self.decoded(), maxlen=1)
 
 
 @dataclass(frozen=True)
 class OneCall:
-    """All payloads at once, into one batch."""
+    """Decode all payloads in one call, into one batch."""
 
     payloads: pa.BinaryArray
     fields: Sequence[str] | None
     threads: int = 1
 
     def decoded(self) -> Iterator[pa.RecordBatch]:
-        """Decode when asked for."""
+        """Decode lazily."""
         yield from self()
 
     def __call__(self) -> tuple[pa.RecordBatch]:
@@ -126,7 +126,7 @@ class OneCall:
 
 
 def digest_batch(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-    """Row count and sum of relation ids of the one batch that was kept."""
+    """Count rows and sum relation ids of the batch that was kept."""
     (batch,) = result
     return batch.num_rows, pc.sum(batch["relation_id"]).as_py() or 0
 
@@ -138,33 +138,33 @@ def verify_batches(data: DataSet, work: Batches | OneCall) -> None:
     require(data, "sum of relation ids", sum(ids for _, ids in digests), data.relation_id_sum)
 
 
-def in_batches(name: str, fields: Sequence[str] | None, threads: int = 1) -> Line:
-    """Make a line of `Batches`."""
+def in_batches(name: str, fields: Sequence[str] | None, threads: int = 1) -> Case:
+    """Make a case of `Batches`."""
 
     def prepare(data: DataSet) -> Work:
         return Batches(data.batches(), fields, threads)
 
-    return Line(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=beside(name, threads))
+    return Case(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=beside(name, threads))
 
 
 def beside(name: str, threads: int, usual: tuple[str, ...] = (MEMORY_READ, C_WALK)) -> tuple[str, ...]:
-    """Name the baselines of a line, among them, where it has several threads, the line of one."""
+    """List the baselines of a case; with several threads they include the case with one thread."""
     return usual if threads == 1 else (*usual, name.removesuffix(TWO_THREADS))
 
 
-def in_one_call(name: str, fields: Sequence[str] | None, threads: int = 1) -> Line:
-    """Make a line of `OneCall`."""
+def in_one_call(name: str, fields: Sequence[str] | None, threads: int = 1) -> Case:
+    """Make a case of `OneCall`."""
 
     def prepare(data: DataSet) -> Work:
         return OneCall(data.payloads, fields, threads)
 
-    return Line(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=beside(name, threads))
+    return Case(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=beside(name, threads))
 
 
-def in_halves(name: str, prepare: Callable[[DataSet], Halves], kind: str) -> Line:
-    """Make a line of `Halves`, beside one of one thread."""
-    baselines = (name.removesuffix(TWO_HALVES),)
-    return Line(name, "baseline", prepare, verify_halves, digest_halves, without_start, None, baselines, (kind,))
+def in_ideal_threads(name: str, prepare: Callable[[DataSet], IdealThreads], kind: str) -> Case:
+    """Make a case of `IdealThreads`, whose baseline is the case with one thread."""
+    baselines = (name.removesuffix(IDEAL_THREADS),)
+    return Case(name, "baseline", prepare, verify_ideal, digest_ideal, without_start, None, baselines, (kind,))
 
 
 # Rows of one table
@@ -172,32 +172,32 @@ def in_halves(name: str, prepare: Callable[[DataSet], Halves], kind: str) -> Lin
 
 @dataclass(frozen=True)
 class TypedRows:
-    """Batch after batch of one table's rows, as a reader of files or a Spark task does it."""
+    """Decode batch after batch of one table's rows, like a file reader or a Spark task."""
 
     payloads: list[pa.BinaryArray]
     relation: pgdecode.Relation
     threads: int = 1
 
     def decoded(self) -> Iterator[pa.RecordBatch]:
-        """Decode them as they are asked for."""
+        """Decode lazily."""
         return (pgdecode.decode_rows(payloads, self.relation, threads=self.threads) for payloads in self.payloads)
 
     def __call__(self) -> deque[pa.RecordBatch]:
-        """Decode them all and keep the last."""
+        """Decode all batches and keep the last."""
         return deque(self.decoded(), maxlen=1)
 
 
 def typed_rows(data: DataSet, threads: int = 1, in_one_call: bool = False) -> TypedRows:
-    """Cut a table's rows into batches."""
+    """Split a table's rows into batches."""
     assert data.relation is not None
     return TypedRows([data.payloads] if in_one_call else data.batches(), data.relation, threads)
 
 
-def in_rows(name: str, threads: int, in_one_call: bool = False) -> Line:
-    """Make a line of `TypedRows`."""
+def in_rows(name: str, threads: int, in_one_call: bool = False) -> Case:
+    """Make a case of `TypedRows`."""
     prepare = partial(typed_rows, threads=threads, in_one_call=in_one_call)
     baselines = beside(name, threads, (MEMORY_READ, C_WALK, C_ROWS))
-    return Line(name, "pgdecode", prepare, verify_rows, digest_rows, baselines=baselines, kinds=(ROWS,))
+    return Case(name, "pgdecode", prepare, verify_rows, digest_rows, baselines=baselines, kinds=(ROWS,))
 
 
 def key_of(payload: bytes) -> int:
@@ -208,7 +208,7 @@ def key_of(payload: bytes) -> int:
 
 
 def verify_rows(data: DataSet, work: TypedRows) -> None:
-    """Compare the number of rows, of each operation, and the sum of the keys, with plain Python."""
+    """Compare the number of rows of each operation, and the sum of the keys, with plain Python."""
     payloads = data.payloads.to_pylist()
     keys, counts = 0, dict.fromkeys(("insert", "update", "delete"), 0)
     for batch in work.decoded():
@@ -221,14 +221,14 @@ def verify_rows(data: DataSet, work: TypedRows) -> None:
 
 
 def without_wide_rows(data: DataSet) -> str | None:
-    """Why there is no loop in C for a table."""
+    """Return the reason why there is no loop in C for a table."""
     if data.relation is None or data.relation.name != "wide":
         return "it is written for the wide table"
     return without_compiler(data)
 
 
 def verify_wide_rows(data: DataSet, work: WideRows) -> None:
-    """Compare what the loop in C writes with what pgdecode decodes."""
+    """Compare the columns of the loop in C with those of pgdecode."""
     require(data, "number of rows", work(), data.n_rows)
     decoded = pgdecode.decode_rows(data.payloads, typed_rows(data).relation)
     n_values = 0
@@ -240,7 +240,7 @@ def verify_wide_rows(data: DataSet, work: WideRows) -> None:
 
 
 def digest_rows(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-    """Row count and length of all texts of the one batch that was kept."""
+    """Count rows and sum the lengths of all strings of the batch that was kept."""
     (batch,) = result
     return batch.num_rows, sum(pc.sum(pc.binary_length(c)).as_py() or 0 for c in batch if pa.types.is_string(c.type))
 
@@ -250,35 +250,35 @@ def digest_rows(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Values:
-    """A column of cells in one format."""
+    """Decode a column of cells in one format."""
 
     data: ValueSet
     binary: bool
 
     def __call__(self) -> pa.Array:
-        """Decode them."""
+        """Decode all values."""
         forms = self.data.binaries if self.binary else self.data.payloads
         return decode_values(self.data.name, forms, binary=self.binary, typmod=self.data.typmod)
 
 
 @dataclass(frozen=True)
 class Cast:
-    """The same by pyarrow, from its own array of strings."""
+    """Cast the same values with pyarrow, from an array of strings."""
 
     data: ValueSet
 
     def __call__(self) -> pa.Array:
-        """Cast them."""
+        """Cast all values."""
         return pc.cast(self.data.to_cast, self.data.expected.type)
 
 
 def without_cast(data: DataSet) -> str | None:
-    """Why there is nothing to compare with."""
+    """Return the reason why there is no cast to compare with."""
     return None if isinstance(data, ValueSet) and data.to_cast is not None else "pyarrow has no cast from its text"
 
 
 def values_in(binary: bool) -> Callable[[DataSet], Work]:
-    """Make a line's `prepare` for a format."""
+    """Make the `prepare` of a case for a format."""
 
     def prepare(data: DataSet) -> Work:
         assert isinstance(data, ValueSet)
@@ -288,13 +288,13 @@ def values_in(binary: bool) -> Callable[[DataSet], Work]:
 
 
 def prepare_cast(data: DataSet) -> Work:
-    """Make the cast ready."""
+    """Prepare the cast."""
     assert isinstance(data, ValueSet)
     return Cast(data)
 
 
 def verify_values(data: DataSet, work: Values | Cast) -> None:
-    """Compare all values with those that the forms were made from."""
+    """Compare all values with the expected values."""
     found, expected = work(), work.data.expected
     require(data, "number of values", len(found), len(expected))
     require(data, "number of right values", pc.sum(pc.equal(found, expected)).as_py() or 0, len(expected))
@@ -305,9 +305,9 @@ def digest_values(found: pa.Array) -> tuple[int, int]:
     return len(found), found.null_count
 
 
-LINES = (
-    Line(MEMORY_READ, "baseline", MemoryRead, verify_read, int, without_compiler, kinds=(MESSAGES, ROWS)),
-    Line(C_WALK, "baseline", CellWalk, verify_walk, int, without_compiler, kinds=(MESSAGES, ROWS)),
+CASES = (
+    Case(MEMORY_READ, "baseline", MemoryRead, verify_read, int, without_compiler, kinds=(MESSAGES, ROWS)),
+    Case(C_WALK, "baseline", CellWalk, verify_walk, int, without_compiler, kinds=(MESSAGES, ROWS)),
     in_batches("envelope", None),
     in_batches("envelope, tuples", TUPLES),
     in_batches("envelope, kind and relation", ("kind", "relation_id")),
@@ -317,26 +317,26 @@ LINES = (
     in_one_call("envelope, tuples, one call", TUPLES),
     in_one_call("envelope, one call, two threads", None, 2),
     in_one_call("envelope, tuples, one call, two threads", TUPLES, 2),
-    in_halves("envelope, one call, two halves", partial(halves_of_messages, fields=None), MESSAGES),
-    in_halves("envelope, tuples, one call, two halves", partial(halves_of_messages, fields=TUPLES), MESSAGES),
-    Line("changes", "pgdecode", all_changes, verify_changes, digest_changes, without_transactions),
-    Line(
+    in_ideal_threads("envelope, one call, ideal two threads", partial(ideal_messages, fields=None), MESSAGES),
+    in_ideal_threads("envelope, tuples, one call, ideal two threads", partial(ideal_messages, fields=TUPLES), MESSAGES),
+    Case("changes", "pgdecode", all_changes, verify_changes, digest_changes, without_transactions),
+    Case(
         "changes of one table, typed", "pgdecode", table_changes, verify_changes, digest_changes, without_transactions
     ),
     one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
     one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
     one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),
     node_decoder(10_000, without_node),
-    Line(C_ROWS, "baseline", WideRows, verify_wide_rows, int, without_wide_rows, kinds=(ROWS,)),
+    Case(C_ROWS, "baseline", WideRows, verify_wide_rows, int, without_wide_rows, kinds=(ROWS,)),
     in_rows("typed rows", 1),
     in_rows("typed rows, two threads", 2),
     in_rows("typed rows, one call", 1, True),
     in_rows("typed rows, one call, two threads", 2, True),
-    in_halves("typed rows, one call, two halves", halves_of_rows, ROWS),
-    Line(COPIES[0], "baseline", copy_messages, verify_files, digest_file, baselines=(), kinds=(FILES,)),
-    Line("command line", "pgdecode", decode_messages, verify_files, digest_file, baselines=COPIES[:1], kinds=(FILES,)),
-    Line(COPIES[1], "baseline", copy_table, verify_files, digest_file, without_transactions, None, (), (FILES,)),
-    Line(
+    in_ideal_threads("typed rows, one call, ideal two threads", ideal_rows, ROWS),
+    Case(COPIES[0], "baseline", copy_messages, verify_files, digest_file, baselines=(), kinds=(FILES,)),
+    Case("command line", "pgdecode", decode_messages, verify_files, digest_file, baselines=COPIES[:1], kinds=(FILES,)),
+    Case(COPIES[1], "baseline", copy_table, verify_files, digest_file, without_transactions, None, (), (FILES,)),
+    Case(
         "command line, one table",
         "pgdecode",
         decode_table,
@@ -346,9 +346,9 @@ LINES = (
         baselines=COPIES[1:],
         kinds=(FILES,),
     ),
-    Line(CAST, "baseline", prepare_cast, verify_values, digest_values, without_cast, None, (), (VALUES,)),
-    Line(TEXT, "pgdecode", values_in(False), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
-    Line(BINARY, "pgdecode", values_in(True), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
+    Case(CAST, "baseline", prepare_cast, verify_values, digest_values, without_cast, None, (), (VALUES,)),
+    Case(TEXT, "pgdecode", values_in(False), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
+    Case(BINARY, "pgdecode", values_in(True), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
 )
-# Too slow to run before every repetition of another line: compared by median rates of the same run.
+# These are too slow to run before every repetition of another case. Median rates of the same run are compared.
 SLOW_BASELINES = (PLAIN_PYTHON, PYPGOUTPUT, NODE)

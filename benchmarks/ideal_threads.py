@@ -1,4 +1,4 @@
-"""What two threads come to on this machine: halves decoded side by side, with nothing to be joined afterwards."""
+"""The ideal two-thread baseline: two threads each decode one half of the data, and the results are not merged."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgdecode
+from benchmarks.case import require
 from benchmarks.datasets import DataSet
-from benchmarks.line import require
 
 Decode = Callable[[pa.BinaryArray], pa.RecordBatch]
 
 
 @dataclass(frozen=True)
-class Halves:
-    """Each half by a thread, of which the second is there already."""
+class IdealThreads:
+    """Decode each half in one thread; the second thread has already been started."""
 
     data: DataSet
     decode: Decode
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def __call__(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Decode both."""
+        """Decode both halves."""
         middle = self.data.n_rows // 2
         second = self.thread.submit(self.decode, self.data.payloads.slice(middle))
         return self.decode(self.data.payloads.slice(0, middle)), second.result()
 
 
-def halves_of_messages(data: DataSet, fields: Sequence[str] | None) -> Halves:
-    """Halves of a batch of messages."""
-    return Halves(data, lambda payloads: pgdecode.decode_messages(payloads, fields=fields))
+def ideal_messages(data: DataSet, fields: Sequence[str] | None) -> IdealThreads:
+    """Prepare the halves of a data set of messages."""
+    return IdealThreads(data, lambda payloads: pgdecode.decode_messages(payloads, fields=fields))
 
 
 def without_start(data: DataSet) -> str | None:
-    """Why messages cannot be divided by hand."""
-    return "the second half would have to be told what it begins in" if data.streamed else None
+    """Return the reason why messages cannot be divided."""
+    return "the stream state at the start of the second half is not known" if data.streamed else None
 
 
-def halves_of_rows(data: DataSet) -> Halves:
-    """Halves of a table's rows."""
+def ideal_rows(data: DataSet) -> IdealThreads:
+    """Prepare the halves of a table's rows."""
     relation = data.relation
     assert relation is not None
-    return Halves(data, lambda payloads: pgdecode.decode_rows(payloads, relation))
+    return IdealThreads(data, lambda payloads: pgdecode.decode_rows(payloads, relation))
 
 
-def verify_halves(data: DataSet, work: Halves) -> None:
-    """Compare both with the whole."""
+def verify_ideal(data: DataSet, work: IdealThreads) -> None:
+    """Compare both halves with the whole."""
     whole = work.decode(data.payloads)
     found = pa.concat_batches(work())
     require(data, "number of rows", found.num_rows, whole.num_rows)
@@ -57,6 +57,6 @@ def verify_halves(data: DataSet, work: Halves) -> None:
         require(data, f"equality of {name}", int(found[name].equals(column)), 1)
 
 
-def digest_halves(found: tuple[pa.RecordBatch, pa.RecordBatch]) -> tuple[int, int]:
-    """Rows, and nulls of the last column."""
+def digest_ideal(found: tuple[pa.RecordBatch, pa.RecordBatch]) -> tuple[int, int]:
+    """Count rows, and nulls of the last column."""
     return sum(batch.num_rows for batch in found), sum(pc.sum(batch.column(-1).is_null()).as_py() for batch in found)
