@@ -1,4 +1,4 @@
-"""What every test runs under: a printed seed, and no exception that native code dropped."""
+"""Configuration of all tests: a printed seed, and a failure if native code ignored an exception."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ hypothesis.settings.register_profile(
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-# `make properties`: the same properties, two hundred times as long.
+# `make properties` runs the same properties two hundred times as long.
 hypothesis.settings.register_profile("long", hypothesis.settings.get_profile("pgdecode"), max_examples=20_000)
 hypothesis.settings.load_profile("pgdecode")
 
@@ -32,7 +32,7 @@ SEED = int(os.environ.get("PGDECODE_TEST_SEED") or random.SystemRandom().getrand
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give hypothesis and every process the same seed as the tests' own random payloads."""
+    """Use one seed for hypothesis, all processes and the tests' own random payloads."""
     os.environ["PGDECODE_TEST_SEED"] = str(SEED)
     if config.getoption("hypothesis_seed") is None:
         config.option.hypothesis_seed = SEED
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each process (`-n`) whole files, since their tests share what takes long to make, and two of them Spark."""
+    """Assign whole files to each process (`-n`), because tests of a file share slow fixtures. Two run Spark."""
     from xdist.scheduler import LoadFileScheduling
 
     n_processes = len(config.getoption("tx") or ())
@@ -49,7 +49,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             file = Path(super()._split_scope(nodeid)).name
             with_spark = file.startswith("test_spark_") or file == "test_readme.py"
-            # Up to two processes take whichever file is next.
+            # With up to two processes, each takes the next file.
             return f"spark {zlib.crc32(file.encode()) % 2}" if with_spark and n_processes > 2 else file
 
     return Files(config, log)
@@ -57,7 +57,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave captures of older servers to `make test-all`."""
+    """Skip captures of older servers, which `make test-all` includes."""
     older = set(captures.NAMES) - captures.NEWEST
     for item in items:
         callspec = getattr(item, "callspec", None)
@@ -66,13 +66,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say how to repeat this run."""
+    """Print how to repeat this run."""
     return f"seed: PGDECODE_TEST_SEED={SEED}"
 
 
 @pytest.fixture
 def rng() -> random.Random:
-    """Random numbers that the printed seed brings back, whatever other tests run."""
+    """Random numbers from the printed seed. They do not depend on which other tests run."""
     return random.Random(SEED)
 
 
@@ -84,7 +84,7 @@ def dropped_exceptions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     provoke that clears the list.
     """
     dropped: list[str] = []
-    # The object itself is not kept: it may be on its way out.
+    # The object itself is not kept, because it may be about to be deleted.
     monkeypatch.setattr(
         sys, "unraisablehook", lambda event: dropped.append(f"{event.err_msg} {event.exc_type}: {event.exc_value}")
     )
@@ -94,12 +94,12 @@ def dropped_exceptions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.fixture(params=captures.NAMES)
 def capture(request: pytest.FixtureRequest) -> captures.Capture:
-    """Each capture in turn."""
+    """Each capture."""
     return captures.capture(request.param)
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    """Run commands in a folder of the test's own."""
+    """Run commands in a folder that only this test uses."""
     monkeypatch.chdir(tmp_path)
     return Shell(capfd)

@@ -1,4 +1,4 @@
-"""What a ChangeDecoder is handed: payloads in any layout, positions, options, and threads of its own."""
+"""Input of a ChangeDecoder: payloads in any layout, positions, options and threads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_calls_may_have_payloads_in_different_layouts() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 44, 45, 1000])
-def test_batches_hold_at_most_max_rows_and_all_the_changes(size: int) -> None:
+def test_batches_have_at_most_max_rows_and_all_the_changes(size: int) -> None:
     column = captures.capture("18.txns.v2").column
     batches = list(ChangeDecoder().decode_batches(column, max_rows=size))  # 45 changes
     assert [len(batch) for batch in batches[:-1]] == [size] * (45 // size - (45 % size == 0))
@@ -69,7 +69,7 @@ def test_batches_hold_at_most_max_rows_and_all_the_changes(size: int) -> None:
     assert pa.concat_batches(batches).equals(ChangeDecoder().decode(column))
 
 
-def test_no_payloads_give_no_changes_and_change_nothing() -> None:
+def test_an_empty_input_gives_no_changes_and_leaves_the_state_unchanged() -> None:
     decoder = ChangeDecoder()
     before = decoder.state
     for nothing in ([], pa.array([], pa.binary()), pa.chunked_array([], pa.binary())):
@@ -80,7 +80,7 @@ def test_no_payloads_give_no_changes_and_change_nothing() -> None:
     assert decoder.state == before
 
 
-def test_null_payloads_are_passed_over_and_count_as_positions() -> None:
+def test_null_payloads_are_ignored_but_have_positions() -> None:
     payloads = captures.capture("18.txns.v2").payloads
     holes = [None, *(item for payload in payloads for item in (payload, None))]
     found = decoded(holes)
@@ -97,7 +97,7 @@ def test_positions_may_have_gaps_and_be_of_any_integer_type() -> None:
         assert decoded(column, given_as) == expected
 
 
-def test_without_positions_payloads_are_counted_on_from_call_to_call() -> None:
+def test_default_positions_continue_from_call_to_call() -> None:
     slot = one_row()
     decoder = ChangeDecoder()
     assert [row["position"] for row in changes_of(decoder.decode(slot.payloads))] == [2]
@@ -119,7 +119,7 @@ def test_without_positions_payloads_are_counted_on_from_call_to_call() -> None:
         pytest.param([1, 2, 3, 2**70], ValueError, "position exceeds int64", id="past uint64"),
     ],
 )
-def test_positions_that_are_no_order_are_refused(position: list[Any], error: type[Exception], text: str) -> None:
+def test_positions_that_do_not_ascend_are_refused(position: list[Any], error: type[Exception], text: str) -> None:
     decoder = ChangeDecoder()
     before = decoder.state
     with pytest.raises(error, match=text):
@@ -134,7 +134,7 @@ def test_a_position_before_those_of_an_earlier_call_is_refused() -> None:
         decoder.decode([b"E"], [8])
 
 
-def test_the_last_position_that_int64_has_can_be_used() -> None:
+def test_the_largest_int64_position_can_be_used() -> None:
     decoder = ChangeDecoder()
     last = 2**63 - 1
     assert len(decoder.decode(one_row().payloads, [1, 2, 3, last])) == 1
@@ -151,17 +151,17 @@ def test_the_last_position_that_int64_has_can_be_used() -> None:
         pytest.param({"state": {}}, ValueError, id="state"),
     ],
 )
-def test_options_that_are_none_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         ChangeDecoder(**options)
 
 
-def test_a_batch_of_no_rows_is_refused() -> None:
+def test_max_rows_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="max_rows is at least 1, not 0"):
         list(ChangeDecoder().decode_batches([], max_rows=0))
 
 
-def test_decoders_in_threads_do_not_disturb_each_other() -> None:
+def test_decoders_in_different_threads_are_independent() -> None:
     name = "18.shop.v1"
     column = captures.capture(name).column
     wrong: list[object] = []

@@ -1,4 +1,4 @@
-"""A ChangeDecoder gives what was committed: the reference's changes, which are the server's own, of every capture."""
+"""A ChangeDecoder returns the committed changes: those of the reference and of the server, for every capture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.generators.slot import UNCHANGED, RandomSlot, Slot, one_row
 from support.oracles import expected_changes, reference_changes
 from support.oracles.expected_changes import BINARY, TEXT
 
-# Enums and composites, which a stream describes by their names alone.
+# Enums and composites, of which a Type message gives only the name.
 TYPES = {
     "public.order_state": "enum",
     "public.colour": "enum",
@@ -35,19 +35,19 @@ T = 16385  # OID of a table
 
 @pytest.mark.parametrize("include_uncommitted", [False, True])
 @pytest.mark.parametrize("name", TEXT)
-def test_the_changes_of_a_capture_are_those_of_the_reference(name: str, include_uncommitted: bool) -> None:
+def test_the_changes_of_a_capture_equal_those_of_the_reference(name: str, include_uncommitted: bool) -> None:
     changes = decoded(captures.capture(name).column, include_uncommitted=include_uncommitted)
     assert changes == expected_changes.as_text(name, include_uncommitted)
 
 
 @pytest.mark.parametrize("name", [name for name in BINARY if ".types." not in name])
-def test_the_changes_of_a_binary_capture_are_those_of_its_twin_in_text(name: str) -> None:
+def test_the_changes_of_a_binary_capture_equal_those_of_its_text_twin(name: str) -> None:
     changes = decoded(captures.capture(name).column, types=TYPES, include_uncommitted=True)
     assert changes == expected_changes.as_text(name, True)
 
 
 @pytest.mark.parametrize("name", [name for name in BINARY if ".types." in name])
-def test_binary_values_of_all_types_are_those_of_the_twin_in_text_but_for_money(name: str) -> None:
+def test_binary_values_of_all_types_except_money_equal_those_of_the_text_twin(name: str) -> None:
     decoder = ChangeDecoder(mode="PERMISSIVE", types=TYPES)
     changes = with_errors(decoder.decode(captures.capture(name).column))
     expected = expected_changes.as_text(name)
@@ -65,19 +65,19 @@ def without_columns(change: dict[str, Any], columns: set[str]) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_the_changes_of_a_capture_are_what_test_decoding_prints(name: str) -> None:
+def test_the_changes_of_a_capture_equal_those_of_test_decoding(name: str) -> None:
     changes = decoded(captures.capture(name).column)
     assert expected_changes.differences_from_test_decoding(name, changes) == []
 
 
 @pytest.mark.parametrize("name", [name for name in TEXT if ".streams." not in name] + ["18.streams.v4"])
-def test_the_changes_of_a_capture_replayed_are_the_tables_that_the_server_held(name: str) -> None:
+def test_replaying_the_changes_of_a_capture_gives_the_tables_of_the_server(name: str) -> None:
     changes = decoded(captures.capture(name).column)
     assert expected_changes.differences_from_state(name, changes) == []
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 25), st.booleans())
-def test_the_changes_of_random_transactions_are_those_of_the_reference(
+def test_the_changes_of_random_transactions_equal_those_of_the_reference(
     rng: Any, n_steps: int, include_uncommitted: bool
 ) -> None:
     payloads = RandomSlot(rng, n_steps).payloads
@@ -85,7 +85,7 @@ def test_the_changes_of_random_transactions_are_those_of_the_reference(
     assert decoded(payloads, include_uncommitted=include_uncommitted) == expected
 
 
-def test_many_tables_inside_and_outside_streams_are_told_apart() -> None:
+def test_many_tables_inside_and_outside_streams_are_kept_apart() -> None:
     slot = Slot()
     slot.begin(700)
     for table in range(T, T + 300):
@@ -129,7 +129,7 @@ def of_table_with_key() -> Slot:
     return slot
 
 
-def test_an_insert_is_said_in_full() -> None:
+def test_all_columns_of_an_insert() -> None:
     slot = one_row()
     lsn = slot.plain[1] if slot.plain else 0
     row = ChangeDecoder().decode(slot.payloads, [10, 20, 30, 40]).to_pylist()[0]
@@ -179,7 +179,7 @@ def test_a_null_in_an_old_row_is_a_null() -> None:
         pytest.param(["9", None, ""], "O", {"id": "1", "v": "2", "big": ""}, [], id="an old row where it is empty"),
     ],
 )
-def test_an_unchanged_value_is_filled_from_the_old_tuple_or_named(
+def test_an_unchanged_value_is_filled_from_the_old_tuple_or_listed(
     old: list[str] | None, old_type: str | None, new: dict[str, str], unchanged: list[str]
 ) -> None:
     slot = of_table_with_key()
@@ -196,7 +196,7 @@ def test_an_unchanged_key_is_filled_from_the_key_tuple() -> None:
     assert only_change(slot)["new"] == {"id": "1", "v": "2", "big": "3"}
 
 
-def test_an_insert_may_name_unchanged_values() -> None:
+def test_an_insert_may_have_unchanged_values() -> None:
     slot = of_table_with_key()
     slot.insert(T, "1", UNCHANGED, None)
     slot.commit()
@@ -217,7 +217,7 @@ def test_a_row_of_a_table_without_columns_has_empty_maps() -> None:
     assert [(change["old"], change["new"]) for change in changes] == [(None, {}), ({}, {}), ({}, None)]
 
 
-def test_a_relation_of_pg_catalog_has_its_namespace_written_out() -> None:
+def test_an_empty_namespace_becomes_pg_catalog() -> None:
     # On the wire pg_catalog is an empty name: logicalrep_write_namespace, replication/logical/proto.c.
     slot = one_row()
     slot.payloads[1] = slot.payloads[1].replace(b"public\0", b"\0")
@@ -241,7 +241,7 @@ def test_a_truncate_gives_a_change_for_each_of_its_tables_in_their_order() -> No
     ]
 
 
-def test_a_truncate_of_a_table_that_was_not_described_has_its_oid_and_no_names() -> None:
+def test_a_truncate_of_an_undescribed_table_has_its_oid_and_no_names() -> None:
     slot = Slot()
     slot.begin(700)
     slot.truncate(T)
@@ -250,20 +250,20 @@ def test_a_truncate_of_a_table_that_was_not_described_has_its_oid_and_no_names()
     assert (change["relation_id"], change["namespace"], change["relation_name"]) == (T, None, None)
 
 
-def test_a_truncate_of_many_tables_is_not_held_once_for_each() -> None:
+def test_a_truncate_of_many_tables_is_buffered_once() -> None:
     n_tables = 2000
     slot = Slot()
     slot.begin(700)
     slot.truncate(*range(T, T + n_tables))
     decoder = ChangeDecoder()
     decoder.decode(slot.payloads)
-    assert len(json.dumps(decoder.state)) < 100 * n_tables  # the payload is of 4 bytes a table
+    assert len(json.dumps(decoder.state)) < 100 * n_tables  # the payload has 4 bytes per table
     slot.payloads.clear()
     slot.commit()
     assert decoder.decode(slot.payloads)["relation_id"].to_pylist() == list(range(T, T + n_tables))
 
 
-def test_a_truncate_of_no_table_gives_nothing() -> None:
+def test_a_truncate_of_no_table_gives_no_change() -> None:
     slot = Slot()
     slot.begin(700)
     slot.truncate()

@@ -1,4 +1,4 @@
-"""A ChangeDecoder goes on where another stood: over calls, over JSON, after an exception, after a reconnect."""
+"""A ChangeDecoder continues a state: over calls, through JSON, after an exception, after a reconnect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = 16385
 
 
 def assert_cut_anywhere(column: pa.Array, cuts: list[int], **options: Any) -> None:
-    """A decoder that takes what is before a cut, and another with its state that takes the rest, give the same."""
+    """Check that a decoder for the first part, and another with its state for the rest, give the same changes."""
     whole = ChangeDecoder(**options)
     batch = whole.decode(column)
     for cut in cuts:
@@ -53,7 +53,7 @@ def test_a_capture_may_be_cut_anywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["14.streams.v2", "18.streams.v4", "16.twophase.v4bin", "18.twophase.v3"])
-def test_a_capture_of_streams_may_be_cut_at_the_ends_of_their_blocks(name: str, rng: random.Random) -> None:
+def test_a_capture_with_streams_may_be_cut_at_the_ends_of_blocks(name: str, rng: random.Random) -> None:
     capture = captures.capture(name)
     ends = [at for at, payload in enumerate(capture.payloads) if payload[:1] in b"SEcAbPKrp"]
     cuts = rng.sample(ends, 6) + rng.sample(range(len(capture.payloads)), 3)
@@ -61,7 +61,7 @@ def test_a_capture_of_streams_may_be_cut_at_the_ends_of_their_blocks(name: str, 
 
 
 @pytest.mark.parametrize("name", ["18.txns.v2", "16.txns.v1", "18.types.v2"])
-def test_messages_may_come_one_by_one_each_to_a_decoder_of_its_own(name: str) -> None:
+def test_each_message_may_be_decoded_by_a_new_decoder(name: str) -> None:
     payloads = captures.capture(name).payloads
     for include_uncommitted in (False, True):
         whole = decoded(payloads, include_uncommitted=include_uncommitted)
@@ -76,7 +76,7 @@ def test_calls_of_any_size_give_the_same(rng: Any, n_steps: int, size: int, incl
     assert in_pieces(payloads, bounds, include_uncommitted=include_uncommitted) == expected
 
 
-def test_a_decoder_that_follows_stands_where_one_that_decodes_does() -> None:
+def test_follow_and_decode_reach_the_same_state() -> None:
     column = captures.capture("18.streams.v2").column
     decoding, following = ChangeDecoder(), ChangeDecoder()
     decoding.decode(column[:3000])
@@ -85,7 +85,7 @@ def test_a_decoder_that_follows_stands_where_one_that_decodes_does() -> None:
     assert following.decode(column[3000:]).equals(decoding.decode(column[3000:]))
 
 
-def test_a_state_is_not_changed_by_the_decoder_that_starts_from_it() -> None:
+def test_a_decoder_does_not_change_the_state_that_it_starts_from() -> None:
     column = captures.capture("18.streams.v2").column
     decoder = ChangeDecoder()
     decoder.decode(column[:3000])
@@ -134,30 +134,30 @@ BAD = {
         pytest.param(lambda decoder, payloads: decoder.table(payloads, f"public.t{T + 1}"), id="table"),
     ],
 )
-def test_after_a_bad_payload_the_decoder_stands_where_it_stood(what: str, decode: Callable[..., object]) -> None:
+def test_a_bad_payload_leaves_the_decoder_unchanged(what: str, decode: Callable[..., object]) -> None:
     decoder = ChangeDecoder()
     decoder.decode(described(T, "a").payloads)
     before = decoder.state
-    # All is well for two batches of output; the relation has become known, and so has a row of it.
+    # Two batches of output are good. The relation is known, and one of its rows has been read.
     slot = described(T + 1, "b")
     slot.begin(702)
     BAD[what](slot)
     slot.commit()
     with pytest.raises(pgdecode.DecodeError) as caught:
         decode(decoder, slot.payloads)
-    assert caught.value.row in (5, 6)  # the payload, or what shows that it is one too many
+    assert caught.value.row in (5, 6)  # the payload, or the message that shows that it is one too many
     assert decoder.state == before
-    # What comes instead is read by its own relation, not by the one that has been taken back.
+    # The next payloads are decoded with their own relation, not with the one that was undone.
     [change] = changes_of(decoder.decode(described(T + 2, "c").payloads))
     assert (change["relation_name"], change["new"]) == (f"t{T + 2}", {"c": "1"})
 
 
-def test_a_type_that_there_is_none_of_is_refused_before_anything_is_decoded() -> None:
+def test_an_unknown_type_is_refused_before_anything_is_decoded() -> None:
     with pytest.raises(ValueError, match="'no such type' is not a valid type"):
         ChangeDecoder(types={25: "no such type"})
 
 
-def test_a_generator_that_is_left_has_taken_its_payloads_up() -> None:
+def test_an_abandoned_generator_has_processed_its_payloads() -> None:
     column = captures.capture("18.shop.v1").column
     decoder, twin = ChangeDecoder(), ChangeDecoder()
     batches = decoder.decode_batches(column, max_rows=1)
@@ -176,7 +176,7 @@ def without_positions(changes: list[Change]) -> list[Change]:
 
 
 def quiet_points(payloads: list[bytes]) -> list[int]:
-    """Where a transaction begins, and none has begun that has not ended: where a server may start over."""
+    """Places where a transaction begins while no other one is open: a server may restart there."""
     points = []
     open_ones = 0
     streams = set()
@@ -213,7 +213,7 @@ def test_a_reconnect_anywhere_gives_each_change_once(seed: int, rng: random.Rand
             assert all("reconnected()" in error for error in flagged)
 
 
-def test_without_drop_duplicates_commit_lsn_and_xid_tell_a_repeated_transaction(rng: random.Random) -> None:
+def test_without_drop_duplicates_commit_lsn_and_xid_identify_a_repeated_transaction(rng: random.Random) -> None:
     payloads = RandomSlot(rng, 25, with_versions=False).payloads
     ends = [at for at, payload in enumerate(payloads) if payload[:1] in b"CcK"]
     for cut in ends:
@@ -242,7 +242,7 @@ def test_a_captured_sequence_sent_twice_gives_each_change_once() -> None:
 
 
 def busy_state() -> dict[str, Any]:
-    """A state with everything in it: an open stream, others, prepared ones, types, versions."""
+    """A state with an open stream, other streams, prepared transactions, types and versions."""
     slot = Slot()
     slot.begin(700)
     slot.send(pgdecode.Type(type_id=20000, namespace="public", name="mood"))
@@ -268,7 +268,7 @@ def busy_state() -> dict[str, Any]:
 
 
 def rest() -> list[bytes]:
-    """What decides all of a busy state."""
+    """Messages that end all transactions of the busy state."""
     slot = Slot()
     slot.lsn = 0x9000
     slot.insert(T, "5", "z", xid=900)
@@ -283,7 +283,7 @@ def rest() -> list[bytes]:
 
 
 def places_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value, each a path of keys and indexes."""
+    """All paths of keys and indices in a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place for key, item in items for place in [(*path, key), *places_in(item, (*path, key))]]
 
@@ -313,7 +313,7 @@ TAMPERINGS = [
 ]
 
 
-def test_the_busy_state_goes_on() -> None:
+def test_the_busy_state_can_be_continued() -> None:
     decoder = ChangeDecoder(state=busy_state())
     assert [change["new"] for change in changes_of(decoder.decode(rest())) if change["op"] == "insert"] == [
         {"c": "4", "d": "y"},
@@ -355,6 +355,6 @@ def test_a_state_that_was_tampered_with_is_refused_or_works() -> None:
         pytest.param({"format": "pgdecode.ChangeDecoder", "version": 1}, id="nothing in it"),
     ],
 )
-def test_what_is_no_state_is_refused(state: Any) -> None:
+def test_other_values_are_refused_as_state(state: Any) -> None:
     with pytest.raises(ValueError, match="state"):
         ChangeDecoder(state=state)

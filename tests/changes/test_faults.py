@@ -1,4 +1,4 @@
-"""Sequences that are not whole or not well-formed: what is missing is flagged, and what is given is right."""
+"""Incomplete or malformed sequences: missing messages are reported, and all returned changes are correct."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNKNOWN = (
 
 
 def assert_flagged_and_right(payloads: list[bytes], missing: int) -> None:
-    """Without one of its messages a sequence is flagged in both modes, and every good row is one of the whole's."""
+    """Check that both modes report a missing message, and that every good row is a row of the complete sequence."""
     whole = {(change["position"], change["relation_id"]): change for change in decoded(payloads)}
     positions = [at for at in range(len(payloads)) if at != missing]
     rest = [payloads[at] for at in positions]
@@ -45,20 +45,20 @@ def assert_flagged_and_right(payloads: list[bytes], missing: int) -> None:
 
 
 def places_of(payloads: list[bytes], tag: bytes) -> list[int]:
-    """Where messages of a kind stand, with others behind them that can show that they are missing."""
+    """Places of messages of a kind that are followed by messages that can show their absence."""
     last = max(at for at, payload in enumerate(payloads) if payload[:1] in b"BSbc")
     return [at for at, payload in enumerate(payloads) if payload[:1] == tag and 0 < at < last]
 
 
 @pytest.mark.parametrize("tag", ["S", "E", "B", "C", "b", "P"])
-def test_a_missing_delimiter_of_a_random_sequence_is_flagged(tag: str, rng: random.Random) -> None:
+def test_a_missing_delimiter_of_a_random_sequence_is_reported(tag: str, rng: random.Random) -> None:
     payloads = RandomSlot(rng, 60, with_versions=False).payloads
     for missing in places_of(payloads, tag.encode()):
         assert_flagged_and_right(payloads, missing)
 
 
 @pytest.mark.parametrize(("name", "tag"), [("18.twophase.v3", "S"), ("18.twophase.v3", "E"), ("18.txns.v2", "S")])
-def test_a_missing_end_of_a_block_of_a_capture_is_flagged(name: str, tag: str) -> None:
+def test_a_missing_end_of_a_block_of_a_capture_is_reported(name: str, tag: str) -> None:
     payloads = captures.capture(name).payloads
     places = places_of(payloads, tag.encode())
     assert places
@@ -67,7 +67,7 @@ def test_a_missing_end_of_a_block_of_a_capture_is_flagged(name: str, tag: str) -
 
 
 @pytest.mark.parametrize("tag", ["B", "C"])
-def test_a_missing_end_of_a_transaction_of_a_capture_is_flagged(tag: str) -> None:
+def test_a_missing_end_of_a_transaction_of_a_capture_is_reported(tag: str) -> None:
     payloads = captures.capture("16.txns.v1").payloads
     for missing in places_of(payloads, tag.encode()):
         assert_flagged_and_right(payloads, missing)
@@ -94,7 +94,7 @@ def test_a_missing_end_of_a_transaction_of_a_capture_is_flagged(tag: str) -> Non
         ),
     ],
 )
-def test_what_is_missing_is_said_of_the_message_that_shows_it(messages: str, text: str) -> None:
+def test_a_missing_message_is_reported_at_the_message_that_shows_it(messages: str, text: str) -> None:
     slot = Slot()
     slot.plain = 1, 8
     write = {
@@ -150,7 +150,7 @@ def test_rows_before_the_first_boundary_are_errors_or_left_out_with_their_transa
 
 @pytest.mark.parametrize(("size", "step"), [(1, 7), (2, 5), (100, 1)])
 def test_a_sequence_may_begin_with_any_message_outside_a_stream(size: int, step: int) -> None:
-    # The transaction that lacks its beginning is left out; the relations are those sent before.
+    # The transaction without its beginning is left out; the relations are those sent before.
     payloads = captures.capture("18.txns.v3nostream").payloads
     whole = decoded(payloads)
     for start in range(1, len(payloads), step):
@@ -165,11 +165,11 @@ def test_a_sequence_may_begin_with_any_message_outside_a_stream(size: int, step:
 
 
 def begin_of(payloads: list[bytes], change: Change) -> int:
-    """Where the transaction of a change began, none having been streamed or prepared."""
+    """Where the transaction of a change began, if none was streamed or prepared."""
     return max(at for at in range(change["position"]) if payloads[at][:1] == b"B")
 
 
-def test_rows_of_a_block_whose_start_was_not_captured_are_flagged_and_the_rest_is_right() -> None:
+def test_rows_of_a_block_without_its_start_are_reported_and_the_rest_is_correct() -> None:
     slot = Slot()
     slot.relation(T, ["a"], xid=800)
     slot.insert(T, "1", xid=800)
@@ -189,7 +189,7 @@ def test_rows_of_a_block_whose_start_was_not_captured_are_flagged_and_the_rest_i
     ]
 
 
-def test_a_relation_of_a_block_whose_start_was_not_captured_is_for_its_stream_alone() -> None:
+def test_a_relation_of_a_block_without_its_start_is_visible_only_to_its_stream() -> None:
     slot = Slot()
     slot.relation(T, ["aborted"], xid=800)
     slot.stop()
@@ -236,7 +236,7 @@ def without_relation() -> list[bytes]:
     return slot.payloads
 
 
-def test_a_row_of_an_unknown_relation_is_an_error_that_says_what_to_do() -> None:
+def test_a_row_of_an_unknown_relation_is_an_error_that_suggests_a_catalog() -> None:
     with pytest.raises(pgdecode.UnknownRelation) as caught:
         ChangeDecoder().decode(without_relation())
     assert str(caught.value) == f"row 1, offset 1: {UNKNOWN}"
@@ -252,17 +252,17 @@ def test_a_row_of_an_unknown_relation_is_kept_in_permissive_mode_without_its_tup
     assert (second["error"], second["new"]) == (None, {"b": "2"})
 
 
-def test_a_row_of_an_unknown_relation_is_dropped_where_that_is_wanted() -> None:
+def test_a_row_of_an_unknown_relation_is_dropped_on_request() -> None:
     [change] = changes_of(ChangeDecoder(mode="DROPMALFORMED").decode(without_relation()))
     assert change["new"] == {"b": "2"}
 
 
-def test_a_catalog_describes_what_the_payloads_do_not() -> None:
+def test_a_catalog_describes_relations_that_the_payloads_do_not() -> None:
     catalog = RelationCatalog.from_messages(described("a"))
     assert [change["new"] for change in decoded(without_relation(), catalog=catalog)] == [{"a": "1"}, {"b": "2"}]
 
 
-def test_a_relation_of_the_payloads_goes_before_that_of_the_catalog() -> None:
+def test_a_relation_of_the_payloads_replaces_that_of_the_catalog() -> None:
     slot = Slot()
     slot.begin(700)
     slot.insert(T, "1")
@@ -277,7 +277,7 @@ def test_a_relation_of_the_payloads_goes_before_that_of_the_catalog() -> None:
 
 
 def good_and_bad() -> tuple[list[bytes], dict[int, tuple[str, str]]]:
-    """Payloads and, by row, the error of each bad one: its code and what follows."""
+    """Payloads and, by row, the error of each bad payload: its code and the text after it."""
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -309,7 +309,7 @@ def test_bad_payloads_are_rows_with_errors_among_the_good_ones() -> None:
         at: f"{code} at {detail}" for at, (code, detail) in bad.items()
     }
     assert [row["new"] for row in rows if not row["error"]] == [{"a": "1"}, {"a": "3"}]
-    # What the transaction is of is known of a row that can be read in part.
+    # The transaction is known for a row that can be read in part.
     in_part = {row["position"]: row["op"] for row in rows if row["xid"] is not None}
     assert in_part == {2: "insert", 4: "insert", 6: "insert", 7: "insert"}
     assert [row["new"] for row in changes_of(ChangeDecoder(mode="DROPMALFORMED").decode(payloads))] == [
@@ -322,11 +322,11 @@ def test_bad_payloads_are_rows_with_errors_among_the_good_ones() -> None:
 def test_an_error_names_the_row_of_the_call_whatever_the_chunks_and_batches(bounds: list[int]) -> None:
     payloads, bad = good_and_bad()
     for at, (_, detail) in bad.items():
-        # Two good transactions before it, and all of the other bad payloads away.
+        # Two good transactions before it, and no other bad payload.
         kept = [None if other in bad and other != at else payload for other, payload in enumerate(payloads)]
         cuts = [0, *bounds, len(kept)]
         chunks = [pa.array(kept[a:b], pa.binary()) for a, b in pairwise(cuts)]
-        # A value is looked at when its transaction commits; by then a payload of an earlier chunk has no row any more.
+        # A value is decoded when its transaction commits. By then, a payload of an earlier chunk has no row number.
         is_held = at in (4, 7) and any(at < bound for bound in bounds)
         for max_rows in (1, 2, 100):
             with pytest.raises(pgdecode.DecodeError) as caught:
@@ -351,7 +351,7 @@ def test_an_error_of_a_payload_from_an_earlier_call_names_no_row() -> None:
 
 
 @pytest.mark.parametrize("tag", ["R", "C", "S", "c", "K"])
-def test_both_modes_agree_where_a_message_that_is_no_row_is_cut(tag: str) -> None:
+def test_both_modes_agree_about_a_truncated_message_that_is_not_a_row(tag: str) -> None:
     slot = RandomSlot(random.Random(7), 60)
     at = next(at for at, payload in enumerate(slot.payloads) if payload[:1] == tag.encode() and at > 5)
     slot.payloads[at] = slot.payloads[at][:-1]

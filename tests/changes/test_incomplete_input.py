@@ -1,4 +1,4 @@
-"""Input that begins inside a transaction, rows that are dropped, and empty payloads: nothing is lost without a word."""
+"""Input that begins inside a transaction, dropped rows, and empty payloads: every loss is reported."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_a_transaction_of_three_inserts_cut_after_two_gives_no_committed_row_in_
     assert (caught.value.row, caught.value.tag) == (0, "I")
 
 
-def test_the_second_input_has_all_of_the_transaction_where_it_goes_on_from_the_state_of_the_first() -> None:
+def test_the_second_input_has_the_whole_transaction_if_it_continues_the_state_of_the_first() -> None:
     decoder = ChangeDecoder()
     decoder.decode(T1[:4])
     assert values(changes_of(through_json(decoder).decode(T1[4:]))) == [["1"], ["2"], ["3"]]
 
 
-def test_the_second_input_leaves_the_transaction_out_where_it_may_begin_anywhere() -> None:
+def test_the_second_input_leaves_out_the_transaction_with_start_anywhere() -> None:
     decoder = anywhere(catalog=CATALOG)
     assert values(changes_of(decoder.decode([*T1[4:], *AFTER]))) == [["good"]]
     assert (decoder.skipped, decoder.n_undecided) == (1, 0)
@@ -68,7 +68,7 @@ def test_a_table_and_a_snapshot_follow_the_same_rule() -> None:
 
 
 @pytest.mark.parametrize(("head", "bad", "n_skipped"), HEADLESS)
-def test_what_has_lost_its_beginning_is_an_error_or_left_out_whole(
+def test_a_transaction_without_its_beginning_is_an_error_or_left_out_whole(
     head: tuple[bytes, ...], bad: list[int], n_skipped: int
 ) -> None:
     payloads = [*head, *AFTER]
@@ -93,7 +93,7 @@ def test_what_has_lost_its_beginning_is_an_error_or_left_out_whole(
 
 
 @pytest.mark.parametrize(("head", "bad", "n_skipped"), HEADLESS)
-def test_a_transaction_that_is_left_out_counts_once_wherever_the_input_is_cut(
+def test_a_transaction_that_is_left_out_counts_once_for_every_cut(
     head: tuple[bytes, ...], bad: list[int], n_skipped: int
 ) -> None:
     payloads = [*head, *AFTER]
@@ -103,12 +103,12 @@ def test_a_transaction_that_is_left_out_counts_once_wherever_the_input_is_cut(
         assert (values(rows), decoder.skipped) == ([["good"]], n_skipped), cut
 
 
-def test_rows_of_a_block_whose_stream_is_unknown_are_no_errors_of_their_own() -> None:
+def test_rows_of_a_block_of_an_unknown_stream_are_not_separate_errors() -> None:
     rows = permissive([*AFTER, *block_of(7, "1", "2", "3")])
     assert sorted(seen(rows), key=itemgetter(0)) == [(2, {"id": "good"}), (4, "STATE_TRANSACTION")]
 
 
-def test_with_what_is_uncommitted_nothing_of_a_transaction_without_its_beginning_is_given() -> None:
+def test_include_uncommitted_returns_nothing_of_a_transaction_without_its_beginning() -> None:
     decoder = anywhere(include_uncommitted=True)
     rows = changes_of(decoder.decode([*block_of(7, "1"), *AFTER])) + changes_of(decoder.undecided())
     assert values(rows) == [["good"]]
@@ -119,7 +119,7 @@ def test_start_has_two_values() -> None:
         ChangeDecoder(start="somewhere")
 
 
-# -- what is dropped ------------------------------------------------------------------------------------------------
+# -- dropped rows ---------------------------------------------------------------------------------------------------
 
 
 def test_dropped_rows_are_counted_by_the_code_of_their_error() -> None:
@@ -132,7 +132,7 @@ def test_dropped_rows_are_counted_by_the_code_of_their_error() -> None:
         assert decoder.bad_rows == counts
 
 
-def test_what_fails_fast_counts_nothing() -> None:
+def test_failfast_counts_nothing() -> None:
     decoder = ChangeDecoder()
     with pytest.raises(pgdecode.DecodeError):
         decoder.decode([commit(60)])
@@ -142,7 +142,7 @@ def test_what_fails_fast_counts_nothing() -> None:
 # -- empty payloads -------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_payload_is_passed_over_and_counted() -> None:
+def test_an_empty_payload_is_ignored_and_counted() -> None:
     payloads = [*AFTER[:2], b"", *AFTER[2:], b""]
     for mode in ("FAILFAST", "PERMISSIVE", "DROPMALFORMED"):
         decoder = ChangeDecoder(mode=mode)
@@ -150,7 +150,7 @@ def test_an_empty_payload_is_passed_over_and_counted() -> None:
         assert (decoder.empty_payloads, decoder.bad_rows) == (2, {})
 
 
-def test_an_empty_payload_is_an_error_where_that_is_asked() -> None:
+def test_an_empty_payload_is_an_error_on_request() -> None:
     payloads = [*AFTER[:2], b"", *AFTER[2:]]
     with pytest.raises(pgdecode.EmptyPayload) as caught:
         ChangeDecoder(empty="error").decode(payloads)
@@ -168,7 +168,7 @@ def test_an_empty_payload_is_a_null_row_of_the_envelope() -> None:
         pgdecode.decode_messages([b""], empty="error")
 
 
-def test_an_empty_payload_in_a_snapshot_is_passed_over_or_an_error() -> None:
+def test_an_empty_payload_in_a_snapshot_is_ignored_or_an_error() -> None:
     payloads = [*AFTER[:2], b"", *AFTER[2:]]
     assert pgdecode.snapshot(payloads, "public.t")["id"].to_pylist() == ["good"]
     with pytest.raises(pgdecode.EmptyPayload):

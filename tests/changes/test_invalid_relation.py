@@ -1,4 +1,4 @@
-"""A Relation message that is bad: no row is read by an older description of its relation."""
+"""Bad Relation messages: no row is decoded with an older description of its relation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def described_badly(slot: Slot, columns: list[str], xid: int | None = None) -> N
 
 @pytest.fixture
 def renamed() -> list[bytes]:
-    """A column renamed by a Relation message that is cut, and later one that is whole."""
+    """A column is renamed by a truncated Relation message, and later by a complete one."""
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -68,7 +68,7 @@ def test_rows_after_a_bad_relation_message_are_errors_until_a_good_one(renamed: 
     assert (told["op"], told["relation_id"], told["relation_name"], told["new"]) == ("insert", T, None, None)
 
 
-def test_a_decoder_that_fails_fast_fails_at_the_relation_message(renamed: list[bytes]) -> None:
+def test_failfast_fails_at_the_relation_message(renamed: list[bytes]) -> None:
     with pytest.raises(pgdecode.TruncatedMessage, match="row 5, "):
         ChangeDecoder().decode(renamed)
     decoder = ChangeDecoder(mode="PERMISSIVE")
@@ -83,12 +83,12 @@ def test_a_decoder_that_fails_fast_fails_at_the_relation_message(renamed: list[b
     assert (caught.value.tag, caught.value.relation) == ("I", T)
 
 
-def test_without_them_the_others_are_left(renamed: list[bytes]) -> None:
+def test_dropping_them_leaves_the_other_rows(renamed: list[bytes]) -> None:
     rows = changes_of(ChangeDecoder(mode="DROPMALFORMED").decode(renamed))
     assert [(row["position"], row["new"]) for row in rows] == [(2, {"a": "1"}), (7, None), (12, {"b": "4"})]
 
 
-def test_a_table_has_rows_in_doubt_as_errors(renamed: list[bytes]) -> None:
+def test_a_table_has_rows_of_an_invalid_relation_as_errors(renamed: list[bytes]) -> None:
     batch = ChangeDecoder(mode="PERMISSIVE").table(renamed, f"public.t{T}")
     rows = {row["_position"]: row for row in batch.to_pylist()}
     assert {at: bool(row["_error"]) for at, row in rows.items()} == {
@@ -102,7 +102,7 @@ def test_a_table_has_rows_in_doubt_as_errors(renamed: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("last", [2**63 - 1, 2**63 - 2, 2**63 - 3, 2**63 - 4])
-def test_doubt_has_room_for_the_last_positions(renamed: list[bytes], last: int) -> None:
+def test_an_invalid_relation_is_possible_at_the_last_positions(renamed: list[bytes], last: int) -> None:
     rows = permissive(renamed[:9])
     decoder = ChangeDecoder(mode="PERMISSIVE")
     found = with_errors(decoder.decode(renamed[:6], list(range(last - 5, last + 1))))
@@ -112,7 +112,7 @@ def test_doubt_has_room_for_the_last_positions(renamed: list[bytes], last: int) 
 
 
 @pytest.mark.parametrize("cut", range(15))
-def test_doubt_survives_the_end_of_a_batch_and_a_state_in_json(renamed: list[bytes], cut: int) -> None:
+def test_an_invalid_relation_stays_invalid_across_batches_and_json_states(renamed: list[bytes], cut: int) -> None:
     decoder = ChangeDecoder(mode="PERMISSIVE")
     rows = with_errors(decoder.decode(renamed[:cut]))
     rows += with_errors(through_json(decoder, mode="PERMISSIVE").decode(renamed[cut:]))
@@ -121,21 +121,21 @@ def test_doubt_survives_the_end_of_a_batch_and_a_state_in_json(renamed: list[byt
     assert by_place == whole
 
 
-def test_the_runs_of_the_whole_know_of_the_doubt(renamed: list[bytes]) -> None:
+def test_runs_know_that_a_relation_is_invalid(renamed: list[bytes]) -> None:
     whole = sorted(permissive(renamed), key=lambda row: (row["position"], row["relation_id"] or 0))
     for bounds in ([], [5], [6], [7], [9], [10], [12], list(range(1, 14))):
         for size in (1, 100):
             assert apart(renamed, bounds, size, ChangeOptions("PERMISSIVE")) == whole
 
 
-def test_a_second_pass_knows_of_the_doubt(renamed: list[bytes]) -> None:
+def test_a_second_pass_knows_that_a_relation_is_invalid(renamed: list[bytes]) -> None:
     first = ChangeDecoder(mode="PERMISSIVE")
     first.follow(renamed)
     assert with_errors(first.again().decode(renamed)) == permissive(renamed)
 
 
 @pytest.mark.parametrize("end", ["commit", "prepare", "abort"])
-def test_a_bad_relation_message_in_a_stream_is_for_others_once_that_is_over(end: str) -> None:
+def test_a_bad_relation_message_in_a_stream_affects_others_after_its_end(end: str) -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -167,7 +167,7 @@ def test_a_bad_relation_message_in_a_stream_is_for_others_once_that_is_over(end:
     assert bad == {at for at, good in places.items() if not good}
 
 
-def test_a_good_relation_message_outside_a_stream_does_not_help_the_stream_whose_own_was_bad() -> None:
+def test_a_good_relation_message_outside_a_stream_does_not_replace_a_bad_one_inside() -> None:
     slot = Slot()
     slot.start(800, first=True)
     described_badly(slot, ["b"], xid=800)
@@ -183,7 +183,7 @@ def test_a_good_relation_message_outside_a_stream_does_not_help_the_stream_whose
     slot.begin(701)
     slot.insert(T, "3")
     slot.commit()
-    # After the stream the newer message counts, which is the one outside.
+    # After the stream, the newer message applies, which is the one outside.
     assert seen(permissive(slot.payloads)) == [
         (1, "TRUNCATED"),
         (5, {"a": "1"}),
@@ -192,7 +192,7 @@ def test_a_good_relation_message_outside_a_stream_does_not_help_the_stream_whose
     ]
 
 
-def test_one_that_contradicts_the_stream_state_is_in_doubt_for_everybody() -> None:
+def test_a_relation_message_that_contradicts_the_stream_state_is_invalid_everywhere() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -219,11 +219,11 @@ def test_one_that_contradicts_the_stream_state_is_in_doubt_for_everybody() -> No
     ]
 
 
-def test_a_bad_one_in_a_stream_that_began_before_the_payloads_is_that_stream_s() -> None:
+def test_a_bad_relation_message_in_a_stream_that_began_before_the_input_affects_only_it() -> None:
     described = Slot()
     xid = 800
     described.relation(T, ["a"])
-    described.relation(xid, ["z"])  # its OID is what stands where a message outside a stream has one
+    described.relation(xid, ["z"])  # its OID is at the offset where a message outside a stream has its OID
     slot = Slot()
     described_badly(slot, ["b"], xid=xid)
     slot.stop()
@@ -249,7 +249,7 @@ def test_a_bad_one_in_a_stream_that_began_before_the_payloads_is_that_stream_s()
     ]
 
 
-def test_a_message_too_short_to_name_its_relation_puts_none_in_doubt() -> None:
+def test_a_message_too_short_for_its_oid_makes_no_relation_invalid() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -260,7 +260,7 @@ def test_a_message_too_short_to_name_its_relation_puts_none_in_doubt() -> None:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 30), st.integers(1, 12), st.integers(1, 200))
-def test_random_bad_relation_messages_leave_what_the_plain_fold_leaves(
+def test_random_bad_relation_messages_agree_with_the_reference_fold(
     rng: Any, n_steps: int, n_runs: int, size: int
 ) -> None:
     payloads = RandomSlot(rng, n_steps).payloads
@@ -276,7 +276,7 @@ def test_random_bad_relation_messages_leave_what_the_plain_fold_leaves(
     assert in_runs == sorted(rows, key=lambda row: (row["position"], row["relation_id"] or 0))
 
 
-# -- two columns of one name -----------------------------------------------------------------------------------------
+# -- two columns of the same name ------------------------------------------------------------------------------------
 
 
 def twice_named() -> list[bytes]:
@@ -288,7 +288,7 @@ def twice_named() -> list[bytes]:
     return slot.payloads
 
 
-def test_a_relation_with_two_columns_of_one_name_is_an_error_and_so_are_its_rows() -> None:
+def test_a_relation_with_two_columns_of_the_same_name_is_an_error_and_so_are_its_rows() -> None:
     payloads = twice_named()
     # R, OID 4, 'public' 7, 't16385' 7, identity, count 2; 'é' 1 + 3 + 8; 'b' 1 + 2 + 8; flags.
     at = 1 + 4 + 7 + 7 + 1 + 2 + 12 + 11 + 1
@@ -304,7 +304,7 @@ def test_a_relation_with_two_columns_of_one_name_is_an_error_and_so_are_its_rows
     ]
 
 
-def test_names_that_differ_by_case_alone_are_two() -> None:
+def test_names_that_differ_only_in_case_are_different() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a", "A"])
@@ -313,7 +313,7 @@ def test_names_that_differ_by_case_alone_are_two() -> None:
     assert seen(permissive(slot.payloads)) == [(2, {"a": "1", "A": "2"})]
 
 
-def test_no_catalog_has_a_relation_with_two_columns_of_one_name() -> None:
+def test_no_catalog_has_a_relation_with_two_columns_of_the_same_name() -> None:
     relation = pgdecode.decode(twice_named()[1])
     assert isinstance(relation, pgdecode.Relation)
     with pytest.raises(ValueError, match=f"relation {T} has two columns of the same name"):

@@ -1,4 +1,4 @@
-"""What becomes of prepared, streamed and unfinished transactions, once it is known."""
+"""Outcomes of prepared, streamed and unfinished transactions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def two_phase(*, streamed: bool) -> Slot:
     ("outcome", "committed"),
     [("commit_prepared", True), ("rollback_prepared", False), (None, None)],
 )
-def test_a_prepared_transaction_is_what_its_gid_becomes(
+def test_a_prepared_transaction_has_the_outcome_of_its_gid(
     outcome: str | None, committed: bool | None, streamed: bool
 ) -> None:
     slot = two_phase(streamed=streamed)
@@ -49,7 +49,7 @@ def test_a_prepared_transaction_is_what_its_gid_becomes(
     assert (prepared["committed"], prepared["gid"]) == (committed, "gid é")
 
 
-def test_a_rollback_of_an_unknown_gid_or_stream_is_passed_over() -> None:
+def test_a_rollback_of_an_unknown_gid_or_stream_is_ignored() -> None:
     slot = one_row()
     slot.rollback_prepared(801, "nobody")
     slot.stream_abort(803)
@@ -71,7 +71,7 @@ def test_a_commit_or_prepare_of_an_unknown_gid_or_stream_is_an_error_or_counted(
     assert (len(decoder.decode(slot.payloads)), decoder.skipped) == (1, 3)
 
 
-def test_undecided_gives_what_waits_and_takes_nothing_away() -> None:
+def test_undecided_returns_undecided_changes_and_keeps_them() -> None:
     slot = two_phase(streamed=True)
     decoder = ChangeDecoder()
     decoder.decode(slot.payloads)
@@ -85,7 +85,7 @@ def test_undecided_gives_what_waits_and_takes_nothing_away() -> None:
     assert len(decoder.undecided()) == 0
 
 
-def test_undecided_tells_what_a_sub_transaction_has_undone_where_that_is_wanted() -> None:
+def test_undecided_returns_changes_of_rolled_back_sub_transactions_on_request() -> None:
     decoder = ChangeDecoder(include_uncommitted=True)
     decoder.decode(two_phase(streamed=True).payloads)
     undecided = [(c["new"], c["subxid"], c["committed"]) for c in changes_of(decoder.undecided())]

@@ -1,4 +1,4 @@
-"""A server that starts over: announced or recognised, what was open is discarded, what is prepared stays."""
+"""Reconnects, announced or recognised: open transactions are discarded, prepared ones stay."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def test_an_announced_reconnect_anywhere_is_no_error_and_gives_each_change_once(
     assert decoder.n_undecided == 0
 
 
-def test_begins_that_are_sent_again_after_a_reconnect_leave_streams_of_the_new_session_alone() -> None:
-    # The second session sends a block, and only then the begin of a transaction that was committed before.
+def test_repeated_begins_after_a_reconnect_do_not_affect_streams_of_the_new_session() -> None:
+    # The second session sends a block, and then the begin of a transaction that was already committed.
     again = (*stream(21, "4"), *transaction(105), *FIRST, *PLAIN, stream_commit(21, 170))
     rows, decoder = in_sessions(FIRST, again, drop_duplicates=True)
     assert ids(rows) == ["1", "2", "3", "4"]
     assert decoder.n_undecided == 0
 
 
-def test_what_is_open_is_discarded_by_a_reconnect_and_what_is_prepared_waits_for_its_outcome() -> None:
+def test_a_reconnect_discards_open_transactions_and_keeps_prepared_ones() -> None:
     prepared = (begin_prepare(30, "g"), insert("prepared", "x"), prepare(30, "g"))
     decoder = ChangeDecoder(include_uncommitted=True)
     decoder.decode([*FIRST, *prepared, *stream(21, "lost"), *PLAIN[:2]])
@@ -110,7 +110,7 @@ def test_what_is_open_is_discarded_by_a_reconnect_and_what_is_prepared_waits_for
         ),
     ],
 )
-def test_a_prepared_transaction_stays_over_a_reconnect(outcome: tuple[bytes, ...], expected: list[str]) -> None:
+def test_a_prepared_transaction_survives_a_reconnect(outcome: tuple[bytes, ...], expected: list[str]) -> None:
     prepared = (begin_prepare(30, "g"), insert("first", "x"), prepare(30, "g"))
     rows, decoder = in_sessions((*FIRST, *prepared), outcome)
     assert ids(rows) == expected
@@ -130,7 +130,7 @@ def test_an_announced_reconnect_of_a_new_decoder_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("where", "payload", "is_one"), SENT_AGAIN)
-def test_a_reconnect_is_recognised_where_a_message_could_not_follow_otherwise(
+def test_a_reconnect_is_recognised_by_a_message_that_is_otherwise_impossible(
     where: str, payload: bytes, is_one: bool
 ) -> None:
     before = [begin_prepare(5, "p"), prepare(5, "p"), *FIRST, start(21, first=True), insert("1", "x", xid=21)]
@@ -144,14 +144,14 @@ def test_a_reconnect_is_recognised_where_a_message_could_not_follow_otherwise(
     assert caught.value.row == len(before)
 
 
-def test_a_snapshot_of_what_several_sessions_sent_has_each_row_once() -> None:
+def test_a_snapshot_of_several_sessions_has_each_row_once() -> None:
     payloads = [*FIRST, *PLAIN[:3], *FIRST, *PLAIN]
     found = pgdecode.snapshot(payloads, "public.t", drop_duplicates=True)
     assert found["id"].to_pylist() == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_a_recognised_reconnect_is_one_wherever_the_input_is_cut(size: int) -> None:
+def test_a_recognised_reconnect_does_not_depend_on_cuts_of_the_input(size: int) -> None:
     payloads = [*FIRST, *stream(21, "lost"), *PLAIN[:2], *FIRST, *stream(21, "4"), *PLAIN, stream_commit(21, 170)]
     decoder = ChangeDecoder(drop_duplicates=True)
     rows = []

@@ -1,4 +1,4 @@
-"""Which Relation message a row is of: the one that was sent last where it counts, and none that was rolled back."""
+"""Which Relation message applies to a row: the last visible one, and never one that was rolled back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.generators.slots import (
     stream_prepare,
 )
 
-# A stream whose sub-transaction described the table otherwise, before it was described again as it had been.
+# A stream whose sub-transaction changed the description of the table, before the old description was sent again.
 OLDER_AND_NEWER = (
     begin(7), relation("a b"), commit(40),
     start(9, first=True), relation("a c", xid=10), STOP,
@@ -37,7 +37,7 @@ OLDER_AND_NEWER = (
 
 
 def pieces(payloads: tuple[bytes, ...]) -> list[list[dict[str, str]]]:
-    """The new values of changes, in one call and cut at each place."""
+    """The new values of changes, decoded in one call and cut at each place."""
     found = []
     for cut in range(len(payloads)):
         decoder = ChangeDecoder()
@@ -51,7 +51,7 @@ def test_a_relation_of_an_aborted_sub_transaction_does_not_override_a_newer_one(
     assert all(found == [{"a": "7", "b": "8"}] for found in pieces(OLDER_AND_NEWER))
 
 
-def test_its_table_has_the_columns_of_the_committed_relation_alone() -> None:
+def test_its_table_has_only_the_columns_of_the_committed_relation() -> None:
     batch = ChangeDecoder().table(OLDER_AND_NEWER, "public.t")
     assert batch.select(["a", "b"]).to_pylist() == [{"a": "7", "b": "8"}]
     assert "c" not in batch.schema.names
@@ -61,12 +61,12 @@ def test_its_table_has_the_columns_of_the_committed_relation_alone() -> None:
 
 @pytest.mark.parametrize("end", [stream_commit(9, 60), stream_prepare(9, "g")], ids=["commit", "prepare"])
 @pytest.mark.parametrize("repeats", [False, True])
-def test_at_the_end_of_a_stream_the_last_sending_counts_on_both_sides(end: bytes, repeats: bool) -> None:
+def test_at_the_end_of_a_stream_the_last_relation_message_applies_inside_and_outside(end: bytes, repeats: bool) -> None:
     again = (start(9, first=False), relation("a c", xid=9), STOP) if repeats else ()
     payloads = (
         begin(7), relation("a b"), commit(40),
         start(9, first=True), relation("a c", xid=9), STOP,
-        # Described as it was before: nothing new, but sent after the stream's.
+        # The same description as before, but sent after the stream's.
         begin(11), relation("a b"), commit(50),
         *again,
         end,
@@ -75,7 +75,7 @@ def test_at_the_end_of_a_stream_the_last_sending_counts_on_both_sides(end: bytes
     assert all(found == [{"a": "7", "c" if repeats else "b": "8"}] for found in pieces(payloads))
 
 
-def test_after_the_abort_of_a_sub_transaction_its_stream_goes_back_to_what_it_had_sent_before() -> None:
+def test_after_the_abort_of_a_sub_transaction_its_stream_uses_its_earlier_relation() -> None:
     payloads = (
         begin(7), relation("a z"), commit(40),
         start(9, first=True), relation("a b", xid=9), relation("a c", xid=10), insert("1", "1", xid=10), STOP,
@@ -86,7 +86,7 @@ def test_after_the_abort_of_a_sub_transaction_its_stream_goes_back_to_what_it_ha
     assert all(found == [{"a": "7", "b": "8"}] * 2 for found in pieces(payloads))
 
 
-def test_after_the_abort_of_a_sub_transaction_its_stream_goes_back_to_what_was_committed() -> None:
+def test_after_the_abort_of_a_sub_transaction_its_stream_uses_the_committed_relation() -> None:
     payloads = (
         begin(7), relation("a z"), commit(40),
         start(9, first=True), relation("a c", xid=10), STOP, abort(9, 10),
@@ -144,7 +144,7 @@ T1, T2 = plain(40, "id* v", "1", "x"), plain(50, "id* v w", "2", "y", "z")
 
 
 @pytest.mark.parametrize("again", [T1, (*T1, *T2)], ids=["T1 T2 T1", "T1 T2 T1 T2"])
-def test_transactions_that_are_dropped_as_duplicates_leave_the_shape_as_it_is(again: tuple[bytes, ...]) -> None:
+def test_transactions_that_are_dropped_as_duplicates_do_not_change_the_columns(again: tuple[bytes, ...]) -> None:
     payloads = [*T1, *T2, *again]
     found = pgdecode.snapshot(payloads, "public.t", drop_duplicates=True)
     assert found.select(["id", "v", "w", "_unknown"]).to_pylist() == [
@@ -157,7 +157,7 @@ def test_transactions_that_are_dropped_as_duplicates_leave_the_shape_as_it_is(ag
 
 
 @pytest.mark.parametrize("n_again", [1, 2])
-def test_a_table_that_was_renamed_keeps_its_name_where_duplicates_are_dropped(n_again: int) -> None:
+def test_a_renamed_table_keeps_its_name_if_duplicates_are_dropped(n_again: int) -> None:
     first, second = plain(40, "id*", "1", name="before"), plain(50, "id*", "2", name="after")
     payloads = [*first, *second, *first, *(second if n_again > 1 else ())]
     assert pgdecode.snapshot(payloads, "public.after", drop_duplicates=True)["id"].to_pylist() == ["1", "2"]
@@ -180,7 +180,7 @@ PREPARED = (begin_prepare(9, "g"), relation("id* x"), insert("3", "q"), prepare(
                      id="streamed and pending"),
     ],
 )  # fmt: skip
-def test_a_transaction_that_did_not_commit_leaves_the_shape_as_it_is(ending: tuple[bytes, ...]) -> None:
+def test_a_transaction_that_did_not_commit_does_not_change_the_columns(ending: tuple[bytes, ...]) -> None:
     payloads = [*T1, *ending]
     found = pgdecode.snapshot(payloads, "public.t")
     assert found.select(["id", "v", "_unknown"]).to_pylist() == [{"id": "1", "v": "x", "_unknown": []}]
@@ -189,7 +189,7 @@ def test_a_transaction_that_did_not_commit_leaves_the_shape_as_it_is(ending: tup
     assert batch.schema.names[-2:] == ["id", "v"]
 
 
-def test_a_relation_that_only_a_rolled_back_transaction_sent_is_that_of_committed_rows_after_it() -> None:
-    # A server describes a table once in a session, in whatever transaction comes first.
+def test_committed_rows_use_a_relation_that_only_a_rolled_back_transaction_sent() -> None:
+    # A server describes a table once per session, in the first transaction that uses it.
     payloads = [*PREPARED, rollback_prepared(9, "g"), begin(60), insert("4", "r"), commit(160)]
     assert pgdecode.snapshot(payloads, "public.t").select(["id", "x"]).to_pylist() == [{"id": "4", "x": "r"}]

@@ -1,4 +1,4 @@
-"""A Relation message that repeats an earlier one to the byte: what came between says whether that changes anything."""
+"""Relation messages that repeat an earlier one byte by byte; messages in between decide whether it is a new version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOOD = 20_000
 
 
 def rows_of(slot: Slot, size: int, **options: Any) -> list[dict[str, Any]]:
-    """The changes, payloads decoded so many at a time; the decoder's catalog is that of the messages."""
+    """Decode payloads in batches, and check that the decoder's catalog equals that of the messages."""
     decoder = ChangeDecoder(**options)
     rows = []
     for at in range(0, len(slot.payloads), size):
@@ -27,12 +27,12 @@ def rows_of(slot: Slot, size: int, **options: Any) -> list[dict[str, Any]]:
 
 
 def names_of_new(slot: Slot, size: int) -> list[str]:
-    """Name of the one column of each change."""
+    """Name of the only column of each change."""
     return [name for row in rows_of(slot, size) for name, _ in row["new"]]
 
 
 def row_of(slot: Slot, xid: int, *described: str) -> None:
-    """A transaction with a row, perhaps described in it."""
+    """A transaction with one row, and optionally its Relation message."""
     slot.begin(xid)
     if described:
         slot.relation(T, described)
@@ -41,7 +41,7 @@ def row_of(slot: Slot, xid: int, *described: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_description_that_is_repeated_makes_no_version(size: int) -> None:
+def test_a_repeated_description_makes_no_version(size: int) -> None:
     slot = Slot()
     for xid in range(700, 704):
         row_of(slot, xid, "a")
@@ -50,7 +50,7 @@ def test_a_description_that_is_repeated_makes_no_version(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_description_that_another_one_came_after_counts_again(size: int) -> None:
+def test_a_description_applies_again_after_another_one(size: int) -> None:
     slot = Slot()
     for xid, name in enumerate(["a", "b", "a", "a", "b"], 700):
         row_of(slot, xid, name)
@@ -58,7 +58,7 @@ def test_a_description_that_another_one_came_after_counts_again(size: int) -> No
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_description_that_is_repeated_after_that_of_a_stream_counts_on_when_the_stream_commits(size: int) -> None:
+def test_a_description_repeated_after_that_of_a_stream_applies_after_the_stream_commits(size: int) -> None:
     slot = Slot()
     row_of(slot, 700, "a")
     slot.start(800, first=True)
@@ -73,7 +73,7 @@ def test_a_description_that_is_repeated_after_that_of_a_stream_counts_on_when_th
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_description_in_a_stream_is_for_that_stream_though_it_repeats_another(size: int) -> None:
+def test_a_repeated_description_in_a_stream_is_visible_only_to_that_stream(size: int) -> None:
     slot = Slot()
     row_of(slot, 700, "a")
     slot.start(800, first=True)
@@ -87,7 +87,7 @@ def test_a_description_in_a_stream_is_for_that_stream_though_it_repeats_another(
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_description_whose_type_was_named_anew_is_another_version(size: int) -> None:
+def test_a_description_with_a_renamed_type_is_another_version(size: int) -> None:
     slot = Slot()
     for xid, name in enumerate(["mood", "mood", "spirits"], 700):
         slot.begin(xid)
@@ -100,7 +100,7 @@ def test_a_description_whose_type_was_named_anew_is_another_version(size: int) -
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_description_whose_type_a_committed_stream_has_named_anew_is_another_version(size: int) -> None:
+def test_a_description_with_a_type_renamed_by_a_committed_stream_is_another_version(size: int) -> None:
     slot = Slot()
     slot.send(pgdecode.Type(type_id=MOOD, namespace="public", name="mood"))
     for xid in (700, 701, 702):
@@ -119,7 +119,7 @@ def test_a_description_whose_type_a_committed_stream_has_named_anew_is_another_v
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_description_counts_again_after_a_bad_one(size: int) -> None:
+def test_a_description_applies_again_after_a_bad_one(size: int) -> None:
     slot = one_row(T)
     again = slot.payloads[1]
     slot.begin(701)
@@ -133,7 +133,7 @@ def test_a_description_counts_again_after_a_bad_one(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_description_that_no_version_could_be_made_of_is_refused_each_time(size: int) -> None:
+def test_an_invalid_description_is_refused_each_time(size: int) -> None:
     slot = one_row(T)
     slot.begin(701)
     slot.relation(T + 1, ["a"])

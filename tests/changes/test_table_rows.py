@@ -1,4 +1,4 @@
-"""The changes of one table as typed columns: each version read by its own types, fitted to what all have in common."""
+"""The changes of one table as typed columns: each version is decoded by its types and converted to common types."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(payloads: Any, name: str | int = NAME, **options: Any) -> list[dict[str
 
 
 def altered(*types: int, values: list[str]) -> list[bytes]:
-    """A table whose column v has had several types, with a row of each."""
+    """A table whose column v has had several types, with one row of each."""
     slot = Slot()
     for number, (type_id, value) in enumerate(zip(types, values, strict=True)):
         slot.begin(700 + number)
@@ -62,7 +62,7 @@ def altered(*types: int, values: list[str]) -> list[bytes]:
         pytest.param([INT4, INT4], ["1", None], pa.int32(), [1, None], id="one type"),
     ],
 )
-def test_a_column_of_several_types_has_the_one_that_holds_all_or_is_text(
+def test_a_column_of_several_types_has_the_widest_type_or_is_text(
     types: list[int], values: list[str], arrow: pa.DataType, expected: list[Any]
 ) -> None:
     batch = ChangeDecoder().table(altered(*types, values=values), NAME)
@@ -91,12 +91,12 @@ def test_a_column_of_several_types_has_the_one_that_holds_all_or_is_text(
         pytest.param([pa.float32(), pa.float32()], pa.float32(), id="one"),
     ],
 )
-def test_types_are_widened_only_where_nothing_is_lost(types: list[pa.DataType], expected: pa.DataType | None) -> None:
+def test_types_are_widened_only_without_loss(types: list[pa.DataType], expected: pa.DataType | None) -> None:
     assert widened(types) == expected
     assert widened(types[::-1]) == expected
 
 
-def test_a_numeric_that_has_grown_has_room_for_both() -> None:
+def test_a_numeric_that_has_grown_can_hold_both() -> None:
     slot = Slot()
     slot.begin(700)
     for precision, scale, value in ((5, 2, "123.45"), (8, 4, "1234.5678")):
@@ -109,7 +109,7 @@ def test_a_numeric_that_has_grown_has_room_for_both() -> None:
     assert batch["n"].to_pylist() == [Decimal("123.4500"), Decimal("1234.5678")]
 
 
-def test_columns_go_by_name_in_the_order_in_which_they_were_first_sent() -> None:
+def test_columns_are_matched_by_name_and_ordered_by_first_appearance() -> None:
     slot = Slot()
     slot.begin(700)
     for columns in (["a", "b"], ["b", "c"], ["c", "a"]):
@@ -126,7 +126,7 @@ def test_columns_go_by_name_in_the_order_in_which_they_were_first_sent() -> None
 
 
 @pytest.mark.parametrize("name", ["14.shop.v1", "18.shop.v1bin", "18.txns.v2", "16.txns.v1bin", "18.streams.v2"])
-def test_the_values_of_a_capture_are_those_of_decode_rows_by_each_version(name: str) -> None:
+def test_the_values_of_a_capture_equal_those_of_decode_rows_for_each_version(name: str) -> None:
     capture = captures.capture(name)
     decoder = ChangeDecoder()
     decoder.follow(capture.column)
@@ -155,7 +155,7 @@ def test_the_values_of_a_capture_are_those_of_decode_rows_by_each_version(name: 
 
 
 def assert_row_of(version: RelationVersion, schema: pa.Schema, row: dict[str, Any], payload: bytes) -> None:
-    """A row of a table is what `decode_rows` makes of its payload, cast to the table's types."""
+    """Check that a row of a table equals the result of `decode_rows` for its payload, cast to the table's types."""
     single = pgdecode.decode_rows([payload], version.relation, type_messages=version.types, types=TYPES)
     for name in ("_op", "_old_type", "_unchanged", "_error"):
         assert single[name].to_pylist() == [row[name]]
@@ -175,7 +175,7 @@ def assert_row_of(version: RelationVersion, schema: pa.Schema, row: dict[str, An
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_of_every_kind_have_what_was_sent() -> None:
+def test_rows_of_every_kind_have_the_values_that_were_sent() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["id", "v"], keys=["id"], types=[INT4, TEXT])
@@ -220,7 +220,7 @@ def test_errors_are_rows_among_those_of_the_table() -> None:
     slot.commit()
     found = rows(slot.payloads, mode="PERMISSIVE")
     errors = [row["_error"] and row["_error"].split()[0] for row in found]
-    # What cannot be read is of no transaction, and does not wait for one.
+    # An unreadable payload belongs to no transaction, so it does not wait for a commit.
     assert errors == ["UNKNOWN_TAG", None, "BAD_VALUE", "ARITY", "REL_UNKNOWN", None]
     assert [row["id"] for row in found] == [None, 1, None, None, None, 2]
     assert [row["_position"] for row in found] == [4, 2, 3, 5, 6, 7]
@@ -229,7 +229,7 @@ def test_errors_are_rows_among_those_of_the_table() -> None:
         rows(slot.payloads)
 
 
-def test_a_table_without_columns_has_rows_all_the_same() -> None:
+def test_a_table_without_columns_has_rows() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, [])
@@ -277,11 +277,11 @@ def test_batches_of_a_table_are_its_rows_in_their_order(max_rows: int) -> None:
         assert pa.concat_batches(batches).equals(whole)
 
 
-# -- what there is no table of ---------------------------------------------------------------------------------------
+# -- refused tables --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", META)
-def test_a_column_that_bears_the_name_of_one_about_the_change_is_refused(name: str) -> None:
+def test_a_column_with_the_name_of_a_change_column_is_refused(name: str) -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a", name])
@@ -295,7 +295,7 @@ def test_a_column_that_bears_the_name_of_one_about_the_change_is_refused(name: s
     assert decoder.decode(slot.payloads)["new"].to_pylist() == [[("a", "1"), (name, "2")]]
 
 
-def test_a_table_that_nothing_describes_is_an_error_that_names_those_that_are_there() -> None:
+def test_an_unknown_table_is_an_error_that_lists_the_known_tables() -> None:
     decoder = ChangeDecoder()
     before = decoder.state
     with pytest.raises(KeyError, match=f"no message has described 'public.nobody'; there are {NAME}"):
@@ -303,7 +303,7 @@ def test_a_table_that_nothing_describes_is_an_error_that_names_those_that_are_th
     assert decoder.state == before
 
 
-def test_a_catalog_given_holds_after_an_exception() -> None:
+def test_a_given_catalog_still_applies_after_an_exception() -> None:
     slot = Slot()
     slot.relation(T, ["a"])
     catalog = pgdecode.RelationCatalog.from_messages(slot.payloads)
@@ -318,6 +318,6 @@ def test_a_catalog_given_holds_after_an_exception() -> None:
 
 
 @pytest.mark.parametrize("unrepresentable", ["error", "null", "clamp", "text"])
-def test_a_column_in_text_form_has_room_for_all_values(unrepresentable: str) -> None:
+def test_a_column_in_text_form_can_hold_all_values(unrepresentable: str) -> None:
     payloads = altered(DATE, BOOL, values=["infinity", "t"])
     assert [row["v"] for row in rows(payloads, unrepresentable=unrepresentable)] == ["infinity", "t"]

@@ -1,4 +1,4 @@
-"""`snapshot`: the rows that changes leave, against what the server held."""
+"""`snapshot`: the final rows, compared with the tables of the server."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from support.oracles.expected_changes import BINARY, TEXT
 
 
 def table_names(catalog: RelationCatalog) -> list[str]:
-    """What the tables are called in the end."""
+    """The final names of the tables."""
     return list(dict.fromkeys(catalog[item.relation_id].qualified_name for item in catalog))
 
 
 def as_text(catalog: RelationCatalog) -> dict[str | int, str]:
-    """Every column of a catalog as the text that was sent."""
+    """Options that decode every column of a catalog as the text that was sent."""
     return {column.type_id: "text" for item in catalog for column in item.columns}
 
 
 def replayed(rows: pa.Table) -> list[dict[str, Any]]:
-    """The rows as `replay` has them."""
+    """The rows in the form of `replay`."""
     found = []
     for row in rows.to_pylist():
         unknown = row.pop("_unknown")
@@ -43,7 +43,7 @@ def replayed(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def differences(name: str, tables: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Where tables, by PostgreSQL's spelling of their names, differ from what the server held."""
+    """Differences between tables, by PostgreSQL's spelling of their names, and the tables of the server."""
     major, scenario, _ = name.split(".")
     state = replay.load_state(captures.DATA / f"{major}.{scenario}.state.json.gz")
     left_out = expected_changes.WITHOUT_COLUMNS
@@ -62,11 +62,11 @@ def spelled(catalog: RelationCatalog, name: str) -> str:
 
 @pytest.mark.parametrize("at_a_time", [None, 100])
 @pytest.mark.parametrize("name", TEXT)
-def test_a_snapshot_of_every_table_is_what_the_server_held(
+def test_a_snapshot_of_every_table_equals_the_table_of_the_server(
     name: str, at_a_time: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_a_time is not None:
-        # Many batches, and rows kept from one to the next.
+        # Many batches, so that rows are kept from one to the next.
         monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
         monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
     payloads = captures.capture(name).column
@@ -79,7 +79,7 @@ def test_a_snapshot_of_every_table_is_what_the_server_held(
 
 
 @pytest.mark.parametrize("name", [name for name in BINARY if ".types." not in name])
-def test_a_snapshot_of_binary_rows_is_that_of_their_twin_in_text(name: str) -> None:
+def test_a_snapshot_of_binary_rows_equals_that_of_their_text_twin(name: str) -> None:
     payloads, twin = (captures.capture(item).column for item in (name, expected_changes.text_twin(name)))
     for table in table_names(RelationCatalog.from_messages(payloads)):
         ours, theirs = (
@@ -88,7 +88,7 @@ def test_a_snapshot_of_binary_rows_is_that_of_their_twin_in_text(name: str) -> N
         assert ours.to_pylist() == theirs.to_pylist()
 
 
-def test_columns_say_which_change_wrote_a_row_last() -> None:
+def test_columns_identify_the_change_that_last_wrote_a_row() -> None:
     payloads = captures.capture("16.shop.v1").column
     changes = pgdecode.ChangeDecoder().table(payloads, "public.orders").to_pylist()
     last = {row["id"]: row for row in changes if row["_op"] != "delete"}
@@ -98,23 +98,23 @@ def test_columns_say_which_change_wrote_a_row_last() -> None:
         assert [row[name] for name in ABOUT] == [last[row["id"]][name] for name in ABOUT]
 
 
-# -- rules, by hand --------------------------------------------------------------------------------------------------
+# -- rules, one by one -----------------------------------------------------------------------------------------------
 
 
 def table_of(slot: Slot, **options: Any) -> list[tuple[Any, ...]]:
-    """Rows of a snapshot of the one table, in no order, a list of unknown columns at the end of each."""
+    """Rows of a snapshot of the only table, unordered, each with a list of its unknown columns at the end."""
     rows = snapshot(slot.payloads, f"public.t{T}", **options).drop(ABOUT).to_pylist()
     return sorted(((*(v for k, v in row.items() if k != "_unknown"), row["_unknown"]) for row in rows), key=repr)
 
 
 def transaction(slot: Slot) -> Slot:
-    """Leave out what is not asked about: one transaction holds everything."""
+    """Put all changes into one transaction."""
     slot.begin(700)
     slot.relation(T, ["id", "v", "toast"], keys=["id"])
     return slot
 
 
-def test_an_update_carries_what_it_did_not_send_from_the_row_before() -> None:
+def test_an_update_keeps_unsent_values_of_the_row() -> None:
     slot = transaction(Slot())
     slot.insert(T, "1", "a", "long")
     slot.update(T, "1", "b", UNCHANGED)
@@ -123,7 +123,7 @@ def test_an_update_carries_what_it_did_not_send_from_the_row_before() -> None:
     assert table_of(slot) == [("1", "c", "long", [])]
 
 
-def test_a_changed_key_moves_the_row_with_what_was_not_sent() -> None:
+def test_a_changed_key_moves_the_row_with_its_unsent_values() -> None:
     slot = transaction(Slot())
     slot.insert(T, "1", "a", "long")
     slot.insert(T, "2", "b", "other")
@@ -134,7 +134,7 @@ def test_a_changed_key_moves_the_row_with_what_was_not_sent() -> None:
     assert table_of(slot) == [("1", "d", "other", []), ("4", "e", "long", [])]
 
 
-def test_what_no_payload_told_is_unknown_until_it_is_sent() -> None:
+def test_a_value_is_unknown_until_it_is_sent() -> None:
     slot = transaction(Slot())
     slot.update(T, "1", "a", UNCHANGED)
     slot.update(T, "2", "a", UNCHANGED)
@@ -144,7 +144,7 @@ def test_what_no_payload_told_is_unknown_until_it_is_sent() -> None:
     assert table_of(slot) == [("1", "a", None, ["toast"]), ("2", "c", "long", [])]
 
 
-def test_a_row_deleted_and_inserted_again_has_nothing_of_the_one_before() -> None:
+def test_a_row_deleted_and_inserted_again_has_no_old_values() -> None:
     slot = transaction(Slot())
     slot.insert(T, "1", "a", "long")
     slot.delete(T, "1", None, None, old_type="K")
@@ -154,7 +154,7 @@ def test_a_row_deleted_and_inserted_again_has_nothing_of_the_one_before() -> Non
     assert table_of(slot) == [("1", "b", None, ["toast"])]
 
 
-def test_a_truncate_leaves_what_comes_after_it() -> None:
+def test_a_truncate_keeps_only_later_rows() -> None:
     slot = transaction(Slot())
     slot.insert(T, "1", "a", "long")
     slot.truncate(T)
@@ -163,7 +163,7 @@ def test_a_truncate_leaves_what_comes_after_it() -> None:
     assert table_of(slot) == [("2", "b", "short", [])]
 
 
-def test_without_a_key_the_whole_row_finds_one_of_its_likes() -> None:
+def test_without_a_key_the_whole_row_identifies_one_of_several_equal_rows() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a", "b"], keys=["a", "b"], identity="f")
@@ -175,7 +175,7 @@ def test_without_a_key_the_whole_row_finds_one_of_its_likes() -> None:
     assert table_of(slot) == [("1", "y", []), ("1", None, []), ("2", "x", [])]
 
 
-def test_without_any_identity_all_inserts_are_there() -> None:
+def test_without_a_replica_identity_all_inserts_remain() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"], identity="n")
@@ -185,7 +185,7 @@ def test_without_any_identity_all_inserts_are_there() -> None:
     assert table_of(slot) == [("1", []), ("1", [])]
 
 
-def test_a_new_identity_finds_the_rows_from_before() -> None:
+def test_a_new_replica_identity_finds_earlier_rows() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a", "b"], keys=["a"])
@@ -194,13 +194,13 @@ def test_a_new_identity_finds_the_rows_from_before() -> None:
     slot.relation(T, ["a", "b"], keys=["b"])
     slot.update(T, "3", "x")
     slot.relation(T, ["a", "b", "c"], keys=["a", "b", "c"], identity="f")
-    # The old row has the value that the new column was filled with, which was never sent.
+    # The old row has the default of the new column, which was never sent.
     slot.delete(T, "2", "y", "default", old_type="O")
     slot.commit()
     assert table_of(slot) == [("3", "x", None, ["c"])]
 
 
-def test_a_column_that_came_back_under_its_name_is_another() -> None:
+def test_a_column_that_was_dropped_and_added_again_is_another_column() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a", "b"], keys=["a"])
@@ -251,7 +251,7 @@ def test_a_key_that_may_be_another_column_is_an_error_where_rows_would_be_guesse
         table_of(slot)
 
 
-def test_a_renamed_table_is_one_under_its_last_name_alone() -> None:
+def test_a_renamed_table_exists_only_under_its_last_name() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"], keys=["a"], name="before")
@@ -264,7 +264,7 @@ def test_a_renamed_table_is_one_under_its_last_name_alone() -> None:
         snapshot(slot.payloads, "public.before")
 
 
-def test_a_table_made_again_under_the_name_is_the_later_one() -> None:
+def test_a_table_created_again_under_the_same_name_is_the_later_one() -> None:
     slot = Slot()
     slot.begin(700)
     for relation_id, value in ((T, "1"), (T + 1, "2")):
@@ -274,7 +274,7 @@ def test_a_table_made_again_under_the_name_is_the_later_one() -> None:
     assert table_of(slot) == [("2", [])]
 
 
-def test_what_did_not_commit_is_not_there() -> None:
+def test_uncommitted_changes_are_left_out() -> None:
     slot = transaction(Slot())
     slot.insert(T, "1", "a", "b")
     slot.commit()
@@ -294,7 +294,7 @@ def test_a_transaction_sent_twice_counts_once_on_request() -> None:
     assert table_of(slot) == [("1", []), ("1", [])]
 
 
-def test_a_column_with_the_name_of_one_about_the_row_is_refused() -> None:
+def test_a_column_with_the_name_of_a_snapshot_column_is_refused() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["_unknown"])
@@ -319,7 +319,7 @@ def test_a_table_may_have_a_column_called_version() -> None:
 
 @pytest.mark.parametrize("identity", ["d", "f", "n"])
 @pytest.mark.parametrize("at_a_time", [5, 100_000])
-def test_random_changes_leave_the_rows_that_they_were_written_for(
+def test_random_changes_leave_the_expected_rows(
     identity: str, at_a_time: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
@@ -343,7 +343,7 @@ def test_random_changes_leave_the_rows_that_they_were_written_for(
         pytest.param([[("a", "b")], [], None, [("a", None)]], pa.map_(pa.string(), pa.string()), id="maps"),
     ],
 )  # fmt: skip
-def test_plain_values_are_keys_that_are_equal_where_the_values_are(values: list[Any], kind: pa.DataType) -> None:
+def test_keys_of_scalar_values_are_equal_if_the_values_are_equal(values: list[Any], kind: pa.DataType) -> None:
     array = pa.array([*values, *values], kind)
     for found in (plain_values(array), plain_values(pa.chunked_array([array.slice(0, 1), array.slice(1)]))):
         n = len(values)
@@ -352,7 +352,7 @@ def test_plain_values_are_keys_that_are_equal_where_the_values_are(values: list[
         assert plain_values(array.slice(n - 1)) == found[n - 1 :]
 
 
-def test_dates_that_python_has_not_are_keys() -> None:
+def test_dates_that_python_does_not_support_are_keys() -> None:
     dates = pa.array([-1_000_000, 10_000_000, None], pa.int32()).view(pa.date32())
     assert plain_values(dates) == [-1_000_000, 10_000_000, None]
     times = pa.array([-(2**62), 2**62], pa.int64()).view(pa.timestamp("us"))

@@ -1,6 +1,6 @@
-"""The rules of transactions, streams and relations, one by one, on a slot's output written by hand.
+"""The rules of transactions, streams and relations, one by one, with handwritten slot output.
 
-Each is what the documentation of the protocol or a live server says; here the reference is held to them.
+Each rule comes from the protocol's documentation or from a live server. These tests check the reference.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_a_committed_row_has_every_column() -> None:
     }
 
 
-def test_changes_come_by_the_commit_and_then_by_the_position() -> None:
+def test_changes_are_ordered_by_commit_and_then_by_position() -> None:
     found = changes(
         start(7, first=True), relation("id*", xid=7), insert("1", xid=7), insert("2", xid=7), STOP,
         begin(8), relation("id*"), insert("3"), commit(50),
@@ -85,7 +85,7 @@ def test_changes_come_by_the_commit_and_then_by_the_position() -> None:
     assert [(c["commit_position"], c["position"]) for c in found] == [(8, 7), (9, 2), (9, 3)]
 
 
-def test_an_aborted_sub_transaction_loses_its_own_rows_alone() -> None:
+def test_an_aborted_sub_transaction_loses_only_its_own_rows() -> None:
     found = all_changes(
         start(7, first=True), relation("id*", xid=7), insert("top", xid=7), insert("sub", xid=8),
         insert("child", xid=9), STOP, abort(7, 8), start(7, first=False), insert("later", xid=10), STOP,
@@ -105,7 +105,7 @@ def test_an_aborted_transaction_loses_all_its_rows() -> None:
 
 @pytest.mark.parametrize("subxid", [9, 11], ids=["whole", "sub-transaction"])
 def test_the_abort_of_an_unknown_transaction_does_nothing(subxid: int) -> None:
-    # PostgreSQL 18 sends a version 1 client the aborts of sub-transactions that it never streamed.
+    # PostgreSQL 18 sends aborts of sub-transactions that it never streamed, even with protocol version 1.
     plain = (*PLAIN, insert("1", "x"), commit(50))
     assert new_values(changes(*plain, abort(9, subxid), *plain)) == [["1", "x"], ["1", "x"]]
 
@@ -116,13 +116,13 @@ def test_a_first_segment_sent_again_discards_the_unfinished_copy() -> None:
     assert [(c["position"], c["committed"]) for c in found] == [(6, True), (2, None)]
 
 
-def test_a_block_cut_off_and_sent_again_counts_once() -> None:
+def test_a_block_that_was_cut_off_and_sent_again_counts_once() -> None:
     cut = (start(7, first=True), relation("id*", xid=7), insert("1", xid=7))
     found = all_changes(*cut, start(7, first=True), relation("id*", xid=7), insert("1", xid=7), STOP, begin(8))
     assert [(c["position"], c["committed"]) for c in found] == [(2, None), (5, None)]
 
 
-def test_a_plain_row_after_a_block_without_its_end_is_plain() -> None:
+def test_a_plain_row_after_a_block_without_its_end_is_not_streamed() -> None:
     payloads = (start(9, first=True), *PLAIN, insert("1", "x"), commit(50))
     fold = permissive(*payloads)
     assert fold.errors() == [(1, "STATE_DESYNC")]
@@ -131,7 +131,7 @@ def test_a_plain_row_after_a_block_without_its_end_is_plain() -> None:
         changes(*payloads)
 
 
-def test_what_nothing_decides_is_undecided() -> None:
+def test_a_transaction_without_an_outcome_is_undecided() -> None:
     found = all_changes(
         start(7, first=True), relation("id*", xid=7), insert("streamed", xid=7), STOP,
         begin_prepare(8, "g"), relation("id*"), insert("prepared"), prepare(8, "g"),
@@ -166,7 +166,7 @@ def test_a_gid_can_be_used_again() -> None:
     assert transaction_outcomes(found) == [("8", True), ("7", False)]
 
 
-def test_a_relation_sent_in_a_stream_does_not_count_outside_it_before_the_commit() -> None:
+def test_a_relation_sent_in_a_stream_is_not_visible_outside_before_the_commit() -> None:
     found = changes(
         *PLAIN, commit(40),
         start(8, first=True), relation("id* w", xid=8), insert("1", "in", xid=8), STOP,
@@ -177,7 +177,7 @@ def test_a_relation_sent_in_a_stream_does_not_count_outside_it_before_the_commit
     assert [list(c["new"]) for c in found] == [["id", "v"], ["id", "w"], ["id", "w"]]
 
 
-def test_a_relation_of_an_aborted_stream_never_counts_outside_it() -> None:
+def test_a_relation_of_an_aborted_stream_is_never_visible_outside_it() -> None:
     found = changes(
         *PLAIN, commit(40),
         start(8, first=True), relation("id* w", xid=8), insert("1", "in", xid=8), STOP, abort(8, 8),
@@ -186,7 +186,7 @@ def test_a_relation_of_an_aborted_stream_never_counts_outside_it() -> None:
     assert [list(c["new"]) for c in found] == [["id", "v"]]
 
 
-def test_a_relation_of_an_aborted_sub_transaction_does_not_count_after_the_commit() -> None:
+def test_a_relation_of_an_aborted_sub_transaction_is_not_visible_after_the_commit() -> None:
     found = changes(
         *PLAIN, commit(40),
         start(8, first=True), relation("id* w", xid=9), insert("1", "sub", xid=9), STOP, abort(8, 9),
@@ -196,7 +196,7 @@ def test_a_relation_of_an_aborted_sub_transaction_does_not_count_after_the_commi
     assert [list(c["new"]) for c in found] == [["id", "v"]]
 
 
-def test_a_relation_of_a_prepared_stream_counts_from_the_prepare_on() -> None:
+def test_a_relation_of_a_prepared_stream_is_visible_after_the_prepare() -> None:
     found = changes(
         *PLAIN, commit(40),
         start(8, first=True), relation("id* w", xid=8), insert("1", "in", xid=8), STOP, stream_prepare(8, "g"),
@@ -205,17 +205,17 @@ def test_a_relation_of_a_prepared_stream_counts_from_the_prepare_on() -> None:
     assert [list(c["new"]) for c in found] == [["id", "w"]]
 
 
-def test_a_row_in_a_stream_falls_back_on_the_last_committed_relation() -> None:
+def test_a_row_in_a_stream_falls_back_to_the_last_committed_relation() -> None:
     found = changes(*PLAIN, commit(40), start(8, first=True), insert("1", "in", xid=8), STOP, stream_commit(8, 60))
     assert [list(c["new"]) for c in found] == [["id", "v"]]
 
 
-def test_a_row_without_a_relation_is_refused_and_its_place_named() -> None:
+def test_a_row_without_a_relation_is_refused_with_its_position() -> None:
     with pytest.raises(reference_changes.UnknownRelation, match="position 1: relation 1 was not sent"):
         changes(begin(7), insert("1"), commit(50))
 
 
-def test_a_truncate_is_one_change_for_each_table_known_or_not() -> None:
+def test_a_truncate_is_one_change_per_table_known_or_not() -> None:
     found = changes(begin(7), relation("id*"), truncate(1, 2), commit(50))
     assert [(c["op"], c["relation_id"], c["relation_name"], c["new"]) for c in found] == [
         ("truncate", 1, "t", None),
@@ -245,7 +245,7 @@ def test_in_a_whole_old_row_a_null_is_a_null() -> None:
         pytest.param(insert("1", UNCHANGED), {"id": "1"}, ["v"], id="an insert that a row filter made"),
     ],
 )
-def test_an_unchanged_value_is_had_from_the_old_row_or_named(
+def test_an_unchanged_value_is_taken_from_the_old_row_or_listed(
     payload: bytes, new: dict[str, str], unchanged: list[str]
 ) -> None:
     [change] = changes(*PLAIN, payload, commit(50))
@@ -259,8 +259,8 @@ def block_of(xid: int, *values: str, first: bool = False) -> tuple[bytes, ...]:
     return (start(xid, first=first), *(insert(value, xid=xid) for value in values), STOP)
 
 
-# What belongs to a transaction whose beginning is missing: the messages, the positions that are errors, and how many
-# transactions are left out where input may begin anywhere.
+# Transactions whose beginning is missing: the messages, the positions of errors, and the number of
+# transactions that start="anywhere" leaves out.
 HEADLESS = [
     pytest.param((relation("id*"), insert("1"), insert("2"), commit(40)), [1, 2, 3], 1, id="rows and a commit"),
     pytest.param((commit(40),), [0], 1, id="a commit alone"),
@@ -288,7 +288,7 @@ AFTER = (begin(9), relation("id*"), insert("good"), commit(50))
 
 
 @pytest.mark.parametrize(("head", "bad", "n_skipped"), HEADLESS)
-def test_what_has_lost_its_beginning_is_an_error_or_left_out_whole(
+def test_a_transaction_without_its_beginning_is_an_error_or_left_out_whole(
     head: tuple[bytes, ...], bad: list[int], n_skipped: int
 ) -> None:
     fold = permissive(*head, *AFTER)
@@ -313,9 +313,7 @@ def test_what_has_lost_its_beginning_is_an_error_or_left_out_whole(
         pytest.param(STOP, "STATE_DESYNC", id="stream stop"),
     ],
 )
-def test_after_the_first_boundary_plain_messages_without_a_begin_are_errors_wherever_input_begins(
-    payload: bytes, code: str
-) -> None:
+def test_after_the_first_boundary_plain_messages_without_a_begin_are_always_errors(payload: bytes, code: str) -> None:
     for anywhere in (False, True):
         fold = permissive(*AFTER, payload, anywhere=anywhere)
         assert (fold.errors(), fold.skipped) == ([(4, code)], 0)
@@ -326,14 +324,14 @@ def test_streams_without_their_beginning_are_left_out_at_any_time() -> None:
     assert (new_values(fold.committed()), fold.skipped) == ([["good"]], 3)
 
 
-def test_the_commit_of_an_unknown_gid_that_is_not_past_the_newest_commit_was_delivered_before() -> None:
+def test_the_commit_of_an_unknown_gid_before_the_newest_commit_was_delivered_before() -> None:
     again = commit_prepared(7, "g", 50)
     assert new_values(changes(*AFTER, again)) == [["good"]]
     assert anywhere(*AFTER, again).skipped == 0
     assert permissive(*AFTER, commit_prepared(7, "g", 51)).errors() == [(4, "STATE_TRANSACTION")]
 
 
-def test_a_relation_of_a_stream_without_its_beginning_counts_from_its_commit_on() -> None:
+def test_a_relation_of_a_stream_without_its_beginning_is_visible_after_its_commit() -> None:
     fold = anywhere(
         *PLAIN, commit(40),
         start(8, first=False), relation("id* w", xid=8), insert("1", "in", xid=8), STOP,
@@ -347,7 +345,7 @@ def test_a_relation_of_a_stream_without_its_beginning_counts_from_its_commit_on(
 # -- the relation that was sent last -----------------------------------------------------------------------------------
 
 
-def test_the_last_sending_of_a_relation_counts_not_the_first() -> None:
+def test_the_last_message_of_a_relation_applies_not_the_first() -> None:
     found = changes(
         begin(7), relation("a b"), commit(40),
         start(9, first=True), relation("a c", xid=10), STOP, abort(9, 10),
@@ -358,7 +356,7 @@ def test_the_last_sending_of_a_relation_counts_not_the_first() -> None:
     assert [c["new"] for c in found] == [{"a": "7", "b": "8"}]
 
 
-def test_a_relation_repeated_outside_counts_before_one_that_a_stream_sent_earlier() -> None:
+def test_a_relation_repeated_outside_replaces_one_that_a_stream_sent_earlier() -> None:
     found = changes(
         begin(7), relation("a b"), commit(40),
         start(9, first=True), relation("a c", xid=9), STOP,
@@ -369,7 +367,7 @@ def test_a_relation_repeated_outside_counts_before_one_that_a_stream_sent_earlie
     assert [c["new"] for c in found] == [{"a": "7", "b": "8"}]
 
 
-def test_a_relation_repeated_in_a_stream_counts_before_one_that_was_sent_outside_meanwhile() -> None:
+def test_a_relation_repeated_in_a_stream_replaces_one_that_was_sent_outside_meanwhile() -> None:
     found = changes(
         start(9, first=True), relation("a c", xid=9), STOP,
         begin(11), relation("a b"), commit(50),
@@ -380,7 +378,7 @@ def test_a_relation_repeated_in_a_stream_counts_before_one_that_was_sent_outside
     assert [c["new"] for c in found] == [{"a": "7", "c": "8"}]
 
 
-def test_after_the_abort_of_a_sub_transaction_its_stream_goes_back_to_the_relation_before() -> None:
+def test_after_the_abort_of_a_sub_transaction_its_stream_uses_the_previous_relation() -> None:
     found = changes(
         start(9, first=True), relation("a b", xid=9), relation("a c", xid=10), insert("1", "sub", xid=10), STOP,
         abort(9, 10),
@@ -409,7 +407,7 @@ def shape(fold: Fold) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("again", [T1, (*T1, *T2)], ids=["T1 T2 T1", "T1 T2 T1 T2"])
-def test_a_transaction_that_is_dropped_as_a_duplicate_gives_its_table_no_shape(again: tuple[bytes, ...]) -> None:
+def test_a_transaction_that_is_dropped_as_a_duplicate_gives_its_table_no_columns(again: tuple[bytes, ...]) -> None:
     fold = Fold(enumerate([*T1, *T2, *again]), drop_duplicates=True)
     assert new_values(fold.committed()) == [["1", "x"], ["2", "y", "z"]]
     assert shape(fold) == [["id", "v"], ["id", "v", "w"]]
@@ -427,21 +425,21 @@ def test_a_transaction_that_is_dropped_as_a_duplicate_gives_its_table_no_shape(a
         pytest.param((start(9, first=True), relation("id* x", xid=9), STOP, abort(9, 9)), id="streamed and aborted"),
     ],
 )
-def test_a_transaction_that_did_not_commit_gives_its_table_no_shape(ending: tuple[bytes, ...]) -> None:
+def test_a_transaction_that_did_not_commit_gives_its_table_no_columns(ending: tuple[bytes, ...]) -> None:
     assert shape(Fold(enumerate([*T1, *ending]))) == [["id", "v"]]
 
 
 # -- reconnects --------------------------------------------------------------------------------------------------------
 
 
-def test_an_announced_reconnect_discards_what_is_open_and_keeps_what_is_prepared() -> None:
+def test_an_announced_reconnect_discards_open_transactions_and_keeps_prepared_ones() -> None:
     fold = Fold(
         enumerate([
             *PLAIN, commit(40),
             begin_prepare(20, "g"), insert("prepared", "x"), prepare(20, "g"),
             start(21, first=True), insert("lost in a stream", "x", xid=21), STOP,
             begin(22), insert("lost", "x"),
-            # Here the reader connects again.
+            # The reader connects again here.
             begin(23), insert("kept", "x"), commit(50),
             commit_prepared(20, "g", 60),
         ]),
@@ -452,7 +450,7 @@ def test_an_announced_reconnect_discards_what_is_open_and_keeps_what_is_prepared
     assert fold.n_undecided == 0
 
 
-# After a commit at 120, with a prepared transaction "p", stream 21 and, after its block, a plain one of final LSN 160.
+# After a commit at 120, with a prepared transaction "p", stream 21, and after its block, a Begin with final LSN 160.
 SENT_AGAIN = [
     pytest.param("plain", begin(60), True, id="begin with the same final LSN"),
     pytest.param("plain", begin(61), False, id="begin past the final LSN"),
@@ -470,7 +468,7 @@ SENT_AGAIN = [
 
 
 @pytest.mark.parametrize(("where", "payload", "is_one"), SENT_AGAIN)
-def test_a_message_that_could_not_follow_otherwise_is_a_reconnect(where: str, payload: bytes, is_one: bool) -> None:
+def test_an_otherwise_impossible_message_is_a_reconnect(where: str, payload: bytes, is_one: bool) -> None:
     before = [begin_prepare(5, "p"), prepare(5, "p"), *PLAIN, commit(120)]
     before += [start(21, first=True), insert("1", "x", xid=21)]
     before += [STOP, begin(60), insert("2", "x")] if where == "plain" else []
@@ -482,15 +480,15 @@ def test_a_message_that_could_not_follow_otherwise_is_a_reconnect(where: str, pa
     assert set(fold.streams) == streams - ({21} if payload[:1] == b"c" else set())
 
 
-def test_an_idle_begin_that_is_not_past_the_newest_commit_discards_the_streams_from_before_it() -> None:
+def test_a_begin_not_after_the_newest_commit_discards_streams_that_began_before_that_commit() -> None:
     block = (start(21, first=True), relation("id* w", xid=21), insert("1", "x", xid=21), STOP)
     for again, open_streams in ((begin(20), set()), (begin(21), {21})):
         assert set(permissive(*block, *PLAIN, commit(120), again).streams) == open_streams
-        # After that commit, it may have begun in the session that goes on.
+        # A stream that began after that commit may belong to the present session.
         assert set(permissive(*PLAIN, commit(120), *block, again).streams) == {21}
 
 
-def test_a_prepared_transaction_that_is_prepared_again_is_there_once() -> None:
+def test_a_prepared_transaction_that_is_prepared_again_counts_once() -> None:
     part = (begin_prepare(7, "g"), relation("id*"), insert("1"), prepare(7, "g"))
     fold = Fold(enumerate([*part, *part, commit_prepared(7, "g", 60)]))
     assert [(c["position"], c["committed"]) for c in fold.committed()] == [(6, True)]
@@ -500,7 +498,7 @@ def test_a_prepared_transaction_that_is_prepared_again_is_there_once() -> None:
 # -- empty payloads ----------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_payload_is_passed_over_and_counted_or_an_error() -> None:
+def test_an_empty_payload_is_ignored_and_counted_or_an_error() -> None:
     fold = Fold(enumerate([*PLAIN, b"", insert("1", "x"), commit(50)]))
     assert (new_values(fold.committed()), fold.empty_payloads) == ([["1", "x"]], 1)
     fold = permissive(*PLAIN, b"", insert("1", "x"), commit(50), empty_is_error=True)
@@ -509,5 +507,5 @@ def test_an_empty_payload_is_passed_over_and_counted_or_an_error() -> None:
         Fold(enumerate([b""]), empty_is_error=True)
 
 
-def test_the_hand_written_slot_says_what_it_is_told() -> None:
+def test_the_handwritten_slot_encodes_its_messages() -> None:
     assert slots.cells(("a", NULL, UNCHANGED, "")) == ((b"a", None, None, b""), "tnut")

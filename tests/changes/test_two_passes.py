@@ -41,7 +41,7 @@ def followed(batches: list[list[bytes]], **options: object) -> ChangeDecoder:
     return decoder
 
 
-def test_the_second_pass_has_the_tables_final_columns_from_the_first_batch_on() -> None:
+def test_the_second_pass_has_the_final_columns_from_the_first_batch_on() -> None:
     batches = table_that_grows()
     first = followed(batches)
     second = first.again()
@@ -53,7 +53,7 @@ def test_the_second_pass_has_the_tables_final_columns_from_the_first_batch_on() 
     assert second.catalog == first.catalog
 
 
-def test_a_second_pass_can_be_made_again_and_gives_the_same() -> None:
+def test_a_second_pass_can_be_repeated_and_gives_the_same() -> None:
     batches = table_that_grows()
     second = followed(batches).again()
     found = [second.decode(batch) for batch in batches]
@@ -99,7 +99,7 @@ def test_several_tables_are_decoded_in_one_pass() -> None:
     assert {table for table, _ in found} == set(names)
 
 
-def test_a_table_that_nothing_describes_is_refused_and_the_decoder_stands_where_it_stood() -> None:
+def test_an_unknown_table_is_refused_and_leaves_the_decoder_unchanged() -> None:
     first, second = table_that_grows()
     decoder = ChangeDecoder()
     decoder.follow(first)
@@ -108,7 +108,7 @@ def test_a_table_that_nothing_describes_is_refused_and_the_decoder_stands_where_
     assert [row["position"] for row in decoder.decode(second).to_pylist()] == [8]
 
 
-def test_undecided_changes_come_as_changes_or_as_rows_of_a_table() -> None:
+def test_undecided_returns_changes_or_rows_of_a_table() -> None:
     decoder = followed(table_that_grows())
     assert decoder.n_undecided == 1
     (change,) = decoder.undecided().to_pylist()
@@ -119,7 +119,7 @@ def test_undecided_changes_come_as_changes_or_as_rows_of_a_table() -> None:
     assert ChangeDecoder().n_undecided == 0
 
 
-def test_payloads_on_disk_go_through_two_passes(tmp_path: Path) -> None:
+def test_payloads_on_disk_can_be_decoded_in_two_passes(tmp_path: Path) -> None:
     batches = table_that_grows()
     first = followed(batches, spill=tmp_path, max_held_bytes=0)
     second = first.again()

@@ -1,4 +1,4 @@
-"""Runs of a sequence decoded apart give together what one decoder gives for the whole."""
+"""The runs of a sequence, decoded independently, together give the result of one decoder for the whole."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LIMITS = Limits()
 
 
 def runs_of(payloads: Sequence[bytes], positions: Sequence[int], bounds: Sequence[int]) -> list[Partition]:
-    """Runs between the bounds, empty ones left out."""
+    """Runs between the bounds, without empty ones."""
     return [
         Partition(positions[a], positions[b - 1], any(payload[:1] in ROWS for payload in payloads[a:b]))
         for a, b in pairwise([0, *bounds, len(payloads)])
@@ -64,7 +64,7 @@ def indexed(
     start: Start = "transaction",
     reconnects: Collection[int] = (),
 ) -> PartitionIndex:
-    """The index made from no more than what it asks for, or of all payloads; having been JSON, or not."""
+    """The index, made from the required payloads or from all, with or without a round trip through JSON."""
     tags = [payload[0] if payload else 0 for payload in payloads]
     wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
     in_full = not wanted.isdisjoint(at for at, tag in enumerate(tags) if tag in APART)
@@ -77,7 +77,7 @@ def indexed(
             control = [at for at in inside if tags[at] in EVERYWHERE + AT_THE_ENDS]
             wanted |= {control[place] for place in needed([payloads[at] for at in control])}
     if start == "anywhere" or in_full:
-        # Logical messages of a transaction count as rows.
+        # Transactional logical messages count as rows.
         end = first_boundary(pa.array(payloads, pa.binary()))
         wanted |= {
             at
@@ -121,9 +121,9 @@ def apart(
     sessions: Sequence[int] = (),
     **how: bool,
 ) -> list[Change]:
-    """The changes of each run, decoded so many payloads at a time, the last run first; perhaps of one relation.
+    """The changes of each run, decoded in batches, the last run first; optionally of one relation only.
 
-    A run begins, too, where another session does.
+    A run also begins where a session begins.
     """
     positions = [gap * at for at in range(len(payloads))]
     runs = runs_of(payloads, positions, sorted({*bounds, *(at for at in sessions if 0 < at < len(payloads))}))
@@ -165,7 +165,7 @@ def bounds_of(rng: Any, n_payloads: int, n_runs: int) -> list[int]:
 
 @pytest.mark.parametrize("include_uncommitted", [False, True])
 @pytest.mark.parametrize(("n_runs", "sizes"), [(1, [7, 200]), (2, [1, 200]), (7, [5, 200]), (64, [200]), (200, [1])])
-def test_the_runs_of_a_capture_have_the_changes_of_the_whole(
+def test_the_runs_of_a_capture_have_all_its_changes(
     n_runs: int, sizes: list[int], include_uncommitted: bool, rng: random.Random
 ) -> None:
     payloads = captures.capture("18.txns.v2").payloads
@@ -177,9 +177,7 @@ def test_the_runs_of_a_capture_have_the_changes_of_the_whole(
 
 @pytest.mark.parametrize("n_runs", [2, 7, 64])
 @pytest.mark.parametrize("name", ["14.streams.v2", "18.streams.v4", "18.twophase.v3", "16.twophase.v3"])
-def test_the_runs_of_a_capture_of_streams_have_the_changes_of_the_whole(
-    name: str, n_runs: int, rng: random.Random
-) -> None:
+def test_the_runs_of_a_capture_with_streams_have_all_its_changes(name: str, n_runs: int, rng: random.Random) -> None:
     payloads = captures.capture(name).payloads
     expected = together(payloads, include_uncommitted=True)
     options = ChangeOptions(include_uncommitted=True)
@@ -187,7 +185,7 @@ def test_the_runs_of_a_capture_of_streams_have_the_changes_of_the_whole(
 
 
 @pytest.mark.parametrize("name", ["18.txns.v2", "18.streams.v4"])
-def test_of_a_run_the_changes_of_one_relation_can_be_had_without_the_others(name: str, rng: random.Random) -> None:
+def test_a_run_can_be_decoded_for_one_relation_only(name: str, rng: random.Random) -> None:
     payloads = captures.capture(name).payloads
     whole = together(payloads, include_uncommitted=True)
     options = ChangeOptions(include_uncommitted=True)
@@ -198,7 +196,7 @@ def test_of_a_run_the_changes_of_one_relation_can_be_had_without_the_others(name
         assert found == [row for row in whole if row["relation_id"] == relation_id]
 
 
-def test_bad_payloads_and_rows_without_a_relation_come_with_those_of_any_relation() -> None:
+def test_bad_payloads_and_rows_without_a_relation_are_returned_for_every_relation() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -219,7 +217,7 @@ def test_bad_payloads_and_rows_without_a_relation_come_with_those_of_any_relatio
     st.sampled_from([1, 4, 10_000]),
     st.booleans(),
 )
-def test_the_runs_of_random_transactions_have_the_changes_of_the_whole(
+def test_the_runs_of_random_transactions_have_all_their_changes(
     rng: Any, n_steps: int, n_runs: int, size: int, include_uncommitted: bool
 ) -> None:
     payloads = RandomSlot(rng, n_steps).payloads
@@ -229,7 +227,7 @@ def test_the_runs_of_random_transactions_have_the_changes_of_the_whole(
 
 
 @pytest.mark.parametrize("how", [{"of_all": True}, {"as_json": False}, {"of_all": True, "as_json": False}], ids=str)
-def test_more_payloads_do_an_index_no_harm_and_it_need_not_have_been_json(
+def test_an_index_may_be_made_from_more_payloads_and_used_without_json(
     how: dict[str, bool], rng: random.Random
 ) -> None:
     payloads = RandomSlot(rng, 40).payloads
@@ -250,7 +248,7 @@ def test_runs_may_begin_in_the_middle_of_a_transaction(rng: random.Random, start
     assert apart(cut, bounds_of(rng, len(cut), 20), 100, ChangeOptions("PERMISSIVE", start=start)) == expected
 
 
-def test_a_bad_payload_is_an_error_of_its_run() -> None:
+def test_a_bad_payload_is_an_error_in_its_run() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -275,7 +273,7 @@ def test_a_bad_payload_is_an_error_of_its_run() -> None:
     st.sampled_from(["transaction", "anywhere"]),
     st.booleans(),
 )
-def test_the_runs_of_any_sequence_have_the_changes_and_the_errors_of_the_whole(
+def test_the_runs_of_any_sequence_have_all_its_changes_and_errors(
     seed: int, n_steps: int, kind: str, start: Start, include_uncommitted: bool
 ) -> None:
     rng = random.Random(seed)
@@ -296,7 +294,7 @@ def test_the_runs_of_any_sequence_have_the_changes_and_the_errors_of_the_whole(
         rows += with_errors(decoder.decode(payloads[first:end], range(first, end)))
     if include_uncommitted:
         rows += with_errors(decoder.undecided())
-    # What comes before the first boundary is judged as a whole, or else as far as it goes.
+    # The stream state before the first boundary is decided for the whole, not for each run.
     in_pieces = ChangeDecoder(mode="PERMISSIVE", start=start)
     is_one = with_errors(ChangeDecoder(mode="PERMISSIVE", start=start).decode(payloads)) == [
         row for payload in payloads for row in with_errors(in_pieces.decode([payload]))
@@ -313,7 +311,7 @@ def test_the_runs_of_any_sequence_have_the_changes_and_the_errors_of_the_whole(
         assert sorted(map(repr, found)) == sorted(map(repr, rows))
 
 
-def test_a_stream_stop_out_of_place_spoils_nothing_before_it() -> None:
+def test_a_misplaced_stream_stop_does_not_affect_earlier_messages() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -328,13 +326,13 @@ def test_a_stream_stop_out_of_place_spoils_nothing_before_it() -> None:
         assert apart(slot.payloads, [n] if n else [], 100, ChangeOptions("PERMISSIVE")) == expected
 
 
-def test_of_many_whole_transactions_an_index_needs_the_first_and_the_last() -> None:
+def test_an_index_needs_only_the_first_and_last_of_several_complete_transactions() -> None:
     slot = Slot()
     for xid in range(700, 706):
         slot.begin(xid)
         slot.commit()
     assert needed(slot.payloads) == [0, 1, 10, 11]
-    # One that was sent again, and what stands around it.
+    # A transaction that was sent again, and the messages around it.
     again = [*slot.payloads[:8], *slot.payloads[2:4], *slot.payloads[8:]]
     assert needed(again) == [0, 1, 6, 7, 8, 9, 10, 11, 12, 13]
     # A Begin without its Commit.
@@ -347,7 +345,7 @@ def test_runs_that_overlap_are_refused() -> None:
         index_partitions(pa.array([], pa.binary()), pa.array([], pa.int64()), runs)
 
 
-def test_the_order_in_which_runs_are_named_does_not_matter() -> None:
+def test_the_order_of_the_given_runs_does_not_matter() -> None:
     payloads = RandomSlot(random.Random(3), 30).payloads
     positions = list(range(len(payloads)))
     runs = runs_of(payloads, positions, [20, 40])
@@ -365,7 +363,7 @@ def test_a_position_in_no_run_is_an_error(position: int) -> None:
         list(slices(index, [2, position] if position > 2 else [position, 2]))
 
 
-def test_stretches_have_the_positions_of_one_run_each() -> None:
+def test_each_slice_has_the_positions_of_one_run() -> None:
     index = index_partitions(
         pa.array([], pa.binary()), pa.array([], pa.int64()), [Partition(0, 3), Partition(5, 8), Partition(10, 30)]
     )
@@ -388,12 +386,12 @@ def test_without_payloads_there_are_no_runs() -> None:
         pytest.param('{"format": "pgdecode.RelationCatalog", "version": 1}', id="another format"),
     ],
 )
-def test_json_that_is_no_index_is_refused(text: str) -> None:
+def test_json_that_is_not_an_index_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a pgdecode\.RunIndex of version 2"):
         PartitionIndex.from_json(text)
 
 
-def test_a_catalog_describes_what_the_runs_do_not() -> None:
+def test_a_catalog_describes_relations_that_the_runs_do_not() -> None:
     slot = Slot()
     slot.relation(T, ["a"])
     catalog = pgdecode.RelationCatalog.from_messages(slot.payloads)
@@ -415,7 +413,7 @@ def test_a_catalog_describes_what_the_runs_do_not() -> None:
     assert changes_of(ChangeDecoder(catalog=catalog).decode(slot.payloads, [10, 11, 12]))[0]["new"] == {"a": "1"}
 
 
-def test_a_transaction_whose_begin_is_lost_ends_with_the_commit_at_the_end_of_a_run() -> None:
+def test_a_transaction_without_begin_ends_with_the_commit_at_the_end_of_a_run() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -434,7 +432,7 @@ def test_a_transaction_whose_begin_is_lost_ends_with_the_commit_at_the_end_of_a_
             assert apart(payloads, bounds, 100, ChangeOptions(start="anywhere"), of_all=of_all) == expected
 
 
-def test_after_the_commit_of_a_transaction_whose_begin_is_lost_a_row_is_outside_of_any() -> None:
+def test_a_row_after_the_commit_of_a_transaction_without_begin_is_outside_transactions() -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"])
@@ -448,7 +446,7 @@ def test_after_the_commit_of_a_transaction_whose_begin_is_lost_a_row_is_outside_
         assert apart(payloads, bounds, 100, ChangeOptions("PERMISSIVE")) == expected
 
 
-def test_an_index_notes_that_a_transaction_was_sent_again_before_its_commit() -> None:
+def test_an_index_records_that_a_transaction_was_sent_again_before_its_commit() -> None:
     slot = Slot()
     slot.begin(700)
     slot.payloads.append(slot.payloads[-1])

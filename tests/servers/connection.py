@@ -1,7 +1,7 @@
 """A connection to a server over its Unix socket: simple queries, and the stream of a replication slot.
 
-The frontend protocol, version 3, as far as the tests need it (PostgreSQL documentation, "Message Formats"), so that
-no driver has to be installed. The server trusts its socket.
+It implements the parts of the frontend protocol, version 3, that the tests need (PostgreSQL documentation, "Message
+Formats"), so no driver is required. The server uses trust authentication on its socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ServerError(Exception):
 
 
 class Connection:
-    """One session. Rows come as lists of text or None."""
+    """One session. Rows are lists of text or None."""
 
     def __init__(self, socket_path: Path, database: str, *, replication: bool = False) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -54,16 +54,16 @@ class Connection:
         return message[:1], message[5:]
 
     def message_length(self) -> int:
-        """How long the next message is with its head, 0 if it is not all there."""
+        """Length of the next message including its header; 0 if it is incomplete."""
         length = 1 + int.from_bytes(self.received[1:5], "big")
         return length if len(self.received) >= max(length, 5) else 0
 
     def is_quiet(self, seconds: float) -> bool:
-        """Whether nothing more comes for a while."""
+        """Whether nothing arrives for a while."""
         return not self.message_length() and not select.select([self.socket], [], [], seconds)[0]
 
     def finish(self) -> list[list[str | None]]:
-        """Read until the server is ready for a query again; the rows on the way. An error is raised then."""
+        """Read until the server is ready for a query; return the rows. An error is raised at the end."""
         rows: list[list[str | None]] = []
         error: ServerError | None = None
         while True:
@@ -87,7 +87,7 @@ class Connection:
         return self.finish()
 
     def value(self, sql: str) -> str:
-        """The one value of a query with one."""
+        """The value of a query that returns one value."""
         [[value]] = self.execute(sql)
         assert value is not None
         return value
@@ -98,7 +98,7 @@ class Connection:
         Nothing is confirmed, so that the slot can be read again.
         """
         while True:
-            # A status update that asks for a reply: everything up to the position in the reply was sent before it.
+            # A status update that requests a reply: everything up to the LSN in the reply was sent before it.
             self.send(b"d", struct.pack("!cQQQqB", b"r", 0, 0, 0, 0, 1))
             while True:
                 tag, body = self.receive()
@@ -108,13 +108,13 @@ class Connection:
                     yield int.from_bytes(body[1:9], "big"), body[25:]
                 elif body[:1] == b"k" and int.from_bytes(body[1:9], "big") >= until_lsn:
                     return
-                # Asked again before it has come to rest, the sender would answer and never send.
+                # If asked again before it is idle, the walsender would only answer and never send.
                 if self.is_quiet(0.005):
                     break
 
 
 def row_of(body: bytes) -> list[str | None]:
-    """A DataRow."""
+    """Parse a DataRow."""
     values: list[str | None] = []
     at = 2
     for _ in range(int.from_bytes(body[:2], "big")):
@@ -126,6 +126,6 @@ def row_of(body: bytes) -> list[str | None]:
 
 
 def error_of(body: bytes) -> ServerError:
-    """An ErrorResponse."""
+    """Parse an ErrorResponse."""
     fields = {part[:1]: part[1:].decode() for part in body.split(b"\0") if part}
     return ServerError(fields.get(b"C", ""), fields.get(b"M", ""))

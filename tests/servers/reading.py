@@ -9,7 +9,7 @@ from servers.server import Server
 
 @dataclass(frozen=True)
 class Mode:
-    """The options under which pgoutput reads a slot, and the first major version that has them."""
+    """Options of pgoutput, and the first major version that has them."""
 
     name: str
     since: int
@@ -27,7 +27,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a slot: what the SQL functions say beside it (xid is None where it was had by replication)."""
+    """One message of a slot with its LSN and xid; xid is None if it was read by replication."""
 
     lsn: int
     xid: int | None
@@ -69,7 +69,7 @@ class Slots:
         self.names = [self.create(*kind) for kind in kinds]
 
     def create(self, name: str, plugin: str, two_phase: bool) -> str:
-        """Slots are named across the databases of a cluster."""
+        """Name of a slot, which must be unique across the databases of a cluster."""
         slot = f"{self.database}_{name}"
         flag = ", false, true" if two_phase else ""
         self.connection.execute(f"SELECT pg_create_logical_replication_slot('{slot}', '{plugin}'{flag})")
@@ -81,7 +81,7 @@ class Slots:
         self.connection.close()
 
     def read(self, mode: Mode) -> list[Message]:
-        """What pgoutput now emits of a slot. The slot stays as it is."""
+        """The present output of pgoutput for a slot. The slot does not advance."""
         options = ", ".join(f"'{part}'" for item in options_for(mode, self.server.major).items() for part in item)
         rows = self.connection.execute(
             "SELECT lsn - '0/0'::pg_lsn, xid, encode(data, 'hex') "
@@ -90,10 +90,10 @@ class Slots:
         return [Message(int(lsn or 0), int(xid or 0), bytes.fromhex(data or "")) for lsn, xid, data in rows]
 
     def read_text(self, *, two_phase: bool) -> str:
-        """What test_decoding now prints of the same WAL.
+        """The present output of test_decoding for the same WAL.
 
-        With memory for everything: under the least, that of PostgreSQL 18.4 crashes in pg_decode_stream_abort, at the
-        abort of a large transaction whose stream it was never told to begin.
+        Decoding gets enough memory to avoid streaming. With the least memory, test_decoding of PostgreSQL 18.4 crashes
+        in pg_decode_stream_abort, at the abort of a large transaction whose stream did not begin.
         """
         slot = f"{self.database}_{'text_two_phase' if two_phase else 'text'}"
         if self.server.major >= 13:
@@ -105,7 +105,7 @@ class Slots:
 
 
 class TransactionAssembler:
-    """A subscriber that reads while transactions are open, so that much is streamed of what is aborted later."""
+    """A subscriber that reads while transactions are open, so that many aborted changes are streamed."""
 
     def __init__(self, server: Server, database: str, mode: Mode) -> None:
         self.server = server
@@ -121,8 +121,8 @@ class TransactionAssembler:
         self.connection.execute(f"START_REPLICATION SLOT {self.slot} LOGICAL 0/0 ({options})")
 
     def catch_up(self) -> None:
-        """Read everything that was written until now, by open transactions too."""
-        # A commit flushes the WAL, and only what is flushed is decoded.
+        """Read everything that has been written, also by open transactions."""
+        # Only flushed WAL is decoded, and a commit flushes it.
         self.control.execute("SELECT pg_logical_emit_message(true, 'flush', '')")
         until = int(self.control.value("SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"))
         self.messages += [Message(lsn, None, payload) for lsn, payload in self.connection.stream(until)]

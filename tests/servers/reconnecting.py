@@ -1,4 +1,4 @@
-"""A subscriber whose connection is cut at random places, and that begins again from an LSN that it has confirmed."""
+"""A subscriber whose connection is cut at random places, and which begins again at a confirmed LSN."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from servers.reading import Message, Mode, options_for
 from servers.server import Server
 from support.oracles import reference
 
-# Messages whose end LSN a subscriber may confirm once it has them.
+# Messages after which a subscriber may confirm their end LSN.
 ENDINGS = b"CcPpKr"
 SLOT_IS_ACTIVE = "55006"
 
 
 class Reconnecting:
-    """Reads a slot by START_REPLICATION while the workload happens.
+    """Reads a slot by START_REPLICATION while the workload runs.
 
     Attributes
     ----------
     sessions : list of list of Message
-        What each connection has received before it was cut.
+        The messages that each connection received before it was cut.
     """
 
     def __init__(self, server: Server, database: str, mode: Mode, seed: int) -> None:
@@ -39,17 +39,17 @@ class Reconnecting:
         self.connection: Connection | None = None
 
     def read(self) -> None:
-        """Read what was written until now, and be cut on the way or at the end."""
+        """Read the messages so far; the connection is cut during that or at the end."""
         self.receive(self.rng.choice([None, self.rng.randrange(1, 20), self.rng.randrange(1, 200)]))
         if self.rng.random() < 0.3:
             self.cut()
 
     def catch_up(self) -> None:
-        """Read all that was written until now."""
+        """Read all messages so far."""
         self.receive(None)
 
     def receive(self, limit: int | None) -> None:
-        # A commit flushes the WAL, and only what is flushed is decoded.
+        # Only flushed WAL is decoded, and a commit flushes it.
         self.control.execute("SELECT pg_logical_emit_message(true, 'flush', '')")
         until = int(self.control.value("SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"))
         self.connection = connection = self.connection or self.connect()
@@ -60,7 +60,7 @@ class Reconnecting:
                 return
 
     def connect(self) -> Connection:
-        """Start again at the LSN that was confirmed last; the server may hold the slot for a moment yet."""
+        """Start again at the last confirmed LSN. The server may still hold the slot for a moment."""
         options = ", ".join(f"{name} '{value}'" for name, value in options_for(self.mode, self.server.major).items())
         lsn = f"{self.confirmed >> 32:X}/{self.confirmed & 0xFFFFFFFF:X}"
         deadline = time.monotonic() + 30
@@ -78,7 +78,7 @@ class Reconnecting:
                 return connection
 
     def cut(self) -> None:
-        """Lose the connection, having confirmed any of the transactions that came; the server may not have heard it."""
+        """Lose the connection after confirming any transaction; the server may not have received the confirmation."""
         if self.connection is None:
             return
         endings = [message.payload for message in self.sessions[-1] if message.payload[0] in ENDINGS]
@@ -95,7 +95,7 @@ class Reconnecting:
 
     @property
     def reconnects(self) -> set[int]:
-        """Places of the first message of each session after the first."""
+        """Indices of the first message of each session after the first."""
         places, at = set(), 0
         for session in self.sessions[:-1]:
             at += len(session)

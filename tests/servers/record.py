@@ -1,8 +1,8 @@
-"""Record what the slots of a random scenario emit, as files of the same form as tests/data.
+"""Record the output of a random scenario's slots, as files of the same form as tests/data.
 
 In the folder tests: python -m servers.record SEED FOLDER [--steps N], on the server that PGDECODE_TEST_PGBIN names or
-the first one found. The scenario of a seed is called `random<SEED>`; `live` is what a subscriber got that followed
-it, which has no xid beside a message. Two-phase readings are to be compared with the two-phase text: it has the gids.
+the first one found. The scenario of a seed is called `random<SEED>`; `live` is the output of a live subscriber,
+without xids. Compare two-phase modes with the two-phase text, because it has the GIDs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write_messages(path: Path, messages: list[Message]) -> None:
 
 
 def record(server: Server, seed: int, folder: Path, n_steps: int) -> list[Path]:
-    """Run a scenario to its end and write every reading of it; the files written."""
+    """Run a scenario to its end, write the output of every mode, and return the files."""
     stem = f"{server.major}.random{seed}"
     with staged(server, seed) as stage:
         for _ in steps(stage, seed, n_steps):
@@ -54,7 +54,7 @@ def record(server: Server, seed: int, folder: Path, n_steps: int) -> list[Path]:
         write_messages(written[-1], messages)
     for name, content in {"state.json": json.dumps(state), **texts}.items():
         written.append(folder / f"{stem}.{name}.gz")
-        # Without a time, so that the same content gives the same file.
+        # Without a timestamp, so that equal contents give equal files.
         written[-1].write_bytes(gzip.compress(content.encode(), mtime=0))
     return written
 

@@ -1,6 +1,6 @@
 """A random workload of interleaved sessions on a live server, repeatable by its seed.
 
-Nothing in it waits: which transaction holds which table and row is known beforehand, so that every statement can be
+Nothing in it waits: the holder of each table and row is known beforehand, so every statement can be
 run from one thread, one after the other.
 """
 
@@ -21,7 +21,7 @@ BULK = (1, 1, 1, 2, 5, 20, 80, 300)
 
 @dataclass(eq=False)
 class Open:
-    """An open or prepared transaction: its xid once it has one, and by level of savepoint the shapes to go back to."""
+    """An open or prepared transaction: its xid once it has one, and the table shapes to restore by savepoint level."""
 
     xid: int | None = None
     gid: str | None = None
@@ -37,7 +37,7 @@ class Session:
 
 
 class Scenario:
-    """A database of a server with tables, sessions, and what is known of every transaction."""
+    """A database of a server with tables and sessions, and the state of every transaction."""
 
     def __init__(self, server: Server, database: str, seed: int) -> None:
         self.server = server
@@ -57,7 +57,7 @@ class Scenario:
         self.set_up()
 
     def close(self) -> None:
-        """Leave nothing in the cluster but the database itself."""
+        """Remove everything that the scenario made outside its database."""
         for owner in self.prepared:
             self.watcher.execute(f"ROLLBACK PREPARED '{owner.gid}'")
         if self.origin is not None:
@@ -69,7 +69,7 @@ class Scenario:
             connection.close()
 
     def fresh(self, count: int = 1) -> int:
-        """The first of `count` numbers that were never used in this scenario."""
+        """The first of `count` new numbers."""
         self.counter += count
         return self.counter - count + 1
 
@@ -86,8 +86,8 @@ class Scenario:
             self.origin = f"origin of {self.database}"
             self.run(self.watcher, f"SELECT pg_replication_origin_create('{self.origin}')")
             self.run(self.sessions[0].connection, f"SELECT pg_replication_origin_session_setup('{self.origin}')")
-            # Without this the first commit of the session is sent with a timestamp of 0, and each later one with
-            # that of the first.
+            # Otherwise the first commit of the session is sent with a timestamp of 0, and each later one with
+            # the timestamp of the first.
             self.run(self.sessions[0].connection, "SELECT pg_replication_origin_xact_setup('0/ABCD', now())")
 
     def new_table(self, kind: str) -> Table:
@@ -197,7 +197,7 @@ class Scenario:
             self.note_xid(session)
 
     def alter_under_savepoint(self, session: Session) -> None:
-        """Change tables and write to them inside a savepoint, roll that back or release it, and write again."""
+        """Change tables and write to them inside a savepoint, roll it back or release it, and write again."""
         self.savepoint(session)
         self.write(session)
         self.alter(session)
@@ -209,7 +209,7 @@ class Scenario:
         self.write(session)
 
     def alter_and_prepare(self, session: Session) -> None:
-        """Prepare a transaction that has changed tables and written to them, under a savepoint too."""
+        """Prepare a transaction that has changed tables and written to them, also under a savepoint."""
         self.write(session)
         self.alter(session)
         self.write(session)
@@ -269,7 +269,7 @@ class Scenario:
         self.run(session.connection, f"SAVEPOINT {owner.savepoints[-1]}")
 
     def rollback_to(self, session: Session) -> None:
-        """Roll back to a savepoint at any depth; it stays, with nothing in it."""
+        """Roll back to a savepoint at any depth; the savepoint remains, empty."""
         owner = self.owner(session)
         if owner.savepoints:
             at = self.rng.randrange(len(owner.savepoints))
@@ -279,7 +279,7 @@ class Scenario:
             owner.undo.append({})
 
     def release(self, session: Session) -> None:
-        """Release a savepoint at any depth: what was done since belongs to the level around it."""
+        """Release a savepoint at any depth: its changes belong to the outer level."""
         owner = self.owner(session)
         if owner.savepoints:
             at = self.rng.randrange(len(owner.savepoints))
@@ -321,7 +321,7 @@ class Scenario:
             self.end(owner, committed=committed)
 
     def finish(self) -> None:
-        """End everything that is open."""
+        """End all open transactions."""
         for session in self.sessions:
             while session.transaction is not None and session.transaction.savepoints:
                 self.release(session)
@@ -331,7 +331,7 @@ class Scenario:
         while self.prepared:
             self.finish_prepared(self.sessions[0])
 
-    # What is known of transactions, locks and shapes.
+    # State of transactions, locks and shapes.
 
     def owner(self, session: Session) -> Open:
         assert session.transaction is not None
@@ -343,17 +343,17 @@ class Scenario:
             owner.xid = int(session.connection.value("SELECT txid_current()"))
 
     def would_be_missed(self, owner: Open) -> bool:
-        """Whether a commit might be forgotten by the server's streaming of another open transaction.
+        """Whether the server's streaming of another open transaction might miss a commit.
 
-        A stream that meets rows of a sub-transaction rolled back meanwhile throws away what it holds in memory, and
-        with it that the catalog has changed: later rows are then sent as of the old catalog, without the values of
-        new columns (PostgreSQL 14 to 18). No decoder can make that good, so no scenario does it.
+        If a stream finds rows of a sub-transaction that was rolled back, the server discards the stream's memory, and
+        with it the catalog change. Later rows are then sent with the old catalog, without the values of
+        new columns (PostgreSQL 14 to 18). No decoder can correct that, so no scenario does it.
         """
         open_ones = [session.transaction for session in self.sessions]
         return owner.changes_catalog and any(other and other.savepoints for other in open_ones if other is not owner)
 
     def lock(self, owner: Open, table: Table) -> None:
-        """Lock a table against all others, for a change of the catalog."""
+        """Lock a table against all other transactions, for DDL."""
         owner.changes_catalog = True
         table.exclusive = owner
         table.users.add(owner)
@@ -363,7 +363,7 @@ class Scenario:
         table.shape = shape
 
     def take_back(self, owner: Open, level: int) -> None:
-        """Give tables the shapes they had before a level of savepoints, and forget the levels from it on."""
+        """Restore the shapes of tables before a savepoint level, and remove that level and later ones."""
         for shapes in reversed(owner.undo[level:]):
             for table, shape in shapes.items():
                 table.shape = shape
@@ -381,7 +381,7 @@ class Scenario:
 
     @property
     def changes_catalog(self) -> bool:
-        """Whether an open or prepared transaction has locked a table against all others."""
+        """Whether an open or prepared transaction has an exclusive lock on a table."""
         open_ones = [session.transaction for session in self.sessions if session.transaction is not None]
         return any(owner.changes_catalog for owner in (*self.prepared, *open_ones))
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, found on this machine and started in a directory that goes away."""
+"""A PostgreSQL server, found on this machine and started in a temporary directory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from servers.connection import Connection
 
-PORT = 5432  # of the socket's name only; no network port is opened
+PORT = 5432  # only part of the socket's name; no network port is opened
 SETTINGS = {
     "listen_addresses": "",
     "wal_level": "logical",
     "max_replication_slots": "20",
     "max_wal_senders": "10",
     "max_prepared_transactions": "20",
-    "logical_decoding_work_mem": "64kB",  # the least there is: transactions are streamed early
+    "logical_decoding_work_mem": "64kB",  # the minimum, so that transactions are streamed early
     "track_commit_timestamp": "on",
     "wal_sender_timeout": "0",
     "autovacuum": "off",
@@ -44,7 +44,7 @@ class Server:
 
 
 def candidates() -> Iterator[Path]:
-    """Directories that may hold a server's programs, the one that was asked for first."""
+    """Directories that may have a server's programs; a requested one comes first."""
     if asked := os.environ.get("PGDECODE_TEST_PGBIN"):
         yield Path(asked)
         return
@@ -58,7 +58,7 @@ def candidates() -> Iterator[Path]:
 
 
 def installed() -> Iterator[Path]:
-    """The programs of servers with which a slot can be read as pgoutput and as test_decoding."""
+    """Programs of servers that have pgoutput and test_decoding."""
     for programs in candidates():
         if all((programs / name).exists() for name in ("initdb", "pg_ctl", "postgres")):
             roots = (programs.parent / "lib", *programs.parents[1].glob("lib*/postgresql"))
@@ -67,7 +67,7 @@ def installed() -> Iterator[Path]:
 
 
 def find_server() -> Path | None:
-    """The programs of one, if there is any."""
+    """Programs of one such server, if there is one."""
     return next(installed(), None)
 
 
@@ -79,20 +79,20 @@ def major_version(programs: Path) -> int:
 
 
 def settings_for(major: int) -> dict[str, str]:
-    """PostgreSQL before 13 has no limit for the memory of decoding."""
+    """PostgreSQL before 13 has no memory limit for decoding."""
     return {name: value for name, value in SETTINGS.items() if major >= 13 or "decoding" not in name}
 
 
 @contextlib.contextmanager
 def running(programs: Path) -> Iterator[Server]:
-    """Start a server with an empty cluster; stop it and remove the cluster afterwards."""
+    """Start a server with an empty cluster; afterwards, stop it and remove the cluster."""
     major = major_version(programs)
-    # A server refuses to run as root, so root runs it as somebody who is always there.
+    # A server refuses to run as root, so root runs it as a user that always exists.
     owner = ("postgres" if user_exists("postgres") else "nobody") if os.geteuid() == 0 else None
     place = Path(tempfile.mkdtemp(prefix="pg"))
 
     def run(program: str, *arguments: str) -> None:
-        # Not into a pipe: the server would inherit and keep it open.
+        # Not a pipe, because the server would inherit it and keep it open.
         with (place / "log").open("ab") as log:
             subprocess.run(
                 [programs / program, *arguments], check=True, user=owner, cwd=place, stdout=log, stderr=log, umask=0o077

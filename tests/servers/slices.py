@@ -1,7 +1,7 @@
-"""Record the slices of made-up work that the benchmarks repeat, as files of benchmarks/data.
+"""Record the slices that the benchmarks repeat, as files of benchmarks/data.
 
 In the folder tests: python -m servers.slices FOLDER, on the server that PGDECODE_TEST_PGBIN names or the first one
-found. The same statements give the same payloads but for object ids, transaction ids, LSNs and times.
+found. The same statements give the same payloads except for OIDs, xids, LSNs and times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Connect = Callable[[], Connection]
 
 
 def documents(connect: Connect) -> None:
-    """Large values, of which most updates say that they are as before."""
+    """Large values that most updates leave unchanged."""
     connection = connect()
     connection.execute("CREATE TABLE document (id int PRIMARY KEY, title text, revision int, body text, notes text)")
     connection.execute("ALTER TABLE document ALTER body SET STORAGE EXTERNAL, ALTER notes SET STORAGE EXTERNAL")
@@ -37,7 +37,7 @@ def documents(connect: Connect) -> None:
 
 
 def columns(connect: Connect) -> None:
-    """As many columns as a table can have, one value in eight null."""
+    """The maximum number of columns; one value in eight is null."""
     connection = connect()
     names = [f"c{number:04}" for number in range(COLUMNS)]
     defined = ", ".join(f"{name} int{' PRIMARY KEY' if name == names[0] else ''}" for name in names)
@@ -49,7 +49,7 @@ def columns(connect: Connect) -> None:
 
 
 def ticks(connect: Connect) -> None:
-    """The smallest rows there are."""
+    """The smallest possible rows."""
     connection = connect()
     connection.execute("CREATE TABLE tick (up bool)")
     for _ in range(4):
@@ -57,7 +57,7 @@ def ticks(connect: Connect) -> None:
 
 
 def streams(connect: Connect) -> None:
-    """Three large transactions at once, one of them with a savepoint that it goes back to."""
+    """Three large transactions at once; one of them rolls back to a savepoint."""
     sessions = [connect() for _ in range(3)]
     sessions[0].execute(
         "CREATE TABLE payment (id int PRIMARY KEY, payer text, amount numeric(12,2), paid timestamp, note text)"
@@ -88,7 +88,7 @@ SLICES: dict[str, tuple[Callable[[Connect], None], dict[str, str]]] = {
 
 
 def recorded(server: Server, name: str) -> list[bytes]:
-    """Do the work of a slice in a database of its own; the payloads that a slot emits of it."""
+    """Run the transactions of a slice in a new database; return the payloads of its slot."""
     work, options = SLICES[name]
     database = name.partition(".")[0]
     server.connect().execute(f"CREATE DATABASE {database}")

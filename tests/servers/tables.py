@@ -1,4 +1,4 @@
-"""The tables of a random scenario: their shapes, and SQL that writes values of every kind into them."""
+"""The tables of a random scenario: their shapes, and SQL that writes values of every kind to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-# By type: SQL expressions over `g`, the number of the row. Texts are such as a parser may stumble over.
+# By type: SQL expressions of `g`, the number of the row. Texts are difficult for parsers.
 EXPRESSIONS = {
     "integer": ("g % 1000", "-g", "0", "NULL"),
     "bigint": ("g * 10000000000", "-1", "NULL"),
@@ -24,9 +24,9 @@ EXPRESSIONS = {
     "bit varying(8)": ("(g % 256)::bit(8)::varbit", "B''", "NULL"),
     "mood": ("'sad'", "'it''s fine'", "NULL"),
 }
-# Changes of type that leave every value's text as it is.
+# Changes of type that keep the text of every value.
 WIDER = {"integer": "bigint", "varchar(40)": "text"}
-# Stored out of line and uncompressed (STORAGE EXTERNAL), so that an update of another column does not send it.
+# Stored out of line and uncompressed (STORAGE EXTERNAL), so an update of another column does not send it.
 LARGE = "repeat(md5(g::text), {0})"
 
 
@@ -36,7 +36,7 @@ def quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Shape:
-    """What DDL changes of a table; `columns` has the type of each column beside those of its kind."""
+    """The parts of a table that DDL changes; `columns` has the types of the columns that its kind does not define."""
 
     namespace: str
     name: str
@@ -51,14 +51,14 @@ class Shape:
 
 @dataclass(eq=False)
 class Table:
-    """A table, who holds its locks, and the ids that were ever inserted."""
+    """A table, the holders of its locks, and all ids that were ever inserted."""
 
     kind: str
     shape: Shape
     index: str
     oid: int = 0
     ids: list[int] = field(default_factory=list)
-    # Open transactions that have used it; the one that has locked it against all others; locked rows.
+    # Open transactions that have used it; the transaction with an exclusive lock; locked rows.
     users: set[Any] = field(default_factory=set)
     exclusive: Any = None
     locked_ids: dict[int, Any] = field(default_factory=dict)
@@ -70,18 +70,18 @@ class Table:
         return self.may_be_used_by(owner) and self.users <= {owner}
 
     def free_ids(self, owner: Any, rng: random.Random, count: int) -> list[int]:
-        """Ids that this transaction may write without waiting for another, picked from the latest ones."""
+        """Some of the latest ids that this transaction may write without waiting for another one."""
         recent = [number for number in self.ids[-300:] if self.locked_ids.get(number, owner) is owner]
         return rng.sample(recent, min(count, len(recent)))
 
     def sends_old_rows(self) -> bool:
-        """Whether the server takes updates and deletes of it."""
+        """Whether the server accepts updates and deletes of the table."""
         return self.shape.identity == "f" or (
             self.shape.identity != "n" and self.kind not in ("keyless", "full_keyless")
         )
 
 
-# Of each kind: the columns it has before its others, and the replica identity it begins with.
+# For each kind: its first columns, and its initial replica identity.
 KINDS = {
     "keyed": ("id integer PRIMARY KEY", "d"),
     "full": ("id integer PRIMARY KEY", "f"),
@@ -95,7 +95,7 @@ IDENTITIES = {"keyed": "dfn", "full": "df", "full_keyless": "f", "keyless": "df"
 
 
 def creation(table: Table) -> str:
-    """CREATE TABLE and what belongs to it. The halves of a partitioned table differ in the order of their columns."""
+    """CREATE TABLE and related statements. The two partitions of a partitioned table have another column order."""
     shape, sql = table.shape, table.shape.sql
     first, _ = KINDS[table.kind]
     others = [f"{quoted(name)} {type_name}" for name, type_name in shape.columns]
@@ -139,7 +139,7 @@ def random_large(rng: random.Random) -> str:
 
 
 def key_of(table: Table, number: str) -> str | None:
-    """The value of column k in the row of a number, as SQL. A long key is so long that it is stored out of line."""
+    """The value of column k in a row, as SQL. A long key is stored out of line."""
     return {"indexed": f"'key ' || {number}", "long_key": f"{number} || repeat('k', 2400)"}.get(table.kind)
 
 
@@ -156,7 +156,7 @@ def insertion(table: Table, rng: random.Random, first: int, count: int) -> str:
 
 
 def update(table: Table, rng: random.Random, ids: list[int], fresh_id: int) -> str:
-    """An update of some columns; of one row sometimes its key and its id as well, which become those of `fresh_id`."""
+    """An update of some columns. For one row it sometimes changes key and id to those of `fresh_id`."""
     sets = {quoted(name): random_value(rng, type_name) for name, type_name in table.shape.columns if rng.random() < 0.5}
     if rng.random() < 0.2:
         sets["big"] = random_large(rng)

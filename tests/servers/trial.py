@@ -1,4 +1,4 @@
-"""One random scenario on a server, read in every mode at two moments, and held to what the server says of it."""
+"""One random scenario on a server, read in every mode at two moments, and compared with the server's own output."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Found = TypeVar("Found")
 
 @dataclass
 class Trial:
-    """What came of a scenario: what was wrong, and what was read, message tags by mode ("v2 A") among it."""
+    """The result of a scenario: differences, and counts of what was read, such as message tags by mode ("v2 A")."""
 
     seed: int
     problems: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
-    # Modes, and test_decoding, in which the server failed to read its own slot.
+    # Modes (and test_decoding) in which the server failed to read its own slot.
     unreadable: set[str] = field(default_factory=set)
-    # How often what is rare has come about: reconnects, DDL in prepared transactions and under savepoints.
+    # Number of rare events: reconnects, DDL in prepared transactions and under savepoints.
     covered: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
 class Stage:
-    """A scenario with its database, its slots, the subscriber that follows it and the one that is cut."""
+    """A scenario with its database, its slots, the live subscriber and the subscriber that is cut."""
 
     scenario: Scenario
     slots: Slots
@@ -44,13 +44,13 @@ class Stage:
 
     @property
     def may_be_read(self) -> bool:
-        """Whether decoding waits for nobody: before 15, it locks the indexes of a table that it describes."""
+        """Whether decoding waits for no locks: before 15, it locks the indexes of a table that it describes."""
         return self.scenario.server.major >= 15 or not self.scenario.changes_catalog
 
 
 @contextlib.contextmanager
 def staged(server: Server, seed: int) -> Iterator[Stage]:
-    """A scenario in a database of its own, which goes away with its slots."""
+    """A scenario in a new database, which is removed with its slots at the end."""
     database = f"scenario_{seed}"
     admin = server.connect()
     admin.execute(f"CREATE DATABASE {database}")
@@ -69,13 +69,13 @@ def staged(server: Server, seed: int) -> Iterator[Stage]:
 
 
 def live_mode(major: int, seed: int) -> Mode:
-    """How a scenario is followed: streaming where there is streaming, in text."""
+    """The mode of the live subscriber: text, with streaming if the server has it."""
     streaming = [mode for mode in modes(major) if "streaming" in mode.options and not mode.binary]
     return random.Random(f"live {seed}").choice(streaming or [modes(major)[0]])
 
 
 def steps(stage: Stage, seed: int, n_steps: int) -> Iterator[int]:
-    """Take steps, with the follower catching up here and there, and yield the number of each."""
+    """Run steps and yield the number of each; the live subscriber catches up from time to time."""
     rng = random.Random(f"steps {seed}")
     for number in range(n_steps):
         stage.scenario.step()
@@ -129,8 +129,8 @@ def check(trial: Trial, stage: Stage, moment: str) -> None:
 def readable(trial: Trial, name: str, read: Callable[[], Found]) -> Found | None:
     """Read a slot, if the server can.
 
-    Servers lose the catalog of some transactions, PostgreSQL 15 and 18 of two-phase ones at least, and then say that
-    they know a file's relation no more.
+    Servers lose the catalog of some transactions (15 and 18 at least of two-phase ones), and then report that
+    a file's relation is unknown.
     """
     try:
         return read()

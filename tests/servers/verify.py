@@ -1,4 +1,4 @@
-"""Whether readings of a scenario's slots, folded by the reference, are what the server says happened."""
+"""Compares the output of a scenario's slots, folded by the reference, with the server's own information."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EPOCH_SQL = "(extract(epoch FROM pg_xact_commit_timestamp('{xid}'::xid)) * 10000
 
 
 class Account:
-    """What the server says at one moment: its own reading of the slots, its tables, and when each xid committed."""
+    """The server's information at one moment: test_decoding's output, its tables, and the commit time of each xid."""
 
     def __init__(self, scenario: Scenario, slots: Slots) -> None:
         self.scenario = scenario
@@ -33,7 +33,7 @@ class Account:
         self.undecided = scenario.undecided()
         self.names = {table.oid: state_name(table) for table in scenario.tables}
         self.state: dict[str, Any] = {}
-        # A table that an open transaction has locked cannot be read, and one that is gone has no state.
+        # A table that an open transaction has locked cannot be read, and a dropped table has no state.
         self.unreadable = set()
         for table in scenario.tables:
             if table.exclusive is not None or not table.shape.exists:
@@ -59,7 +59,7 @@ class Account:
             }
 
     def timestamp(self, xid: int) -> int:
-        """When a transaction committed, in microseconds since 1970."""
+        """Commit time of a transaction, in microseconds since 1970."""
         if xid not in self.timestamps:
             self.timestamps[xid] = self.read_timestamp(xid)
         return self.timestamps[xid]
@@ -73,7 +73,7 @@ def state_name(table: tables.Table) -> str:
 
 
 def printed(scenario: Scenario, text: str) -> list[testdecoding.TextTransaction]:
-    """A test_decoding text with the names under which partitions are published."""
+    """The test_decoding text, with the names under which partitions are published."""
     roots = {
         f"{table.shape.namespace}.{leaf}": f"{table.shape.namespace}.{table.shape.name}"
         for table in scenario.tables
@@ -84,7 +84,7 @@ def printed(scenario: Scenario, text: str) -> list[testdecoding.TextTransaction]
 
 
 def fold(messages: Iterable[Message]) -> tuple[list[Change], list[Change], replay.Keys]:
-    """By the reference: the committed changes, the others, and the replica identities."""
+    """The reference's committed changes, its other changes, and the replica identities."""
     pairs = [(position, message.payload) for position, message in enumerate(messages)]
     changes = reference_changes.changes(pairs, include_uncommitted=True)
     committed = reference_changes.changes(pairs)
@@ -93,7 +93,7 @@ def fold(messages: Iterable[Message]) -> tuple[list[Change], list[Change], repla
 
 
 def problems(account: Account, mode: Mode, messages: list[Message], text_twin: list[Change] | None) -> list[str]:
-    """What is wrong with a reading; of a binary one, whether it is that of its twin in text with other values."""
+    """Differences of the output of one mode. A binary mode must equal its text twin except for values."""
     scenario = account.scenario
     committed, others, keys = fold(messages)
     found = wrong_envelopes(messages)
@@ -117,7 +117,7 @@ def problems(account: Account, mode: Mode, messages: list[Message], text_twin: l
 
 
 def problems_of_sessions(account: Account, mode: Mode, sessions: list[list[Message]]) -> list[str]:
-    """What is wrong with what a subscriber received that was cut and began again, its reconnects announced or not."""
+    """Differences of a subscriber that was cut and began again, with and without announced reconnects."""
     messages = [message for session in sessions for message in session]
     pairs = [(position, message.payload) for position, message in enumerate(messages)]
     places = list(itertools.accumulate(len(session) for session in sessions))[:-1]
@@ -140,7 +140,7 @@ def problems_of_sessions(account: Account, mode: Mode, sessions: list[list[Messa
 
 
 def wrongly_decoded_sessions(sessions: list[list[Message]], committed: list[Change]) -> list[str]:
-    """Whether the package gives each change of several sessions once, told of reconnects; and no other one, if not."""
+    """Differences of the package over several sessions, with and without announced reconnects."""
     found = []
     decoder = ChangeDecoder(drop_duplicates=True)
     changes = []
@@ -172,7 +172,7 @@ def place(change: Change) -> tuple[int, int]:
 
 
 def wrong_envelopes(messages: list[Message]) -> list[str]:
-    """Whether `decode_messages` reads the payloads as the reference decoder does."""
+    """Differences between `decode_messages` and the reference decoder."""
     payloads = [message.payload for message in messages]
     try:
         compare.assert_same_rows(pgdecode.decode_messages(payloads), reference.decode_sequence(payloads))
@@ -182,7 +182,7 @@ def wrong_envelopes(messages: list[Message]) -> list[str]:
 
 
 def wrongly_decoded(messages: list[Message], committed: list[Change], everything: list[Change]) -> list[str]:
-    """Whether the package gives the changes that the reference does: at once, and cut in two with the state stored."""
+    """Differences between the package and the reference: in one part, and in two parts with the state stored."""
     payloads = [message.payload for message in messages]
     found = []
     if changes_of(ChangeDecoder().decode(payloads)) != committed:
@@ -198,7 +198,7 @@ def wrongly_decoded(messages: list[Message], committed: list[Change], everything
 
 
 def shape_of(change: Change) -> list[Any]:
-    """A change without its values: what a binary reading has in common with one in text."""
+    """A change without its values, which is equal in binary and in text."""
     names = [
         None if part is None else [(name, value is None) for name, value in part.items()]
         for part in (change["old"], change["new"])
@@ -208,14 +208,14 @@ def shape_of(change: Change) -> list[Any]:
 
 
 def wrong_outcomes(account: Account, committed: list[Change], others: list[Change]) -> list[str]:
-    """Whether each transaction ended as its session knows, and its commit is of the time that the server kept."""
+    """Differences from the outcomes that sessions know, and from the commit times that the server recorded."""
     outcome = account.scenario.outcome
     found = [f"{xid} is committed" for xid in {c["xid"] for c in committed} if outcome.get(xid) is not True]
     for change in others:
         xid = change["xid"]
         if change["committed"] is None and xid not in account.undecided:
             found.append(f"{xid} is undecided")
-        # A row of an aborted sub-transaction has an xid of its own, whatever becomes of the whole.
+        # A row of an aborted sub-transaction has its own xid, regardless of the outcome of the transaction.
         if change["committed"] is False and outcome.get(xid) is not False and change["subxid"] is None:
             found.append(f"{xid} is aborted")
     for xid, timestamp in {(change["xid"], change["commit_timestamp"]) for change in committed}:
@@ -225,7 +225,7 @@ def wrong_outcomes(account: Account, committed: list[Change], others: list[Chang
 
 
 def wrong_xids(messages: list[Message], changes: list[Change]) -> list[str]:
-    """Whether the transaction of each row is the one that the SQL function has beside it."""
+    """Differences between the transaction of each row and the xid that the SQL function returns with it."""
     return [
         f"position {change['position']}: of {change['xid']}, beside it is {beside}"
         for change in changes

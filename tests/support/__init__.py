@@ -1,1 +1,1 @@
-"""What several tests share: oracles, generators of payloads, captures and comparisons."""
+"""Code shared by tests: oracles, generators of payloads, captures and comparisons."""

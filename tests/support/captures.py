@@ -1,4 +1,4 @@
-"""The recorded captures under data/, each with what the reference decoder reads in it."""
+"""The recorded captures in data/, each with the rows of the reference decoder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DATA = Path(__file__).parent.parent / "data"
 
 # "18.streams.v2" and so on: major version, scenario, mode.
 NAMES = tuple(sorted(path.stem for path in DATA.glob("*.parquet")))
-# Of each scenario and mode that of the newest server.
+# For each scenario and mode, the capture of the newest server.
 NEWEST = frozenset({name.split(".", 1)[1]: name for name in NAMES}.values())
 
 
 @dataclass(frozen=True)
 class Capture:
-    """One capture in slot order: payloads as an Arrow column and as bytes, stream states and rows by the reference."""
+    """One capture in slot order: payloads as an Arrow column and as bytes, and the reference's states and rows."""
 
     name: str
     column: pa.BinaryArray = field(repr=False)
@@ -33,7 +33,7 @@ class Capture:
 
 @functools.cache
 def capture(name: str) -> Capture:
-    """Load a capture, once."""
+    """Load a capture and cache it."""
     column = pq.read_table(DATA / f"{name}.parquet", columns=["data"])["data"].combine_chunks()
     payloads = column.to_pylist()
     return Capture(name, column, payloads, reference.stream_states(payloads), reference.decode_sequence(payloads))

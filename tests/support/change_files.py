@@ -1,4 +1,4 @@
-"""Small sequences of changes, and what the library makes of the changes in files."""
+"""Small sequences of changes, and the library's result for files."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def read(path: str | Path, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def library_table(path: Path, table: str, **options: Any) -> pa.RecordBatch:
-    """What the library makes of a table, all payloads in one call."""
+    """Decode a table with all payloads in one call."""
     found = pq.read_table(path)
     return ChangeDecoder(**options).table(found["data"], table, found["seq"])
 
 
 def two_transactions() -> Slot:
-    """A table of one row inserted, then one updated."""
+    """One transaction inserts a row, and one updates it."""
     slot = Slot()
     slot.begin(7)
     slot.relation(T, ["id", "v"])
@@ -42,7 +42,7 @@ def two_transactions() -> Slot:
 
 
 def unfinished() -> Slot:
-    """A streamed transaction that is rolled back, a change that is committed, and one without an outcome."""
+    """A streamed transaction that is rolled back, a committed change, and a transaction without an outcome."""
     slot = Slot()
     slot.start(9, first=True)
     slot.relation(T, ["id"], xid=9)

@@ -1,4 +1,4 @@
-"""What a ChangeDecoder gives, as rows in the form of tests/support/oracles/reference_changes.py."""
+"""The output of a ChangeDecoder, as rows in the form of tests/support/oracles/reference_changes.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.oracles.reference_changes import Change
 
 
 def with_errors(batch: pa.RecordBatch) -> list[Change]:
-    """The rows of a batch, `error` among their columns; maps are dicts, timestamps microseconds."""
+    """The rows of a batch, including `error`; maps are dicts, timestamps are microseconds."""
     batch.validate(full=True)
     assert batch.schema == CHANGES
     rows = rows_of(batch)
@@ -29,7 +29,7 @@ def with_errors(batch: pa.RecordBatch) -> list[Change]:
 
 
 def changes_of(batch: pa.RecordBatch) -> list[Change]:
-    """The rows of a batch, none of which has an error."""
+    """The rows of a batch, after checking that no row has an error."""
     rows = with_errors(batch)
     errors = [row.pop("error") for row in rows]
     assert errors == [None] * len(rows)
@@ -37,27 +37,27 @@ def changes_of(batch: pa.RecordBatch) -> list[Change]:
 
 
 def decoded(payloads: Any, position: Any = None, **options: Any) -> list[Change]:
-    """The changes of payloads, by one call of a decoder; with `include_uncommitted` all of them, in their order."""
+    """Decode the changes of payloads in one call; with `include_uncommitted` all changes, in order of position."""
     decoder = ChangeDecoder(**options)
     changes = changes_of(decoder.decode(payloads, position))
     return in_order(changes + changes_of(decoder.undecided())) if options.get("include_uncommitted") else changes
 
 
 def in_order(changes: Iterable[Change]) -> list[Change]:
-    """The committed ones as they come, then the others by position: what the reference gives."""
+    """Sort rows like the reference: committed ones in their order, then the others by position."""
     found = list(changes)
     others = [change for change in found if not change["committed"]]
-    # Tables of one truncate have one position, and stay in their order.
+    # The tables of one truncate have the same position and keep their order.
     return [change for change in found if change["committed"]] + sorted(others, key=lambda row: row["position"])
 
 
 def through_json(decoder: ChangeDecoder, **options: Any) -> ChangeDecoder:
-    """Another decoder that goes on where this one stands, its state having been text in between."""
+    """Make another decoder that continues from this one's state, after a round trip through JSON text."""
     return ChangeDecoder(state=json.loads(json.dumps(decoder.state)), **options)
 
 
 def in_pieces(payloads: Sequence[bytes | None], bounds: Sequence[int], **options: Any) -> list[Change]:
-    """The changes of payloads that are cut at the bounds, each piece by a decoder of its own."""
+    """Decode payloads that are split at the bounds, each part with a new decoder."""
     decoder = ChangeDecoder(**options)
     changes = []
     for start, end in zip([0, *bounds], [*bounds, len(payloads)], strict=True):

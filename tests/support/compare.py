@@ -1,4 +1,4 @@
-"""Batches and verdicts in the reference decoder's terms, so that the two can be compared."""
+"""Comparison of batches and outcomes with the reference decoder."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Verdict = dict[str, Any] | tuple[str, int]
 ERROR_CELL = re.compile(r"([A-Z_]+) at offset (\d+): .+", re.DOTALL)
 MIN_DATETIME_US = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND + reference.EPOCH_US
 MAX_DATETIME_US = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND + reference.EPOCH_US
-# Columns that nothing of a tuple is in, and a payload that others are to stand before.
+# Columns without tuple data, and a payload to put after others.
 BARE = ["kind", "xid", "relation_id", "old_type", "error"]
 LAST = bytes(100)
 NULL_ROW = dict.fromkeys(reference.COLUMN_NAMES)
 
 
 def column_values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """A column as Python values, timestamps as microseconds since 1970."""
+    """Convert a column to Python values, with timestamps as microseconds since 1970."""
     column = batch.column(name)
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
@@ -38,7 +38,7 @@ def column_values(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """A batch as rows, in the reference decoder's form."""
+    """Convert a batch to rows in the reference decoder's form."""
     names = batch.schema.names
     return [
         dict(zip(names, row, strict=True)) for row in zip(*(column_values(batch, name) for name in names), strict=True)
@@ -46,7 +46,7 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def row_of(message: Message) -> dict[str, Any]:
-    """A message as the envelope row it fills."""
+    """Convert a message to the envelope row that it fills."""
     row: dict[str, Any] = {**dict.fromkeys(reference.COLUMN_NAMES), "kind": message.kind}
     for item in wire_fields(type(message)):
         if item.wire.column is None:
@@ -63,7 +63,7 @@ def row_of(message: Message) -> dict[str, Any]:
 
 
 def assert_same_rows(batch: pa.RecordBatch, expected: Sequence[dict[str, Any]]) -> None:
-    """Compare column by column, and say which row and column differ."""
+    """Compare column by column, and report the row and column of a difference."""
     batch.validate(full=True)
     assert batch.num_rows == len(expected)
     for name in reference.COLUMN_NAMES:
@@ -75,9 +75,9 @@ def assert_same_rows(batch: pa.RecordBatch, expected: Sequence[dict[str, Any]]) 
 
 
 def same_values(one: pa.Array, other: pa.Array) -> bool:
-    """Whether two arrays are equal, a NaN being equal to a NaN of the same bits.
+    """Whether two arrays are equal. A NaN equals a NaN with the same bits.
 
-    As Arrow holds them: Python has not every timestamp that Arrow has.
+    The Arrow values are compared, because Python does not support every timestamp of Arrow.
     """
     if one.equals(other):
         return True
@@ -95,7 +95,7 @@ def same_values(one: pa.Array, other: pa.Array) -> bool:
 
 
 def reference_verdict(payload: bytes, in_stream: bool) -> Verdict:
-    """What the documents say about a payload."""
+    """Outcome of a payload according to the reference decoder."""
     try:
         return reference.decode_payload(payload, in_stream)
     except reference.Malformed as fault:
@@ -103,7 +103,7 @@ def reference_verdict(payload: bytes, in_stream: bool) -> Verdict:
 
 
 def failfast_verdict(payload: bytes, in_stream: bool) -> Verdict:
-    """What `decode_messages` says about a payload on its own in FAILFAST mode."""
+    """Outcome of `decode_messages` for a single payload in FAILFAST mode."""
     try:
         batch = pgdecode.decode_messages([payload], in_stream=in_stream, empty="error")
     except pgdecode.DecodeError as error:
@@ -112,7 +112,7 @@ def failfast_verdict(payload: bytes, in_stream: bool) -> Verdict:
 
 
 def decode_verdict(payload: bytes, in_stream: bool) -> Verdict:
-    """What `decode` says about a payload."""
+    """Outcome of `decode` for a payload."""
     try:
         return row_of(pgdecode.decode(payload, in_stream=in_stream))
     except pgdecode.DecodeError as error:
@@ -120,17 +120,17 @@ def decode_verdict(payload: bytes, in_stream: bool) -> Verdict:
 
 
 def fits_datetime(row: dict[str, Any]) -> bool:
-    """Whether the timestamps of a row lie in the years 1 to 9999, which are all that datetime has."""
+    """Whether the timestamps of a row are in the years 1 to 9999, which datetime supports."""
     moments = [row["timestamp"], row["prepare_timestamp"]]
     return all(moment is None or MIN_DATETIME_US <= moment <= MAX_DATETIME_US for moment in moments)
 
 
 def permissive_verdicts(payloads: Sequence[bytes], in_stream: bool | Sequence[bool]) -> list[Verdict]:
-    """What `decode_messages` says about each payload of a batch in PERMISSIVE mode, by all its ways."""
+    """Outcomes of `decode_messages` for each payload of a batch in PERMISSIVE mode, on all its code paths."""
     states = in_stream if isinstance(in_stream, bool) else pa.array(in_stream, pa.bool_())
     batch = pgdecode.decode_messages(payloads, in_stream=states, mode="PERMISSIVE", empty="error")
     batch.validate(full=True)
-    # Loops of their own take the usual payloads of an array, but for the last in its buffer; lists go another way.
+    # The fast path decodes common payloads of an array, except the last one in its buffer. Lists use another code path.
     column = pa.array([*payloads, LAST], pa.binary())
     states = in_stream if isinstance(in_stream, bool) else pa.array([*in_stream, False], pa.bool_())
     for fields in (batch.schema.names, BARE):
@@ -140,7 +140,7 @@ def permissive_verdicts(payloads: Sequence[bytes], in_stream: bool | Sequence[bo
 
 
 def verdict_of_row(row: dict[str, Any]) -> Verdict:
-    """A row of a PERMISSIVE batch as a verdict; a faulty row must hold nothing but its error."""
+    """Outcome of a row of a PERMISSIVE batch. A bad row must have only its error."""
     if row["error"] is None:
         return row
     assert {**row, "error": None} == NULL_ROW
@@ -150,7 +150,7 @@ def verdict_of_row(row: dict[str, Any]) -> Verdict:
 
 
 def assert_verdicts(payloads: Sequence[bytes], in_stream: bool) -> None:
-    """Both modes say of every payload what the reference decoder says."""
+    """Check that both modes give the reference decoder's outcome for every payload."""
     permissive = permissive_verdicts(payloads, in_stream)
     for payload, verdict in zip(payloads, permissive, strict=True):
         expected = reference_verdict(payload, in_stream)

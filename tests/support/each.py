@@ -1,4 +1,4 @@
-"""Many small cases in one test: all are run, and what differs is reported together."""
+"""Many small cases in one test: all are run, and all failures are reported together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The envelope as it is documented."""
+"""The documented columns of the envelope."""
 
 from __future__ import annotations
 

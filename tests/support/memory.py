@@ -1,4 +1,4 @@
-"""How much memory a command takes."""
+"""Peak memory of a command."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ sys.exit(code)
 
 
 def peak_memory(*words: str | Path) -> int:
-    """Bytes that a command has resident at its peak.
+    """Run a command and return its peak resident bytes.
 
-    As the kernel counts it for the process's own memory: getrusage would include what the forking test had.
+    The kernel counts them for the process itself. getrusage would include the memory of the parent, the test.
     """
     done = subprocess.run([sys.executable, "-c", MEASURED, *map(str, words)], capture_output=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Commands run as a user runs them, and the files they are run on."""
+"""Runs commands like a user, and writes their input files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGE = bytes.fromhex("4d 00 0000000000000001 7000 00000002 6869")  # M, flags
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -38,22 +38,22 @@ class Done(NamedTuple):
 
 
 class Shell:
-    """Runs commands in a folder of their own."""
+    """Runs commands in one folder."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
         self._capfd = capfd
 
     def __call__(self, *words: str | Path) -> Done:
-        """Run in this process."""
+        """Run a command in this process."""
         self._capfd.readouterr()
         code = main([str(word) for word in words])
         return Done(code, *self._capfd.readouterr())
 
 
 def started(*words: str | Path, **options: Any) -> subprocess.Popen[bytes]:
-    """Begin a command as a process of its own, which heeds interrupts.
+    """Start a command in a separate process that reacts to interrupts.
 
-    Where the suite itself runs in the background of a shell, it ignores them, and so would its children.
+    If the test suite runs in the background of a shell, it ignores interrupts, and its children would too.
     """
     command = [sys.executable, "-m", "pgdecode", *map(str, words)]
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,7 +64,7 @@ def started(*words: str | Path, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def written(name: str, payloads: Sequence[bytes | None], **columns: Any) -> Path:
-    """Write a Parquet file to the present folder, in row groups of 3."""
+    """Write a Parquet file to the current folder, in row groups of 3 rows."""
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"data": pa.array(payloads, pa.binary()), **columns}), path, row_group_size=3)
@@ -72,7 +72,7 @@ def written(name: str, payloads: Sequence[bytes | None], **columns: Any) -> Path
 
 
 def repeated(path: Path, times: int, rows_per_group: int, folder: Path) -> Path:
-    """Write a capture several times over to one file."""
+    """Write a capture several times to one file."""
     table = pq.read_table(path, columns=["seq", "data"])
     target = folder / f"{path.stem}-{times}-{rows_per_group}.parquet"
     pq.write_table(pa.concat_tables([table] * times), target, row_group_size=rows_per_group)

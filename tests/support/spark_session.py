@@ -1,4 +1,4 @@
-"""One small Spark for all tests that need one: `pytest_plugins = ["support.spark_session"]`."""
+"""One small Spark session for all tests that need it: `pytest_plugins = ["support.spark_session"]`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from spark_udfs.runtime.session import local_session
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let pyspark 4.0 and 4.1 leave sockets for the garbage collector to close."""
+    """Ignore the warnings about sockets that pyspark 4.0 and 4.1 leave to the garbage collector."""
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Start Spark with two threads, whose Python workers say where they crashed if they do."""
+    """Start Spark with two threads. Its Python workers print a traceback if they crash."""
     settings = {
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
@@ -31,7 +31,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def configure(spark: SparkSession) -> Iterator[Callable[[str, object], None]]:
-    """Give what sets a setting of the session until the test ends."""
+    """Return a function that changes a setting of the session until the test ends."""
     former: dict[str, str] = {}
 
     def change(name: str, value: object) -> None:
@@ -45,5 +45,5 @@ def configure(spark: SparkSession) -> Iterator[Callable[[str, object], None]]:
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bring even few rows into several ranges, where they lie in no order."""
+    """Shuffle even few rows into several ranges, if they are not ordered."""
     monkeypatch.setattr("spark_udfs.dataframes.control_index._ROWS_PER_RANGE", 5000)

@@ -1,4 +1,4 @@
-"""What the tests compare arrays by tells apart what it must: a check that cannot fail would find nothing."""
+"""Tests of the array comparison that other tests use."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Payloads and slots of the tests' own making."""
+"""Generators of payloads and slots."""

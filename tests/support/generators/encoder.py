@@ -1,4 +1,4 @@
-"""Messages written to bytes, by the package's own table of fields: the way back from `decode`."""
+"""Encodes messages to bytes with the package's own table of fields: the inverse of `decode`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Piece(NamedTuple):
 
 
 def pieces(message: Message) -> Iterator[Piece]:
-    """Write a message piece by piece, in wire order."""
+    """Yield the parts of an encoded message in wire order."""
     yield Piece("tag", type(message).tag.encode())
     yield from _fields(message)
 
 
 def encode(message: Message) -> bytes:
-    """Write a message; a streamed one is told by its xid."""
+    """Encode a message. A message with an xid is encoded as streamed."""
     return b"".join(piece.data for piece in pieces(message))
 
 
@@ -41,7 +41,7 @@ def _fields(message: Any) -> Iterator[Piece]:
     fields = wire_fields(type(message))
     for item, following in zip_longest(fields, fields[1:]):
         if item.wire.form is Form.COUNT:
-            # The table names the count before the list that it counts; the message holds only the list.
+            # On the wire, the count comes before the list. The message object has only the list.
             counted = next(field for field in fields if field.wire.form is Form.RELATION_IDS)
             yield Piece("count", len(getattr(message, counted.name)).to_bytes(4, "big"))
             continue
@@ -124,7 +124,7 @@ _FORM_STRATEGIES: dict[Form, st.SearchStrategy[Any]] = {
 
 
 def _values(item: WireField) -> st.SearchStrategy[Any]:
-    """Legal values of one field, tuples and their formats left out."""
+    """Legal values of one field, except tuples and their formats."""
     wire = item.wire
     if wire.form is Form.FLAGS:
         values = st.integers(0, wire.maximum)
@@ -170,7 +170,7 @@ def plain_messages(cls: type[Message]) -> st.SearchStrategy[Any]:
 
 
 def streamed_messages(cls: type[Message]) -> st.SearchStrategy[Any]:
-    """Messages of one class as sent inside a stream: with their xid, where the class carries one."""
+    """Messages of one class as sent inside a stream, with their xid if the class has one."""
     return _instances(cls, streamed=True)
 
 

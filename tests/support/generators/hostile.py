@@ -1,4 +1,4 @@
-"""Tables of bad payloads, and the check that all decoders give of each what the reference gives."""
+"""Tables of bad payloads, and a check that all decoders agree with the reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bad(hexadecimal: str, code: str, offset: int, *, id: str, in_stream: bool = 
 
 
 def check(payload: bytes, in_stream: bool, expected: Verdict) -> None:
-    """Every way of decoding one payload says the same, and so does the reference decoder."""
+    """Check that all functions that decode one payload agree with the reference decoder."""
     assert reference_verdict(payload, in_stream) == expected
     assert failfast_verdict(payload, in_stream) == expected
     assert permissive_verdicts([payload], in_stream) == [expected]

@@ -1,4 +1,4 @@
-"""Payloads of captures as tests of memory and threads want them."""
+"""Payloads of captures for tests of memory and threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support import captures
 
 
 def broken(payloads: Iterable[bytes]) -> list[bytes | None]:
-    """Payloads with a null, an empty one and several cut ones among them."""
+    """Payloads that include a null, an empty payload and several truncated ones."""
     found: list[bytes | None] = list(payloads)
     found[1] = None
     found[2] = b""
@@ -19,7 +19,7 @@ def broken(payloads: Iterable[bytes]) -> list[bytes | None]:
 
 
 def tables(name: str) -> list[tuple[RelationVersion, list[bytes]]]:
-    """Each relation of a capture with the payloads of its rows, where all of them are of one version."""
+    """Each relation of a capture that has only one version, with the payloads of its rows."""
     capture = captures.capture(name)
     catalog = pgdecode.RelationCatalog.from_messages(capture.column)
     by_relation: dict[int, list[bytes]] = {}

@@ -1,4 +1,4 @@
-"""A secret planted where payloads hold data, and every form in which a text might give it away."""
+"""A secret in the data of payloads, and all forms in which a text could reveal it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = 16385
 
 
 def forms() -> list[str]:
-    """The secret as text, in hexadecimal, in base 64 at each of three places, and as the numbers of a list."""
+    """The secret as text, in hexadecimal, in base64 at each of three offsets, and as a list of numbers."""
     raw = SECRET.encode()
     found = [SECRET, raw.hex(), raw.hex().upper(), " ".join(f"{byte:02x}" for byte in raw), ", ".join(map(str, raw))]
     found += ["".join(f"\\x{byte:02x}" for byte in raw), "".join(f"\\{byte:03o}" for byte in raw)]
     for lead in range(3):
-        # What of base 64 does not depend on the bytes around it.
+        # The part of the base64 text that does not depend on the adjacent bytes.
         text = base64.b64encode(bytes(lead) + raw).decode().rstrip("=")
         found.append(text[-(-lead * 8 // 6) : len(text) // 4 * 4 - 4])
     return found
@@ -32,13 +32,13 @@ FORMS = forms()
 
 
 def leaks(text: str) -> list[str]:
-    """The forms of the secret that a text holds; any six characters of it in a row are too many."""
+    """The forms of the secret in a text. Six consecutive characters of a form already count."""
     pieces = [SECRET[at : at + 6] for at in range(len(SECRET) - 5)]
     return [form for form in (*FORMS, *pieces) if form in text]
 
 
 def texts_of(error: BaseException) -> str:
-    """All that an error says, with its causes, as logs show it."""
+    """All texts of an error and its causes, as in a log."""
     parts = [str(error), repr(error), repr(error.args), *traceback.format_exception(error)]
     if isinstance(error, pgdecode.DecodeError):
         parts += [error.detail, error.cell, repr(error.__dict__)]
@@ -46,7 +46,7 @@ def texts_of(error: BaseException) -> str:
 
 
 def planted() -> dict[str, bytes]:
-    """A message of every kind that holds data, the secret in each place of it."""
+    """A message of every kind that has data, with the secret in each field."""
     raw = SECRET.encode()
     old = (raw, None, raw)
     found: dict[str, m.Message] = {
@@ -84,7 +84,7 @@ def planted() -> dict[str, bytes]:
 
 
 def spoilt(payload: bytes) -> list[bytes]:
-    """The payload cut at each byte, with each byte changed, and with more behind it."""
+    """The payload truncated at each byte, with each byte changed, and with trailing bytes."""
     cut = [payload[:at] for at in range(len(payload))]
     changed = [
         payload[:at] + bytes([byte]) + payload[at + 1 :]
@@ -103,7 +103,7 @@ PLANTED = planted()
 
 
 def sequence(type_id: int) -> list[bytes]:
-    """Every planted message in transactions of its own, of a table whose columns are of one type."""
+    """Every message with the secret in its own transaction, for a table whose columns have one type."""
     slot = Slot()
     slot.begin(700)
     slot.payloads.append(encode(relation(type_id, type_id, type_id)))
@@ -118,7 +118,7 @@ def sequence(type_id: int) -> list[bytes]:
 
 
 def bad_sequence() -> list[bytes]:
-    """The same of integers, which the secret is none of, and with a message that is cut."""
+    """The same for integer columns, where the secret is not a valid value, and with a truncated message."""
     payloads = sequence(23)
     return [*payloads, PLANTED["message"][:-1]]
 

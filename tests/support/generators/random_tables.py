@@ -1,4 +1,4 @@
-"""Payloads of one table whose rows a random life has written: inserts, updates, moved keys, deletes and truncates."""
+"""Payloads of random changes of one table: inserts, updates, changed keys, deletes and truncates."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def random_table(rng: random.Random, identity: str, n: int = 300) -> tuple[Slot,
         else:
             at = rng.randrange(len(rows))
             before = rows[at]
-            # A key that was free before, and may have been another row's.
+            # A key that is free now. Another row may have had it before.
             free = sorted({str(item) for item in (*range(number), *range(n, 2 * n))} - {str(row[0]) for row in rows})
             key = rng.choice(free) if op == "move" and identity == "d" else before[0]
             keeps = rng.random() < 0.7
             rows[at] = [key, rng.choice(["a", "b", None]), before[2] if keeps else rng.choice("xyz")]
-            # A value in the old row is sent there.
+            # The old row includes the value.
             sent: list[Any] = [*rows[at][:2], UNCHANGED if keeps else rows[at][2]]
             if identity == "f":
                 slot.update(T, *sent, old=before, old_type="O")

@@ -1,4 +1,4 @@
-"""One payload of every shape, byte by byte as the documentation lays it out, and the message it is."""
+"""One payload of every form, written byte by byte from the documentation, and its message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOMENT_HEX = "0002a1f2c3d4e5f6"
 
 
 class Sample(NamedTuple):
-    """A payload, whether it is read as inside a stream, and its message."""
+    """A payload, whether it is decoded as inside a stream, and its message."""
 
     payload: bytes
     message: m.Message

@@ -1,4 +1,4 @@
-"""Random sequences of payloads for everything that reads them, and what the plain fold makes of each."""
+"""Random sequences of payloads, and the result of the reference fold for each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.generators.workload import Reader, Workload
 from support.oracles import reference_changes
 from support.oracles.reference_changes import Change, Fold
 
-# A sequence takes some ten milliseconds: 60 for each property, 2,000 in `make properties`.
+# A sequence takes about ten milliseconds: 60 sequences per property, 2,000 in `make properties`.
 per_property = settings(max_examples=max(60, settings().max_examples // 10))
 
 seeds = st.integers(0, 2**48 - 1)
@@ -29,7 +29,7 @@ Error = tuple[int, str]
 
 
 def random_reader(seed: int, n_steps: int, n_sessions: int = 1, *, ends: bool = False) -> Reader:
-    """What a reader has received of random transactions; all of them, if everything `ends`."""
+    """Payloads of random transactions that a reader has received; all of them, if `ends` is true."""
     rng = random.Random(seed)
     workload = Workload(rng, n_steps)
     if ends or rng.random() < 0.5:
@@ -38,7 +38,7 @@ def random_reader(seed: int, n_steps: int, n_sessions: int = 1, *, ends: bool = 
 
 
 def damaged(rng: random.Random, payloads: Sequence[bytes]) -> list[bytes]:
-    """Payloads of which some are missing, stand in another order or come twice, and some have lost their end."""
+    """Payloads of which some are missing, reordered, repeated or truncated."""
     found = list(payloads)
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
         if len(found) < 3:
@@ -64,7 +64,7 @@ def damaged(rng: random.Random, payloads: Sequence[bytes]) -> list[bytes]:
 
 @dataclass
 class Outcome:
-    """What came of a sequence: its committed changes in order, those without a commit, and the errors by position."""
+    """The result of a sequence: committed changes in order, other changes, and errors by position."""
 
     changes: list[Change] = field(default_factory=list)
     others: list[Change] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Outcome:
 
 
 def expected(fold: Fold, *, include_uncommitted: bool = False) -> Outcome:
-    """What the fold says must come of a sequence."""
+    """The expected result of a sequence, from the reference fold."""
     changes, errors = fold.results()
     return Outcome(
         changes,
@@ -90,7 +90,7 @@ def expected(fold: Fold, *, include_uncommitted: bool = False) -> Outcome:
 
 
 def sorted_rows(rows: list[Change]) -> tuple[list[Change], list[Change], list[Error]]:
-    """Rows of a decoder as committed changes in order, others by position, and errors."""
+    """Split rows of a decoder into committed changes in order, others by position, and errors."""
     errors = sorted((row["position"], row["error"].split()[0]) for row in rows if row["error"])
     good = [{name: row[name] for name in reference_changes.CHANGE_COLUMNS} for row in rows if not row["error"]]
     changes = sorted(
@@ -109,18 +109,18 @@ def outcome(
     stored: bool = False,
     **options: Any,
 ) -> Outcome:
-    """What a ChangeDecoder makes of payloads in pieces.
+    """Decode payloads in parts with a ChangeDecoder.
 
     Parameters
     ----------
     first : int
         Position of the first payload.
     cuts : collection of int
-        Places at which a piece begins.
+        Indices at which a part begins.
     sessions : collection of int
-        Places before which a reconnect is announced; a piece begins there too.
+        Indices before which a reconnect is announced; a part begins there too.
     stored : bool
-        Write the state as JSON after each piece, and read it into a new decoder.
+        Write the state as JSON after each part, and read it into a new decoder.
     """
     decoder = ChangeDecoder(**options)
     rows: list[Change] = []
@@ -137,7 +137,7 @@ def outcome(
     found = Outcome(*sorted_rows(rows))
     found.n_undecided = decoder.n_undecided
     if not stored:
-        # Each decoder counts what it has met itself.
+        # Each decoder counts only its own payloads.
         found.bad_rows = dict(getattr(decoder, "bad_rows", {}))
         found.skipped = getattr(decoder, "skipped", 0)
         found.empty_payloads = getattr(decoder, "empty_payloads", 0)
@@ -145,13 +145,13 @@ def outcome(
 
 
 def random_cuts(rng: random.Random, payloads: Sequence[object]) -> list[int]:
-    """Some places, or all of them."""
+    """Some indices, or all of them."""
     places = range(1, len(payloads))
     return list(places) if rng.random() < 0.2 else sorted(rng.sample(places, min(len(places), rng.randrange(1, 6))))
 
 
 def assert_same(found: Outcome, wanted: Outcome, *, counts: bool = True) -> None:
-    """Compare what matters most first, so that a difference is easy to read."""
+    """Compare the most important parts first, so that a difference is easy to read."""
     assert found.errors == wanted.errors
     assert found.changes == wanted.changes
     assert found.others == wanted.others

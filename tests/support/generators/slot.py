@@ -1,4 +1,4 @@
-"""Payloads as a slot gives them, written message by message; and slots that random transactions have written."""
+"""Slots: payloads written message by message, and slots of random transactions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from support.generators.samples import MOMENT
 TEXT = 25  # OID of the type text
 Row = Sequence[str | None]
 
-# A cell that an update did not change, and did not send.
+# A cell that an update did not change and did not send.
 UNCHANGED = "\0unchanged"
 
 
 class Slot:
-    """The payloads sent so far. LSNs ascend from message to message, but Begin knows that of its Commit."""
+    """The payloads sent so far. LSNs ascend from message to message, but a Begin has the LSN of its Commit."""
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
         self.lsn = 0x1000
-        self.plain: tuple[int, int] | None = None  # xid and final LSN of the transaction that is open
+        self.plain: tuple[int, int] | None = None  # xid and final LSN of the open transaction
 
     def send(self, message: m.Message) -> None:
         self.payloads.append(encode(message))
@@ -184,9 +184,9 @@ def one_row(relation_id: int = 16385, xid: int = 700, columns: tuple[str, ...] =
 class RandomSlot(Slot):
     """A slot of random transactions, interleaved as a server does: blocks of streams between whole transactions.
 
-    Every version of a table has as many columns as any other, under other names: a row that is read with the wrong one
-    is well-formed, and has the wrong names. A stream's relations are the top-level transaction's: after the abort of a
-    sub-transaction that sent one, servers send it again, so what becomes of it does not matter.
+    All versions of a table have the same number of columns, with different names: a row that is decoded with the wrong
+    version is well-formed and has the wrong names. A stream's relations are sent under the top-level xid. After the
+    abort of a sub-transaction that sent a relation, servers send it again, so dropping it would make no difference.
     """
 
     TABLES = (20001, 20002, 20003)
@@ -195,7 +195,7 @@ class RandomSlot(Slot):
         super().__init__()
         self.rng = rng
         self.with_versions = with_versions
-        self.streams: dict[int, list[int]] = {}  # top xid -> its sub-transactions that live
+        self.streams: dict[int, list[int]] = {}  # top-level xid -> its sub-transactions that are not aborted
         self.prepared: dict[str, int] = {}
         self.xid = 700
         self.version = 0
@@ -211,7 +211,7 @@ class RandomSlot(Slot):
         return self.xid
 
     def steps(self) -> Iterator[object]:
-        """What a server might do next."""
+        """Perform a random step of a server."""
         yield from (self.plain_transaction, self.new_stream, self.plain_prepare)
         yield lambda: self.message(flags=0)
         if self.streams:
@@ -225,14 +225,14 @@ class RandomSlot(Slot):
         self.relation(table, names, xid=xid, keys=names[:1])
 
     def rows(self, xids: Sequence[int | None]) -> None:
-        """Some rows and relations, each in one of the transactions."""
+        """Send some rows and relations, each in one of the transactions."""
         rng = self.rng
         for _ in range(rng.randrange(5)):
             xid, table = rng.choice(xids), rng.choice(self.TABLES)
             row = [rng.choice([None, "", "1", "ä" * 3]) for _ in range(3)]
             kind = rng.randrange(0 if self.with_versions else 1, 9)
             if kind == 0:
-                # Under the top-level xid: see the docstring.
+                # With the top-level xid: see the docstring.
                 self.describe(table, xids[0])
             elif kind == 1:
                 self.truncate(*rng.sample(self.TABLES, rng.randrange(1, 4)), xid=xid)

@@ -1,4 +1,4 @@
-"""A slot's output written by hand in a few letters, for what no server can be made to send at will."""
+"""Short notation for a slot's output, for sequences that a server cannot be made to send."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pgdecode.protocol import messages as m
 from support.generators.encoder import encode
 from support.generators.samples import MOMENT
 
-# One letter for each cell that is not text; anything else is the text of the cell.
+# One letter for each cell that is not text. Anything else is the text of the cell.
 NULL, UNCHANGED = "<null>", "<unchanged>"
 LETTERS = {NULL: "n", UNCHANGED: "u"}
 
@@ -65,7 +65,7 @@ def rollback_prepared(xid: int, gid: str) -> bytes:
 
 
 def relation(columns: str, *, xid: int | None = None, relation_id: int = 1, name: str = "t") -> bytes:
-    """A relation of text columns; a star after a name makes the column one of the key: "id* v"."""
+    """A relation of text columns. A star after a name marks a key column: "id* v"."""
     described = tuple(
         m.Column(flags=int(column.endswith("*")), name=column.rstrip("*"), type_id=25, type_modifier=-1)
         for column in columns.split()

@@ -1,12 +1,11 @@
-"""Random transactions as the write-ahead log has them, and the sessions in which a server sends them to a reader.
+"""Random transactions as in the write-ahead log, and the sessions in which a server sends them to a reader.
 
-A `Workload` is what happened: transactions that write tables, with sub-transactions, DDL under locks, prepared
-transactions and rollbacks, as one sequence of records. A `Sender` writes it as pgoutput does: plain transactions at
-their end, streamed ones in blocks as they go, a Relation message before the first row of a table and whenever the
-server has forgotten that it sent one. A `Reader` connects again and again, each time from an LSN that it has confirmed.
+A `Workload` is one sequence of records: transactions that write tables, with sub-transactions, DDL under locks,
+prepared transactions and rollbacks. A `Sender` encodes it like pgoutput: plain transactions at their end, streamed ones
+in blocks while they run, and a Relation message before the first row of a table and whenever the server has forgotten
+that it sent one. A `Reader` connects several times, each time from an LSN that it has confirmed.
 
-What must come out of it is known beforehand, from the records alone: the rows of each committed transaction, and the
-tables that they leave.
+The records alone determine the expected result: the rows of each committed transaction, and the final tables.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MOOD = 16999  # OID of a type that the server describes
 
 @dataclass(frozen=True)
 class Shape:
-    """A table as it is at some moment: its name and columns, the first of which is the key."""
+    """The state of a table at one moment: its name and columns. The first column is the key."""
 
     relation_id: int
     name: str
@@ -35,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Record:
-    """What one transaction did at one LSN.
+    """One record of a transaction at one LSN.
 
     `op` is insert, update, delete, truncate, message, ddl, abort_sub, commit, rollback, prepare, commit_prepared or
     rollback_prepared.
@@ -58,12 +57,12 @@ class Record:
 
 @dataclass(eq=False)
 class Live:
-    """A transaction that is not over: its living sub-transactions, innermost last, and how to undo each."""
+    """An open transaction: its open sub-transactions, innermost last, and how to undo each."""
 
     xid: int
-    # Each with those inside it that were released: they are rolled back with it.
+    # Each with the released sub-transactions inside it, which are rolled back with it.
     subxids: list[list[int]] = field(default_factory=list)
-    # By level: the tables as they were before it. A truncate or a change of a row is undone by them as a whole.
+    # By level: the tables before it. Restoring them undoes truncates and changes of rows.
     undo: list[dict[int, tuple[Shape, dict[str, Values]]]] = field(default_factory=lambda: [{}])
     gid: str | None = None
 
@@ -73,7 +72,7 @@ class Live:
 
 
 class Workload:
-    """Random records, one after the other. One transaction at a time uses a table, so that each has one history."""
+    """Random records in order. Only one transaction at a time uses a table, so each table has one history."""
 
     TABLES = (20001, 20002, 20003)
 
@@ -112,7 +111,7 @@ class Workload:
             self.finish_prepared(self.prepared.pop(rng.randrange(len(self.prepared))))
 
     def table(self, owner: Live) -> int | None:
-        """A table that nobody else uses; it is the transaction's until that ends."""
+        """Choose a table that no other transaction uses, and lock it until the transaction ends."""
         free = [table for table in self.TABLES if self.owner.get(table, owner) is owner]
         if not free:
             return None
@@ -183,7 +182,7 @@ class Workload:
         owner.undo.append({})
 
     def roll_back_to(self, owner: Live) -> None:
-        """Roll back to a savepoint, or release one: its sub-transaction is then as good as the one around it."""
+        """Roll back to a savepoint, or release one, which merges its sub-transaction with the outer one."""
         if not owner.subxids:
             return
         subxids = owner.subxids.pop()
@@ -234,13 +233,13 @@ class Workload:
         self.live, self.prepared = [], []
         return self
 
-    # -- what must come out of it --------------------------------------------------------------------------------------
+    # -- expected results ----------------------------------------------------------------------------------------------
 
     def committed(self, until: int | None = None) -> list[tuple[int, int, str, str, Values | None]]:
-        """The rows of committed transactions in the order in which to apply them, of those that ended by an LSN.
+        """The rows of transactions that committed up to an LSN, in the order in which to apply them.
 
-        Of each its top-level xid, its own, what it does, the name of its table and the new values; a truncate has one
-        for each table.
+        Each row has its top-level xid, its own xid, the operation, the name of its table and the new values. A truncate
+        has one row per table.
         """
         found = []
         for end, record in enumerate(self.records):
@@ -256,7 +255,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Payload:
-    """One message, and the LSN that a reader may confirm once it has come (0 where there is none)."""
+    """One message, and the LSN that a reader may confirm after it (0 if none)."""
 
     data: bytes
     confirms: int = 0
@@ -264,7 +263,7 @@ class Payload:
 
 @dataclass(eq=False)
 class Buffered:
-    """A transaction as a server decodes it: its records, how many of them were streamed, and in which state."""
+    """A transaction as a server decodes it: its records, the number of streamed ones, and its state."""
 
     records: list[Record] = field(default_factory=list)
     n_sent: int = 0
@@ -272,14 +271,14 @@ class Buffered:
 
 
 class Sender:
-    """One session of a server: `payloads` is what it sends of a workload to a reader that has confirmed an LSN."""
+    """One session of a server: `payloads` are sent to a reader that has confirmed an LSN."""
 
     def __init__(self, rng: random.Random, workload: Workload, confirmed: int = 0, *, two_phase: bool = True) -> None:
         self.rng = rng
         self.two_phase = two_phase
         self.payloads: list[Payload] = []
         self.repeats, self.streams = rng.random() * 0.3, rng.random() * 0.6
-        # What was described last, outside streams and in the stream of each transaction.
+        # The last description of each table, outside streams and in the stream of each transaction.
         self.described: dict[int | None, dict[int, Shape]] = {None: {}}
         self.buffers: dict[int, Buffered] = {}
         outcomes = ("commit_prepared", "rollback_prepared")
@@ -287,7 +286,7 @@ class Sender:
         ends = {record.xid: record for record in workload.records if record.op in endings}
         for record in workload.records:
             end = ends.get(record.xid)
-            # What ended by the LSN that was confirmed is not sent again.
+            # Transactions that ended up to the confirmed LSN are not sent again.
             is_over = end is not None and end.end_lsn <= confirmed
             if record.op in outcomes and two_phase:
                 if record.end_lsn > confirmed:
@@ -314,7 +313,7 @@ class Sender:
     # -- rows and relations --------------------------------------------------------------------------------------------
 
     def describe(self, shape: Shape, stream: int | None, own_xid: int) -> None:
-        """Send a Relation message where the table was not described so before; here and there one more."""
+        """Send a Relation message if the description of the table is new; sometimes send one more."""
         described = self.described.setdefault(stream, {})
         if described.get(shape.relation_id) == shape and self.rng.random() >= self.repeats:
             return
@@ -386,11 +385,11 @@ class Sender:
         self.send(m.StreamStop())
 
     def abort_part(self, record: Record, buffer: Buffered) -> None:
-        """Roll a sub-transaction back: what was not streamed of it is never sent."""
+        """Roll back a sub-transaction. Its records that were not streamed are never sent."""
         was_streamed = any(item.own_xid == record.subxid for item in buffer.records[: buffer.n_sent])
         pending = [item for item in buffer.records[buffer.n_sent :] if item.own_xid != record.subxid]
         buffer.records[buffer.n_sent :] = pending
-        # PostgreSQL 18 sends aborts of what it never streamed, too.
+        # PostgreSQL 18 also sends aborts of sub-transactions that it never streamed.
         if was_streamed or self.rng.random() < 0.2:
             self.send(m.StreamAbort(xid=record.xid, subxid=record.subxid))
             self.described.pop(record.xid, None)
@@ -448,15 +447,15 @@ def prepared(record: Record) -> dict[str, Any]:
 
 
 class Reader:
-    """What a reader has received in several sessions, each cut anywhere and begun from an LSN that was confirmed.
+    """The payloads that a reader has received in several sessions, each cut anywhere and begun at a confirmed LSN.
 
     Attributes
     ----------
     payloads : list of bytes
     sessions : list of int
-        Place of the first payload of each session after the first.
+        Index of the first payload of each session after the first.
     until : int
-        Transactions that ended by this LSN have come whole.
+        Transactions that ended up to this LSN are complete.
     """
 
     def __init__(

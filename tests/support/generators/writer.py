@@ -1,4 +1,4 @@
-"""Decoded values written back in PostgreSQL's binary form, as the types' send functions do: the way back from a column.
+"""Encodes decoded values in PostgreSQL's binary form, like the types' send functions: the inverse of decoding a column.
 
 Types are named as `printer` names them: without modifiers, a composite as "(int4, text)".
 """
@@ -18,7 +18,7 @@ OIDS = {name: oid for oid, name in NAME_BY_OID.items()}
 DAYS = 10957  # 2000-01-01 - 1970-01-01
 MICROSECONDS = DAYS * 86_400_000_000
 FIXED = {"int2": ">h", "int4": ">i", "int8": ">q", "oid": ">I", "float4": ">f", "float8": ">d"}
-USER_OID = 20000  # of types that have no OID of their own
+USER_OID = 20000  # used for types without a fixed OID
 
 
 def sized(item: bytes | None) -> bytes:
@@ -26,7 +26,7 @@ def sized(item: bytes | None) -> bytes:
 
 
 def written(pg_type: str, item: Any) -> bytes | None:
-    """Write one pyarrow scalar; None for a null."""
+    """Encode one pyarrow scalar; None for a null."""
     if not item.is_valid:
         return None
     if pg_type.endswith("[]"):
@@ -87,7 +87,7 @@ def _range(bound: str, item: Any) -> bytes:
 
 
 def numeric(number: Decimal) -> bytes:
-    """Write a numeric of so many digits behind the point as the decimal has."""
+    """Encode a numeric with the decimal's number of digits after the point."""
     if number.is_nan():
         return struct.pack(">hhHH", 0, 0, 0xC000, 0)
     whole, _, fraction = f"{number.copy_abs():f}".partition(".")
@@ -95,7 +95,7 @@ def numeric(number: Decimal) -> bytes:
 
 
 def binary_numeric(negative: bool, whole: str, fraction: str) -> bytes:
-    """Write a numeric as numeric_send does: groups of four digits around the point, without zero groups at the ends."""
+    """Encode a numeric like numeric_send: groups of four digits around the point, without zero groups at the ends."""
     whole = whole.lstrip("0")
     padded = "0" * (-len(whole) % 4) + whole + fraction + "0" * (-len(fraction) % 4)
     groups = [int(padded[i : i + 4]) for i in range(0, len(padded), 4)]

@@ -1,1 +1,1 @@
-"""Plain decoders and printers that the package is compared with, and what servers said."""
+"""Simple decoders and printers that the package is compared with, and recorded output of servers."""

@@ -1,7 +1,7 @@
-"""What each recorded capture's changes are, by the reference, and where the server's own account says otherwise.
+"""The reference's changes of each recorded capture, and where the server's own output differs.
 
-The exceptions are stated here once: what a publication leaves out of test_decoding's text, what PostgreSQL 10 does not
-send, and what the WAL does not have of a final state.
+All exceptions are listed here: tables and columns that a publication leaves out, messages that PostgreSQL 10 does not
+send, and values of the final state that are not in the WAL.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from support import captures
 from support.oracles import reference_changes, replay, testdecoding
 from support.oracles.reference_changes import Change
 
-# PostgreSQL 10 and older print the rows that ALTER TABLE rewrites, as those of a table that does not exist.
+# PostgreSQL 10 and older print the rows that ALTER TABLE rewrites as rows of a table that does not exist.
 REWRITES = r"public\.pg_temp_\d+"
 # The publication of `txns` names the root of a partitioned table from 13 on, where that can be asked for, and
 # generated columns are not published.
 PUBLISHED_AS = {"public.part_eu": "public.part", "public.part_us": "public.part"}
 UNPUBLISHED = {"public.gen": {"dbl"}}
 
-# A row without a column cannot be recorded as a row, so the recorded state has none of this table.
+# A row without columns cannot be recorded, so the recorded state has no rows of this table.
 WITHOUT_COLUMNS = {"public.zero"}
-# Truncated tables, which PostgreSQL 10 does not tell.
+# Truncated tables. PostgreSQL 10 does not send truncates.
 TRUNCATED = {
     "txns": {"public.a2", "public.b", "public.d", "public.nokey"},
     "streams": {"public.s2"},
 }
-# How many values of the final state were never sent: a column added with a default, renamed or generated.
+# Number of values of the final state that were never sent: a column added with a default, renamed or generated.
 NEVER_SENT = {
     "txns": {"public.a2": {"ex2": 1}, "public.gen": {"dbl": 1}},
     "streams": {"public.s1": {"added": 2101}},
@@ -46,20 +46,20 @@ def pairs(name: str) -> list[tuple[int, bytes]]:
 
 
 def text_twin(name: str) -> str:
-    """The capture in text of the same WAL with the same rows as a binary one; a text capture is its own."""
+    """The text capture of the same WAL with the same rows as a binary capture; a text capture is its own twin."""
     same_mode = name.removesuffix("bin")
     return same_mode if same_mode in captures.NAMES else same_mode.replace(".v4", ".v3")
 
 
 @functools.cache
 def as_sent(name: str, include_uncommitted: bool = False) -> list[Change]:
-    """The reference's changes of a capture; a binary value is bytes. Not to be written to."""
+    """The reference's changes of a capture; a binary value is bytes. Do not modify the result."""
     return reference_changes.changes(pairs(name), include_uncommitted=include_uncommitted)
 
 
 @functools.cache
 def as_text(name: str, include_uncommitted: bool = False) -> list[Change]:
-    """The reference's changes of a capture with every value as text. Not to be written to."""
+    """The reference's changes of a capture with every value as text. Do not modify the result."""
     texts = as_sent(text_twin(name), include_uncommitted)
     return [
         {**change, "old": text["old"], "new": text["new"]}
@@ -74,7 +74,7 @@ def key_columns(name: str) -> dict[tuple[int, int], list[str]]:
 
 
 def differences_from_test_decoding(name: str, changes: list[Any]) -> list[str]:
-    """Where committed changes of a capture, as text, differ from what the server prints of the same WAL."""
+    """Differences between committed changes of a capture, as text, and what the server prints for the same WAL."""
     major, scenario, _ = name.split(".")
     text = testdecoding.load(captures.DATA / f"{major}.{scenario}.test_decoding.txt.gz")
     theirs = testdecoding.without(
@@ -87,7 +87,7 @@ def differences_from_test_decoding(name: str, changes: list[Any]) -> list[str]:
 
 
 def differences_from_state(name: str, changes: list[Any]) -> list[str]:
-    """Where tables replayed from committed changes of a capture, as text, differ from what the server held."""
+    """Differences between tables replayed from committed changes, as text, and the tables on the server."""
     major, scenario, _ = name.split(".")
     state = replay.load_state(captures.DATA / f"{major}.{scenario}.state.json.gz")
     left_out = WITHOUT_COLUMNS | (TRUNCATED.get(scenario, set()) if major == "10" else set())

@@ -1,4 +1,4 @@
-"""PostgreSQL's text for decoded values, written anew from its documentation: a second opinion on what was decoded."""
+"""PostgreSQL's text form of decoded values, implemented independently from its documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLANKS = " \t\n\v\f\r"
 
 
 def calendar(days: int) -> tuple[str, str]:
-    """YYYY-MM-DD and an era of days since 1970-01-01, by Python's calendar moved by whole cycles of 400 years."""
+    """YYYY-MM-DD and an era of days since 1970-01-01, with Python's calendar shifted by cycles of 400 years."""
     cycles, rest = divmod(days + datetime.date(1970, 1, 1).toordinal() - 1, 146097)
     date = datetime.date.fromordinal(rest + 1)
     year = date.year + 400 * cycles
@@ -50,7 +50,7 @@ def moment(us: int, east: int | None = None) -> str:
 
 
 def split(number: int, *sizes: int) -> list[int]:
-    """Split into parts that all have the number's sign, as C's division does."""
+    """Split into parts that all have the number's sign, like division in C."""
     parts = []
     for size in sizes:
         part = abs(number) // size
@@ -61,7 +61,7 @@ def split(number: int, *sizes: int) -> list[int]:
 
 
 def styled(us: int, style: str, zone: str = "") -> str:
-    """Print a timestamp as section 8.5.2 of the documentation has it for DateStyles other than ISO."""
+    """Print a timestamp for DateStyles other than ISO, as in section 8.5.2 of the documentation."""
     days, us = divmod(us, DAY)
     date, era = styled_date(days, style)
     if not style.startswith("Postgres"):
@@ -108,7 +108,7 @@ def interval(months: int, days: int, us: int, style: str) -> str:
         words = []
         for number, text, unit in shown:
             turned = (number < 0) != ago
-            # -1 is a plural, but of seconds it is none.
+            # -1 is a plural, except for seconds.
             plural = text != "1" or (turned and unit != "sec")
             words.append(f"{'-' if turned else ''}{text} {unit}{'s' if plural else ''}")
         return "@ " + " ".join(words) + (" ago" if ago else "")
@@ -134,7 +134,7 @@ def interval(months: int, days: int, us: int, style: str) -> str:
 
 
 def floating(number: float | np.float32) -> str:
-    """Print the shortest digits that mean the number, as PostgreSQL 12 and later do."""
+    """Print the shortest digits that identify the number, as PostgreSQL 12 and later do."""
     if np.isnan(number):
         return "NaN"
     if np.isinf(number):
@@ -144,7 +144,7 @@ def floating(number: float | np.float32) -> str:
     text = "".join(map(str, digits)).rstrip("0") or "0"
     leading = len(digits) + exponent - 1 if text != "0" else 0
     minus = "-" if sign else ""
-    # Where %g with 6 or 15 digits would turn to exponents.
+    # The limits at which %g with 6 or 15 digits changes to exponents.
     if -4 <= leading < (6 if isinstance(number, np.float32) else 15):
         return minus + format(Decimal(text).scaleb(leading - len(text) + 1), "f")
     return f"{minus}{text[0]}{'.' if text[1:] else ''}{text[1:]}e{leading:+03d}"
@@ -155,11 +155,11 @@ def escaped(value: bytes) -> str:
     return "".join("\\\\" if byte == 0x5C else chr(byte) if 0x20 <= byte <= 0x7E else f"\\{byte:03o}" for byte in value)
 
 
-# -- values in values ------------------------------------------------------------------------------------------------
+# -- nested values ---------------------------------------------------------------------------------------------------
 
 
 def quoted(text: str, special: str, quote: str, backslash: str, *, words: tuple[str, ...] = ()) -> str:
-    """Quote an item that holds a special character, is empty or one of some words."""
+    """Quote an item that contains a special character, is empty or is one of some words."""
     if text and not set(text) & set(special + BLANKS + '"\\') and text.upper() not in words:
         return text
     return '"' + text.replace("\\", backslash + "\\").replace('"', quote + '"') + '"'
@@ -181,7 +181,7 @@ def braced(items: list[str | None], delimiter: str = ",") -> str:
 
 
 def printed(pg_type: str, column: pa.Array, settings: dict[str, str] | None = None) -> list[str | None]:
-    """Print each value of a column of a PostgreSQL type; strings are their own text."""
+    """Print each value of a column of a PostgreSQL type; strings are printed unchanged."""
     if pa.types.is_string(column.type):
         return column.to_pylist()
     return [None if not item.is_valid else _printed(pg_type, item, settings or {}) for item in column]

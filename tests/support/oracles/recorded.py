@@ -16,20 +16,20 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 class Pair(NamedTuple):
-    """One value as a server wrote it; `binary` is None where it was recorded as text only."""
+    """One value as a server wrote it; `binary` is None if only its text was recorded."""
 
     text: bytes
     binary: bytes | None
 
 
 def _whole(form: dict[str, object]) -> bytes | None:
-    """The bytes of a recorded form, unless it was too long to be kept."""
+    """The bytes of a recorded form; None if it was too long to be kept."""
     digits = str(form.get("hex", ""))
     return None if "..." in digits or len(digits) != 2 * int(str(form["len"])) else bytes.fromhex(digits)
 
 
 def values(pg_type: str) -> Iterator[tuple[str, Pair]]:
-    """What values.jsonl has of a type, with a readable id."""
+    """Values of a type in values.jsonl, with readable ids."""
     with (DATA / "values.jsonl").open() as lines:
         for line in lines:
             record = json.loads(line)
@@ -41,7 +41,7 @@ def values(pg_type: str) -> Iterator[tuple[str, Pair]]:
 
 
 def renderings(pg_type: str) -> list[Pair]:
-    """What renderings.jsonl has of a type."""
+    """Values of a type in renderings.jsonl."""
     with (DATA / "renderings.jsonl").open() as lines:
         next(lines)
         records = map(json.loads, lines)
@@ -49,7 +49,7 @@ def renderings(pg_type: str) -> list[Pair]:
 
 
 def both(pg_type: str, pair: Pair) -> set[object]:
-    """What a recorded value decodes to: one result, if its forms agree."""
+    """Decode both forms of a recorded value; return one result if they agree."""
     results = set(decoded(pg_type, [pair.text], binary=False))
     if pair.binary is not None:
         results.update(decoded(pg_type, [pair.binary], binary=True))
@@ -57,7 +57,7 @@ def both(pg_type: str, pair: Pair) -> set[object]:
 
 
 def decoded(pg_type: str, forms: list[bytes], *, binary: bool) -> list[object]:
-    """Decode, and hold the array to all that Arrow asks of one, UTF-8 among it."""
+    """Decode, and validate the Arrow array fully, including UTF-8."""
     array = decode_values(pg_type, forms, binary=binary)
     array.validate(full=True)
     found: list[object] = array.to_pylist()
@@ -65,14 +65,14 @@ def decoded(pg_type: str, forms: list[bytes], *, binary: bool) -> list[object]:
 
 
 def refused(pg_type: str, form: bytes, *, binary: bool) -> str:
-    """The code of the fault that a form is."""
+    """The fault code of a bad form."""
     with pytest.raises(DecodeError) as caught:
         decode_values(pg_type, [form], binary=binary)
     return caught.value.code
 
 
 def value_or_fault(pg_type: str, form: bytes, *, binary: bool) -> None:
-    """Decode what may be anything: a value or a fault, never more or less than one item."""
+    """Decode arbitrary bytes to one item: a value or a fault."""
     try:
         found = decoded(pg_type, [form], binary=binary)
     except (BadEncoding, BadValue, ValueTooLong, WrongSize):

@@ -1,8 +1,7 @@
-"""A second, plain reading of the message formats: one payload in, one envelope row out.
+"""The reference decoder, an independent and simple implementation: one payload in, one envelope row out.
 
-Written from PostgreSQL's documentation, "Logical Replication Message Formats", message by message, and slow on
-purpose: it shares no code and no table with the package it checks. What the documentation leaves open is
-said where it is decided.
+It is written from PostgreSQL's documentation, "Logical Replication Message Formats", message by message. It is slow on
+purpose: it shares no code and no table with the package. Comments mark decisions that the documentation leaves open.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Row = dict[str, Any]
 
 
 class Malformed(Exception):
-    """A payload that no server sends: the code of the fault and its offset, the tag byte being 0."""
+    """A payload that no server sends: the code of the fault and its offset; the tag byte has offset 0."""
 
     def __init__(self, code: str, offset: int) -> None:
         super().__init__(code, offset)
@@ -37,7 +36,7 @@ class Malformed(Exception):
 
 
 class Reader:
-    """The bytes of one payload, taken from the front; every take says what is wrong and where."""
+    """Reads the bytes of one payload from the front; every method raises Malformed with the code and offset."""
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
@@ -79,7 +78,7 @@ class Reader:
         return value
 
     def lsn(self) -> int:
-        """An XLogRecPtr is unsigned; the columns are signed, so the upper half is out of range."""
+        """An XLogRecPtr is unsigned. The columns are signed, so the upper half is out of range."""
         value = int.from_bytes(self.take(8), "big")
         if value > MAX_INT64:
             raise Malformed("OUT_OF_RANGE", self.at - 8)
@@ -114,7 +113,7 @@ class Reader:
         return self.string(MAX_NAME_BYTES)
 
     def value(self) -> bytes:
-        """Int32 length, then that many bytes. What is left is looked at before any limit of ours."""
+        """Int32 length, then that many bytes. The bytes left are checked before the limits."""
         length = self.int32()
         if length > MAX_LENGTH:
             raise Malformed("BAD_LENGTH", self.at - 4)
@@ -202,7 +201,7 @@ def take_insert(reader: Reader, in_stream: bool) -> Row:
 
 
 def take_update(reader: Reader, in_stream: bool) -> Row:
-    """Either a K part or an O part or neither, then always an N part."""
+    """A K part, an O part or neither, then always an N part."""
     row: Row = {"kind": "update", "xid": reader.xid() if in_stream else None, "relation_id": reader.int32()}
     tag = reader.tuple_tag(b"KON")
     if tag != "N":
@@ -316,7 +315,7 @@ TAKERS: dict[bytes, Callable[[Reader, bool], Row]] = {
 
 
 def read_payload(payload: bytes, in_stream: bool) -> Row:
-    """Read one message as `in_stream` says, whatever another reading would give."""
+    """Read one message as `in_stream` requires, without checking the other reading."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise Malformed("LIMIT_PAYLOAD", 0)
     if not payload:
@@ -332,10 +331,10 @@ def read_payload(payload: bytes, in_stream: bool) -> Row:
 
 
 def decode_payload(payload: bytes, in_stream: bool) -> Row:
-    """Read one message; `in_stream` says whether it stands between Stream Start and Stream Stop.
+    """Read one message; `in_stream` says whether it is between Stream Start and Stream Stop.
 
-    Where only the other reading makes sense, the stream state is what is wrong; the fault then lies behind the
-    tag, where the xid is or is missing. A size past a limit remains what it is.
+    If only the other reading is well-formed, the stream state is wrong. The fault is then after the tag, where the xid
+    is present or missing. A size above a limit remains that fault.
     """
     try:
         return read_payload(payload, in_stream)
@@ -348,7 +347,7 @@ def decode_payload(payload: bytes, in_stream: bool) -> Row:
 
 
 def is_well_formed(payload: bytes, in_stream: bool) -> bool:
-    """Whether a payload makes sense in this reading."""
+    """Whether a payload is well-formed in this reading."""
     try:
         read_payload(payload, in_stream)
     except Malformed:
@@ -357,7 +356,7 @@ def is_well_formed(payload: bytes, in_stream: bool) -> bool:
 
 
 def stream_states(payloads: Iterable[bytes | None]) -> list[bool]:
-    """Whether each payload of a whole sequence, in slot order, stands between Stream Start and Stream Stop."""
+    """Whether each payload of a whole sequence, in slot order, is between Stream Start and Stream Stop."""
     states = []
     in_stream = False
     for payload in payloads:
@@ -371,7 +370,7 @@ def stream_states(payloads: Iterable[bytes | None]) -> list[bool]:
 
 
 def decode_sequence(payloads: list[bytes | None]) -> list[Row]:
-    """Read a whole sequence in slot order, which begins outside a stream. A missing payload gives an empty row."""
+    """Read a whole sequence in slot order that begins outside a stream. A missing payload gives an empty row."""
     return [
         dict.fromkeys(COLUMN_NAMES) if payload is None else decode_payload(payload, in_stream)
         for payload, in_stream in zip(payloads, stream_states(payloads), strict=True)

@@ -1,12 +1,11 @@
-"""A second, plain reading of a slot's output: payloads in slot order in, the changes of committed transactions out.
+"""The reference fold, an independent implementation: payloads in slot order in, changes of committed transactions out.
 
-Written from the documentation's description of transactions and streams and from the project's rules for incomplete
-input and reconnects, over the messages as tests/support/oracles/reference.py reads them. It is slow on purpose: every
-message is kept with its transaction, and every row searches all Relation messages before it for the one that describes
-it. It shares nothing with the package that it checks.
+It is written from the documentation of transactions and streams and from the project's rules for incomplete input and
+reconnects, on the messages that tests/support/oracles/reference.py reads. It is slow on purpose: it keeps every message
+with its transaction, and for every row it searches all earlier Relation messages. It shares nothing with the package.
 
-A value is the text that was sent, null, or, where the cell was binary, the bytes that were sent. What a capture in
-binary means as text is said by the capture of the same WAL in text.
+A value is the text that was sent, null, or the bytes of a binary cell. The text of a binary capture is in the text
+capture of the same WAL.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ CHANGE_COLUMNS = (
 )
 
 ROW_KINDS = ("insert", "update", "delete", "truncate")
-# Messages that stand outside a stream's block or end it; only Stream Start begins one.
+# Messages that occur outside a stream block or end it; only Stream Start begins one.
 DELIMITERS = b"BCSEcAbPKrp"
 
 DESYNC, STREAM_DESYNC = "STATE_TRANSACTION", "STATE_DESYNC"
 
 
 class Refused(Exception):
-    """A message that strict reading does not accept: its position and the code of the fault."""
+    """A message that FAILFAST mode refuses: its position and the code of the fault."""
 
     def __init__(self, position: int, code: str, detail: str) -> None:
         super().__init__(f"position {position}: {detail}")
@@ -45,29 +44,29 @@ class Refused(Exception):
 
 
 class UnknownRelation(Refused):
-    """A row whose relation was not described before it, or not so that it could be read."""
+    """A row whose relation was not described before it, or whose description could not be read."""
 
 
 @dataclass(eq=False)
 class Transaction:
-    """What the slot sent of one transaction. `committed` is None for as long as nothing decides it."""
+    """The messages of one transaction. `committed` is None until its outcome is known."""
 
     xid: int
     streamed: bool
     gid: str | None = None
     final_lsn: int = -1
-    # Of a streamed transaction: where its first and its last Stream Start stand.
+    # For a streamed transaction: the positions of its first and its last Stream Start.
     first_position: int = -1
     block_position: int = -1
-    # False where its beginning was not read: no change of it is ever given.
+    # False if its beginning was not read; then none of its changes are returned.
     known: bool = True
     counted: bool = False
-    # Delivered before, and left out for that.
+    # True if it was delivered before and is left out.
     repeated: bool = False
     committed: bool | None = None
     commit_position: int | None = None
     commit: Message | None = None
-    # Where a streamed transaction's relations begin to count outside it: its Stream Commit or Stream Prepare.
+    # Position of its Stream Commit or Stream Prepare, from which its relations are visible outside it.
     settled_position: int | None = None
     # Sub-transactions that were rolled back, each with the position of its Stream Abort.
     aborted: dict[int, int] = field(default_factory=dict)
@@ -82,34 +81,34 @@ class Transaction:
 
 @dataclass(eq=False)
 class Sent:
-    """A row or a relation, where it was sent and in which transaction; None is outside any."""
+    """A row or a relation, its position and its transaction; None outside a transaction."""
 
     position: int
     message: Message
     transaction: Transaction | None
-    # Of a row: the Relation message of each of its relations.
+    # For a row: the Relation message of each of its relations.
     relations: dict[int, Sent | None] = field(default_factory=dict)
 
 
 class Fold:
-    """Every row and relation with its transaction, and what became of each transaction.
+    """Collects every row and relation with its transaction, and the outcome of each transaction.
 
     Parameters
     ----------
     payloads : iterable of (position, payload)
     permissive : bool
-        Note faults in `errors` and go on, instead of raising. A Relation message that cannot be read, or repeats a
-        column's name, is a relation without columns: no row can be of it.
+        Record faults in `errors` and continue, instead of raising. A Relation message that cannot be read, or that
+        repeats a column's name, is a relation without columns, which no row can use.
     anywhere : bool
         Leave out transactions whose beginning is missing and count them in `skipped`, instead of refusing them.
     drop_duplicates : bool
-        Leave out transactions whose commit LSN is not past all earlier ones.
+        Leave out transactions whose commit LSN is not greater than all earlier ones.
     reconnects : collection of int
         Positions before which the reader announces that it has connected again.
     empty_is_error : bool
-        Refuse empty payloads, instead of passing them over and counting them.
+        Refuse empty payloads, instead of ignoring and counting them.
     known : iterable of Relation messages as rows
-        Relations that a given catalog describes.
+        Relations of a catalog.
     """
 
     def __init__(
@@ -128,27 +127,27 @@ class Fold:
         self.drop_duplicates = drop_duplicates
         self.empty_is_error = empty_is_error
         self.rows: list[Sent] = []
-        # All that were sent, and those that count for some row to come.
+        # All relations that were sent, and those that later rows may use.
         self.sent = [Sent(-1, message, None) for message in known]
         self.relations = list(self.sent)
         self.faults: dict[int, str] = {}  # by position, of messages; the first one of each
         self.skipped = 0
         self.empty_payloads = 0
-        # A Relation message that contradicts the stream state was met: what it is for is not known.
+        # Whether a Relation message contradicted the stream state, so that its transaction is not known.
         self.stray_relations = False
-        # The plain transaction that is open, the streamed one whose block is open, and those without an outcome.
+        # The open plain transaction, the streamed transaction whose block is open, and those without an outcome.
         self.open: Transaction | None = None
         self.block: Transaction | None = None
         self.streams: dict[int, Transaction] = {}
         self.prepared: dict[str, Transaction] = {}
-        # Streamed transactions without their beginning, and the names under which such were prepared.
+        # Streamed transactions without their beginning, and the GIDs under which they were prepared.
         self.unknown: dict[int, Transaction] = {}
         self.unknown_gids: set[str] = set()
-        # Before the first transaction boundary, and what was left out there.
+        # Whether a transaction boundary has been read, and the transactions that were left out before it.
         self.begun = False
         self.headless: Transaction | None = None
         self.headless_block: Transaction | None = None
-        # The newest commit of all, and where it stands.
+        # LSN of the newest commit, and its position.
         self.newest_lsn = self.newest_position = -1
         items = list(payloads)
         in_stream = begins_in_a_block([payload for _, payload in items if payload])
@@ -160,7 +159,7 @@ class Fold:
                 in_stream = self.read(position, payload, in_stream)
 
     def read(self, position: int, payload: bytes, in_stream: bool) -> bool:
-        """Read a payload; whether the next one stands inside a block."""
+        """Read a payload; return whether the next one is inside a block."""
         if not payload and not self.empty_is_error:
             self.empty_payloads += 1
             return in_stream
@@ -185,7 +184,7 @@ class Fold:
         self.faults.setdefault(position, code)
 
     def doubt(self, position: int, payload: bytes, in_stream: bool, code: str) -> None:
-        """Note that a Relation message was bad, if what can be read of it says of which relation it was."""
+        """Record that a Relation message was bad, if its relation OID can be read."""
         if payload[:1] != b"R":
             return
         if code == STREAM_DESYNC:
@@ -218,16 +217,16 @@ class Fold:
         self.relations.append(relation)
 
     def transaction_of(self, own_xid: int | None) -> Transaction | None:
-        """The transaction of a relation that is sent now.
+        """The transaction of a relation that is read now.
 
-        In a block whose Stream Start was before the input, its own xid is the best that is known.
+        In a block whose Stream Start was before the input, only the relation's own xid is known.
         """
         if self.block is None and own_xid is not None:
             return self.unknown.setdefault(own_xid, Transaction(own_xid, streamed=True, known=False))
         return self.block or self.open
 
     def take_row(self, position: int, message: Message) -> None:
-        """Take up a row, or a logical message that is part of a transaction."""
+        """Process a row, or a transactional logical message."""
         transaction = self.block or self.open
         if transaction is None:
             if self.anywhere and not self.begun:
@@ -240,7 +239,7 @@ class Fold:
             self.rows.append(row)
 
     def last_sent(self, row: Sent, relation_id: int) -> Sent | None:
-        """The relation that a row is of: the last one of its stream, else the last one that counts for everybody."""
+        """The relation of a row: the last one of its stream, else the last one that is visible to all."""
         before = [sent for sent in self.relations if sent.message["relation_id"] == relation_id]
         of_stream = [sent for sent in before if self.block is not None and sent.transaction is self.block]
         of_all = [sent for sent in before if counts_outside(sent)]
@@ -256,10 +255,10 @@ class Fold:
     # -- reconnects, and transactions without their beginning ---------------------------------------------------------
 
     def reconnect(self, last_position: int | None = None) -> None:
-        """Discard what was open: the server sends it again from its beginning. What is prepared stays.
+        """Discard open transactions, which the server sends again from the beginning. Prepared ones stay.
 
-        Where only a position before the reconnect is known, streams that began after it are kept: they may have begun
-        after the reconnect too.
+        If only a position before the reconnect is known, streams that began after that position are kept, because they
+        may have begun after the reconnect.
         """
         self.open = self.block = None
         for streams in (self.streams, self.unknown):
@@ -270,7 +269,7 @@ class Fold:
         self.begun = True
 
     def is_sent_again(self, message: Message) -> bool:
-        """Whether a message shows that the server has started over: its LSN lies before where the server stood."""
+        """Whether a message shows that the server has restarted: its LSN is before the last one."""
         kind = message["kind"]
         if kind == "stream_start":
             return message["first_segment"] and message["xid"] in self.streams
@@ -283,10 +282,10 @@ class Fold:
         return False
 
     def between(self, position: int, message: Message) -> None:
-        """Come to a message that stands outside blocks and plain transactions."""
+        """Process a message that occurs outside blocks and plain transactions."""
         if self.is_sent_again(message):
             if self.open is not None or self.block is not None:
-                # A message could not follow otherwise: the reconnect was just here.
+                # The message is possible only after a reconnect, so the reconnect was here.
                 self.reconnect()
             elif message["kind"] == "stream_start":
                 self.reconnect(self.streams[message["xid"]].block_position)
@@ -313,13 +312,13 @@ class Fold:
         self.leave_out(self.headless)
 
     def without_beginning(self, position: int, message: Message) -> Transaction:
-        """Come to a message of a streamed transaction that is not known: refuse it, or leave it out."""
+        """Process a message of an unknown streamed transaction: refuse it, or leave it out."""
         xid = message["xid"]
         transaction = self.unknown.setdefault(xid, Transaction(xid, streamed=True, known=False))
         if not self.anywhere:
             self.fault(position, DESYNC, f"{message['kind']} of {xid}, whose first segment is missing")
         elif self.headless_block is not None and not transaction.counted:
-            # The block that the input began in was, by all that can be seen, this transaction's.
+            # The input probably began inside a block of this transaction.
             transaction.counted = True
             self.headless_block = None
         else:
@@ -344,7 +343,7 @@ class Fold:
         self.prepare(transaction, message)
 
     def end_of_plain(self, position: int, message: Message) -> Transaction | None:
-        """The plain transaction that ends here, None where its beginning is missing."""
+        """The plain transaction that ends here; None if its beginning is missing."""
         if self.block is not None:
             self.between(position, message)
         elif self.open is None:
@@ -386,7 +385,7 @@ class Fold:
         self.prepare(transaction if transaction.known else None, message)
 
     def end_of_stream(self, position: int, message: Message) -> Transaction:
-        """The streamed transaction that ends here; its relations count for everybody from now on."""
+        """The streamed transaction that ends here; its relations are visible to all from now on."""
         self.between(position, message)
         xid = message["xid"]
         transaction = self.streams.pop(xid, None)
@@ -419,7 +418,7 @@ class Fold:
     # -- outcomes ----------------------------------------------------------------------------------------------------
 
     def prepare(self, transaction: Transaction | None, message: Message) -> None:
-        """Keep a transaction under its name, in place of an unfinished copy; None is one that is not known."""
+        """Store a transaction under its GID, in place of an unfinished copy; None for an unknown one."""
         gid = message["gid"]
         self.prepared.pop(gid, None)
         self.unknown_gids.discard(gid)
@@ -464,7 +463,7 @@ class Fold:
         if message["lsn"] > self.newest_lsn:
             self.newest_lsn, self.newest_position = message["lsn"], position
 
-    # -- what comes of it --------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
     @property
     def n_undecided(self) -> int:
@@ -472,15 +471,15 @@ class Fold:
         return len(self.streams) + len(self.prepared) + (self.open is not None)
 
     def committed(self) -> list[Change]:
-        """The committed changes in the order in which to apply them, those with an error left out."""
+        """The committed changes without errors, in the order in which to apply them."""
         return self.results()[0]
 
     def errors(self) -> list[tuple[int, str]]:
-        """Position and code of each row that is an error."""
+        """Position and code of each bad row."""
         return self.results()[1]
 
     def bad_rows(self) -> dict[str, int]:
-        """How many rows are errors, by code."""
+        """Number of bad rows by code."""
         return dict(Counter(code for _, code in self.errors()))
 
     def results(self) -> tuple[list[Change], list[tuple[int, str]]]:
@@ -511,7 +510,7 @@ class Fold:
     def versions(self, relation_id: int) -> list[Message]:
         """The versions of a relation that committed, delivered transactions sent or used, in the order they were sent.
 
-        A version that says what the one before it says is not listed again.
+        A version that equals the previous one is not listed again.
         """
         delivered = [row for row in self.rows if row.transaction is not None and row.transaction.delivers(row)]
         used = {sent for row in delivered for sent in row.relations.values()}
@@ -529,7 +528,7 @@ class Fold:
 
 
 def begins_in_a_block(payloads: list[bytes]) -> bool:
-    """Whether input begins inside a stream block: the first delimiter ends it. Without any, a row's structure tells."""
+    """Whether input begins inside a stream block: the first delimiter decides, or else the structure of a row."""
     for payload in payloads:
         if payload[0] in DELIMITERS:
             return payload[:1] == b"E"
@@ -538,7 +537,7 @@ def begins_in_a_block(payloads: list[bytes]) -> bool:
 
 
 def counts_outside(sent: Sent) -> bool:
-    """Whether a relation is to be used now by rows outside the transaction in which it was sent."""
+    """Whether a relation is visible now to rows outside the transaction in which it was sent."""
     transaction = sent.transaction
     return transaction is None or not transaction.streamed or transaction.settled_position is not None
 
@@ -555,7 +554,7 @@ def changes(payloads: Pairs, *, include_uncommitted: bool = False, **rules: Any)
 
 
 def permissive_changes(payloads: Pairs, **rules: Any) -> tuple[list[Change], set[int]]:
-    """The committed changes whose relation is known, and the positions of all rows that are errors."""
+    """The committed changes whose relation is known, and the positions of all bad rows."""
     found, errors = Fold(payloads, permissive=True, **rules).results()
     return found, {position for position, _ in errors}
 
@@ -617,7 +616,7 @@ def change_of(row: Sent, relation_id: int) -> Change:
 
 
 def cells(row: Sent, part: str, relation: Message) -> list[tuple[Message, str, Value]]:
-    """The columns of a tuple with the letter of each cell and its value."""
+    """The columns of a tuple with the format letter and the value of each cell."""
     columns, formats, values = relation["columns"], row.message[f"{part}_formats"], row.message[part]
     if len(columns) != len(values):
         raise Refused(row.position, "ARITY", f"{len(values)} cells for {len(columns)} columns")
@@ -628,7 +627,7 @@ def cells(row: Sent, part: str, relation: Message) -> list[tuple[Message, str, V
 
 
 def old_tuple(row: Sent, relation: Message) -> dict[str, Value]:
-    """In a tuple of the key alone, a null in another column means that it was not sent."""
+    """In a key tuple, a null in a non-key column means that it was not sent."""
     return {
         column["name"]: value
         for column, letter, value in cells(row, "old", relation)
@@ -637,7 +636,7 @@ def old_tuple(row: Sent, relation: Message) -> dict[str, Value]:
 
 
 def new_tuple(row: Sent, relation: Message | None, old: dict[str, Value]) -> tuple[dict[str, Value], list[str]]:
-    """The new values and the names of those that did not change and were not sent, neither as new nor as old."""
+    """The new values, and the names of unchanged columns that neither tuple contains."""
     assert relation is not None
     new: dict[str, Value] = {}
     unchanged = []

@@ -1,8 +1,8 @@
-"""Tables built from changes alone, and how they differ from what the server held.
+"""Tables replayed from changes, and their differences from the tables on the server.
 
-A slot's changes say of a row what it was when last written. So a column that the row's relation did not have then is
-not known (`UNKNOWN`), whatever a default, a rename or a generation has given it since: `differences` takes any value
-for it, and counts it. A change may be ours or the reference's; both have the columns of DESIGN's change rows.
+A slot's changes contain a row as it was last written. A column that the row's relation did not have then is not known
+(`UNKNOWN`), although a default, a rename or a generated column may have set it since. `differences` accepts any value
+for it and counts it. Changes may come from the package or from the reference; both have the same columns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNKNOWN = _Unknown()
 
 
 class Tables:
-    """Rows by relation, written by changes in the order in which they are to be applied."""
+    """Rows by relation, written by changes in the order in which to apply them."""
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
@@ -42,7 +42,7 @@ class Tables:
         if change["op"] == "truncate":
             rows.clear()
         elif change["op"] == "insert":
-            # A row filter may turn an update into an insert, with values that it does not send.
+            # A row filter may turn an update into an insert in which some values are not sent.
             rows.append({**change["new"], **dict.fromkeys(change["unchanged"], UNKNOWN)})
         elif change["op"] == "delete":
             del rows[self.find(change)]
@@ -52,7 +52,7 @@ class Tables:
             rows[at] = {**change["new"], **carried}
 
     def find(self, change: Mapping[str, Any]) -> int:
-        """Where the old version of a row is: by the whole old tuple, by the old key, or by a key that stayed."""
+        """Find the old version of a row by the whole old tuple, by the old key, or by an unchanged key."""
         if change["old_type"] == "O":
             wanted = change["old"]
         else:
@@ -66,9 +66,9 @@ class Tables:
 
 
 def replay(changes: Iterable[Mapping[str, Any]], keys: Keys, *, names: Mapping[int, str] = {}) -> dict[str, list[Row]]:
-    """Apply committed changes in their order; the rows that remain, by table in PostgreSQL's spelling.
+    """Apply committed changes in order; return the remaining rows by table in PostgreSQL's spelling.
 
-    A table has the name under which it was last sent, unless `names` has another for its relation_id.
+    A table has the name under which it was last sent, unless `names` has another name for its relation_id.
     """
     tables = Tables(keys)
     for change in changes:
@@ -80,7 +80,7 @@ def replay(changes: Iterable[Mapping[str, Any]], keys: Keys, *, names: Mapping[i
 
 
 def table_name(namespace: str, name: str) -> str:
-    """`schema.table` as quote_identifier spells it, keywords left aside."""
+    """`schema.table` as quote_identifier spells it, without regard to keywords."""
     return ".".join(
         part if re.fullmatch(r"[a-z_][a-z0-9_]*", part) else '"' + part.replace('"', '""') + '"'
         for part in (namespace, name)
@@ -88,7 +88,7 @@ def table_name(namespace: str, name: str) -> str:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """A recorded state: by table, its columns and its rows as text."""
+    """A recorded state: columns and rows as text, by table."""
     state: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     return state
 
@@ -96,9 +96,9 @@ def load_state(path: Path) -> dict[str, Any]:
 def differences(
     replayed: Mapping[str, list[Row]], state: Mapping[str, Any], *, tables: Collection[str] = ()
 ) -> tuple[list[str], dict[str, dict[str, int]]]:
-    """How replayed tables differ from a recorded state, and how many values were not known, by table and column.
+    """Differences between replayed tables and a recorded state, and the number of unknown values by table and column.
 
-    `tables` are not looked at. The texts name tables and counts, never a value.
+    `tables` are ignored. The texts contain names of tables and counts, never a value.
     """
     found = []
     unknown: dict[str, dict[str, int]] = {}
@@ -118,10 +118,10 @@ def differences(
 
 
 def unmatched(ours: list[list[Any]], theirs: list[list[Any]]) -> int:
-    """How many of our rows have no row of theirs to be; an unknown value may be any, and each row serves once."""
+    """Count rows of ours without a matching row of theirs. An unknown value matches any; each row matches once."""
     known_columns = [tuple(at for at, value in enumerate(row) if value is not UNKNOWN) for row in ours]
     missed = 0
-    # What is known exactly takes its row first, so that an unknown value does not take it away.
+    # Fully known rows are matched first, so that rows with unknown values do not take their match.
     for known in sorted(set(known_columns), key=lambda known: (-len(known), known)):
         left: dict[tuple[Any, ...], list[list[Any]]] = {}
         for row in theirs:

@@ -1,4 +1,4 @@
-"""The oracles of changes against the server: its own reading of the same WAL and the tables it held at the end."""
+"""Checks of the oracles against the server: its own output for the same WAL, and its tables at the end."""
 
 from __future__ import annotations
 

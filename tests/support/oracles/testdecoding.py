@@ -1,8 +1,8 @@
-"""The server's own reading of a slot: the text of its test_decoding plugin, parsed, and compared change by change.
+"""The text of the server's test_decoding plugin, parsed and compared change by change.
 
-The format is that of contrib/test_decoding/test_decoding.c: names are quoted as identifiers, numbers are bare, bits
-are B'...', booleans words, and every other value is its type's text in quotes, a quote in it doubled and nothing else
-escaped. A value may hold newlines, so the text is read from the front, never line by line.
+The format is that of contrib/test_decoding/test_decoding.c. Names are quoted as identifiers. Numbers are not quoted,
+bits are B'...', and booleans are words. Every other value is its type's text in quotes, in which only a quote is
+escaped, by doubling it. A value may contain newlines, so the text is parsed from the front, not line by line.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# As a value: the column is named in the change's `unchanged`. No text of a server has a NUL, so it is no value.
+# Used as a value for columns in the change's `unchanged`. Text of a server never has a NUL, so it is not a real value.
 UNCHANGED = "\0unchanged"
 
-# Name, then what is compared of a change: names and values in the order of the columns.
+# Name, then the compared parts of a change: names and values in the order of the columns.
 Cells = list[tuple[str, str | None]]
 
 IDENTIFIER = re.compile(r'"(?:[^"]|"")*"|[^\s".\[:,]+')
@@ -26,13 +26,13 @@ TYPE = re.compile(r'\[((?:"(?:[^"]|"")*"|[^"\[\]]|\[\])*)\]:')
 BARE = re.compile(r"[^\s']+")
 QUOTED = re.compile(r"(B?)'((?:[^']|'')*)'")
 TRANSACTION_END = re.compile(r"COMMIT (\d+)|(PREPARE TRANSACTION|COMMIT PREPARED|ROLLBACK PREPARED) '((?:[^']|'')*)'")
-# The content is cut at a NUL whatever size is printed, and may hold newlines: it ends where another record begins.
+# The content is cut at a NUL regardless of the printed size. It may contain newlines; it ends at the next record.
 MESSAGE = re.compile(r"message: (?s:.*?)(?=\n(?:BEGIN|COMMIT|table|message:|PREPARE|ROLLBACK) |\n?\Z)")
 
 
 @dataclass(frozen=True)
 class TextChange:
-    """One change as test_decoding prints it; `old` and `new` are None where nothing is printed of them."""
+    """One change as test_decoding prints it; `old` and `new` are None if they are not printed."""
 
     table: str
     op: str
@@ -42,7 +42,7 @@ class TextChange:
 
 @dataclass
 class TextTransaction:
-    """A transaction with its changes, in their order; `gid` where it was prepared."""
+    """A transaction with its changes in order; `gid` if it was prepared."""
 
     xid: int
     gid: str | None = None
@@ -50,14 +50,14 @@ class TextTransaction:
 
 
 class Parser:
-    """The text of a slot, taken from the front."""
+    """Parser of a slot's text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
 
     def has(self, literal: str) -> bool:
-        """Take a literal if it is next."""
+        """Consume a literal if it is next; return whether it was."""
         found = self.text.startswith(literal, self.at)
         self.at += len(literal) if found else 0
         return found
@@ -80,7 +80,7 @@ class Parser:
         return f"{namespace}.{self.identifier()}"
 
     def value(self, type_name: str) -> str | None:
-        """A value in the text form of its type, which is what pgoutput sends."""
+        """A value in the text form of its type, as pgoutput sends it."""
         if self.has("unchanged-toast-datum"):
             return UNCHANGED
         if self.text[self.at] in "B'":
@@ -98,7 +98,7 @@ class Parser:
         return cells
 
     def changes(self) -> list[TextChange]:
-        """What follows "table ": one change, of a truncate one for each table."""
+        """Parse the text after "table ": one change, or one per table for a truncate."""
         tables = [self.table()]
         while self.has(", "):
             tables.append(self.table())
@@ -158,7 +158,7 @@ def parse(text: str) -> list[TextTransaction]:
 
 @functools.cache
 def load(path: Path) -> list[TextTransaction]:
-    """Parse a recorded test_decoding text, once. Not to be written to."""
+    """Parse a recorded test_decoding text and cache it. Do not modify the result."""
     return parse(gzip.decompress(path.read_bytes()).decode())
 
 
@@ -169,7 +169,7 @@ def without(
     columns: Mapping[str, Collection[str]] = {},
     published_as: Mapping[str, str] = {},
 ) -> list[TextTransaction]:
-    """Leave out what a publication leaves out: tables, columns by table, and the names of partitions.
+    """Leave out what a publication does not publish: tables, columns by table, and the names of partitions.
 
     `published_as` has the root that a partition's changes are published as.
     """
@@ -197,8 +197,8 @@ def without(
 def as_text(changes: Iterable[Mapping[str, Any]]) -> list[TextTransaction]:
     """Committed changes, in the order in which to apply them, as test_decoding would print them.
 
-    It prints no null of a whole old row, and a key has none. Of an unchanged value it prints only that it is one, also
-    where the old tuple has it.
+    It does not print nulls of a whole old row, and a key has none. It prints an unchanged value only as unchanged, even
+    if the old tuple has it.
     """
     transactions: list[TextTransaction] = []
     commit_position = None
@@ -221,9 +221,9 @@ def as_text(changes: Iterable[Mapping[str, Any]]) -> list[TextTransaction]:
 def differences(
     ours: Iterable[Mapping[str, Any]], theirs: list[TextTransaction], *, unordered: Collection[str] = ()
 ) -> list[str]:
-    """Where changes differ from a test_decoding text: the first ten places, without any value.
+    """The first ten differences between changes and a test_decoding text, without values.
 
-    `unordered` tables may have their columns in another order: a root's is not that of each of its partitions.
+    `unordered` tables may have their columns in another order: a partition's order may differ from its root's.
     """
     mine = as_text(ours)
     found = []
@@ -244,7 +244,7 @@ def differences(
 
 
 def by_name(change: TextChange) -> TextChange:
-    """A change with its columns in the order of their names."""
+    """A change with its columns ordered by name."""
     parts = [None if cells is None else sorted(cells, key=lambda cell: cell[0]) for cells in (change.old, change.new)]
     return TextChange(change.table, change.op, *parts)
 
@@ -254,7 +254,7 @@ def sizes(transactions: list[TextTransaction]) -> str:
 
 
 def same_new(ours: TextChange, theirs: TextChange) -> bool:
-    """The same new values; one that test_decoding calls unchanged is unchanged here too, or was had from the old."""
+    """Whether new values are equal. An unchanged value of test_decoding is unchanged here or from the old tuple."""
     if ours.new is None or theirs.new is None:
         return ours.new is theirs.new
     old = dict(theirs.old or [])
