@@ -144,10 +144,10 @@ def in_batches(name: str, fields: Sequence[str] | None, threads: int = 1) -> Cas
     def prepare(data: DataSet) -> Work:
         return Batches(data.batches(), fields, threads)
 
-    return Case(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=beside(name, threads))
+    return Case(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=baselines_of(name, threads))
 
 
-def beside(name: str, threads: int, usual: tuple[str, ...] = (MEMORY_READ, C_WALK)) -> tuple[str, ...]:
+def baselines_of(name: str, threads: int, usual: tuple[str, ...] = (MEMORY_READ, C_WALK)) -> tuple[str, ...]:
     """List the baselines of a case; with several threads they include the case with one thread."""
     return usual if threads == 1 else (*usual, name.removesuffix(TWO_THREADS))
 
@@ -158,7 +158,7 @@ def in_one_call(name: str, fields: Sequence[str] | None, threads: int = 1) -> Ca
     def prepare(data: DataSet) -> Work:
         return OneCall(data.payloads, fields, threads)
 
-    return Case(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=beside(name, threads))
+    return Case(name, "pgdecode", prepare, verify_batches, digest_batch, baselines=baselines_of(name, threads))
 
 
 def in_ideal_threads(name: str, prepare: Callable[[DataSet], IdealThreads], kind: str) -> Case:
@@ -196,7 +196,7 @@ def typed_rows(data: DataSet, threads: int = 1, in_one_call: bool = False) -> Ty
 def in_rows(name: str, threads: int, in_one_call: bool = False) -> Case:
     """Make a case of `TypedRows`."""
     prepare = partial(typed_rows, threads=threads, in_one_call=in_one_call)
-    baselines = beside(name, threads, (MEMORY_READ, C_WALK, C_ROWS))
+    baselines = baselines_of(name, threads, (MEMORY_READ, C_WALK, C_ROWS))
     return Case(name, "pgdecode", prepare, verify_rows, digest_rows, baselines=baselines, kinds=(ROWS,))
 
 

@@ -243,8 +243,8 @@ def measured(cases: Cases, n_rounds: int, n_alone: int) -> dict[str, list[float]
     the other cases run once without timing. Otherwise the next case or floor would find the workers' memory cold.
     """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
-    beside = {name: floor for name in cases if (floor := floor_of(name, cases))}
-    paired = [name for name in cases if name in beside or name in beside.values()]
+    floors = {name: floor for name in cases if (floor := floor_of(name, cases))}
+    paired = [name for name in cases if name in floors or name in floors.values()]
     alone = [name for name in cases if name not in paired]
 
     def run(names: Sequence[str], number: int) -> None:
@@ -290,12 +290,12 @@ def shown(cases: dict[str, dict[str, float | None]]) -> list[str]:
     texts = []
     for name, case in cases.items():
         median, ratio, n_rows = case["median"] or 0.0, case["floor_ratio"], case["rows"] or 0
-        beside = ""
+        comparison = ""
         if ratio is not None:
-            beside = (
+            comparison = (
                 f"{ratio:6.2f} x without decoding, quartiles {case['floor_spread']:.2f} apart, {case['rounds']} rounds"
             )
-        texts.append(f"{name:52} {median:8.2f} s {n_rows / median / 1e6:8.2f} M payloads/s {beside}".rstrip())
+        texts.append(f"{name:52} {median:8.2f} s {n_rows / median / 1e6:8.2f} M payloads/s {comparison}".rstrip())
     return texts
 
 

@@ -80,7 +80,7 @@ def rng() -> random.Random:
 def dropped_exceptions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Fail a test during which an exception was ignored.
 
-    A native function that cannot raise (`noexcept`) prints "Exception ignored in" and goes on. A test that means to
+    A native function that cannot raise (`noexcept`) prints "Exception ignored in" and continues. A test that means to
     provoke that clears the list.
     """
     dropped: list[str] = []

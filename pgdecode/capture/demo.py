@@ -88,8 +88,8 @@ def server() -> Iterator[str]:
                 [binaries / program, *arguments], stdout=output, stderr=output, cwd=folder, user=user, check=False
             )
         if done.returncode:
-            said = log.read_text(errors="replace").strip().splitlines()
-            raise StoppedError(f"the demonstration's server: {program} failed: {said[-1] if said else ''}")
+            lines = log.read_text(errors="replace").strip().splitlines()
+            raise StoppedError(f"the demonstration's server: {program} failed: {lines[-1] if lines else ''}")
 
     try:
         if user is not None:

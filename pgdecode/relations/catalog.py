@@ -81,7 +81,7 @@ class RelationCatalog:
         return tuple(self._by_name)
 
     def versions(self, relation: int | str) -> tuple[RelationVersion, ...]:
-        """Versions of a table, by its OID or "schema.table". Tables with several OIDs may have had one name.
+        """Versions of a table, by its OID or "schema.table". Over time, several tables may have had the same name.
 
         Raises
         ------

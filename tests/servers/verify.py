@@ -121,8 +121,8 @@ def problems_of_sessions(account: Account, mode: Mode, sessions: list[list[Messa
     messages = [message for session in sessions for message in session]
     pairs = [(position, message.payload) for position, message in enumerate(messages)]
     places = list(itertools.accumulate(len(session) for session in sessions))[:-1]
-    told = reference_changes.Fold(pairs, drop_duplicates=True, reconnects=places)
-    committed = told.committed()
+    announced = reference_changes.Fold(pairs, drop_duplicates=True, reconnects=places)
+    committed = announced.committed()
     unordered = {
         f"{t.shape.namespace}.{t.shape.name}"
         for t in account.scenario.tables
@@ -135,7 +135,7 @@ def problems_of_sessions(account: Account, mode: Mode, sessions: list[list[Messa
     except reference_changes.Refused:
         alone = committed
     if alone != committed:
-        found.append("the fold, not told of reconnects, gives other changes")
+        found.append("the fold without announced reconnects gives other changes")
     return found + wrongly_decoded_sessions(sessions, committed)
 
 
@@ -155,7 +155,7 @@ def wrongly_decoded_sessions(sessions: list[list[Message]], committed: list[Chan
             decoder = ChangeDecoder(drop_duplicates=True, state=json.loads(json.dumps(decoder.state)))
             position += len(part)
     if sorted(changes, key=place) != committed:
-        found.append("ChangeDecoder, told of reconnects, gives other changes")
+        found.append("ChangeDecoder with announced reconnects gives other changes")
     try:
         batch = ChangeDecoder(drop_duplicates=True).decode(
             [message.payload for session in sessions for message in session]
@@ -163,7 +163,7 @@ def wrongly_decoded_sessions(sessions: list[list[Message]], committed: list[Chan
     except pgdecode.DecodeError as error:
         return found if len(sessions) > 1 else [*found, f"ChangeDecoder refuses one session: {error}"]
     if changes_of(batch) != committed:
-        found.append("ChangeDecoder, not told of reconnects, gives other changes")
+        found.append("ChangeDecoder without announced reconnects gives other changes")
     return found
 
 
@@ -227,7 +227,7 @@ def wrong_outcomes(account: Account, committed: list[Change], others: list[Chang
 def wrong_xids(messages: list[Message], changes: list[Change]) -> list[str]:
     """Differences between the transaction of each row and the xid that the SQL function returns with it."""
     return [
-        f"position {change['position']}: of {change['xid']}, beside it is {beside}"
+        f"position {change['position']}: xid is {change['xid']}, the SQL function returns {xid}"
         for change in changes
-        if (beside := messages[change["position"]].xid) not in (None, change["xid"])
+        if (xid := messages[change["position"]].xid) not in (None, change["xid"])
     ]
