@@ -259,7 +259,15 @@ def reconnects(n: int) -> list[bytes]:
 def calls_beside_many_relations(n: int) -> Work:
     """Small calls to a decoder that knows many relations."""
     payloads = many_relations(n // 90)
-    calls = [payloads[-3:]] * (n // 90)
+    slot = Slot()
+    slot.lsn = 1 << 30  # past all that came before
+    calls = []
+    for i in range(n // 90):
+        slot.payloads = []
+        slot.begin(8 + i)
+        slot.insert(20_000, "1")
+        slot.commit()
+        calls.append(slot.payloads)
 
     def run() -> None:
         decoder = pgdecode.ChangeDecoder()
@@ -267,7 +275,7 @@ def calls_beside_many_relations(n: int) -> Work:
         for call in calls:
             decoder.decode(call)
 
-    return run, total(payloads) + total(payloads[-3:]) * len(calls)
+    return run, total(payloads) + sum(map(total, calls))
 
 
 def lost_streams(n: int) -> list[bytes]:

@@ -90,7 +90,7 @@ def text_of(batch: pa.RecordBatch) -> int:
 def test_one_batch_past_the_limit_is_refused_and_leaves_the_decoder_as_it_was(mode: str, make: object) -> None:
     payloads = transaction(relation(1600, 252), [make(1600)] * 600)  # type: ignore[operator]
     decoder = ChangeDecoder(mode=mode)
-    with pytest.raises(pgdecode.BatchExpands, match=r"Limits\.max_expansion allows; decode fewer rows at once"):
+    with pytest.raises(pgdecode.BatchExpands, match=r"would exceed Limits\.max_expansion; decode fewer rows at once"):
         decoder.decode(payloads)
     assert sum(batch.num_rows for batch in decoder.decode_batches(payloads)) == 600
 
