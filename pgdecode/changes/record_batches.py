@@ -51,7 +51,8 @@ def built(
     BatchExpands
         If they are to, and would make more text of the payloads than `Limits.max_expansion` allows.
     """
-    n_bytes = made = 0
+    n_bytes = 0
+    expansion = _Expansion()
     for assembler, changes in committed:
         n = changes.found["rows"].size // 8
         source = Source(changes.parts)
@@ -61,10 +62,35 @@ def built(
             for number, builder in enumerate(builders):
                 for batch in fitting_batches(builder, change_slice):
                     if max_rows >= ONE_BATCH:
-                        made += text_bytes(batch)
-                        if made > assembler.options.limits.max_expansion * n_bytes + FREE_EXPANSION:
-                            raise BatchExpands(BatchExpands.wording)
+                        expansion.add(batch, assembler.options.limits.max_expansion * n_bytes + FREE_EXPANSION)
                     yield number, counted_batch(batch, builder.error, drop_bad, bad_rows)
+
+
+class _Expansion:
+    """Bytes of text in the batches that become one batch together."""
+
+    def __init__(self) -> None:
+        self._counted = 0
+        # Batches whose text is not counted yet, and the bytes of all their buffers: as long as these are few, the text
+        # need not be counted.
+        self._uncounted: list[pa.RecordBatch] = []
+        self._most = 0
+
+    def add(self, batch: pa.RecordBatch, limit: int) -> None:
+        """Add a batch.
+
+        Raises
+        ------
+        BatchExpands
+            If there is more text than the limit.
+        """
+        self._uncounted.append(batch)
+        self._most += batch.nbytes
+        if self._counted + self._most > limit:
+            self._counted += sum(map(text_bytes, self._uncounted))
+            self._uncounted, self._most = [], 0
+            if self._counted > limit:
+                raise BatchExpands(BatchExpands.wording)
 
 
 def counted_batch(batch: pa.RecordBatch, error: str, drop_bad: bool, bad_rows: Counter[str]) -> pa.RecordBatch:
@@ -101,10 +127,11 @@ def fitting_batches(builder: Builder, change_slice: ChangeSlice) -> Iterator[pa.
 def text_bytes(batch: pa.RecordBatch) -> int:
     """Bytes of text in a batch, without `FREE_NAME` bytes for each name of a column."""
     total = 0
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+    names = batch.schema.names
+    for name, column in zip(names, batch.columns, strict=True):
         if name in ("unchanged", "_unchanged"):
             total += _names(column.flatten())
-        elif batch.schema.names[0] == "position" and pa.types.is_map(column.type):
+        elif names[0] == "position" and pa.types.is_map(column.type):
             # Of all tables, by the names of their columns; not an hstore in a typed one.
             total += _names(column.keys) + _text(column.items)
         else:
@@ -117,14 +144,20 @@ def _names(column: pa.Array) -> int:
 
 
 def _text(column: pa.Array) -> int:
-    if pa.types.is_map(column.type):
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        # By the offsets: to add up lengths takes as long as to decode.
+        offsets = column.buffers()[1] if len(column) else None
+        if offsets is None:
+            return 0
+        ends = memoryview(offsets).cast("i")
+        return int(ends[column.offset + len(column)] - ends[column.offset])
+    if pa.types.is_map(kind):
         return _text(column.keys) + _text(column.items)
-    if pa.types.is_list(column.type):
+    if pa.types.is_list(kind):
         return _text(column.flatten())
-    if pa.types.is_struct(column.type):
+    if pa.types.is_struct(kind):
         return sum(map(_text, column.flatten()))
-    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-        return pc.sum(pc.binary_length(column)).as_py() or 0
     return 0
 
 
