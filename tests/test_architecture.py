@@ -1,4 +1,4 @@
-"""The packages and the one direction of imports between them."""
+"""Imports between packages go in one direction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 NATIVE = ROOT / "src" / "pgdecode" / "_native"
 
-# A package imports only those above it. What is in a package may import each other, but in no ring.
+# A package imports only packages above it. Modules of a package may import each other, but not in a cycle.
 PACKAGES = [
     "pgdecode.protocol",
     "pgdecode.types",
@@ -35,9 +35,9 @@ PACKAGES = [
     "spark_udfs.dataframes",
     "spark_udfs.jobs",
 ]
-# Likewise of the native ones. What lies in no folder of theirs (fault, cursor, capacity) is below all.
+# The same order for native packages. Modules outside these folders (fault, cursor, capacity) are below all of them.
 NATIVE_PACKAGES = ["memory", "arrow", "wire", "literals", "codecs", "threads", "scan", "rows", "changes"]
-MOST_MODULES = 16  # of a folder; the codecs are as many as there are families of types
+MOST_MODULES = 16  # in a folder; codecs may have more, one per family of types
 
 NATIVE_IMPORT = re.compile(
     r"^[ \t]*(?:from (pgdecode[\w.]*) c?import (?:\(([^)]*)\)|([^(\n]*))|c?import (pgdecode[\w.]*))", re.MULTILINE
@@ -45,12 +45,12 @@ NATIVE_IMPORT = re.compile(
 
 
 def package_of(module: str) -> str:
-    """The package of a module: its first two parts."""
+    """The package of a module: the first two parts of its name."""
     return ".".join(module.split(".")[:2])
 
 
 def python_imports(path: Path, at_run_time: bool = False) -> set[str]:
-    """Modules that a file imports anywhere in it, by their full names; `at_run_time`, without those for annotations."""
+    """Full names of the modules that a file imports anywhere; `at_run_time` leaves out those only for annotations."""
     found = set()
     tree = ast.parse(path.read_text())
     if at_run_time:
@@ -66,7 +66,7 @@ def python_imports(path: Path, at_run_time: bool = False) -> set[str]:
 
 
 def native_imports(path: Path) -> set[str]:
-    """Modules of the package that a native source imports or cimports, and names in them."""
+    """Modules of the package that a native source imports or cimports, and their names."""
     found = set()
     for module, many, few, plain in NATIVE_IMPORT.findall(path.read_text()):
         names = re.findall(r"\w+(?= as |,|\s*$)", (many or few).replace("\n", " "))
@@ -98,7 +98,7 @@ def test_a_module_imports_only_packages_above_its_own(path: Path) -> None:
     allowed = set(PACKAGES[: PACKAGES.index(own) + 1])
     imported = {package_of(name) for name in imports_of(path) if name.count(".") > 1}
     if own == "pgdecode.cli":
-        imported -= {"spark_udfs.runtime"}  # within functions, where a command is to run on Spark
+        imported -= {"spark_udfs.runtime"}  # inside functions, for commands that run on Spark
     assert {name for name in imported if name.startswith(("pgdecode.", "spark_udfs."))} <= allowed
 
 
@@ -110,17 +110,17 @@ def test_a_native_module_imports_only_native_packages_above_its_own(path: Path) 
     assert imported & set(NATIVE_PACKAGES) <= allowed
 
 
-def test_no_modules_import_each_other_in_a_ring() -> None:
+def test_no_modules_import_each_other_in_a_cycle() -> None:
     modules: dict[str, set[str]] = {}
     for path in [*PYTHON, *SOURCES]:
         modules.setdefault(module_of(path), set()).update(imports_of(path, at_run_time=True) - {module_of(path)})
     while modules:
         lowest = {name for name, imported in modules.items() if not imported & set(modules)}
-        assert lowest, f"a ring among {sorted(modules)}"
+        assert lowest, f"a cycle among {sorted(modules)}"
         modules = {name: imported for name, imported in modules.items() if name not in lowest}
 
 
-def test_every_module_is_in_a_package_of_the_order() -> None:
+def test_every_module_is_in_an_ordered_package() -> None:
     assert {package_of(module_of(path)) for path in [*PYTHON, *SOURCES]} <= set(PACKAGES)
     assert {path.relative_to(NATIVE).parts[0] for path in SOURCES if path.parent != NATIVE} == set(NATIVE_PACKAGES)
 
@@ -144,23 +144,23 @@ def test_only_spark_udfs_imports_pyspark(path: Path) -> None:
     [*sorted((ROOT / "pgdecode" / "protocol").glob("*.py")), ROOT / "pgdecode" / "types" / "encodings.py"],
     ids=lambda path: path.stem,
 )
-def test_the_wire_contract_needs_the_standard_library_alone(path: Path) -> None:
+def test_the_wire_format_needs_only_the_standard_library(path: Path) -> None:
     imported = {name for name in python_imports(path) if package_of(name) != "pgdecode.protocol"}
     assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
 
 
-def test_importing_the_library_needs_pyarrow_alone() -> None:
+def test_importing_the_library_needs_only_pyarrow() -> None:
     code = (
         "import sys, pgdecode\n"
         "print([name for name in ('pandas', 'numpy', 'pyspark', 'click', 'rich') if name in sys.modules])"
     )
-    # pyarrow itself imports numpy where it is installed.
+    # pyarrow itself imports numpy if it is installed.
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert seen in ("[]", "['numpy']")
 
 
 def test_only_the_cursor_moves_pointers_into_payloads() -> None:
-    # A pointer into a payload comes from take() or from a Span; nobody else adds to one.
+    # A pointer into a payload comes from take() or from a Span. No other code does pointer arithmetic.
     arithmetic = re.compile(r"\bcursor\.at \+= (?!1$)", re.MULTILINE)
     for path in SOURCES:
         if path.suffix == ".pyx":

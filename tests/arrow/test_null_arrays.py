@@ -1,4 +1,4 @@
-"""Columns of nothing but null: what pyarrow makes, in memory that is not there until it is read."""
+"""Columns of nulls equal those of pyarrow, and use memory only when they are read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SELDOM = [
 
 @pytest.mark.parametrize("n", [0, 1, MANY])
 @each("type", [*COMMON, *SELDOM], ids=str)
-def test_a_column_of_nulls_is_what_pyarrow_makes(type: pa.DataType, n: int) -> None:
+def test_a_column_of_nulls_equals_that_of_pyarrow(type: pa.DataType, n: int) -> None:
     array = null_array(n, type)
     array.validate(full=True)
     assert array.type == type
@@ -51,7 +51,7 @@ def test_values_under_nulls_are_zeros() -> None:
     assert not values.is_mutable
 
 
-def test_columns_of_nulls_are_written_and_read_as_others_are() -> None:
+def test_columns_of_nulls_can_be_written_and_read() -> None:
     columns = [null_array(MANY, type) for type in (pa.int64(), pa.string(), pa.bool_())]
     batch = pa.RecordBatch.from_arrays(columns, names=list("abc"))
     sink = pa.BufferOutputStream()
@@ -61,14 +61,14 @@ def test_columns_of_nulls_are_written_and_read_as_others_are() -> None:
         assert reader.read_next_batch().equals(batch.slice(1, MANY - 2))
 
 
-def test_nulls_of_many_rows_are_no_memory_of_the_pool() -> None:
+def test_nulls_of_many_rows_use_no_memory_of_the_pool() -> None:
     before = pa.total_allocated_bytes()
     array = null_array(10_000_000, pa.int64())
     assert pa.total_allocated_bytes() - before < 1000
     assert array.null_count == 10_000_000
 
 
-def test_where_the_system_has_no_addresses_left_nulls_are_what_the_pool_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_address_space_nulls_use_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(12, "Cannot allocate memory")
 

@@ -1,13 +1,13 @@
-"""Capture random workloads on PostgreSQL servers while everything is killed, restarted and cut, and compare.
+"""Capture random workloads on PostgreSQL servers under kills, restarts and lost connections, and compare the results.
 
-    make capture-servers                                          servers 10 to 18 from npm (needs node), all of it
+    make capture-servers                                          servers 10 to 18 from npm (needs node), all scenarios
     PYTHONPATH=tests:tests/capture python -m campaign --majors 15 --scenarios 2
 
 Each scenario is that of tests/servers: interleaved sessions, streams, savepoints, DDL, truncates, TOAST, partitions,
-user-defined types, prepared transactions. `pgdecode capture` runs beside it as a process, over a proxy. At random
-moments the process gets SIGKILL, the proxy cuts its connections, or the server is restarted (fast or immediate). At the
-end the files are read in order, in FAILFAST, and compared with test_decoding's text of the same WAL, with the tables,
-and with what each session knows.
+user-defined types, prepared transactions. `pgdecode capture` runs at the same time as a process, over a proxy. At
+random moments the process gets SIGKILL, the proxy cuts its connections, or the server is restarted (fast or immediate).
+At the end the files are read in order, in FAILFAST, and compared with test_decoding's text of the same WAL, with the
+tables, and with what each session knows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EVENTS = ("kill", "cut", "fast", "immediate", "stop")
 
 @dataclass
 class Trial:
-    """What came of a scenario."""
+    """The result of a scenario."""
 
     seed: int
     mode: str = ""
@@ -56,7 +56,7 @@ class Trial:
 
 
 class Captor:
-    """The process of a capture, started anew whenever it has gone."""
+    """The process of a capture, which is started again whenever it has ended."""
 
     def __init__(self, cluster: Cluster, database: str, folder: Path, mode: Mode, rng: random.Random) -> None:
         self.proxy = Proxy(cluster.server.socket_path)
@@ -90,7 +90,7 @@ class Captor:
             if number == signal.SIGKILL:
                 self.process.wait(60)
                 return
-            # Modules that are being imported may swallow the interrupt; whoever sent it would send it again.
+            # An import may swallow the interrupt, so it is sent again.
             for _ in range(2):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.process.wait(15)
@@ -99,7 +99,7 @@ class Captor:
             self.wait(60)
 
     def finish(self) -> list[str]:
-        """Let a capture in order take the rest."""
+        """Capture the rest with a normal run."""
         self.kill(signal.SIGKILL)
         self.start("--until", "now")
         code = self.wait(120)
@@ -110,7 +110,7 @@ class Captor:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            # Has the threads' stacks written to the log.
+            # Writes the threads' stacks to the log.
             self.process.send_signal(signal.SIGABRT)
             self.process.wait(60)
             self.hung = True
@@ -127,7 +127,7 @@ class Captor:
 
 
 def run(cluster: Cluster, seed: int, n_events: int, weights: dict[str, int], folder: Path) -> Trial:
-    """Run the scenario of a seed with so many events."""
+    """Run the scenario of a seed with a number of events."""
     rng = random.Random(f"campaign {seed}")
     mode = rng.choice(modes(cluster.major))
     trial = Trial(seed, mode.name)
@@ -141,12 +141,12 @@ def run(cluster: Cluster, seed: int, n_events: int, weights: dict[str, int], fol
         set_alike(scenario, slots)
         captor = Captor(cluster, database, folder / database, mode, rng)
         closing.callback(captor.close)
-        # The slot begins where those of the comparison do.
+        # The slot begins at the same LSN as the slots for the comparison.
         flag = ", false, true" if mode.two_phase else ""
         slots.connection.execute(f"SELECT pg_create_logical_replication_slot('{captor.slot}', 'pgoutput'{flag})")
         for _ in range(n_events):
             captor.ensure()
-            # A process needs some of the time to start.
+            # A process needs time to start.
             busy_until = time.monotonic() + rng.choice((0.2, 0.7, 1.0, 1.5, 2.5)) * rng.random() + 0.3
             while time.monotonic() < busy_until:
                 for _ in range(rng.randint(1, 6)):
@@ -182,7 +182,7 @@ def run(cluster: Cluster, seed: int, n_events: int, weights: dict[str, int], fol
 
 
 def set_alike(scenario: Scenario, slots: Slots) -> None:
-    """Have the server write floats as it does for the capture, which before PostgreSQL 12 is not the default."""
+    """Make the server write floats as for the capture, which is not the default before PostgreSQL 12."""
     for connection in (scenario.watcher, slots.connection):
         connection.execute("SET extra_float_digits = 3")
 
@@ -195,14 +195,14 @@ def act(event: str, cluster: Cluster, scenario: Scenario, slots: Slots, captor: 
     elif event == "cut":
         captor.proxy.cut()
     else:
-        # Sessions do not outlive the server; prepared transactions do.
+        # Sessions end with the server; prepared transactions survive.
         for session in scenario.sessions:
             if session.transaction is not None:
                 scenario.rollback(session)
         try:
             cluster.restart(event)
         except subprocess.CalledProcessError:
-            # The walsender waits for what it sent to be confirmed.
+            # The walsender waits until everything it sent is confirmed.
             captor.kill(signal.SIGABRT)
             captor.hung = True
             log = (cluster.place / "log").read_text().splitlines()[-15:]
@@ -222,7 +222,7 @@ def act(event: str, cluster: Cluster, scenario: Scenario, slots: Slots, captor: 
 
 
 def verify(trial: Trial, scenario: Scenario, slots: Slots, mode: Mode, folder: Path) -> None:
-    """Compare what the files have with what the server says."""
+    """Compare the files with the server's own information."""
     messages: list[Message] = []
     seqs: list[int] = []
     cut_off: set[int] = set()
@@ -241,7 +241,7 @@ def verify(trial: Trial, scenario: Scenario, slots: Slots, mode: Mode, folder: P
         messages += [Message(lsn, None, payload) for lsn, payload in zip(lsns, payloads, strict=True)]
         if is_open(messages):
             trial.problems.append(f"{path.name} ends inside a transaction")
-    # The last sessions may have had nothing to write.
+    # The last sessions may have written nothing.
     cut_off |= open_streams(messages)
     trial.rows = len(messages)
     if seqs != list(range(len(seqs))):
@@ -262,8 +262,8 @@ def verify(trial: Trial, scenario: Scenario, slots: Slots, mode: Mode, folder: P
         wrong = problems(account, mode, messages, twin)
     except AssertionError as error:
         wrong = [str(error)]
-    # A stream whose session ended is sent again only if the transaction had not ended meanwhile.
-    # What to make of its former copy, among changes that were not committed, is a question of its own.
+    # A stream whose session ended is sent again only if its transaction had not ended in the meantime.
+    # Its first copy, among the uncommitted changes, is not compared.
     known = {f"{xid} is undecided" for xid in cut_off}
     known |= {"ChangeDecoder gives other changes with those that were not committed"} if cut_off else set()
     wrong = [problem for problem in wrong if problem not in known]

@@ -1,4 +1,4 @@
-"""A PostgreSQL cluster that can be stopped, restarted and reached by TCP through a proxy that cuts connections."""
+"""A PostgreSQL cluster that can be stopped and restarted, and a TCP proxy that cuts connections."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from servers.server import PORT, Server, major_version, settings_for, user_exist
 
 
 class Cluster:
-    """A cluster of one's own in a folder that goes away."""
+    """A cluster in a temporary folder."""
 
     def __init__(self, programs: Path, settings: Mapping[str, str]) -> None:
         self.programs = programs
         self.major = major_version(programs)
-        # A server refuses to run as root, so root runs it as somebody who is always there.
+        # A server refuses to run as root, so root runs it as a user that always exists.
         self._owner = ("postgres" if user_exists("postgres") else "nobody") if os.geteuid() == 0 else None
         self.place = Path(tempfile.mkdtemp(prefix="pg"))
         if self._owner is not None:
@@ -67,7 +67,7 @@ class Cluster:
         shutil.rmtree(self.place, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> None:
-        # Not into a pipe: the server would inherit and keep it open.
+        # Not a pipe, because the server would inherit it and keep it open.
         with (self.place / "log").open("ab") as log:
             subprocess.run(
                 [self.programs / program, *arguments],
@@ -91,7 +91,7 @@ def running(programs: Path, **settings: str) -> Iterator[Cluster]:
 
 
 class Proxy:
-    """Passes TCP connections on to a server's socket, until it cuts them."""
+    """Forwards TCP connections to a server's socket until it cuts them."""
 
     def __init__(self, socket_path: Path) -> None:
         self._target = str(socket_path)
@@ -103,7 +103,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> int:
-        """Cut all connections, which may be in the middle of a message; how many they were."""
+        """Cut all connections, possibly in the middle of a message; return their number."""
         with self._lock:
             found, self._open = self._open, set()
         for end in found:

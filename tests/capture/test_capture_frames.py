@@ -1,4 +1,4 @@
-"""Frames taken apart, boundaries in them, and the LSN from which a server would go on."""
+"""Splitting frames, transaction boundaries, and the LSN from which a server would continue."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_another_frame_is_refused() -> None:
 
 
 def slow_boundary(tags: str, is_open: bool) -> int | None:
-    """The last place outside, by looking at each."""
+    """The last boundary, found by checking each place."""
     found = None if is_open else 0
     for count, tag in enumerate(tags, 1):
         is_open = tag in "BbS" or (is_open and tag not in "CPE")
@@ -115,7 +115,7 @@ MESSAGE = bytes.fromhex("4d0000000000000000c0700000000000")  # M: flags 0, LSN, 
         pytest.param(MESSAGE, 0xC1, id="message outside"),
     ],
 )
-def test_what_completes_something_says_where_to_go_on(payload: bytes, position: int) -> None:
+def test_a_completing_message_gives_the_lsn_to_continue_from(payload: bytes, position: int) -> None:
     assert last_position(messages(payload), 1) == position
     assert list(positions(messages(payload), is_open=False)) == [(1, position)]
 
@@ -154,7 +154,7 @@ def described(xid: int) -> bytes:
         ),
     ],
 )
-def test_relations_count_once_their_transaction_has_committed(
+def test_relations_are_visible_once_their_transaction_has_committed(
     payloads: tuple[bytes, ...], names: tuple[str, ...], open_streams: int
 ) -> None:
     state = SessionState()
@@ -163,7 +163,7 @@ def test_relations_count_once_their_transaction_has_committed(
     assert len(state.streams) == open_streams
 
 
-def test_prepared_transactions_outlive_a_session() -> None:
+def test_prepared_transactions_survive_a_session() -> None:
     state = SessionState()
     begin_prepare = b"b" + PREPARE[2:]
     state.add(messages(begin_prepare, PREPARE, *stream(9, 1)), 0, 4)

@@ -1,4 +1,4 @@
-"""The log of a folder: what it says, what a crash makes of it, and which files may go."""
+"""The log of a folder: its contents, its state after a crash, and which files may be deleted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sealed(folder: Path, first_seq: int, recorded: int) -> FileEntry:
     return writer.seal(recorded, 1, (0, 0), {"origin": ORIGIN}, {})
 
 
-def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
+def test_recorded_entries_are_read_back(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     journal.add_file(sealed(tmp_path, 0, 20))
     journal.add_position(30)
@@ -56,7 +56,7 @@ def test_a_file_that_the_log_lacks_is_found_by_its_footer(tmp_path: Path) -> Non
     assert read_log(tmp_path).recorded == 20
 
 
-def test_what_is_half_written_is_removed(tmp_path: Path) -> None:
+def test_incomplete_files_are_removed(tmp_path: Path) -> None:
     opened(tmp_path).close()
     (tmp_path / ".00000000000000000000.parquet.partial").write_bytes(b"PAR1")
     opened(tmp_path).close()
@@ -64,7 +64,7 @@ def test_what_is_half_written_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))
-def test_a_line_that_was_torn_does_not_count(tmp_path: Path, cut: int) -> None:
+def test_an_incomplete_line_is_ignored(tmp_path: Path, cut: int) -> None:
     journal = opened(tmp_path)
     journal.add_position(30)
     journal.add_position(40)
@@ -78,7 +78,7 @@ def test_a_line_that_was_torn_does_not_count(tmp_path: Path, cut: int) -> None:
     assert read_log(tmp_path).recorded == 50
 
 
-def test_a_lost_log_is_what_the_footers_say(tmp_path: Path) -> None:
+def test_a_lost_log_is_rebuilt_from_the_footers(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     journal.add_file(sealed(tmp_path, 0, 20))
     journal.add_file(sealed(tmp_path, 3, 30))
@@ -91,7 +91,7 @@ def test_a_lost_log_is_what_the_footers_say(tmp_path: Path) -> None:
     assert again.contents.origin["slot"] == "s"
 
 
-def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
+def test_other_parquet_files_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     with pytest.raises(RequestError, match=r"contains other\.parquet, which no capture has written"):
         Journal(tmp_path)
@@ -100,7 +100,7 @@ def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
         Journal(tmp_path)
 
 
-def test_an_idle_slot_does_not_make_the_log_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_slot_does_not_make_the_log_grow_without_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgdecode.capture.journal._MOST_POSITIONS", 10)
     journal = opened(tmp_path)
     for lsn in range(100, 200):
@@ -144,7 +144,7 @@ def entry(number: int, *, open_streams: int = 0, prepared: int = 0, session: int
         ),
     ],
 )
-def test_files_that_may_go(files: list[FileEntry], retention: Retention, expected: list[str]) -> None:
+def test_files_that_may_be_deleted(files: list[FileEntry], retention: Retention, expected: list[str]) -> None:
     assert [found.name for found in deletable(files, retention, time.time())] == expected
 
 
@@ -160,7 +160,9 @@ def test_files_that_may_go(files: list[FileEntry], retention: Retention, expecte
         ({"origin": "none"}, 150000, "origin needs PostgreSQL 16, the server is 15"),
     ],
 )
-def test_options_that_a_server_has_not_are_refused(options: dict[str, object], version: int, text: str) -> None:
+def test_options_that_a_server_does_not_support_are_refused(
+    options: dict[str, object], version: int, text: str
+) -> None:
     with pytest.raises(RequestError, match=f"^{text}$"):
         PluginOptions(**options).check(version)  # type: ignore[arg-type]
 
@@ -181,7 +183,7 @@ def test_options_that_exclude_each_other_are_refused(options: dict[str, object],
     assert str(caught.value) == text
 
 
-def test_durations_and_sizes_are_told_apart() -> None:
+def test_durations_and_sizes_are_distinguished() -> None:
     assert [seconds_from_text(text) for text in ("90s", "5min", "5m", "1.5h", "7d", "5M", "x")] == [
         *(90.0, 300.0, 300.0, 5400.0, 604800.0),
         *(None, None),

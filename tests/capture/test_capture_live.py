@@ -78,7 +78,7 @@ class Running:
         return self.result
 
 
-def test_a_capture_lands_every_committed_change_once(database: Database, tmp_path: Path) -> None:
+def test_a_capture_writes_every_committed_change_once(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     for number in range(3):
         database.execute(f"INSERT INTO t VALUES ({number}, 'x')")
@@ -91,11 +91,11 @@ def test_a_capture_lands_every_committed_change_once(database: Database, tmp_pat
     assert [str(field.type) for field in found.schema] == ["int64", "int64", "timestamp[us, tz=UTC]", "binary"]
     assert found["seq"].to_pylist() == list(range(len(found)))
     begins = [(row["lsn"], row["data"]) for row in found.to_pylist() if row["data"][:1] == b"C"]
-    # The frame of a commit has the LSN of its end.
+    # The frame of a commit has the commit's end LSN.
     assert all(lsn == int.from_bytes(payload[10:18], "big") for lsn, payload in begins)
 
 
-def test_the_footer_says_where_messages_come_from(database: Database, tmp_path: Path) -> None:
+def test_the_footer_has_the_origin_of_messages(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE m (id int PRIMARY KEY, mood mood)")
     database.execute("INSERT INTO m VALUES (1, 'sad')")
@@ -166,7 +166,7 @@ def test_an_idle_slot_is_confirmed_and_recorded_first(database: Database, tmp_pa
     other.close()
 
 
-def test_a_slot_past_the_recorded_lsn_is_a_gap(database: Database, tmp_path: Path) -> None:
+def test_a_slot_after_the_recorded_lsn_is_a_gap(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     capture(database, tmp_path / "out")
     recorded = database.slot_lsn()
@@ -202,7 +202,7 @@ def test_another_system_is_refused(database: Database, tmp_path: Path) -> None:
         capture(database, tmp_path / "out")
 
 
-def test_nothing_is_created_unasked(database: Database, tmp_path: Path) -> None:
+def test_nothing_is_created_without_a_request(database: Database, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=f"slot '{database.slot}' does not exist"):
         capture(database, tmp_path / "out")
     assert database.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{database.slot}'") == []
@@ -222,7 +222,7 @@ def test_a_temporary_slot_is_gone_afterwards(database: Database, tmp_path: Path)
     wait_for(lambda: not database.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{database.slot}'"))
 
 
-def test_what_a_publication_lacks_is_said(database: Database, tmp_path: Path) -> None:
+def test_warnings_about_a_publication(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("ALTER PUBLICATION p SET (publish = 'insert, update'); CREATE TABLE bare (x int)")
     said: list[str] = []
@@ -233,7 +233,7 @@ def test_what_a_publication_lacks_is_said(database: Database, tmp_path: Path) ->
         Capture(database.dsn, tmp_path / "out", slot=database.slot, publication="q").run(until="now")
 
 
-def test_a_table_that_somebody_alters_holds_nothing_up(database: Database, tmp_path: Path) -> None:
+def test_a_locked_table_does_not_delay_the_capture(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     other = database.server.connect(database.name)
     other.execute("BEGIN; ALTER TABLE t ADD w int")
@@ -244,7 +244,7 @@ def test_a_table_that_somebody_alters_holds_nothing_up(database: Database, tmp_p
     other.close()
 
 
-def test_a_run_ends_after_so_many_messages_at_the_end_of_a_transaction(database: Database, tmp_path: Path) -> None:
+def test_a_run_ends_after_max_messages_at_the_end_of_a_transaction(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     for start in (0, 10, 20):
         database.execute(f"INSERT INTO t SELECT n, 'x' FROM generate_series({start + 1}, {start + 10}) n")
@@ -271,7 +271,7 @@ def test_a_run_ends_after_a_time(database: Database, tmp_path: Path) -> None:
     assert 0.5 <= time.monotonic() - begun < 5
 
 
-def test_the_session_outlives_a_stalled_writer(
+def test_the_session_survives_a_stalled_writer(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pgdecode.capture import recorder
@@ -311,7 +311,7 @@ def test_nothing_is_read_while_the_queue_is_full_and_the_session_lives(
     assert len(changes(tmp_path / "out")) == 20000
 
 
-def test_a_transaction_too_large_for_memory_goes_into_a_file_of_its_own(
+def test_a_transaction_too_large_for_memory_gets_a_separate_file(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pgdecode.capture import recorder
@@ -328,7 +328,7 @@ def test_a_transaction_too_large_for_memory_goes_into_a_file_of_its_own(
     assert pq.read_table(second)["data"][0].as_py()[:1] == b"B"
 
 
-def test_a_large_transaction_that_is_cut_off_leaves_nothing_behind(
+def test_an_interrupted_large_transaction_leaves_no_file(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pgdecode.capture import recorder
@@ -358,7 +358,7 @@ def test_a_large_transaction_that_is_cut_off_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_a_capture_outlives_a_restart_of_the_server(tmp_path: Path, postgres: cluster.Cluster, mode: str) -> None:
+def test_a_capture_survives_a_restart_of_the_server(tmp_path: Path, postgres: cluster.Cluster, mode: str) -> None:
     with cluster.running(postgres.programs) as server:
         database = Database(server, "restarted")
         database.create_slot()
@@ -367,7 +367,7 @@ def test_a_capture_outlives_a_restart_of_the_server(tmp_path: Path, postgres: cl
         time.sleep(0.5)
         begun = time.monotonic()
         server.restart(mode)
-        # A walsender that shuts down waits until everything is confirmed; files end early for it.
+        # A walsender that shuts down waits until everything is confirmed, so files end early.
         assert time.monotonic() - begun < 15
         database.session.close()
         database.session = server.connect(database.name)
@@ -379,7 +379,7 @@ def test_a_capture_outlives_a_restart_of_the_server(tmp_path: Path, postgres: cl
         assert [row[1]["id"] for row in changes(tmp_path / "out")] == ["1", "2"]
 
 
-def test_a_dropped_publication_ends_the_capture_with_a_line(database: Database, tmp_path: Path) -> None:
+def test_a_dropped_publication_ends_the_capture_with_a_one_line_error(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE t")
     database.execute("INSERT INTO t VALUES (0, 'x')")
@@ -406,7 +406,7 @@ def test_two_captures_do_not_share_a_folder(database: Database, tmp_path: Path) 
     run.stop()
 
 
-def test_files_are_deleted_once_they_are_past_what_is_retained(database: Database, tmp_path: Path) -> None:
+def test_files_beyond_the_retention_are_deleted(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     rules, retention = FileRules(max_bytes=1), Retention(bytes=1)
     for number in range(3):
@@ -434,7 +434,7 @@ def test_a_lost_log_is_restored_from_the_footers(database: Database, tmp_path: P
         assert [new["id"] for _, new in changes(tmp_path / "out")] == ["1", "2"]
 
 
-def test_the_status_tells_lag_files_and_the_slot(database: Database, tmp_path: Path) -> None:
+def test_the_status_shows_lag_files_and_the_slot(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("INSERT INTO t VALUES (1, 'x')")
     capture(database, tmp_path / "out")
@@ -448,10 +448,10 @@ def test_the_status_tells_lag_files_and_the_slot(database: Database, tmp_path: P
     assert status.warnings == []
 
 
-def test_old_rows_are_read_by_the_table_as_it_was(database: Database, tmp_path: Path) -> None:
+def test_old_rows_are_decoded_with_the_table_as_it_was(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("INSERT INTO t VALUES (1, 'x')")
-    # A walsender that had seen the table as it is now would send two columns more, or read text as a number.
+    # A walsender that had cached the present table would send two more columns, or read text as a number.
     database.execute("ALTER TABLE t ADD w text, DROP v, ADD v int")
     database.execute("INSERT INTO t VALUES (2, 'w', 3)")
     capture(database, tmp_path / "out")
@@ -474,7 +474,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_the_command_captures_and_tells_what(database: Database, tmp_path: Path) -> None:
+def test_the_command_captures_and_prints_a_summary(database: Database, tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     database.execute("INSERT INTO t VALUES (0, 'before the slot')")
     common = (database.dsn, out, "--slot", database.slot, "--publication", "p")

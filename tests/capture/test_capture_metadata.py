@@ -1,4 +1,4 @@
-"""What footers of captured files say is what decoding goes by; what the caller says goes before."""
+"""Decoding uses the metadata in footers of captured files; the caller's options take precedence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def decoded(source: Path, target: Path, *arguments: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
-def test_types_of_the_database_are_decoded_without_being_named(
+def test_types_of_the_database_are_decoded_without_declaration(
     database: Database, tmp_path: Path, *, binary: bool
 ) -> None:
     database.create_slot()
@@ -56,7 +56,7 @@ def test_types_of_the_database_are_decoded_without_being_named(
     assert json.loads(line)["new"]["pr"] == '(7,"a b",3.00)'
 
 
-def test_what_the_caller_says_of_a_type_goes_first(database: Database, tmp_path: Path) -> None:
+def test_the_caller_s_declaration_of_a_type_takes_precedence(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute(SQL)
     Capture(database.dsn, tmp_path / "raw", slot=database.slot, publication="p").run(until="now")
@@ -89,7 +89,7 @@ def test_files_are_decoded_alone_once_older_ones_are_deleted(database: Database,
     assert [json.loads(line)["new"]["id"] for line in done.stdout.splitlines()] == ["2"]
 
 
-def test_python_has_the_types_of_files(database: Database, tmp_path: Path) -> None:
+def test_the_types_of_files_are_available_in_python(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute(SQL)
     Capture(database.dsn, tmp_path / "raw", slot=database.slot, publication="p").run(until="now")
@@ -101,12 +101,12 @@ def test_python_has_the_types_of_files(database: Database, tmp_path: Path) -> No
 TYPES = (UserType(20000, "public.mood", "enum"), UserType(20001, "public.price", "numeric(12,2)"))
 
 
-def test_types_are_read_back_as_they_were_written() -> None:
+def test_types_survive_writing_and_reading() -> None:
     assert from_json(to_json(TYPES)) == TYPES
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", '[["x", "y", "z"]]', "[[1, 2]]"])
-def test_what_is_no_list_of_types_is_refused(content: str) -> None:
+def test_other_json_than_a_list_of_types_is_refused(content: str) -> None:
     if content == "{}":
         assert from_json(content) == ()
         return
@@ -121,5 +121,5 @@ def test_types_that_cannot_be_read_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("key", [20001, "public.price"], ids=["by OID", "by name"])
-def test_the_caller_names_a_type_by_oid_or_name(key: int | str) -> None:
+def test_the_caller_declares_a_type_by_oid_or_name(key: int | str) -> None:
     assert overridden(TYPES, {key: "text"})[20001] == "text"

@@ -1,4 +1,4 @@
-"""The loops over usual payloads of a batch give what the walk gives, which takes each payload by itself."""
+"""The fast path over batches gives the same results as the walker, which decodes each payload separately."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def decoded(payloads: object, fields: list[str], **options: object) -> pa.Record
 
 
 def layouts(payloads: list[bytes | None]) -> list[pa.Array]:
-    """The same payloads in the layouts that have loops of their own, whole and as a slice of something longer."""
+    """The same payloads in all layouts that have a fast path, whole and as a slice of a longer array."""
     stuffing = [b"stuffing" * 16] * 3
     whole = pa.array([*stuffing, *payloads, *stuffing], pa.binary())
     return [
@@ -46,7 +46,7 @@ def layouts(payloads: list[bytes | None]) -> list[pa.Array]:
 
 
 def damaged(payloads: list[bytes], chance: random.Random) -> list[bytes | None]:
-    """Most payloads as they are; some cut, with more behind them, with a byte changed, or null."""
+    """Most payloads unchanged; some truncated, with trailing bytes, with a byte changed, or null."""
     found: list[bytes | None] = []
     for payload in payloads:
         kind = chance.randrange(24)
@@ -91,9 +91,7 @@ def test_damaged_payloads_among_good_ones_give_the_same_rows_and_errors_in_every
 @pytest.mark.parametrize("tag", ["I", "U", "UK", "UO", "DK", "DO"])
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("behind", [b"N\0\1n" * 8, b"\0N\6\x40" + b"n" * 1596, None], ids=["row", "wide row", "itself"])
-def test_a_row_that_ends_early_is_not_read_on_into_the_next_payload(
-    tag: str, streamed: bool, behind: bytes | None
-) -> None:
+def test_a_truncated_row_is_not_read_past_its_end(tag: str, streamed: bool, behind: bytes | None) -> None:
     cells = bytes.fromhex("00027400000001356e")  # 2 columns: 5 and n
     tuples = [tag[1:].encode() + cells] if tag[1:] else []
     if tag[0] != "D":
@@ -109,7 +107,7 @@ def test_a_row_that_ends_early_is_not_read_on_into_the_next_payload(
 
 
 @pytest.mark.parametrize("basis", ["explicit", "order"])
-def test_streamed_rows_have_their_xid_and_all_else_as_the_others(basis: str) -> None:
+def test_streamed_rows_have_an_xid_and_otherwise_equal_plain_rows(basis: str) -> None:
     plain = STREAMED_INSERT[:1] + STREAMED_INSERT[5:]
     streamed = [i % 3 != 0 for i in range(300)]
     payloads = [STREAMED_INSERT if item else plain for item in streamed]
@@ -135,7 +133,7 @@ def test_streamed_rows_have_their_xid_and_all_else_as_the_others(basis: str) -> 
     ]
 
 
-def test_a_streamed_row_of_transaction_0_is_bad_wherever_it_stands() -> None:
+def test_a_streamed_row_with_xid_0_is_bad_at_every_place() -> None:
     bad = STREAMED_INSERT[:1] + bytes(4) + STREAMED_INSERT[5:]
     for n in (0, 1, 63, 64, 99):
         payloads = [STREAMED_INSERT] * n + [bad] + [STREAMED_INSERT] * 5
@@ -157,7 +155,7 @@ def test_limits_are_the_same_in_every_layout(name: str, limit: str) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 31, 32, 47, 48, 49, 255, 256, 272, 273, 5000])
 @each("n_rows", [1, 63, 64, 65, 200])
-def test_a_value_of_any_length_is_copied_whole(length: int, n_rows: int) -> None:
+def test_a_value_of_any_length_is_copied_completely(length: int, n_rows: int) -> None:
     value = bytes(1 + i % 255 for i in range(length))
     cell = b"t" + length.to_bytes(4, "big") + value
     insert = bytes.fromhex("49000040014e00036e") + cell + cell  # I, oid 16385, N, 3 columns, n
@@ -170,7 +168,7 @@ def test_a_value_of_any_length_is_copied_whole(length: int, n_rows: int) -> None
 @pytest.mark.parametrize("width", [32, 64])
 @pytest.mark.parametrize("row", [1, 63, 64, 70])
 @pytest.mark.parametrize("offset", [-1, -1000, 2**31 - 1, 3])
-def test_an_offset_that_leaves_the_data_is_refused_wherever_it_stands(width: int, row: int, offset: int) -> None:
+def test_an_offset_outside_the_data_is_refused_at_every_place(width: int, row: int, offset: int) -> None:
     insert = bytes.fromhex("49000040014e0001740000000135")
     kind, number = (pa.binary(), pa.int32()) if width == 32 else (pa.large_binary(), pa.int64())
     ends = [len(insert) * i for i in range(101)]
@@ -184,7 +182,7 @@ def test_an_offset_that_leaves_the_data_is_refused_wherever_it_stands(width: int
 
 
 @pytest.mark.parametrize("field", ["old", "new", "relation_id", "xid", "timestamp"])
-def test_a_column_that_no_row_fills_takes_no_memory_of_its_own(field: str) -> None:
+def test_a_column_that_no_row_fills_uses_no_memory(field: str) -> None:
     column = pa.array([bytes.fromhex("45")] * 10_000, pa.binary())  # E
     before = pa.total_allocated_bytes()
     batch = pgdecode.decode_messages(column, fields=[field], in_stream=False)
@@ -192,7 +190,7 @@ def test_a_column_that_no_row_fills_takes_no_memory_of_its_own(field: str) -> No
     assert pa.total_allocated_bytes() - before < 1000
 
 
-def test_nulls_stand_over_zeros() -> None:
+def test_values_of_null_rows_are_zeros() -> None:
     relation_oid = 16385
     insert = bytes.fromhex("49000040014e0001740000000135")
     payloads = [insert if i % 3 == 0 else None for i in range(200)]

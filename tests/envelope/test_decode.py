@@ -17,7 +17,7 @@ from support.generators import encoder
 from support.generators.samples import MOMENT, SAMPLES, Sample, each_sample
 from support.oracles import reference
 
-# Every class plain, and those that can be inside a stream in both states.
+# Every class as plain, and streamable classes also inside a stream.
 shapes = pytest.mark.parametrize(
     ("cls", "streamed"),
     [pytest.param(cls, False, id=cls.kind) for cls in MESSAGES]
@@ -34,7 +34,7 @@ def test_every_message_has_a_sample() -> None:
 def test_a_payload_becomes_its_message(sample: Sample) -> None:
     message = pgdecode.decode(sample.payload, in_stream=sample.in_stream)
     assert message == sample.message
-    assert repr(message) == repr(sample.message)  # tells True from 1
+    assert repr(message) == repr(sample.message)  # distinguishes True from 1
 
 
 @each_sample
@@ -43,7 +43,7 @@ def test_the_encoder_writes_the_documented_bytes(sample: Sample) -> None:
 
 
 @each_sample
-def test_the_reference_reads_a_sample_as_the_message_says(sample: Sample) -> None:
+def test_the_reference_decodes_a_sample_to_its_message(sample: Sample) -> None:
     row = reference.decode_payload(sample.payload, sample.in_stream)
     assert row == row_of(sample.message)
 
@@ -56,7 +56,7 @@ def test_the_reference_reads_a_sample_as_the_message_says(sample: Sample) -> Non
         if not isinstance(sample.message, StreamedMessage)
     ],
 )
-def test_messages_without_an_xid_prefix_do_not_look_at_in_stream(sample: Sample) -> None:
+def test_messages_without_an_xid_prefix_ignore_in_stream(sample: Sample) -> None:
     assert pgdecode.decode(sample.payload, in_stream=True) == pgdecode.decode(sample.payload, in_stream=False)
 
 
@@ -79,7 +79,7 @@ def test_a_repr_reads_like_the_call_that_makes_the_message() -> None:
 
 
 @pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
-def test_decode_takes_anything_that_holds_bytes(buffer: Any) -> None:
+def test_decode_accepts_any_object_with_bytes(buffer: Any) -> None:
     sample = SAMPLES["insert"]
     assert pgdecode.decode(buffer(sample.payload)) == sample.message
 
@@ -97,7 +97,7 @@ def test_the_values_of_a_message_outlive_the_buffer_they_came_from() -> None:
     assert message == SAMPLES["insert"].message
 
 
-def test_a_match_statement_takes_messages_apart() -> None:
+def test_messages_support_match_statements() -> None:
     def describe(payload: bytes, in_stream: bool) -> str:
         match pgdecode.decode(payload, in_stream=in_stream):
             case pgdecode.Insert(relation_id=relation, new=(first, *_)):
@@ -134,7 +134,7 @@ def test_a_match_statement_takes_messages_apart() -> None:
         pytest.param("origin", "lsn", 0x16B374D848, id="origin's lsn is its origin_lsn"),
     ],
 )
-def test_a_field_also_answers_to_its_envelope_column(sample: str, column: str, value: object) -> None:
+def test_a_field_is_also_available_under_its_envelope_column(sample: str, column: str, value: object) -> None:
     assert getattr(pgdecode.decode(SAMPLES[sample].payload), column) == value
 
 
@@ -145,14 +145,14 @@ def test_a_message_has_only_its_own_fields() -> None:
 
 @shapes
 @given(data=st.data())
-def test_every_message_comes_back_from_its_bytes(cls: type[Message], streamed: bool, data: st.DataObject) -> None:
+def test_every_message_survives_encoding(cls: type[Message], streamed: bool, data: st.DataObject) -> None:
     strategy = encoder.streamed_messages(cls) if streamed else encoder.plain_messages(cls)
     message = data.draw(strategy)
     assert pgdecode.decode(encoder.encode(message), in_stream=streamed) == message
 
 
 @given(st.lists(encoder.any_messages(), max_size=20))
-def test_the_envelope_says_what_the_messages_say(batch: list[Message]) -> None:
+def test_the_envelope_agrees_with_the_messages(batch: list[Message]) -> None:
     payloads = [encoder.encode(message) for message in batch]
     states = [encoder.is_streamed(message) for message in batch]
     decoded = pgdecode.decode_messages(payloads, in_stream=states)
@@ -161,12 +161,12 @@ def test_the_envelope_says_what_the_messages_say(batch: list[Message]) -> None:
 
 
 @given(encoder.any_messages())
-def test_the_reference_reads_what_the_encoder_writes(message: Message) -> None:
+def test_the_reference_decodes_the_encoder_s_output(message: Message) -> None:
     row = reference.decode_payload(encoder.encode(message), encoder.is_streamed(message))
     assert row == row_of(message)
 
 
-def test_timestamps_are_exact_at_the_ends_of_what_python_can_say() -> None:
+def test_timestamps_are_exact_at_the_ends_of_python_s_range() -> None:
     for moment in (datetime.min, datetime.max):
         message = pgdecode.Begin(final_lsn=0, commit_timestamp=moment.replace(tzinfo=UTC), xid=1)
         assert pgdecode.decode(encoder.encode(message)) == message

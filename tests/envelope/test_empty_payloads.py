@@ -1,4 +1,4 @@
-"""Payloads of no bytes, which servers send for a replication origin without a name."""
+"""Payloads of zero bytes, which servers send for a replication origin without a name."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_an_empty_payload_is_a_null_row_and_counted(column: Callable[[Any], Any]
     assert decoder.empty_payloads == 5
 
 
-def test_a_batch_of_empty_payloads_alone_has_rows() -> None:
+def test_a_batch_of_only_empty_payloads_has_rows() -> None:
     for payloads in ([b""], [b""] * 200, pa.array([b""] * 200)):
         assert rows_of(pgdecode.decode_messages(payloads)) == [NULL_ROW] * len(payloads)
 
 
 @pytest.mark.parametrize("column", LAYOUTS)
-def test_an_empty_payload_is_a_fault_where_the_caller_says_so(column: Callable[[Any], Any]) -> None:
+def test_an_empty_payload_is_a_fault_on_request(column: Callable[[Any], Any]) -> None:
     payloads = column([BEGIN, b""])
     with pytest.raises(pgdecode.EmptyPayload) as caught:
         pgdecode.decode_messages(payloads, empty="error")
@@ -59,7 +59,7 @@ def test_an_empty_payload_is_a_fault_where_the_caller_says_so(column: Callable[[
     assert decoder.empty_payloads == 0
 
 
-def test_another_word_for_it_is_refused() -> None:
+def test_other_values_of_empty_are_refused() -> None:
     for decode in (
         lambda: pgdecode.decode_messages([], empty="skip"),  # type: ignore[arg-type]
         lambda: pgdecode.decode_rows([], RELATION, empty="skip"),  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_another_word_for_it_is_refused() -> None:
             decode()
 
 
-def test_a_single_message_is_never_empty() -> None:
+def test_decode_always_refuses_an_empty_payload() -> None:
     with pytest.raises(pgdecode.EmptyPayload):
         pgdecode.decode(b"")
 
@@ -97,7 +97,7 @@ def test_empty_payloads_are_counted_by_several_threads() -> None:
     assert decoder.decode(payloads)["kind"].null_count == decoder.empty_payloads == 400_000
 
 
-def test_a_window_without_delimiters_is_decided_past_empty_payloads() -> None:
+def test_the_state_of_a_window_without_delimiters_is_decided_despite_empty_payloads() -> None:
     for before, after, streamed in (([START], [], True), ([], [STOP], True), ([BEGIN], [], False)):
         rows = rows_of(pgdecode.decode_messages([*before, b"", EITHER, b"", *after]))
         assert (rows[len(before) + 1]["xid"] is not None) is streamed
@@ -108,9 +108,7 @@ def test_a_window_without_delimiters_is_decided_past_empty_payloads() -> None:
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("column", LAYOUTS)
-def test_rows_of_a_relation_are_null_where_the_payload_is_empty(
-    column: Callable[[Any], Any], threads: int, mode: str
-) -> None:
+def test_rows_of_a_relation_are_null_for_empty_payloads(column: Callable[[Any], Any], threads: int, mode: str) -> None:
     row = encode(Insert(relation_id=0x4001, new=(b"x",), new_formats="t"))
     batch = pgdecode.decode_rows(column([b"", row, None, b""] * 50), RELATION, threads=threads, mode=mode)
     assert batch["_op"].to_pylist() == [None, "insert", None, None] * 50
@@ -119,7 +117,7 @@ def test_rows_of_a_relation_are_null_where_the_payload_is_empty(
 
 
 @pytest.mark.parametrize("column", LAYOUTS)
-def test_rows_of_a_relation_refuse_it_where_the_caller_says_so(column: Callable[[Any], Any]) -> None:
+def test_decode_rows_refuses_empty_payloads_on_request(column: Callable[[Any], Any]) -> None:
     row = encode(Insert(relation_id=0x4001, new=(b"x",), new_formats="t"))
     with pytest.raises(pgdecode.EmptyPayload) as caught:
         pgdecode.decode_rows(column([row, b""]), RELATION, empty="error")
@@ -129,7 +127,7 @@ def test_rows_of_a_relation_refuse_it_where_the_caller_says_so(column: Callable[
 
 
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
-def test_changes_pass_over_it(mode: str) -> None:
+def test_changes_ignore_empty_payloads(mode: str) -> None:
     slot = Slot()
     slot.begin(700)
     slot.payloads.append(b"")
@@ -141,5 +139,5 @@ def test_changes_pass_over_it(mode: str) -> None:
     assert (change["position"], change["new"], change["error"]) == (3, [("a", "x")], None)
 
 
-def test_a_catalog_passes_over_it() -> None:
+def test_a_catalog_ignores_empty_payloads() -> None:
     assert len(pgdecode.RelationCatalog.from_messages([b"", SAMPLES["begin"].payload, b"", encode(RELATION)])) == 1

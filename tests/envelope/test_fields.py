@@ -1,4 +1,4 @@
-"""The schema of the envelope, and the columns of it that are asked for."""
+"""The schema of the envelope, and selection of its columns."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_the_schema_is_the_envelope() -> None:
     assert pgdecode.decode_messages(PAYLOADS, mode="PERMISSIVE").schema == SCHEMA
 
 
-def test_the_schema_of_fields_is_in_the_order_asked_for() -> None:
+def test_the_schema_has_the_order_of_fields() -> None:
     wanted = pa.schema([SCHEMA.field("new"), pa.field("xid_basis", pa.string()), SCHEMA.field("kind")])
     assert envelope_schema(["new", "xid_basis", "kind"]) == wanted
     assert pgdecode.decode_messages(PAYLOADS, fields=["new", "xid_basis", "kind"]).schema == wanted
 
 
 @pytest.mark.parametrize("name", SCHEMA.names)
-def test_one_column_alone_is_as_among_all(name: str) -> None:
+def test_a_single_column_equals_that_of_the_whole_envelope(name: str) -> None:
     for capture in (CAPTURE, captures.capture("16.twophase.v4bin"), captures.capture("14.streams.v2")):
         alone = pgdecode.decode_messages(capture.column, fields=[name])
         alone.validate(full=True)
@@ -42,7 +42,7 @@ def test_one_column_alone_is_as_among_all(name: str) -> None:
         assert column_values(alone, name) == [row[name] for row in capture.rows]
 
 
-def test_any_columns_in_any_order_are_as_among_all(rng: random.Random) -> None:
+def test_any_columns_in_any_order_equal_those_of_the_whole_envelope(rng: random.Random) -> None:
     whole = pgdecode.decode_messages(PAYLOADS, fields=[*SCHEMA.names, "xid_basis"])
     for _ in range(200):
         names = rng.sample(whole.schema.names, rng.randrange(1, len(whole.schema.names) + 1))
@@ -63,7 +63,7 @@ def test_fields_may_be_any_iterable_of_names(make: Any) -> None:
         pytest.param([], "at least one", id="none"),
     ],
 )
-def test_fields_that_make_no_schema_are_refused(fields: list[str], text: str) -> None:
+def test_invalid_fields_are_refused(fields: list[str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         pgdecode.decode_messages(PAYLOADS, fields=fields)
     with pytest.raises(ValueError, match=text):
@@ -83,11 +83,11 @@ def test_without_the_error_column_permissive_rows_are_null() -> None:
 @pytest.mark.parametrize(
     "payload", [pa.py_buffer(b"E"), bytearray(b"E"), memoryview(b"E")], ids=lambda value: type(value).__name__
 )
-def test_decode_takes_what_is_like_bytes(payload: Any) -> None:
+def test_decode_accepts_bytes_like_objects(payload: Any) -> None:
     assert pgdecode.decode(payload) == pgdecode.StreamStop()
 
 
-def test_text_is_not_taken_for_payloads() -> None:
+def test_text_is_refused_as_payloads() -> None:
     with pytest.raises(TypeError, match="row 1: payloads are bytes, not str"):
         pgdecode.decode_messages([b"E", "E"])
 
@@ -97,12 +97,12 @@ def test_states_without_payloads_are_refused() -> None:
         pgdecode.decode_messages([], in_stream=[True, False])
 
 
-def test_limits_are_limits() -> None:
+def test_limits_must_be_a_limits_object() -> None:
     with pytest.raises(TypeError, match="limits is a Limits, not NoneType"):
         pgdecode.decode_messages([b"E"], limits=None)
 
 
-# Those that the rules of transactions ask for.
+# The columns that the rules of transactions need.
 READ_ALONE = ("xid", "subxid", "lsn", "timestamp", "gid", "relation_id", "first_segment")
 
 
@@ -115,7 +115,7 @@ def test_the_fields_of_one_row_are_those_of_the_envelope(name: str) -> None:
         assert {name: found.get(name) for name in READ_ALONE} == {name: row[name] for name in READ_ALONE}
 
 
-def test_the_time_of_one_row_may_be_one_that_datetime_has_not() -> None:
+def test_the_timestamp_of_one_row_may_be_outside_datetime_s_range() -> None:
     payload = b"B" + (7).to_bytes(8, "big") + (-(2**62)).to_bytes(8, "big", signed=True) + (9).to_bytes(4, "big")
     found = fields_of(Source([[None, payload]]), 1, False)
     # 946684800000000 us = 2000-01-01 - 1970-01-01
@@ -123,13 +123,13 @@ def test_the_time_of_one_row_may_be_one_that_datetime_has_not() -> None:
 
 
 @pytest.mark.parametrize("payload", [None, b"", b"z"])
-def test_a_row_that_is_no_message_has_no_fields(payload: bytes | None) -> None:
+def test_a_row_that_is_not_a_message_has_no_fields(payload: bytes | None) -> None:
     with pytest.raises(ValueError, match="no message"):
         fields_of(Source([[payload]]), 0, False)
     with pytest.raises(IndexError):
         fields_of(Source([[payload]]), 1, False)
 
 
-def test_a_row_that_ends_within_a_field_is_not_read_past_its_end() -> None:
+def test_a_row_that_ends_inside_a_field_is_not_read_past_its_end() -> None:
     with pytest.raises(SystemError, match="ends early"):
         fields_of(Source([[b"B" + bytes(7)]]), 0, False)

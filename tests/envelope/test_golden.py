@@ -1,4 +1,4 @@
-"""Every payload of every capture, field by field against the reference decoder."""
+"""Every payload of every capture, compared with the reference decoder field by field."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from support.compare import assert_same_rows, row_of
 from support.generators.encoder import encode
 
 
-def test_the_captures_are_of_every_major_and_scenario() -> None:
+def test_the_captures_cover_every_major_version_and_scenario() -> None:
     assert {name.split(".")[0] for name in captures.NAMES} == {"10", "14", "16", "18"}
     assert {name.split(".")[1] for name in captures.NAMES} == {"types", "txns", "streams", "twophase", "shop"}
 
 
-def test_the_captures_hold_every_kind() -> None:
+def test_the_captures_have_every_kind() -> None:
     seen = set()
     for name in captures.NAMES:
         capture = captures.capture(name)
@@ -56,7 +56,7 @@ def test_without_streaming_in_stream_false_is_exact(name: str) -> None:
     assert_same_rows(pgdecode.decode_messages(capture.column, in_stream=False), capture.rows)
 
 
-def test_in_permissive_mode_no_row_is_faulty(capture: Capture) -> None:
+def test_in_permissive_mode_no_row_has_an_error(capture: Capture) -> None:
     assert_same_rows(pgdecode.decode_messages(capture.column, mode="PERMISSIVE"), capture.rows)
 
 
@@ -65,12 +65,12 @@ def test_one_payload_at_a_time(capture: Capture) -> None:
         assert row_of(pgdecode.decode(payload, in_stream=in_stream)) == row
 
 
-def test_the_encoder_gives_the_servers_bytes_back(capture: Capture) -> None:
+def test_the_encoder_reproduces_the_servers_bytes(capture: Capture) -> None:
     for payload, in_stream in zip(capture.payloads, capture.states, strict=True):
         assert encode(pgdecode.decode(payload, in_stream=in_stream)) == payload
 
 
-def test_the_slots_of_nulls_hold_zeros_and_not_old_memory(capture: Capture) -> None:
+def test_values_of_nulls_are_zeros_and_not_old_memory(capture: Capture) -> None:
     batch = pgdecode.decode_messages(capture.column)
     for column in batch.columns:
         values = column.buffers()[1]

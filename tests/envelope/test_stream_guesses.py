@@ -1,4 +1,4 @@
-"""Whether a message carries the xid of a streamed transaction, as the caller says and by its own structure."""
+"""Whether a message carries the xid of a streamed transaction, from the caller's flag and from its structure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from support.oracles.reference import decode_payload, is_well_formed
 
 
 @pytest.mark.parametrize("name", STREAMED_CAPTURES)
-def test_the_wrong_state_given_is_flagged(name: str) -> None:
+def test_a_wrong_given_state_is_reported(name: str) -> None:
     capture = captures.capture(name)
     wrong = [not state for state in capture.states]
     rows = rows_of(pgdecode.decode_messages(capture.column, in_stream=wrong, mode="PERMISSIVE"))
@@ -58,14 +58,14 @@ def test_a_plain_insert_or_delete_called_streamed_is_always_a_desync(message: An
 
 
 @given(message=st.one_of(streamed_messages(Insert), streamed_messages(Delete)))
-# Read as plain, its OID begins with the letter of an old tuple, and goes on with a count past the limit.
+# Read as plain, its OID begins with the letter of an old tuple, followed by a count above the limit.
 @example(message=Delete(xid=1, relation_id=0x4F064100, old_type="K", old=(), old_formats=""))
-def test_a_streamed_insert_or_delete_called_plain_is_a_desync_or_past_a_limit(message: Any) -> None:
+def test_a_streamed_insert_or_delete_called_plain_is_a_desync_or_above_a_limit(message: Any) -> None:
     verdict = failfast_verdict(encode(message), False)
     if verdict != ("LIMIT_COLUMNS", 6):
         assert verdict == ("STATE_DESYNC", 1)
     else:
-        # What is past a limit is no contradiction: the count that stands where a plain message has it.
+        # A count above the limit, at the offset of a plain message, is not a contradiction.
         assert int.from_bytes(encode(message)[6:8], "big") > 1600
 
 
@@ -78,21 +78,21 @@ def test_an_insert_with_two_tuples_of_one_null_is_a_streamed_insert() -> None:
     }
 
 
-def test_decode_flags_the_wrong_state_too() -> None:
+def test_decode_reports_a_wrong_state_too() -> None:
     for payload, state in ((PLAIN_INSERT, True), (STREAMED_INSERT, False)):
         with pytest.raises(pgdecode.StreamDesync) as caught:
             pgdecode.decode(payload, in_stream=state)
         assert (caught.value.row, caught.value.offset, caught.value.tag) == (None, 1, "I")
 
 
-def test_the_state_given_is_believed_where_both_readings_are_well_formed() -> None:
+def test_the_given_state_decides_if_both_readings_are_well_formed() -> None:
     assert permissive([EITHER] * 2, in_stream=[False, True]) == [
         with_basis(EITHER_PLAIN, "explicit"),
         with_basis(EITHER_STREAMED, "explicit"),
     ]
 
 
-def test_the_state_given_is_not_changed_by_delimiters() -> None:
+def test_delimiters_do_not_change_the_given_state() -> None:
     rows = permissive([START, EITHER, STOP, EITHER], in_stream=False)
     assert [row["relation_id"] for row in rows] == [None, 0x4000, None, 0x4000]
 
@@ -108,7 +108,7 @@ def test_auto_is_exact_for_inserts_and_deletes(message: Any) -> None:
 
 
 @given(message=st.one_of(plain_messages(Update), streamed_messages(Update)))
-def test_auto_is_exact_for_updates_but_of_one_shape(message: Any) -> None:
+def test_auto_is_exact_for_updates_except_one_form(message: Any) -> None:
     payload = encode(message)
     both = is_well_formed(payload, False) and is_well_formed(payload, True)
     (row,) = permissive([payload], in_stream="auto")
@@ -147,7 +147,7 @@ def test_auto_does_not_depend_on_the_order_of_payloads(rng: random.Random) -> No
         )
 
 
-# Payloads that are well-formed both ways; servers have sent such.
+# Payloads that are well-formed both ways, and that servers have sent.
 ONE_NULL_COLUMN = bytes.fromhex("55 00005019 4f 0001 6e 4e 0001 74 00000001 31")  # U, oid, O, 1 null, N, '1'
 TRUNCATE_65 = encode(Truncate(options=0, relation_ids=tuple(range(0x4000, 0x4000 + 65 * 8, 8))))
 TRUNCATE_822 = encode(
@@ -158,7 +158,7 @@ SPELLED_LSN = encode(LogicalMessage(xid=0x304, flags=1, lsn=0x31393838, prefix="
 
 
 def insert_into(relation_id: int, xid: int | None) -> bytes:
-    """Evidence: a payload that names its relation beyond doubt."""
+    """Evidence: a payload whose relation is certain."""
     return encode(Insert(xid=xid, relation_id=relation_id, new=(), new_formats=""))
 
 
@@ -170,7 +170,7 @@ def insert_into(relation_id: int, xid: int | None) -> bytes:
         pytest.param(EITHER, False, id="relation public.t0"),
     ],
 )
-def test_a_collision_is_guessed_right_and_called_a_guess(payload: bytes, in_stream: bool) -> None:
+def test_an_ambiguous_payload_is_guessed_correctly_and_marked_as_a_guess(payload: bytes, in_stream: bool) -> None:
     assert is_well_formed(payload, not in_stream)
     assert permissive([payload], in_stream="auto") == [with_basis(decode_payload(payload, in_stream), "guess")]
 
@@ -183,7 +183,7 @@ def test_a_collision_is_guessed_right_and_called_a_guess(payload: bytes, in_stre
         pytest.param(SPELLED_LSN, id="message at an LSN that spells a prefix"),
     ],
 )
-def test_a_collision_that_nothing_tells_is_called_a_guess(payload: bytes) -> None:
+def test_an_ambiguous_payload_without_evidence_is_marked_as_a_guess(payload: bytes) -> None:
     assert is_well_formed(payload, False)
     assert is_well_formed(payload, True)
     (row,) = permissive([payload], in_stream="auto")
@@ -196,7 +196,7 @@ def test_a_collision_that_nothing_tells_is_called_a_guess(payload: bytes) -> Non
     [ONE_NULL_COLUMN, TRUNCATE_65, TRUNCATE_822, EITHER, DUMP_OID_STREAMED, SPELLED_LSN],
     ids=["update", "truncate of 65", "truncate of 822", "relation", "type", "message"],
 )
-def test_a_collision_is_exact_by_order(payload: bytes) -> None:
+def test_an_ambiguous_payload_is_exact_by_order(payload: bytes) -> None:
     rows = permissive([START, payload, STOP, payload])
     assert rows[1] == with_basis(decode_payload(payload, True), "order")
     assert rows[3] == with_basis(decode_payload(payload, False), "order")
@@ -223,12 +223,12 @@ def test_a_relation_named_elsewhere_in_the_batch_is_evidence(
     assert permissive([known, payload], in_stream="auto")[1] == expected
 
 
-def test_evidence_for_both_readings_is_none() -> None:
+def test_evidence_for_both_readings_does_not_count() -> None:
     payloads = [insert_into(0x4000, None), insert_into(0x7075626C, None), EITHER]
     assert permissive(payloads, in_stream="auto")[2] == with_basis(EITHER_PLAIN, "guess")
 
 
-def test_the_words_of_xid_basis_are_the_documented_ones() -> None:
+def test_the_values_of_xid_basis_are_the_documented_ones() -> None:
     assert XID_BASES == ("explicit", "order", "structure", "evidence", "guess")
 
 
@@ -249,15 +249,15 @@ RELATION_T0 = bytes.fromhex("52000040007075626c696300743000640000")  # R, oid, '
 
 
 @pytest.mark.parametrize("in_stream", ["auto", None])
-def test_a_malformed_row_is_evidence_of_nothing(in_stream: str | None) -> None:
-    cut = b"IpublN"  # an insert whose OID would make sense of the relation read as streamed
+def test_a_malformed_row_is_not_evidence(in_stream: str | None) -> None:
+    cut = b"IpublN"  # an insert with the OID that the relation has if it is read as streamed
     fields = ["xid", "relation_id", "namespace"]
     alone = pgdecode.decode_messages([RELATION_T0], in_stream=in_stream, fields=fields).to_pylist()
     beside = pgdecode.decode_messages([RELATION_T0, cut], in_stream=in_stream, fields=fields, mode="PERMISSIVE")
     assert beside.to_pylist()[:1] == alone == [{"xid": None, "relation_id": 16384, "namespace": "public"}]
 
 
-def test_a_row_past_a_limit_is_no_contradiction() -> None:
+def test_a_row_above_a_limit_is_not_a_contradiction() -> None:
     begin = bytes.fromhex("420000000000000008000000000000000000000300")  # B, LSN, time, xid
     # I, oid 0x300, N, 65535 columns; read as streamed it is an empty tuple.
     too_wide = bytes.fromhex("49000003004effff014e0000")
@@ -271,7 +271,7 @@ def test_a_row_past_a_limit_is_no_contradiction() -> None:
         pgdecode.decode_messages([begin, RELATION_T0, too_wide])
 
 
-def test_a_column_of_many_chunks_is_judged() -> None:
+def test_a_column_of_many_chunks_is_resolved() -> None:
     ambiguous = bytes.fromhex("55000050194f00016e4e0001740000000131")
     chunks = pa.chunked_array([pa.array([ambiguous])] * 3000)
     assert pgdecode.decode_messages(chunks, fields=["xid"])["xid"].null_count == 3000

@@ -1,4 +1,4 @@
-"""Whether a message carries the xid of a streamed transaction, by order: in one batch and over several."""
+"""Whether a message carries the xid of a streamed transaction, from the order: in one batch and over several."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from support.oracles.reference import decode_payload
 # -- by order --------------------------------------------------------------------------------------------------------
 
 
-def test_either_is_well_formed_in_both_readings() -> None:
+def test_the_ambiguous_payload_is_well_formed_in_both_readings() -> None:
     assert EITHER_PLAIN["relation_id"] == 0x4000
     assert (EITHER_STREAMED["xid"], EITHER_STREAMED["relation_id"]) == (0x4000, 0x7075626C)
     assert (EITHER_STREAMED["namespace"], EITHER_STREAMED["name"]) == ("ic", "t0")
@@ -59,11 +59,11 @@ def test_after_stream_start_messages_are_streamed() -> None:
 
 
 @pytest.mark.parametrize("after", [pytest.param(payload, id=name) for name, payload in BEFORE_WHICH_PLAIN.items()])
-def test_in_a_window_without_a_delimiter_before_the_next_one_tells_plain(after: bytes) -> None:
+def test_without_an_earlier_delimiter_the_next_one_means_plain(after: bytes) -> None:
     assert permissive([EITHER, EITHER, after])[:2] == [with_basis(EITHER_PLAIN, "order")] * 2
 
 
-def test_in_a_window_without_a_delimiter_before_stream_stop_tells_streamed() -> None:
+def test_without_an_earlier_delimiter_stream_stop_means_streamed() -> None:
     assert permissive([EITHER, EITHER, STOP])[:2] == [with_basis(EITHER_STREAMED, "order")] * 2
 
 
@@ -78,7 +78,7 @@ def test_in_a_window_without_a_delimiter_before_stream_stop_tells_streamed() -> 
         pytest.param(SAMPLES["update with the old row in a stream"].payload, EITHER_STREAMED, id="streamed update"),
     ],
 )
-def test_in_a_window_without_delimiters_a_row_change_tells_for_all(row: bytes, expected: dict[str, Any]) -> None:
+def test_in_a_window_without_delimiters_a_row_change_decides_for_all(row: bytes, expected: dict[str, Any]) -> None:
     for payloads in ([EITHER, row], [row, EITHER], [EITHER, None, row, EITHER]):
         rows = permissive(payloads)
         assert [found for found, payload in zip(rows, payloads, strict=True) if payload is EITHER] == [
@@ -86,7 +86,7 @@ def test_in_a_window_without_delimiters_a_row_change_tells_for_all(row: bytes, e
         ] * payloads.count(EITHER)
 
 
-def test_a_window_in_which_nothing_tells_is_a_guess_and_says_so() -> None:
+def test_a_window_without_evidence_is_marked_as_a_guess() -> None:
     assert permissive([EITHER]) == [with_basis(EITHER_PLAIN, "guess")]
 
 
@@ -109,7 +109,7 @@ def test_an_origin_in_a_stream_has_no_xid() -> None:
         pytest.param([EITHER, PLAIN_INSERT, STREAMED_INSERT], id="plain and streamed inserts and no delimiter"),
     ],
 )
-def test_where_order_contradicts_itself_what_could_be_either_is_flagged(payloads: list[bytes]) -> None:
+def test_if_the_order_contradicts_itself_ambiguous_payloads_are_errors(payloads: list[bytes]) -> None:
     for payload, row in zip(payloads, permissive(payloads), strict=True):
         if payload is EITHER:
             assert is_desync(row)
@@ -119,7 +119,7 @@ def test_where_order_contradicts_itself_what_could_be_either_is_flagged(payloads
         pgdecode.decode_messages(payloads)
 
 
-def test_a_row_change_against_the_order_is_flagged_and_its_neighbours_that_agree_are_not() -> None:
+def test_a_row_change_that_contradicts_the_order_is_an_error_and_consistent_neighbours_are_not() -> None:
     rows = permissive([START, STREAMED_INSERT, PLAIN_INSERT, STREAMED_INSERT, STOP])
     assert [row["error"] is None for row in rows] == [True, True, False, True, True]
     assert is_desync(rows[2])
@@ -128,7 +128,7 @@ def test_a_row_change_against_the_order_is_flagged_and_its_neighbours_that_agree
     assert caught.value.row == 2
 
 
-def test_a_malformed_delimiter_says_nothing_about_its_neighbours() -> None:
+def test_a_malformed_delimiter_does_not_affect_its_neighbours() -> None:
     for broken in (START[:-1], START + b"\0", STOP + STOP, BEGIN[:-1], b"S"):
         rows = permissive([START, EITHER, broken, EITHER, STOP, broken, EITHER, BEGIN])
         assert [rows[1], rows[3]] == [with_basis(EITHER_STREAMED, "order")] * 2
@@ -161,7 +161,7 @@ def test_windows_of_a_long_capture_decode_as_in_the_whole(name: str, length: int
 
 
 @pytest.mark.parametrize("name", STREAMED_CAPTURES)
-def test_a_capture_without_one_of_its_starts_or_stops_is_flagged_or_right(name: str) -> None:
+def test_a_capture_without_a_start_or_stop_has_errors_or_is_correct(name: str) -> None:
     capture = captures.capture(name)
     whole = pgdecode.decode_messages(capture.column)
     flagged = []
@@ -174,7 +174,7 @@ def test_a_capture_without_one_of_its_starts_or_stops_is_flagged_or_right(name: 
 
 
 @pytest.mark.parametrize("name", ["14.streams.v2bin", "16.streams.v4", "16.twophase.v4bin", "18.types.v2"])
-def test_rows_repeated_or_moved_never_change_what_an_insert_or_delete_says(name: str, rng: random.Random) -> None:
+def test_repeated_or_moved_rows_never_change_an_insert_or_delete(name: str, rng: random.Random) -> None:
     capture = captures.capture(name)
     whole = pgdecode.decode_messages(capture.column)
     total = len(capture.payloads)
@@ -188,7 +188,7 @@ def test_rows_repeated_or_moved_never_change_what_an_insert_or_delete_says(name:
         order[to:to] = block
         moved = pa.array(order, pa.int64())
         decoded = pgdecode.decode_messages(capture.column.take(moved), mode="PERMISSIVE")
-        # A relation moved into another state can read well there; an insert or delete cannot.
+        # A relation moved into another state may be well-formed there; an insert or delete cannot be.
         truth = whole.take(moved)
         rows = pc.is_in(truth["kind"], pa.array(["insert", "delete"]))
         assert_flagged_or_right(decoded.filter(rows), truth.filter(rows))
@@ -221,7 +221,7 @@ def test_a_decoder_carries_the_state_over_empty_null_and_bad_batches() -> None:
     assert rows_of(decoder.decode([EITHER])) == [EITHER_PLAIN]
 
 
-def test_a_decoder_that_begins_in_a_stream_learns_it_from_the_first_row_change() -> None:
+def test_a_decoder_that_begins_in_a_stream_detects_it_at_the_first_row_change() -> None:
     decoder = pgdecode.MessageDecoder()
     decoder.decode([STREAMED_INSERT])
     assert rows_of(decoder.decode([EITHER])) == [EITHER_STREAMED]
@@ -237,7 +237,7 @@ def test_decoders_do_not_share_state() -> None:
 
 
 @pytest.mark.parametrize("in_stream", ["auto", True, False])
-def test_a_decoder_that_is_told_the_state_carries_none(in_stream: Any) -> None:
+def test_a_decoder_with_a_given_state_carries_none(in_stream: Any) -> None:
     decoder = pgdecode.MessageDecoder(in_stream=in_stream)
     once = pgdecode.decode_messages([EITHER], in_stream=in_stream)
     for before in (START, STOP, BEGIN):
@@ -245,7 +245,7 @@ def test_a_decoder_that_is_told_the_state_carries_none(in_stream: Any) -> None:
         assert decoder.decode([EITHER]).equals(once)
 
 
-def test_a_batch_that_failed_leaves_a_decoder_where_it_was() -> None:
+def test_a_failed_batch_leaves_a_decoder_unchanged() -> None:
     decoder = pgdecode.MessageDecoder()
     decoder.decode([START])
     with pytest.raises(pgdecode.UnknownTag):
@@ -255,7 +255,7 @@ def test_a_batch_that_failed_leaves_a_decoder_where_it_was() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_decoder_over_a_damaged_capture_is_flagged_or_right(size: int, rng: random.Random) -> None:
+def test_a_decoder_over_a_damaged_capture_reports_errors_or_is_correct(size: int, rng: random.Random) -> None:
     capture = captures.capture("14.streams.v2")
     whole = pgdecode.decode_messages(capture.column)
     delimiters = [i for i, payload in enumerate(capture.payloads) if payload[:1] in (b"S", b"E")]
@@ -268,7 +268,7 @@ def test_a_decoder_over_a_damaged_capture_is_flagged_or_right(size: int, rng: ra
         assert_flagged_or_right(decoded, whole.take(kept))
 
 
-def test_one_capture_after_another_is_as_each_alone() -> None:
+def test_two_consecutive_captures_decode_like_each_alone() -> None:
     for names in itertools.permutations(("14.types.v2", "16.txns.v2bin", "10.txns.v1"), 2):
         first, second = (captures.capture(name) for name in names)
         assert_same_rows(pgdecode.decode_messages([*first.payloads, *second.payloads]), [*first.rows, *second.rows])
@@ -278,7 +278,7 @@ def test_one_capture_after_another_is_as_each_alone() -> None:
 
 
 def scanned(payloads: list[bytes], state: bool | None) -> tuple[list[int], list[str | None], bool | None]:
-    """Kind, error and stream flag of each payload without a look ahead, and the state after the last one."""
+    """Kind, error and stream flag of each payload without look-ahead, and the state after the last payload."""
     for in_full in (False, True):
         scan = Scan(Source([pa.array(payloads, pa.binary())]), ("kind", "error"), LIMITS, True, True, kind_codes=True)
         assert scan.resolve_streams(None, state, in_full, lookahead=False) == scan.stream_state
@@ -292,14 +292,14 @@ def scanned(payloads: list[bytes], state: bool | None) -> tuple[list[int], list[
     errors = [None] * len(payloads)
     if parts is not None:
         errors = pa.Array.from_buffers(pa.string(), len(payloads), list(parts)).to_pylist()
-    # Whether a malformed payload was taken to be in a stream is of no use.
+    # The stream flag of a malformed payload is not used.
     rows = [
         2 * kind + (flag & 1) if error is None else -1 for kind, flag, error in zip(kinds, flags, errors, strict=True)
     ]
     return rows, errors, scan.stream_state
 
 
-def test_without_a_look_ahead_only_the_contradicting_row_is_a_fault() -> None:
+def test_without_look_ahead_only_the_contradicting_row_is_a_fault() -> None:
     rows, errors, state = scanned([BEGIN, EITHER, STREAMED_INSERT, EITHER, START, EITHER, BEGIN], None)
     assert [error is None for error in errors] == [True, True, False, True, True, True, True]
     assert rows[1] == rows[3] == rows[5] - 1
@@ -307,11 +307,9 @@ def test_without_a_look_ahead_only_the_contradicting_row_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize("name", ["14.streams.v2", "16.twophase.v4bin", "18.types.v2"])
-def test_without_a_look_ahead_verdicts_do_not_depend_on_where_the_sequence_is_cut(
-    name: str, rng: random.Random
-) -> None:
+def test_without_look_ahead_results_do_not_depend_on_cuts(name: str, rng: random.Random) -> None:
     payloads = captures.capture(name).payloads
-    # Messages that read well both ways, and states that nothing announces.
+    # Messages that are well-formed both ways, and unannounced changes of the state.
     either = [EITHER, EITHER, START, STOP, BEGIN]
     for _ in range(150):
         start = rng.randrange(len(payloads))
@@ -333,7 +331,7 @@ def test_without_a_look_ahead_verdicts_do_not_depend_on_where_the_sequence_is_cu
         assert (rows, errors, state) == whole
 
 
-def test_a_name_in_another_encoding_is_no_contradiction_where_order_is_sure() -> None:
+def test_a_name_in_another_encoding_is_not_a_contradiction_if_the_order_is_certain() -> None:
     begin = bytes.fromhex("420000000000000008000000000000000000000007")  # B, LSN, time, xid
     latin1 = bytes.fromhex("59000040016e61ef7665007400")  # Y, oid, namespace 'na\xefve', name 't'
     rows = pgdecode.decode_messages([begin, latin1], mode="PERMISSIVE", fields=["kind", "error"]).to_pylist()

@@ -1,4 +1,4 @@
-"""What README.md shows is run, and what it says of the tables is what they hold."""
+"""The code of README.md runs, and its tables are up to date."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_generated_part_is_up_to_date(path: Path, marker: str) -> None:
 
 @pytest.fixture(scope="module")
 def namespace() -> dict[str, Any]:
-    """Names that the snippets share, as a reader who pastes them one after the other has them."""
+    """Names that the snippets share, as if a reader pasted them one after the other."""
     return {}
 
 
@@ -57,10 +57,10 @@ def test_the_spark_snippets_run(
     assert "relation" in capfd.readouterr().out
     exec(compile(rows, "README.md typed columns on spark", "exec"), names)
     shown = capfd.readouterr().out
-    # As the server wrote them, see the first picture.
+    # As the server wrote them, see the first table.
     assert "SKU-00000|505.94|" in shown
     assert "avg(" in shown
-    # What test_decoding said of the same rows: so many of this table.
+    # The number of rows of this table in test_decoding's output.
     recorded = gzip.decompress((ROOT / "tests/data/16.shop.test_decoding.txt.gz").read_bytes()).decode()
     assert names["table"].count() == recorded.count("table public.products: ") > 0
     exec(compile(changes, "README.md changes on spark", "exec"), names)
@@ -76,7 +76,7 @@ def test_the_spark_snippets_run(
 
 
 def pgdecode_commands() -> list[str]:
-    """Command lines of the shell part."""
+    """Command lines of the shell section."""
     blocks = [block for block in readme.code_blocks(TEXT, "sh") if block.startswith("pgdecode ")]
     return [line for block in blocks for line in block.splitlines()]
 

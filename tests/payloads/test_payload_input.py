@@ -1,4 +1,4 @@
-"""What may be handed over as payloads, and what comes back: shapes, `fields`, the schema."""
+"""Accepted forms of payloads and of stream flags."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAYOUTS = pytest.mark.parametrize("layout", [pa.binary(), pa.large_binary(), pa.
 
 
 class OnlyArray:
-    """An object that hands its data over by the Arrow PyCapsule interface alone, as one array."""
+    """An object with only the Arrow PyCapsule interface, as one array."""
 
     def __init__(self, data: pa.Array) -> None:
         self.data = data
@@ -79,7 +79,7 @@ SHAPES: dict[str, Callable[[], Any]] = {
 
 
 def exact(payloads: list[bytes]) -> pa.Array:
-    """A binary array whose buffers end where its data does, so that a read past the end leaves them."""
+    """A binary array whose buffers end with its data, so that a read past the end is outside."""
     ends = np.cumsum([0, *map(len, payloads)], dtype=np.int32)
     return pa.Array.from_buffers(
         pa.binary(), len(payloads), [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(payloads))]
@@ -103,7 +103,7 @@ def test_a_slice_at_every_offset(layout: pa.DataType) -> None:
 
 @LAYOUTS
 def test_payloads_of_every_short_length(layout: pa.DataType) -> None:
-    # A view holds up to 12 bytes itself and points to longer values.
+    # A view contains values of up to 12 bytes, and points to longer ones.
     origins = [pgdecode.Origin(origin_lsn=8, name="o" * length) for length in range(24)]
     payloads = pa.array([encode(origin) for origin in origins], layout)
     assert_same_rows(pgdecode.decode_messages(payloads), [row_of(origin) for origin in origins])
@@ -128,7 +128,7 @@ def test_the_bytes_under_a_null_are_not_read(layout: pa.DataType) -> None:
     assert column_values(pgdecode.decode_messages(masked), "kind") == ["stream_stop", None, "stream_stop"]
 
 
-def test_fixed_size_binary_is_taken_where_all_payloads_have_one_length() -> None:
+def test_fixed_size_binary_is_accepted() -> None:
     starts = [SAMPLES["stream start, first segment"].payload, SAMPLES["stream start, later segment"].payload, None]
     batch = pgdecode.decode_messages(pa.array(starts, pa.binary(6)))
     assert column_values(batch, "xid") == [0x304, 0xFFFFFFFF, None]
@@ -163,11 +163,11 @@ def test_no_payloads_give_no_rows_and_the_full_schema(nothing: Any, in_stream: A
         pytest.param(pa.nulls(9, pa.binary_view()), id="binary_view"),
     ],
 )
-def test_nothing_but_nulls_gives_null_rows(nulls: Any) -> None:
+def test_only_nulls_give_null_rows(nulls: Any) -> None:
     assert_same_rows(pgdecode.decode_messages(nulls), [NULL_ROW] * 9)
 
 
-def test_no_payload_bytes_at_all_are_empty_payloads() -> None:
+def test_values_without_bytes_are_empty_payloads() -> None:
     for payloads in ([b""] * 3, pa.array([b""] * 3), exact([b""] * 3)):
         errors = pgdecode.decode_messages(payloads, mode="PERMISSIVE", empty="error")["error"].to_pylist()
         assert [error.split()[0] for error in errors] == ["EMPTY"] * 3
@@ -203,7 +203,7 @@ def test_what_is_not_binary_is_a_type_error(payloads: Any) -> None:
         pgdecode.decode_messages(payloads)
 
 
-def test_the_type_error_names_what_is_wanted_and_what_came() -> None:
+def test_the_type_error_names_the_expected_and_the_given_type() -> None:
     with pytest.raises(TypeError, match=r"^payloads are binary, large_binary or binary_view, not string$"):
         pgdecode.decode_messages(pa.array(["B"]))
     with pytest.raises(TypeError, match=r"^payloads is a column of payloads, not one bytes; decode\(\) takes one$"):
@@ -221,7 +221,7 @@ def test_the_type_error_names_what_is_wanted_and_what_came() -> None:
     ],
 )
 def test_an_arrow_array_with_corrupt_offsets_is_a_value_error(layout: pa.DataType, offsets: list[int]) -> None:
-    # pyarrow looks at the first and the last offset only.
+    # pyarrow checks only the first and the last offset.
     width = np.int32 if layout == pa.binary() else np.int64
     buffers = [None, pa.py_buffer(np.array(offsets, width).tobytes()), pa.py_buffer(b"EE")]
     corrupt = pa.Array.from_buffers(layout, 3, buffers)
@@ -285,7 +285,7 @@ def test_batches_that_fail_leave_no_memory_behind() -> None:
                 pgdecode.decode_messages(payloads)
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    # One batch fills about 2 MiB before it fails, so 300 that leak would show as 600 MiB.
+    # One batch fills about 2 MiB before it fails, so leaks of 300 batches would be 600 MiB.
     settled = fail(50)
     assert fail(300) - settled < 32 * 2**20
 
@@ -336,7 +336,7 @@ def test_the_stream_state_of_each_row_in_any_shape(states: Any) -> None:
         pytest.param(1, TypeError, id="an integer"),
     ],
 )
-def test_a_stream_state_that_says_nothing_is_refused(in_stream: Any, error: type[Exception]) -> None:
+def test_an_invalid_stream_state_is_refused(in_stream: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="in_stream"):
         pgdecode.decode_messages([b"E", b"E"], in_stream=in_stream)
 

@@ -1,4 +1,4 @@
-"""Several threads at once: over decoders of their own, over one, and inside one call."""
+"""Several threads: with separate decoders, with one decoder, and inside one call."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ ROWS = [place for place, item in enumerate(MESSAGES) if item.kind in ("insert", 
 
 
 def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
-    """Make calls in a thread each."""
+    """Run each call in its own thread."""
     with ThreadPoolExecutor(len(calls)) as threads:
         return [made.result() for made in [threads.submit(call) for call in calls]]
 
 
 def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
-    """Make calls in a thread each, all of them begun together."""
+    """Run each call in its own thread, all started together."""
     barrier = threading.Barrier(len(calls))
 
     def waited(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -57,7 +57,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
 
 
 def whole_capture(name: str) -> list[pa.RecordBatch]:
-    """Everything that is made of a capture."""
+    """All decoded forms of a capture."""
     column = captures.capture(name).column
     decoder = pgdecode.ChangeDecoder(include_uncommitted=True)
     changes = [decoder.decode(column.slice(first, 500)) for first in range(0, len(column), 500)]
@@ -71,15 +71,15 @@ def whole_capture(name: str) -> list[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("name", ["18.streams.v4", "18.types.v2", "14.streams.v2bin"])
-def test_eight_threads_at_once_give_what_one_gives(name: str) -> None:
+def test_eight_concurrent_threads_give_the_result_of_one(name: str) -> None:
     expected = whole_capture(name)
     for found in at_once([lambda: whole_capture(name)] * N_THREADS):
         assert len(found) == len(expected)
-        # By their bytes, since Arrow has no NaN in a list equal to itself.
+        # Compare bytes, because in Arrow a NaN in a list is not equal to itself.
         assert all(a.serialize().equals(b.serialize()) for a, b in zip(found, expected, strict=True))
 
 
-def test_memory_is_given_back_when_all_threads_are_done() -> None:
+def test_memory_is_released_when_all_threads_are_done() -> None:
     whole_capture("18.streams.v4")
     before = pa.total_allocated_bytes()
     at_once([lambda: whole_capture("18.streams.v4") and None] * N_THREADS)
@@ -87,14 +87,14 @@ def test_memory_is_given_back_when_all_threads_are_done() -> None:
 
 
 @pytest.mark.parametrize("make", [pgdecode.MessageDecoder, pgdecode.ChangeDecoder], ids=["messages", "changes"])
-def test_a_decoder_refuses_a_second_thread_and_goes_on_in_the_first(make: Callable[[], Any]) -> None:
+def test_a_decoder_refuses_a_second_thread_and_continues_in_the_first(make: Callable[[], Any]) -> None:
     column = captures.capture("18.txns.v2").column
     expected = make().decode(column)
     decoder = make()
     inside, asked = threading.Event(), threading.Event()
 
     class Slow(list[bytes]):
-        """Payloads that are handed over when another thread has tried to hand over its own."""
+        """Payloads that are returned only after another thread has tried to use the decoder."""
 
         def __iter__(self) -> Iterator[bytes]:
             inside.set()
@@ -124,16 +124,16 @@ def test_a_decoder_refuses_a_second_thread_and_goes_on_in_the_first(make: Callab
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Divide also what is small, and what is long."""
+    """Use several threads also for small batches and long payloads."""
     monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
     monkeypatch.setattr(parallel, "LEAST_RESOLVED", 5)
     monkeypatch.setattr(parallel, "MOST_ROW_BYTES", math.inf)
 
 
 def outcome(decode: Callable[..., pa.RecordBatch], *arguments: Any, **options: Any) -> Any:
-    """A batch as bytes, since Arrow has no NaN in a list equal to itself; or what the error says and where.
+    """A batch as bytes, because in Arrow a NaN in a list is not equal to itself; or the text and place of the error.
 
-    Its rows are taken first, so that equal columns have equal bytes: of null columns some have no validity.
+    `take` normalises the rows first, so that equal columns have equal bytes: some null columns have no validity.
     """
     try:
         batch = decode(*arguments, **options)
@@ -155,9 +155,7 @@ def outcome(decode: Callable[..., pa.RecordBatch], *arguments: Any, **options: A
     ],
     ids=["in order", "permissive", "in no order", "wrongly plain"],
 )
-def test_messages_are_the_same_whatever_the_threads(
-    capture: captures.Capture, options: dict[str, Any], threads: int
-) -> None:
+def test_messages_do_not_depend_on_threads(capture: captures.Capture, options: dict[str, Any], threads: int) -> None:
     one = pgdecode.decode_messages(capture.column, **options)
     found = pgdecode.decode_messages(capture.column, threads=threads, **options)
     found.validate(full=True)
@@ -165,7 +163,7 @@ def test_messages_are_the_same_whatever_the_threads(
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_tags_and_relations_are_noted_alike_whatever_the_threads(capture: captures.Capture) -> None:
+def test_tags_and_relations_do_not_depend_on_threads(capture: captures.Capture) -> None:
     found = []
     for threads in (1, 3):
         scan = Scan(Source([capture.column]), ("kind", "error"), pgdecode.Limits(), True, True, kind_codes=True)
@@ -178,16 +176,16 @@ def test_tags_and_relations_are_noted_alike_whatever_the_threads(capture: captur
 
 
 def verdicts(parts: list[pa.Array], carry: bool | None, threads: int) -> tuple[bool | None, bytes | None]:
-    """The stream state behind the last row, and what is said of each."""
+    """The stream state after the last row, and the stream flag of each row."""
     scan = Scan(Source(parts), ("kind",), pgdecode.Limits(), True, True)
     return scan.resolve_streams(None, carry, True, threads), scan.stream_flags
 
 
 @pytest.mark.parametrize("name", STREAMED_CAPTURES)
-def test_rows_are_in_a_stream_or_not_whatever_the_threads(name: str, rng: random.Random) -> None:
+def test_stream_flags_do_not_depend_on_threads(name: str, rng: random.Random) -> None:
     whole = list(captures.capture(name).payloads)
     for share in (0.0, 0.2, 1.0):
-        # Some delimiters are lost, some rows are null or cut: runs are in doubt, or known by their structure alone.
+        # Some delimiters are missing, some rows are null or truncated: the state is unknown or known only by structure.
         payloads: list[bytes | None] = [p for p in whole if p[:1] not in b"SEBcA" or rng.random() >= share]
         for row in rng.sample(range(len(payloads)), len(payloads) // 50):
             payloads[row] = rng.choice([None, b"", whole[row][: rng.randrange(1 + len(whole[row]))]])
@@ -202,7 +200,7 @@ def test_rows_are_in_a_stream_or_not_whatever_the_threads(name: str, rng: random
 
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-def test_bad_payloads_have_the_same_errors_whatever_the_threads(mode: str, rng: random.Random) -> None:
+def test_errors_of_bad_payloads_do_not_depend_on_threads(mode: str, rng: random.Random) -> None:
     payloads = captures.capture("18.streams.v2").payloads
     for _ in range(30):
         damaged = list(payloads)
@@ -216,7 +214,7 @@ def test_bad_payloads_have_the_same_errors_whatever_the_threads(mode: str, rng: 
 
 
 def shows_old_memory(batch: pa.RecordBatch) -> list[str]:
-    """Columns whose null rows have anything but zeros in them, or items."""
+    """Columns whose null rows have items or bytes other than zero."""
     found = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         buffers = column.buffers()
@@ -238,7 +236,7 @@ PLAIN = [sample.payload for sample in SAMPLES.values() if not sample.in_stream a
 
 
 def payloads_in_runs(rng: random.Random) -> list[bytes | None]:
-    """Payloads of which one stretch fills other columns than the next: runs of few kinds each, of any length."""
+    """Payloads in slices that fill different columns: each slice has few kinds and any length."""
     found: list[bytes | None] = []
     n = rng.choice([64, 65, 127, 128, 700, 1024, 2500])
     while len(found) < n:
@@ -249,7 +247,7 @@ def payloads_in_runs(rng: random.Random) -> list[bytes | None]:
 
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-def test_stretches_that_fill_different_columns_are_joined(mode: str, rng: random.Random) -> None:
+def test_slices_that_fill_different_columns_are_merged(mode: str, rng: random.Random) -> None:
     for _ in range(60):
         payloads = payloads_in_runs(rng)
         if mode == "PERMISSIVE":
@@ -267,7 +265,7 @@ def test_stretches_that_fill_different_columns_are_joined(mode: str, rng: random
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_values_of_any_length_are_joined_behind_those_of_the_rows_before(rng: random.Random) -> None:
+def test_values_of_any_length_are_merged_after_those_of_earlier_rows(rng: random.Random) -> None:
     payloads: list[bytes | None] = []
     for row in range(1500):
         values = tuple(
@@ -283,7 +281,7 @@ def test_values_of_any_length_are_joined_behind_those_of_the_rows_before(rng: ra
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_memory_that_several_threads_took_is_given_back(capture: captures.Capture) -> None:
+def test_memory_of_several_threads_is_released(capture: captures.Capture) -> None:
     before = pa.total_allocated_bytes()
     for options in ({}, {"in_stream": False, "mode": "PERMISSIVE"}, {"in_stream": False}):
         with contextlib.suppress(DecodeError):
@@ -303,7 +301,7 @@ def test_a_decoder_with_threads_carries_the_stream_state_from_batch_to_batch(cap
 @pytest.mark.parametrize("name", ["18.types.v1", "18.types.v1bin", "16.streams.v2", "18.shop.v1"])
 @pytest.mark.parametrize("unrepresentable", ["error", "null", "text"])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-def test_rows_are_the_same_whatever_the_threads(name: str, unrepresentable: str, mode: str) -> None:
+def test_rows_do_not_depend_on_threads(name: str, unrepresentable: str, mode: str) -> None:
     for version, payloads in tables(name):
         if len(payloads) < 11:
             continue
@@ -316,7 +314,7 @@ def test_rows_are_the_same_whatever_the_threads(name: str, unrepresentable: str,
 
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-def test_offsets_outside_the_data_are_told_of_the_same_row_whatever_the_threads(mode: str) -> None:
+def test_bad_offsets_are_reported_for_the_same_row_with_any_number_of_threads(mode: str) -> None:
     payloads = captures.capture("18.shop.v1").payloads[:20]
     offsets = list(itertools.accumulate(map(len, payloads), initial=0))
     offsets[18] = offsets[-1] + 1
@@ -329,7 +327,7 @@ def test_offsets_outside_the_data_are_told_of_the_same_row_whatever_the_threads(
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_threads_together_make_no_more_text_than_one_may() -> None:
+def test_the_expansion_limit_applies_to_all_threads_together() -> None:
     column = pgdecode.Column(0, "a", 1700, -1)
     relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=(column,))
     # 1e131071, as numeric_send writes it: 128 times its 131072 digits are the 16 MiB that every batch may make.
@@ -343,7 +341,7 @@ def test_threads_together_make_no_more_text_than_one_may() -> None:
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_where_no_thread_can_be_started_the_caller_s_does_the_work() -> None:
+def test_if_no_thread_can_be_started_the_calling_thread_decodes() -> None:
     version, payloads = max(tables("18.shop.v1"), key=lambda table: len(table[1]))
     column = captures.capture("18.shop.v1").column
     messages, rows = pgdecode.decode_messages(column), pgdecode.decode_rows(payloads, version)
@@ -403,7 +401,7 @@ print(pgdecode.decode_rows(payloads, relation, threads=64).equals(rows))
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_many_rows_that_all_threads_have_a_share_of(threads: int) -> None:
+def test_many_rows_are_divided_among_all_threads(threads: int) -> None:
     payloads = pa.array(
         encode(Insert(relation_id=16385 + n % 3, new=(b"%d" % n, b"v" * (n % 50), None), new_formats="ttn"))
         for n in range(20_000)
@@ -415,14 +413,14 @@ def test_many_rows_that_all_threads_have_a_share_of(threads: int) -> None:
 
 
 @pytest.mark.parametrize("layout", [pa.binary(), pa.large_binary(), pa.binary_view(), None], ids=str)
-def test_stretches_of_long_payloads_of_short_ones_and_of_none(layout: pa.DataType | None) -> None:
+def test_slices_of_long_short_and_empty_payloads(layout: pa.DataType | None) -> None:
     long, short = (encode(Insert(relation_id=16385, new=(b"v" * n, None), new_formats="tn")) for n in (20_000, 1))
     payloads = [long] * 300 + [None] * 30_000 + [short] * 30_000 + [long] * 100 + [short, long] * 50 + [None] * 100
     columns = tuple(pgdecode.Column(0, name, 25, -1) for name in "ab")
     relation = pgdecode.Relation(relation_id=16385, namespace="s", name="t", replica_identity="d", columns=columns)
     given: Any = payloads
     if layout is not None:
-        # Of unequal chunks.
+        # Chunks of different lengths.
         given = pa.chunked_array(
             [payloads[a:b] for a, b in itertools.pairwise([0, 1, 290, 301, 31_000, 31_001, 70_000])], layout
         )
@@ -441,7 +439,7 @@ def test_small_batches_are_not_divided() -> None:
     assert threads_for([b"I" * 4096] * 1023, 8) == 1
 
 
-def test_each_thread_has_many_rows_or_many_bytes() -> None:
+def test_each_thread_gets_many_rows_or_many_bytes() -> None:
     rows = [b"B"] * (4 * parallel.LEAST_ROWS + 3)
     assert [threads_for(rows, threads) for threads in (1, 3, 4, 8)] == [1, 3, 4, 4]
     few = [b"I" * 4096, None] * (4 * parallel.LEAST_BYTES // 4096)
@@ -456,7 +454,7 @@ def test_payloads_too_long_for_a_cache_are_not_divided() -> None:
     assert found(2 * parallel.MOST_ROW_BYTES - 63) == 1
 
 
-def test_long_values_in_the_first_rows_do_not_make_memory_be_reserved_for_as_long_ones_in_all() -> None:
+def test_long_values_in_the_first_rows_do_not_reserve_memory_for_all_rows() -> None:
     columns = tuple(pgdecode.Column(0, name, 25, -1) for name in "abcd")
     relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=columns)
     long, short = (encode(Insert(relation_id=1, new=(b"v" * n,) * 4, new_formats="tttt")) for n in (3000, 1))

@@ -1,4 +1,4 @@
-"""Payloads in the forms in which they are found."""
+"""Extraction of payloads from frames and text."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ KEEPALIVE = b"k" + struct.pack("!qqb", 9, 0, 0)
         ),
     ],
 )
-def test_payloads_come_out_of_each_form(values: pa.Array, how: str) -> None:
+def test_payloads_are_extracted_from_each_form(values: pa.Array, how: str) -> None:
     assert unwrap(values, how).payloads.to_pylist() == [BEGIN, COMMIT]  # type: ignore[arg-type]
 
 
-def test_the_frame_has_the_lsn_and_a_keepalive_is_no_row() -> None:
+def test_a_frame_has_an_lsn_and_a_keepalive_gives_no_row() -> None:
     found = unwrap(pa.array([frame(BEGIN, 7), KEEPALIVE, None, COMMIT]))
     assert found.payloads.to_pylist() == [BEGIN, None, COMMIT]
     assert found.rows.to_pylist() == [0, 2, 3]
@@ -77,13 +77,13 @@ def test_the_frame_has_the_lsn_and_a_keepalive_is_no_row() -> None:
         ),
     ],
 )
-def test_what_is_of_another_form_is_refused(values: pa.Array, how: str, text: str) -> None:
+def test_values_of_another_form_are_refused(values: pa.Array, how: str, text: str) -> None:
     with pytest.raises(UnwrapError) as caught:
         unwrap(values, how)  # type: ignore[arg-type]
     assert str(caught.value) == text
 
 
-def test_base64_is_never_looked_for_in_a_binary_column() -> None:
+def test_base64_in_a_binary_column_is_not_recognised() -> None:
     values = pa.array([base64.b64encode(BEGIN)])
     assert unwrap(values).payloads.to_pylist() == values.to_pylist()
 
@@ -110,12 +110,12 @@ ABORT_25 = ABORT_9 + bytes.fromhex("0000000001534c900002a1b2c3d4e5f6")  # LSN, t
 
 
 @pytest.mark.parametrize("abort", [ABORT_9, ABORT_25], ids=["on", "parallel"])
-def test_a_stream_abort_has_the_length_with_which_the_file_comes_out(abort: bytes) -> None:
+def test_a_stream_abort_has_the_length_that_fits_the_file(abort: bytes) -> None:
     payloads = [BEGIN, abort, COMMIT, b"", abort]
     assert split_recvlogical(b"".join(payload + b"\n" for payload in payloads)) == payloads
 
 
-def test_a_cut_file_is_refused_at_the_message_that_is_cut() -> None:
+def test_a_truncated_file_is_refused_at_the_truncated_message() -> None:
     with pytest.raises(UnwrapError, match=r"^row 1: byte 22: no newline after the message, or the file ends"):
         split_recvlogical(BEGIN + b"\n" + COMMIT[:-3])
 
@@ -134,7 +134,7 @@ def test_lines_of_psql_are_read(tmp_path: Path) -> None:
     assert read_json_lines(lines).to_pylist() == expected[:1]
 
 
-def test_lines_of_something_else_are_named(tmp_path: Path) -> None:
+def test_lines_of_another_format_are_named(tmp_path: Path) -> None:
     path = tmp_path / "changes.jsonl"
     path.write_text('{"action": "I", "schema": "public"}\n')
     with pytest.raises(UnwrapError, match=r"^row 0: no text in 'data'; it looks like wal2json"):
@@ -156,6 +156,6 @@ def test_lines_of_something_else_are_named(tmp_path: Path) -> None:
         pytest.param(b"\x00\x01", None, id="nothing that is known"),
     ],
 )
-def test_what_is_not_pgoutput_is_named(value: bytes | str, start: str | None) -> None:
+def test_other_formats_are_named(value: bytes | str, start: str | None) -> None:
     found = looks_like(value)
     assert found is None if start is None else (found or "").startswith(start)

@@ -1,4 +1,4 @@
-"""Every fault has a code, a class, a wording and an input that provokes it."""
+"""Every fault has a code, a class, a text and an input that provokes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pgdecode.protocol import errors
 from support.each import each
 from support.generators.samples import SAMPLES
 
-# By their own names: an alias is no further class.
+# By their own names, so that an alias is not another class.
 CLASSES = [
     cls
     for name, cls in inspect.getmembers(errors, inspect.isclass)
@@ -28,7 +28,7 @@ CLASSES = [
 
 
 class Fault(NamedTuple):
-    """A payload, how it is decoded, and all that its error says; row 3 is where the tests put it."""
+    """A payload, how it is decoded, and the attributes of its error; the tests put the payload in row 3."""
 
     cls: type[DecodeError]
     payload: bytes
@@ -205,7 +205,7 @@ def error_of(decode: Callable[[], object]) -> DecodeError:
 # -- classes ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_class_has_a_code_of_its_own() -> None:
+def test_each_class_has_its_own_code() -> None:
     assert len({cls.code for cls in CLASSES}) == len(CLASSES) == 33
 
 
@@ -217,23 +217,23 @@ def test_each_class_is_public_and_a_value_error() -> None:
 
 def test_each_class_is_provoked_by_a_test() -> None:
     provoked = {param.values[0].cls for param in FAULTS}
-    # Those of rows and their values are provoked in test_rows and test_settings.
+    # Faults of rows and values are provoked in tests/rows and tests/types.
     of_rows = {errors.ArityMismatch, errors.OtherRelation, errors.NotARow, errors.UnknownType}
     of_values = {errors.WrongSize, errors.UndeclaredSetting, errors.UndecodableZone, errors.Unrepresentable}
-    # Those of sequences in test_changes_faults, test_changes_doubt and test_limits_relations.
+    # Faults of sequences are provoked in tests/changes and tests/relations.
     of_sequences = {errors.TransactionDesync, errors.UnknownRelation, errors.RelationInDoubt, errors.RepeatedColumn}
     of_sequences.add(errors.TooManyRelations)
     rest = set(CLASSES) - of_rows - of_values - of_sequences
-    # Those of batches have tests of their own, here and in test_limits_output.
+    # Faults of batches are provoked here and in tests/robustness/test_output_limits.py.
     assert provoked == rest - {errors.BatchTooLarge, errors.BatchExpands}
 
 
-def test_the_limits_have_a_class_in_common() -> None:
+def test_the_limits_have_a_common_base_class() -> None:
     limits = {cls for cls in CLASSES if cls.code.startswith("LIMIT_")}
     assert limits == {cls for cls in CLASSES if issubclass(cls, errors.LimitExceeded)}
 
 
-# -- what an error says ----------------------------------------------------------------------------------------------
+# -- texts and attributes --------------------------------------------------------------------------------------------
 
 
 @faults
@@ -245,7 +245,7 @@ def test_a_fault_in_a_batch_names_row_offset_and_what_is_wrong(fault: Fault) -> 
 
 
 @faults
-def test_a_fault_of_one_payload_names_the_offset_alone(fault: Fault) -> None:
+def test_a_fault_of_one_payload_names_only_the_offset(fault: Fault) -> None:
     error = raised(fault, row=None)
     assert type(error) is fault.cls
     assert str(error) == f"offset {fault.offset}: {fault.detail}"
@@ -253,12 +253,12 @@ def test_a_fault_of_one_payload_names_the_offset_alone(fault: Fault) -> None:
 
 
 @faults
-def test_a_fault_says_in_attributes_what_it_says_in_words(fault: Fault) -> None:
+def test_the_attributes_of_a_fault_agree_with_its_text(fault: Fault) -> None:
     for row in (None, 3):
         error = raised(fault, row)
         assert (error.offset, error.tag) == (fault.offset, fault.tag)
         assert (error.relation, error.column) == (fault.relation, fault.column)
-        assert fault.expected in (None, error.expected)  # None where the wording compares nothing
+        assert fault.expected in (None, error.expected)  # None if the text compares nothing
         assert fault.seen in (None, error.seen)
         assert error.detail == fault.detail
 
@@ -275,7 +275,7 @@ def test_the_error_column_has_the_code_first(fault: Fault) -> None:
 
 @faults
 @each("row", [None, 3], ids=["one payload", "in a batch"])
-def test_an_error_comes_back_from_a_pickle_and_a_copy(fault: Fault, row: int | None) -> None:
+def test_an_error_survives_pickle_and_copy(fault: Fault, row: int | None) -> None:
     error = raised(fault, row)
     for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(twin) is type(error)
@@ -307,7 +307,7 @@ BEGIN = SAMPLES["begin"].payload
         pytest.param(pa.compress(BEGIN, "zstd", asbytes=True), "zstd", id="zstd"),
     ],
 )
-def test_a_payload_in_a_known_wrapping_gets_a_hint(payload: bytes, hint: str) -> None:
+def test_a_payload_in_a_known_wrapper_gets_a_hint(payload: bytes, hint: str) -> None:
     with pytest.raises(pgdecode.UnknownTag, match=f"it looks .*{hint}") as alone:
         pgdecode.decode(payload)
     with pytest.raises(pgdecode.UnknownTag) as in_batch:
@@ -328,13 +328,13 @@ def test_a_payload_in_a_known_wrapping_gets_a_hint(payload: bytes, hint: str) ->
         pytest.param(b"\x28\xb5", id="half of zstd's mark"),
     ],
 )
-def test_an_unknown_tag_that_looks_like_nothing_gets_no_hint(payload: bytes) -> None:
+def test_an_unknown_tag_of_no_known_format_gets_no_hint(payload: bytes) -> None:
     with pytest.raises(pgdecode.UnknownTag) as caught:
         pgdecode.decode(payload)
     assert "looks" not in str(caught.value)
 
 
-# -- a batch past what Arrow's offsets reach -------------------------------------------------------------------------
+# -- a batch above the limit of Arrow's offsets -----------------------------------------------------------------------
 
 
 def free_bytes() -> int:
@@ -354,7 +354,7 @@ def test_a_batch_of_more_than_2_gib_is_refused_in_permissive_mode_too() -> None:
     payloads = pa.Array.from_buffers(pa.binary_view(), 40, [None, pa.py_buffer(view * 40), pa.py_buffer(payload)])
     with pytest.raises(pgdecode.BatchTooLarge) as caught:
         pgdecode.decode_messages(payloads, in_stream=False, fields=["content"], mode="PERMISSIVE")
-    # 31 contents are 2080374784 bytes; the next would make 2**31, one more than an offset can say.
+    # 31 contents are 2080374784 bytes; the next would make 2**31, one more than the largest offset.
     assert caught.value.row == 31
     assert str(caught.value) == (
         "row 31, offset 0: message content of this batch would exceed 2147483647 bytes or items; "
@@ -363,10 +363,10 @@ def test_a_batch_of_more_than_2_gib_is_refused_in_permissive_mode_too() -> None:
     assert pgdecode.decode_messages(payloads, in_stream=False, fields=["kind", "lsn"]).num_rows == 40
 
 
-# -- the net under all tests -----------------------------------------------------------------------------------------
+# -- the check for ignored exceptions ---------------------------------------------------------------------------------
 
 
-def test_an_exception_that_is_ignored_is_seen(dropped_exceptions: list[str]) -> None:
+def test_an_ignored_exception_is_detected(dropped_exceptions: list[str]) -> None:
     class Dropped:
         def __del__(self) -> None:
             raise RuntimeError("nobody hears this")

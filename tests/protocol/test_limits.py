@@ -1,4 +1,4 @@
-"""`Limits`: at the limit is fine, one past it is a fault, and the server's own maxima are the defaults."""
+"""`Limits`: a size at the limit is accepted, one more is a fault, and the defaults are the server's maxima."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.generators.samples import SAMPLES
 
 
 def outcome(payload: bytes, limits: Limits) -> tuple[str, int, int | None, int | None] | None:
-    """The fault of a payload under these limits, the same by every way of decoding it; None where it is fine."""
+    """The fault of a payload under these limits, after checking that all decoders agree; None without a fault."""
     found: set[Any] = set()
     for decode in (
         lambda: pgdecode.decode(payload, limits=limits),
@@ -85,7 +85,7 @@ def saying(size: int) -> Message:
 
 
 def sized(size: int) -> Message:
-    """A message of `size` bytes in all: tag, LSN, name and NUL."""
+    """A message of `size` bytes in total: tag, LSN, name and NUL."""
     return Origin(origin_lsn=8, name="o" * (size - 10))
 
 
@@ -106,7 +106,7 @@ def sized(size: int) -> Message:
         pytest.param("max_payload_bytes", sized, "LIMIT_PAYLOAD", 0, id="payload"),
     ],
 )
-def test_one_past_a_limit_is_a_fault(option: str, message: Any, code: str, offset: int, limit: int) -> None:
+def test_one_more_than_a_limit_is_a_fault(option: str, message: Any, code: str, offset: int, limit: int) -> None:
     limits = Limits(**{option: limit})
     assert outcome(encode(message(limit - 1)), limits) is None
     assert outcome(encode(message(limit)), limits) is None
@@ -127,7 +127,7 @@ def test_the_defaults_are_the_documented_ones(message: Any, limit: int, fault: t
     assert outcome(encode(message(limit + 1)), Limits()) == fault
 
 
-def test_texts_other_than_names_have_no_limit_of_their_own() -> None:
+def test_texts_other_than_names_have_no_own_limit() -> None:
     limits = Limits(max_name_bytes=3, max_value_bytes=3)
     assert outcome(encode(Origin(origin_lsn=8, name="o" * 4)), limits) is None
     assert outcome(encode(LogicalMessage(flags=0, lsn=8, prefix="pppp", content=b"")), limits) is None
@@ -143,14 +143,14 @@ def named_exactly(name: str) -> Message:
     return Type(type_id=1, namespace="s", name=name)
 
 
-def test_what_is_left_is_looked_at_before_the_limit() -> None:
+def test_the_bytes_left_are_checked_before_the_limit() -> None:
     payload = encode(holding(9))
     for limits in (Limits(), Limits(max_value_bytes=8)):
         with pytest.raises(pgdecode.TruncatedMessage):
             pgdecode.decode(payload[:-1], limits=limits)
 
 
-def test_a_limit_holds_for_each_row_of_a_batch_alone() -> None:
+def test_a_limit_applies_to_each_row_of_a_batch_separately() -> None:
     payloads = [encode(named(size)) for size in (3, 5, 4, 6, 3)]
     batch = pgdecode.decode_messages(payloads, in_stream=False, mode="PERMISSIVE", limits=Limits(max_name_bytes=4))
     assert [row["name"] for row in rows_of(batch)] == ["nnn", None, "nnnn", None, "nnn"]
@@ -158,7 +158,7 @@ def test_a_limit_holds_for_each_row_of_a_batch_alone() -> None:
 
 @pytest.mark.parametrize("option", [item.name for item in fields(Limits)])
 @each("value", [0, -1, 2**31, "8", None, 1.5, True], ids=repr)
-def test_limits_refuse_what_is_no_limit(option: str, value: Any) -> None:
+def test_invalid_limits_are_refused(option: str, value: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=option):
         Limits(**{option: value})
 

@@ -1,4 +1,4 @@
-"""LSNs between number and text; the pairs are pg_lsn's own output."""
+"""Conversion of LSNs; the pairs are output of pg_lsn."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_text_may_be_lower_case_and_padded() -> None:
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_every_lsn_comes_back_from_its_text(number: int) -> None:
+def test_every_lsn_survives_the_conversion_to_text(number: int) -> None:
     assert pgdecode.lsn_from_text(pgdecode.lsn_to_text(number)) == number
 
 
 @pytest.mark.parametrize("number", [-1, 2**64], ids=["negative", "past 64 bits"])
-def test_a_number_that_is_no_lsn_is_refused(number: int) -> None:
+def test_a_number_that_is_not_an_lsn_is_refused(number: int) -> None:
     with pytest.raises(ValueError, match="LSN"):
         pgdecode.lsn_to_text(number)
 
@@ -48,6 +48,6 @@ def test_a_number_that_is_no_lsn_is_refused(number: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "/", "1", "1/", "/1", "1/2/3", "x/1", "123456789/0", "0/123456789", " 1/2", "1/2\n"]
 )
-def test_text_that_is_no_lsn_is_refused(text: str) -> None:
+def test_text_that_is_not_an_lsn_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="LSN"):
         pgdecode.lsn_from_text(text)

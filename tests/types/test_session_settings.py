@@ -1,4 +1,4 @@
-"""Text written under other settings than ISO and UTF8, against what a server wrote under them."""
+"""Text written under settings other than ISO and UTF8, compared with values that a server wrote under them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def one_array(pg_type: str, value: bytes, *, binary: bool = False, **options: An
 
 
 @each("line", lines("datestyles.jsonl")[1:], ids=lambda line: f"{line['type']} {line['setting']}")
-def test_what_a_server_printed_under_a_style_is_what_it_sent_in_binary(line: dict[str, Any]) -> None:
+def test_values_printed_under_a_style_equal_their_binary_form(line: dict[str, Any]) -> None:
     style = ", ".join(line["setting"].removeprefix("DateStyle ").split(", ")[:2])
     decoding = styled(line["type"], style)
     texts = [text.encode() for text, _ in line["values"]]
@@ -67,7 +67,7 @@ def test_what_a_server_printed_under_a_style_is_what_it_sent_in_binary(line: dic
 
 
 @each("record", [r for r in lines("values.jsonl") if "datestyle" in r["settings"] and r["binary"]])
-def test_what_pgoutput_sent_under_a_style_is_what_it_sent_in_binary(record: dict[str, Any]) -> None:
+def test_values_of_pgoutput_under_a_style_equal_their_binary_form(record: dict[str, Any]) -> None:
     decoding = styled(record["type"], record["settings"]["datestyle"] + ("" if "," in str(record) else ", DMY"))
     raws = [bytes.fromhex(form["hex"]) for form in record["binary"]]
     wanted = decode_values(decoding, raws, binary=True, unrepresentable="null")
@@ -75,7 +75,7 @@ def test_what_pgoutput_sent_under_a_style_is_what_it_sent_in_binary(record: dict
         text = bytes.fromhex(record["text"]["hex"])
         found = decode_values(decoding, [text], binary=False, unrepresentable="null")
     except pgdecode.UndecodableZone:
-        # The letters of a zone: what they mean depends on where, and when.
+        # A zone abbreviation: its meaning depends on place and time.
         assert record["type"] == "timestamptz"
         assert text.removesuffix(b" BC")[-1:].isalpha()
         assert not text.removesuffix(b" BC").endswith((b"UTC", b"GMT"))
@@ -132,13 +132,15 @@ def test_a_declared_style_is_read(style: str, pg_type: str, text: str, wanted: A
         ),
     ],
 )
-def test_what_the_style_does_not_print_is_a_fault(style: str, pg_type: str, text: str, error: type[Exception]) -> None:
+def test_text_that_the_style_does_not_print_is_a_fault(
+    style: str, pg_type: str, text: str, error: type[Exception]
+) -> None:
     with pytest.raises(error, match="column 'v'") as caught:
         one(pg_type, text.encode(), datestyle=style)
     assert type(caught.value) is error
 
 
-def test_an_abbreviated_zone_says_what_to_capture_under() -> None:
+def test_the_error_of_an_abbreviated_zone_suggests_settings() -> None:
     with pytest.raises(pgdecode.UndeclaredSetting, match=r"time zone abbreviation.*DateStyle ISO or TimeZone UTC"):
         one("timestamptz", b"02/29/2024 04:05:06 EST", datestyle="SQL, MDY")
 
@@ -179,7 +181,7 @@ def test_a_date_with_one_byte_changed_or_cut_is_a_value_or_a_fault(line: dict[st
             assert error.code in ("BAD_VALUE", "SETTING", "ZONE", "NOT_REPRESENTABLE")  # noqa: PT017
 
 
-def test_a_style_goes_with_what_becomes_of_values_that_do_not_fit() -> None:
+def test_a_style_can_be_combined_with_unrepresentable() -> None:
     found = one_array("date", b"infinity", datestyle="German", unrepresentable="clamp")
     assert found.cast(pa.int32()).to_pylist() == [2145031948 + 10957]  # 5874897-12-31
     assert one("date", b"31.12.1999", datestyle="German", unrepresentable="clamp") == dt.date(1999, 12, 31)
@@ -198,7 +200,7 @@ def test_a_style_goes_with_what_becomes_of_values_that_do_not_fit() -> None:
         ("", "not as SHOW datestyle prints it"),
     ],
 )
-def test_a_style_that_is_none_or_not_enough_is_refused(datestyle: str, text: str) -> None:
+def test_an_invalid_or_incomplete_style_is_refused(datestyle: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         one("date", b"2020-01-01", datestyle=datestyle)
 
@@ -220,7 +222,7 @@ def inserted(payload: str, encoding: str, **options: Any) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("line", ENCODED, ids=lambda line: line["encoding"])
-def test_what_was_sent_under_an_encoding_is_what_was_sent_under_utf8(line: dict[str, Any]) -> None:
+def test_values_sent_under_an_encoding_equal_those_sent_under_utf8(line: dict[str, Any]) -> None:
     wanted = inserted(line["utf8"], "UTF8")
     assert not wanted["id"][0].as_py().isascii()
     assert inserted(line["text"], line["encoding"]).equals(wanted)
@@ -240,7 +242,7 @@ def test_a_binary_hstore_of_a_server_that_did_not_convert_is_read() -> None:
 
 
 @pytest.mark.parametrize("line", ENCODED, ids=lambda line: line["encoding"])
-def test_text_that_is_kept_as_it_is_is_converted_too(line: dict[str, Any]) -> None:
+def test_values_decoded_as_text_are_converted_too(line: dict[str, Any]) -> None:
     columns = dict.fromkeys(("h", "a", "ad", "ads", "es"), "text")
     wanted = inserted(line["utf8"], "UTF8", columns=columns)
     assert inserted(line["text"], line["encoding"], columns=columns).equals(wanted)
@@ -250,7 +252,7 @@ def test_the_recorded_encodings_are_all_that_differ_from_utf8() -> None:
     assert {line["encoding"] for line in ENCODED} == set(CODECS) - {"UTF8", "SQL_ASCII"}
 
 
-def test_values_under_another_encoding_that_was_not_declared_are_faults() -> None:
+def test_values_in_an_undeclared_encoding_are_faults() -> None:
     line = next(line for line in ENCODED if line["encoding"] == "LATIN1")
     for form in ("text", "binary"):
         with pytest.raises(pgdecode.BadEncoding, match="column 'id'"):
@@ -269,12 +271,12 @@ def test_values_under_another_encoding_that_was_not_declared_are_faults() -> Non
         pytest.param("SQL_ASCII", b"plain", "plain", id="SQL_ASCII"),
     ],
 )
-def test_text_is_utf8_whatever_it_was(encoding: str, text: bytes, wanted: str) -> None:
+def test_text_becomes_utf8(encoding: str, text: bytes, wanted: str) -> None:
     assert one("text", text, encoding=encoding) == one("text", text, binary=True, encoding=encoding) == wanted
 
 
-def test_a_container_is_converted_before_its_quotes_are_looked_for() -> None:
-    # ポ is 83 7c, ソ 83 5c and ボ 83 7b: a bar, a backslash and a brace to who reads bytes.
+def test_a_container_is_converted_before_its_quotes_are_parsed() -> None:
+    # ポ is 83 7c, ソ 83 5c and ボ 83 7b: as single bytes, a bar, a backslash and a brace.
     value = b'{"\x83\x5c","\x83\x7b \x83\x7c",a}'
     assert one("text[]", value, encoding="SJIS") == ["ソ", "ボ ポ", "a"]
 
@@ -290,7 +292,7 @@ def test_a_container_is_converted_before_its_quotes_are_looked_for() -> None:
         pytest.param("UTF8", b"\xff", id="UTF8"),
     ],
 )
-def test_bytes_that_an_encoding_has_no_character_for_are_a_fault(encoding: str, text: bytes) -> None:
+def test_bytes_without_a_character_in_the_encoding_are_a_fault(encoding: str, text: bytes) -> None:
     for binary in (False, True):
         with pytest.raises(
             pgdecode.BadEncoding, match="column 'v' has bytes that are no text in the declared"
@@ -299,13 +301,13 @@ def test_bytes_that_an_encoding_has_no_character_for_are_a_fault(encoding: str, 
         assert caught.value.column == "v"
 
 
-def test_an_encoding_that_is_not_known_is_refused() -> None:
+def test_an_unknown_encoding_is_refused() -> None:
     with pytest.raises(ValueError, match="encoding is 'EUC_TW', expected one of BIG5, "):
         one("text", b"", encoding="EUC_TW")
 
 
 @pytest.mark.parametrize("name", ["latin1", "LATIN-1", "Latin 1"])
-def test_a_name_is_known_by_its_letters_and_digits(name: str) -> None:
+def test_an_encoding_is_identified_by_letters_and_digits(name: str) -> None:
     assert encoding_name(name) == "LATIN1"
 
 
@@ -323,13 +325,13 @@ def test_any_bytes_under_an_encoding_are_a_value_or_a_fault(encoding: str, value
 
 
 @pytest.mark.parametrize("encoding", sorted(CODECS))
-def test_ascii_is_ascii_under_every_encoding_beside_what_is_converted_too(encoding: str) -> None:
+def test_ascii_stays_ascii_next_to_converted_characters(encoding: str) -> None:
     ascii_text = bytes(range(128))
     assert decoder(encoding)(ascii_text) == ascii_text.decode()
 
 
 @pytest.mark.parametrize("encoding", sorted({*OTHERWISE, *LACKING}))
-def test_a_character_that_the_server_decodes_otherwise_stands_for_one_character_alone(encoding: str) -> None:
+def test_a_differently_decoded_character_replaces_exactly_one_character(encoding: str) -> None:
     decode = decoder(encoding)
     pairs = [bytes([first, second]) for first in range(0x80, 0x100) for second in range(0x40, 0x100)]
     for was, meant in OTHERWISE.get(encoding, {}).items():
@@ -349,7 +351,7 @@ def _decoded(code: bytes, codec: str) -> str | None:
         return None
 
 
-def test_what_needs_no_converting_is_decoded_by_the_same_codec_as_ever() -> None:
+def test_values_without_conversion_use_the_same_codec() -> None:
     date, text, number = named("date"), named("text[]"), named("numeric[]")
     assert date is not None
     assert text is not None

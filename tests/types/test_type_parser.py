@@ -1,4 +1,4 @@
-"""Types as a user writes them, by the spellings of PostgreSQL's documentation (table 8.1 and section 8.15)."""
+"""Type names in the spellings of PostgreSQL's documentation (table 8.1 and section 8.15)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from support.each import each
         ("oidvector", "oidvector"),
     ],
 )
-def test_a_spelling_means_the_type_that_postgresql_takes_it_for(text: str, plain: str) -> None:
+def test_a_spelling_means_the_same_type_as_in_postgresql(text: str, plain: str) -> None:
     found, wanted = declared(text), named(plain)
     assert wanted is not None
     assert (found.codec, found.arrow, found.oid) == (wanted.codec, wanted.arrow, wanted.oid)
@@ -105,7 +105,7 @@ def test_a_modifier_or_field_gives_the_arrow_type(text: str, arrow: pa.DataType 
     assert declared(text).arrow == wanted
 
 
-def test_a_composite_may_name_others_that_types_describes() -> None:
+def test_a_composite_may_refer_to_other_types() -> None:
     types = {"public.pt": "(x int4, y int4)", "public.line": "(a public.pt, b public.pt[])", 5: "int4"}
     point = pa.struct([("x", pa.int32()), ("y", pa.int32())])
     assert declared("public.line[]", types).arrow == pa.list_(pa.struct([("a", point), ("b", pa.list_(point))]))
@@ -139,7 +139,7 @@ def test_a_composite_may_name_others_that_types_describes() -> None:
         pytest.param("int4[][]x", "left over", id="after brackets"),
     ],
 )
-def test_what_is_no_type_is_refused_and_why(text: str, why: str) -> None:
+def test_an_invalid_type_is_refused_with_a_reason(text: str, why: str) -> None:
     with pytest.raises(ValueError, match="is not a valid type") as caught:
         declared(text)
     assert why in str(caught.value)
@@ -151,7 +151,7 @@ def test_a_composite_that_contains_itself_is_refused() -> None:
         declared("public.a", types)
 
 
-def test_nesting_has_an_end_that_the_native_stack_bears() -> None:
+def test_nesting_is_limited() -> None:
     def nested(depth: int) -> str:
         return "int4" if depth == 0 else f"(a {nested(depth - 1)})"
 
@@ -172,6 +172,6 @@ def test_every_listed_name_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("key", ["mood", "numeric(12,2)", "foo[]"])
-def test_a_key_that_names_no_type_on_every_server_needs_its_schema(key: str) -> None:
+def test_a_key_of_a_user_defined_type_needs_its_schema(key: str) -> None:
     with pytest.raises(ValueError, match="needs its schema"):
         builtin_name(key)
