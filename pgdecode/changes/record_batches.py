@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.arrow.null_arrays import null_array

@@ -30,7 +30,7 @@ from pgdecode.capture import (
 )
 from pgdecode.capture.capture import delete_files
 from pgdecode.capture.options import bytes_from_text, seconds_from_text
-from pgdecode.capture.status import Status, read_status, status_rows
+from pgdecode.capture.slot_status import Status, read_status, status_rows
 from pgdecode.cli import parameters
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, standard_output

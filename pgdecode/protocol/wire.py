@@ -1,4 +1,4 @@
-"""Wire encodings of message fields, and the wire layout of a message class."""
+"""Wire encodings of message fields. The layouts of the messages are in messages.py, in these terms."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from pgdecode import ChangeDecoder
 from pgdecode.capture import Capture, FileRules, GapError, PluginOptions, RequestError, Retention, StoppedError
 from pgdecode.capture.capture import CaptureResult
 from pgdecode.capture.journal import read_log
-from pgdecode.capture.status import read_status
+from pgdecode.capture.slot_status import read_status
 
 
 def capture(database: Database, folder: Path, *, until: str | None = "now", **more: Any) -> CaptureResult:
