@@ -61,7 +61,11 @@ def built(
             for number, builder in enumerate(builders):
                 for batch in fitting_batches(builder, change_slice):
                     if max_rows >= ONE_BATCH:
-                        expansion.add(batch, assembler.options.limits.max_expansion * n_bytes + FREE_EXPANSION)
+                        limit = assembler.options.limits.max_expansion * n_bytes + FREE_EXPANSION
+                        # Native code has the limit for the changes that it builds at a time: those of one version, or
+                        # of all tables.
+                        is_limited = builder.numbers is None or len(builder.numbers) < 2
+                        expansion.add(batch, limit, is_limited=is_limited)
                     yield number, counted_batch(batch, builder.error, drop_bad, bad_rows)
 
 
@@ -70,13 +74,13 @@ class _Expansion:
 
     def __init__(self) -> None:
         self._counted = 0
-        # Batches whose text is not counted yet, and the bytes of all their buffers: as long as these are few, the text
-        # need not be counted.
+        # Batches whose text is not counted yet. While all bytes of their buffers are few, it need not be.
         self._uncounted: list[pa.RecordBatch] = []
-        self._most = 0
+        self._unsized: list[pa.RecordBatch] = []
+        self._n_bytes = 0
 
-    def add(self, batch: pa.RecordBatch, limit: int) -> None:
-        """Add a batch.
+    def add(self, batch: pa.RecordBatch, limit: int, *, is_limited: bool) -> None:
+        """Add a batch; the limit holds for it alone already, if so said.
 
         Raises
         ------
@@ -84,10 +88,14 @@ class _Expansion:
             If there is more text than the limit.
         """
         self._uncounted.append(batch)
-        self._most += batch.nbytes
-        if self._counted + self._most > limit:
+        self._unsized.append(batch)
+        if is_limited and not self._counted and len(self._uncounted) == 1:
+            return
+        self._n_bytes += sum(item.nbytes for item in self._unsized)
+        self._unsized = []
+        if self._counted + self._n_bytes > limit:
             self._counted += sum(map(text_bytes, self._uncounted))
-            self._uncounted, self._most = [], 0
+            self._uncounted, self._n_bytes = [], 0
             if self._counted > limit:
                 raise BatchExpands(BatchExpands.wording)
 
