@@ -1,6 +1,5 @@
 """Locates payloads in Arrow arrays and lists without copying them."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport calloc, free
 
@@ -17,10 +16,7 @@ cdef class Source:
         cdef Py_ssize_t i
         self.held = []
         self.segments = <Segment *>calloc(len(parts) + 1, sizeof(Segment))
-        # An array has at most validity, offsets and its data buffers.
-        n_views = sum(len(part.buffers()) for part in parts if not isinstance(part, list))
-        self.views = <Py_buffer *>calloc(n_views + 1, sizeof(Py_buffer))
-        if self.segments == NULL or self.views == NULL:
+        if self.segments == NULL:
             raise MemoryError()
         for i in range(len(parts)):
             self.n_segments = i + 1
@@ -37,21 +33,19 @@ cdef class Source:
             for i in range(self.n_segments):
                 free(<void *>self.segments[i].spans)
         free(self.segments)
-        for i in range(self.n_views):
-            PyBuffer_Release(&self.views[i])
-        free(self.views)
 
     cdef const uint8_t *hold(self, object buffer, size_t *size) except? NULL:
-        """Address of an Arrow buffer, which stays where it is as long as this object."""
-        cdef Py_buffer *view
+        """Address of an Arrow buffer, which stays where it is as long as this object; NULL for None."""
+        cdef const uint8_t[::1] data
         size[0] = 0
         if buffer is None:
             return NULL
-        view = &self.views[self.n_views]
-        PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE)
-        self.n_views += 1
-        size[0] = <size_t>view.len
-        return <const uint8_t *>view.buf if view.buf != NULL else &nowhere
+        # Arrow's buffers are of signed bytes.
+        view = memoryview(buffer).cast("B")
+        self.held.append(view)
+        data = view
+        size[0] = <size_t>data.shape[0]
+        return &data[0] if size[0] else &nowhere
 
     cdef int add_array(self, Segment *segment, object array) except -1:
         cdef size_t size, needed

@@ -1,7 +1,6 @@
 """One payload to one message object: the walker checks it, then its fields are read by the same plan."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.datetime cimport import_datetime, timedelta_new
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -270,22 +269,11 @@ cdef object decode_bytes(const uint8_t *data, size_t length, bint in_stream, obj
     return read_message(&reading, message, <Maker>MAKERS[plan.by_tag[data[0]]], in_stream and message.streamed)
 
 
-def decode_one(payload, bint in_stream, limits, bint strict_flags):
-    """The message in one payload of bytes; raises a DecodeError without a row."""
-    cdef Py_buffer view
-    if PyBytes_CheckExact(payload):
-        return decode_bytes(
-            <const uint8_t *>PyBytes_AS_STRING(payload),
-            <size_t>PyBytes_GET_SIZE(payload),
-            in_stream,
-            limits,
-            strict_flags,
-        )
-    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-    try:
-        return decode_bytes(<const uint8_t *>view.buf, <size_t>view.len, in_stream, limits, strict_flags)
-    finally:
-        PyBuffer_Release(&view)
+def decode_one(bytes payload not None, bint in_stream, limits, bint strict_flags):
+    """The message in one payload; raises a DecodeError without a row."""
+    return decode_bytes(
+        <const uint8_t *>PyBytes_AS_STRING(payload), <size_t>PyBytes_GET_SIZE(payload), in_stream, limits, strict_flags
+    )
 
 
 def fields_of(Source source, int64_t row, bint in_stream):
