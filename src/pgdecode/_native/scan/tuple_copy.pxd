@@ -7,16 +7,11 @@ from pgdecode._native.arrow.builder cimport TupleSink
 from pgdecode._native.cursor cimport be16, be32
 from pgdecode._native.fault cimport unlikely
 from pgdecode._native.wire.envelope_builder cimport Walk
+from pgdecode._native.wire.tuples cimport WANTED_FORMATS, WANTED_VALUES, Wanted
 
 cdef enum:
     # Bytes that may be read past the end of a usual payload: it is not among the last in its buffer.
     AHEAD = 64
-
-# What is done with the cells of a tuple.
-cdef enum Wanted:
-    WANTED_NOTHING
-    WANTED_FORMATS
-    WANTED_VALUES
 
 cdef struct TupleCopy:
     # The sink of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
