@@ -2,16 +2,18 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from pgdecode._native.arrow.builder cimport TupleSink
 from pgdecode._native.cursor cimport be16, be32
 from pgdecode._native.fault cimport unlikely
 from pgdecode._native.wire.envelope_builder cimport Walk
-from pgdecode._native.wire.tuples cimport WANTED_FORMATS, WANTED_VALUES, Wanted
+from pgdecode._native.wire.tuples cimport WANTED_FORMATS, WANTED_NOTHING, WANTED_VALUES, Wanted
 
 cdef enum:
     # Bytes that may be read past the end of a usual payload: it is not among the last in its buffer.
     AHEAD = 64
+    COPIED = 16       # bytes: most values are no longer, and one copy of constant size costs less than a call
 
 cdef struct TupleCopy:
     # The sink of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
@@ -30,31 +32,62 @@ cdef void open_tuple_copy(
     TupleCopy *copy, TupleSink *sink, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
 ) noexcept nogil
 cdef void close_tuple_copy(const TupleCopy *copy) noexcept nogil
-cdef const uint8_t *copy_cells(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil
-cdef const uint8_t *copy_letters(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil
+cdef const uint8_t *copy_values(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil
+cdef const uint8_t *copy_formats(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil
 
 
-cdef inline const uint8_t *pass_cells(
-    uint8_t *letters, uint32_t n, const uint8_t *p, const uint8_t *end
+cdef inline void copy_rest(uint8_t *target, const uint8_t *value, size_t length) noexcept nogil:
+    """Copy in blocks of half AHEAD, and so up to SLACK bytes more."""
+    cdef size_t at = 0
+    if length > 8 * 32:
+        memcpy(target, value, length)
+        return
+    while at < length:
+        memcpy(target + at, value + at, 32)
+        at += 32
+
+
+cdef inline const uint8_t *copy_cells(
+    const TupleCopy *copy, const uint8_t *p, const uint8_t *end, Wanted wanted
 ) noexcept nogil:
-    """As `copy_cells`, but the formats alone, or with NULL nothing."""
+    """Copy what is wanted of the cells, and return where they end, or NULL.
+
+    `wanted` is a constant where this is called, so that each has a loop of its own.
+    """
+    cdef uint8_t *letters = NULL
+    cdef int32_t *ends = NULL
+    cdef uint8_t *values = NULL
+    cdef uint64_t position = 0
     cdef uint64_t length
     cdef uint32_t i
     cdef uint8_t kind
-    for i in range(n):
+    if wanted != WANTED_NOTHING:
+        letters = copy.letters + copy.n_cells
+    if wanted == WANTED_VALUES:
+        ends = copy.ends + copy.n_cells
+        values = copy.values
+        position = <uint64_t>(ends - 1)[0]
+    for i in range(copy.n):
         kind = p[0]
         if kind == c"t" or kind == c"b":
             length = be32(p + 1)
             p += 5
             if unlikely(<int64_t>length > end - p):
                 return NULL
+            if wanted == WANTED_VALUES:
+                memcpy(values + position, p, COPIED)
+                if length > COPIED:
+                    copy_rest(values + position + COPIED, p + COPIED, length - COPIED)
+                position += length
             p += length
         else:
             if unlikely(p == end or (kind != c"n" and kind != c"u")):
                 return NULL
             p += 1
-        if letters != NULL:
+        if wanted != WANTED_NOTHING:
             letters[i] = kind
+        if wanted == WANTED_VALUES:
+            ends[i] = <int32_t>position
     return p
 
 
@@ -67,7 +100,7 @@ cdef inline const uint8_t *put_tuple(TupleCopy *copy, const uint8_t *p, const ui
     if unlikely(copy.n > copy.max_columns):
         return NULL
     if bare:
-        return pass_cells(NULL, copy.n, p + 2, end)
+        return copy_cells(copy, p + 2, end, WANTED_NOTHING)
     if copy.wanted == WANTED_VALUES:
-        return copy_cells(copy, p + 2, end)
-    return copy_letters(copy, p + 2, end)
+        return copy_values(copy, p + 2, end)
+    return copy_formats(copy, p + 2, end)

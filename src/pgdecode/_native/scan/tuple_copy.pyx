@@ -1,14 +1,9 @@
-"""Copies the cells of tuples in blocks of constant size, into room that is made for many rows at once."""
+"""Copies the cells of tuples in blocks of constant size, into memory that is reserved for many rows at once."""
 
-from libc.stdint cimport uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from pgdecode._native.arrow.builder cimport expect_cells
-from pgdecode._native.cursor cimport be32
 from pgdecode._native.fault cimport OK
-
-cdef enum:
-    COPIED = 16       # bytes: most values are no longer, and one copy of constant size costs less than a call
 
 
 cdef void open_tuple_copy(
@@ -44,45 +39,12 @@ cdef void close_tuple_copy(const TupleCopy *copy) noexcept nogil:
         copy.sink.values.size = <size_t>copy.ends[copy.n_cells - 1]
 
 
-cdef const uint8_t *copy_cells(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    cdef uint8_t *letters = copy.letters + copy.n_cells
-    cdef int32_t *ends = copy.ends + copy.n_cells
-    cdef uint8_t *values = copy.values
-    cdef uint64_t position = <uint64_t>(ends - 1)[0]
-    cdef uint64_t length
-    cdef uint32_t i
-    cdef uint8_t kind
-    for i in range(copy.n):
-        kind = p[0]
-        if kind == c"t" or kind == c"b":
-            length = be32(p + 1)
-            p += 5
-            if unlikely(<int64_t>length > end - p):
-                return NULL
-            memcpy(values + position, p, COPIED)
-            if length > COPIED:
-                copy_rest(values + position + COPIED, p + COPIED, length - COPIED)
-            p += length
-            position += length
-        else:
-            if unlikely(p == end or (kind != c"n" and kind != c"u")):
-                return NULL
-            p += 1
-        letters[i] = kind
-        ends[i] = <int32_t>position
-    return p
+cdef const uint8_t *copy_values(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil:
+    return copy_cells(copy, p, end, WANTED_VALUES)
 
 
-cdef inline void copy_rest(uint8_t *target, const uint8_t *value, size_t length) noexcept nogil:
-    """Copy in blocks of half AHEAD, and so up to SLACK bytes more."""
-    cdef size_t at = 0
-    if length > 8 * 32:
-        memcpy(target, value, length)
-        return
-    while at < length:
-        memcpy(target + at, value + at, 32)
-        at += 32
-
-
-cdef const uint8_t *copy_letters(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    return pass_cells(NULL if copy.letters == NULL else copy.letters + copy.n_cells, copy.n, p, end)
+cdef const uint8_t *copy_formats(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """The formats alone, or where old or new tuples are not wanted, nothing."""
+    if copy.wanted == WANTED_NOTHING:
+        return copy_cells(copy, p, end, WANTED_NOTHING)
+    return copy_cells(copy, p, end, WANTED_FORMATS)
