@@ -1,8 +1,8 @@
 """Checked reads of a payload: each is compared here with the bytes left.
 
-All faults are found by these reads. The loops over usual rows (`scan/fast_path`, `scan/tuple_copy`, `rows/cell_index`,
-`rows/header_prediction`) have checks of their own and may load some bytes past a payload's end: never past the end of
-the Arrow buffer that holds it, and no byte behind a payload influences a result.
+All faults are found by these reads. The loops over common rows (`scan/fast_path`, `scan/tuple_copy`, `rows/cell_index`)
+have checks of their own. Those in `scan` may load some bytes past a payload's end: never past the end of the Arrow
+buffer that holds it, and no byte behind a payload influences a result.
 """
 
 from libc.stddef cimport size_t

@@ -7,7 +7,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from pgdecode._native.arrow.builder cimport Cell, TupleSink
 from pgdecode._native.arrow.payload_array cimport Segment, Source, Span
 from pgdecode._native.fault cimport Fault, FaultCode, Faults
-from pgdecode._native.rows.header_prediction cimport PredictedHeader
 from pgdecode._native.wire.envelope_builder cimport Envelope, Rules, Walk
 from pgdecode._native.wire.stream_state cimport Relations, Window
 
@@ -47,8 +46,6 @@ cdef class CellIndex:
     cdef bint has_unchanged
     cdef bint has_null           # a row without payload, or with a fault
     cdef Span *spans             # the payloads, without data where a row is null
-    cdef const uint8_t *limit    # up to where the memory goes that they all lie in, NULL where that is not known
-    cdef PredictedHeader *headers             # a column each
     cdef Row *rows
     cdef Cell *cells             # of each row, those that fill the table's columns
     cdef Cell *olds              # of each old tuple, in the rows' order
@@ -70,7 +67,6 @@ cdef class CellIndex:
     cdef const Segment *segment_with(self, int64_t source_row) noexcept nogil
     cdef bint locate(self, int64_t first) noexcept nogil
     cdef int note_usual(self, int64_t first, int i) noexcept nogil
-    cdef void learn_heads(self) noexcept nogil
     cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil
     cdef FaultCode resolve_streams(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil
