@@ -28,7 +28,6 @@ from pgdecode._native.literals.clock cimport (
     days_from_text,
     fraction_from_text,
     is_digit,
-    seconds_of_day,
     year_digits,
     zone_from_text,
     zone_start,
@@ -157,6 +156,19 @@ cdef FaultCode time_from_binary(const uint8_t *value, size_t length, Column *out
     return put_int64(out, us)
 
 
+cdef inline bint time_of_day(const uint8_t *text, size_t length, int64_t *us) noexcept nogil:
+    """Read `HH:MM:SS[.ffffff]` of a day."""
+    cdef int64_t hour = 0
+    cdef int64_t minute = 0
+    cdef int64_t second = 0
+    if unlikely(not clock_from_text(text, &hour, &minute, &second)):
+        return False
+    if unlikely((hour > 23) | (minute > 59) | (second > 59) or not fraction_from_text(text, 8, length, us)):
+        return False
+    us[0] += (hour * 3600 + minute * 60 + second) * US_PER_SECOND
+    return True
+
+
 cdef inline FaultCode put_moment(Column *out, int64_t us) noexcept nogil:
     """Append microseconds since 1970-01-01 of finite microseconds since 2000-01-01."""
     if unlikely(us < MIN_TIMESTAMP or us >= END_TIMESTAMP):
@@ -170,9 +182,6 @@ cdef inline FaultCode put_moment(Column *out, int64_t us) noexcept nogil:
 cdef inline FaultCode put_moment_of_text(const uint8_t *value, size_t length, Column *out, bint zoned) noexcept nogil:
     """Append a timestamp of `YYYY-MM-DD HH:MM:SS[.ffffff][+HH[:MM[:SS]]][ BC]`; the offset is there if zoned."""
     cdef int64_t days = 0
-    cdef int64_t hour = 0
-    cdef int64_t minute = 0
-    cdef int64_t second = 0
     cdef int64_t us = 0
     cdef int64_t east = 0
     cdef size_t end = length
@@ -194,15 +203,13 @@ cdef inline FaultCode put_moment_of_text(const uint8_t *value, size_t length, Co
             return why_not(value, length)
     if unlikely(value[n_year + 6] != c" " or not days_from_text(value, n_year, before_christ, &days)):
         return why_not(value, length)
-    if unlikely(not clock_from_text(value + n_year + 7, &hour, &minute, &second)):
-        return why_not(value, length)
     # Unlike times, timestamps are printed from a day and a time in it: 24:00:00 and second 60 do not come out.
-    if unlikely((hour > 23) | (minute > 59) | (second > 59) or not fraction_from_text(value, start, clock_end, &us)):
+    if unlikely(not time_of_day(value + n_year + 7, clock_end - n_year - 7, &us)):
         return why_not(value, length)
     days -= UNIX_TO_POSTGRES_DAYS
     if unlikely(days < MIN_DAY - ZONE_DAYS or days >= END_TIMESTAMP_DAY + ZONE_DAYS):
         return FAULT_BAD_VALUE
-    us += days * US_PER_DAY + (hour * 3600 + minute * 60 + second - east) * US_PER_SECOND
+    us += days * US_PER_DAY - east * US_PER_SECOND
     return put_moment(out, us)
 
 
@@ -279,15 +286,6 @@ cdef inline bint date_binary(const uint8_t *value, size_t length, uint8_t *slot,
         return False
     days += UNIX_TO_POSTGRES_DAYS
     memcpy(slot, &days, sizeof(days))
-    return True
-
-
-cdef inline bint time_of_day(const uint8_t *text, size_t length, int64_t *us) noexcept nogil:
-    """Read `HH:MM:SS[.ffffff]` of a day."""
-    cdef int64_t seconds = 0
-    if unlikely(not seconds_of_day(text, &seconds) or not fraction_from_text(text, 8, length, us)):
-        return False
-    us[0] += seconds * US_PER_SECOND
     return True
 
 

@@ -300,13 +300,7 @@ cdef inline uint8_t *hex_bytes(const uint8_t *value, size_t length, uint8_t *to,
 
 
 cdef inline uint8_t *copy_bytes(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
-    if length > 16:
-        memcpy(to, value, length)
-    elif length > 8:
-        memcpy(to, value, 8)
-        memcpy(to + length - 8, value + length - 8, 8)
-    elif length:
-        put_be64(to, be64(value + length - 8) << (64 - 8 * length))
+    memcpy(to, value, length)
     return to + length
 
 

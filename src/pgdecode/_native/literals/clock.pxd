@@ -58,17 +58,6 @@ cdef inline bint clock_from_text(const uint8_t *text, int64_t *hour, int64_t *mi
     return (word + <uint64_t>0x76767F76767F7676 | word) & <uint64_t>0x8080808080808080 == 0
 
 
-cdef inline bint seconds_of_day(const uint8_t *text, int64_t *seconds) noexcept nogil:
-    """Read `HH:MM:SS`, eight bytes, from 00:00:00 to 23:59:59."""
-    cdef uint64_t word = be64(text) ^ <uint64_t>0x30303A30303A3030
-    cdef uint64_t fields = pairs(word) & <uint64_t>0x00FF0000FF0000FF
-    # The high bit says: no digit or colon; or from 24 on, from 60 on.
-    cdef uint64_t bad = (word + <uint64_t>0x76767F76767F7676 | word) & <uint64_t>0x8080808080808080
-    bad |= fields + <uint64_t>0x0068000044000044 & <uint64_t>0x0080000080000080
-    seconds[0] = <int64_t>((fields >> 48) * 3600 + (fields >> 24 & 0xFF) * 60 + (fields & 0xFF))
-    return bad == 0
-
-
 cdef inline bint fraction_from_text(const uint8_t *text, size_t start, size_t end, int64_t *us) noexcept nogil:
     """Read what stands behind the seconds in [start, end): nothing, or a point and 1-6 digits. `end` is 8 or more."""
     cdef size_t n = end - start
