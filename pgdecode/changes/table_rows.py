@@ -255,7 +255,7 @@ class TableBuilder:
         olds = self.table.fitted(version, [old.field(i) for i in range(old.type.num_fields)], n)
         fields = list(self.table.schema.field("_old").type)
         old = pa.StructArray.from_arrays(olds, fields=fields, mask=old.is_null()) if fields else old
-        return [op, old_type, old, unchanged, texts(rows.told, n), *self.table.fitted(version, columns, n)]
+        return [op, old_type, old, unchanged, texts(rows.row_errors, n), *self.table.fitted(version, columns, n)]
 
     def _joined(
         self, change_slice: ChangeSlice, places: list[pa.Array], pieces: list[list[pa.Array]]

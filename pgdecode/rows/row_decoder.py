@@ -144,11 +144,11 @@ def decode_rows(
     )
     rows.run()
     meta, values = rows.results()
-    return pa.RecordBatch.from_arrays([*meta, texts(rows.told, source.n_rows), *values], schema=schema)
+    return pa.RecordBatch.from_arrays([*meta, texts(rows.row_errors, source.n_rows), *values], schema=schema)
 
 
-def texts(told: dict[int, str], n: int) -> pa.Array:
+def texts(row_errors: dict[int, str], n: int) -> pa.Array:
     """Make an error column of n rows."""
-    if not told:
+    if not row_errors:
         return null_array(n, pa.string())
-    return pa.array([told.get(row) for row in range(n)], pa.string())
+    return pa.array([row_errors.get(row) for row in range(n)], pa.string())

@@ -8,21 +8,22 @@ from libc.string cimport memcpy, memset
 from plain_memory cimport free_bytes, live_blocks
 
 from pgdecode._native.arrow.builder cimport (
-    NO_WORD, SINK_LIST, SINK_TEXT, ColumnsSink, Sink, SinkType, TupleSink, undo_columns, undo_row, undo_tuple,
+    BUILDER_LIST, BUILDER_TEXT, NO_WORD, Builder, BuilderType, ColumnsBuilder, TupleBuilder, undo_columns, undo_row,
+    undo_tuple,
 )
 from pgdecode._native.arrow.payload_array cimport LAYOUT_SPANS, Segment, Span
 from pgdecode._native.cursor cimport be16, be32
 from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, OK, Fault, FaultCode
 from pgdecode._native.memory.utf8 cimport utf8_prefix
 from pgdecode._native.scan.fast_path cimport walk_rows
-from pgdecode._native.wire.envelope_builder cimport N_USUAL, Envelope, Rules, Usual, Walk, open_check, rules_of
-from pgdecode._native.wire.stream_state cimport CARRY_NONE, Carry, Window, judge_by_order, judge_each
-from pgdecode._native.wire.walker cimport STREAMED, judge_fault, walk_message
+from pgdecode._native.wire.envelope_builder cimport N_FAST, Envelope, Rules, FastMessage, Walk, open_check, rules_of
+from pgdecode._native.wire.stream_state cimport CARRY_NONE, Carry, Window, resolve_by_order, resolve_each
+from pgdecode._native.wire.walker cimport STREAMED, resolve_fault, walk_message
 from pgdecode._native.wire.wire_plan cimport N_ENVELOPE, PLAN
 
 from fuzz import inputs
 
-from pgdecode._native.scan.scanner import SINK_TYPES
+from pgdecode._native.scan.scanner import BUILDER_TYPES
 from pgdecode.protocol import messages
 from pgdecode.protocol.limits import Limits
 
@@ -32,19 +33,19 @@ cdef enum:
     ALL_FIELDS = 0xFFFFFFFF
 
 cdef Rules[4] RULES                     # by the bits of inputs.STRICT and inputs.TIGHT
-cdef SinkType[N_ENVELOPE] TYPES
+cdef BuilderType[N_ENVELOPE] TYPES
 cdef int OLD_TYPE_COLUMN
-cdef uint8_t[N_ENVELOPE] COLLECTED      # 1: by a sink of this type; 2: text that must be UTF-8
+cdef uint8_t[N_ENVELOPE] COLLECTED      # 1: by a builder of this type; 2: text that must be UTF-8
 
 cdef struct Batch:
-    # A scan into sinks, as _scan.Scan makes it.
+    # A scan into builders, as scanner.Scan makes it.
     int64_t n_rows
-    Sink[N_ENVELOPE] sinks
-    TupleSink old
-    TupleSink new
-    ColumnsSink columns
+    Builder[N_ENVELOPE] builders
+    TupleBuilder old
+    TupleBuilder new
+    ColumnsBuilder columns
     Envelope out
-    Usual[N_USUAL] usual
+    FastMessage[N_FAST] fast
     uint8_t[MAX_ROWS] kinds
     Walk walk
     Fault fault
@@ -68,11 +69,11 @@ cdef void open_batch(Batch *batch, int64_t n_rows, uint32_t fields, const Rules 
     batch.walk.out = &batch.out
     batch.walk.fault = &batch.fault
     for i in range(N_ENVELOPE):
-        batch.sinks[i].type = TYPES[i]
-        batch.sinks[i].n_rows = n_rows
+        batch.builders[i].type = TYPES[i]
+        batch.builders[i].n_rows = n_rows
         if COLLECTED[i] and (fields >> i) & 1:
-            batch.out.sinks[i] = &batch.sinks[i]
-    batch.old.rows.type = batch.new.rows.type = batch.columns.rows.type = SINK_LIST
+            batch.out.builders[i] = &batch.builders[i]
+    batch.old.rows.type = batch.new.rows.type = batch.columns.rows.type = BUILDER_LIST
     batch.old.rows.n_rows = batch.new.rows.n_rows = batch.columns.rows.n_rows = n_rows
     batch.old.wants_values = (fields >> 27) & 1
     batch.new.wants_values = (fields >> 28) & 1
@@ -84,31 +85,31 @@ cdef void open_batch(Batch *batch, int64_t n_rows, uint32_t fields, const Rules 
         batch.out.columns = &batch.columns
     memset(batch.kinds, NO_WORD, sizeof(batch.kinds))
     batch.out.kinds = batch.kinds
-    batch.out.usual = batch.usual
-    batch.out.old_type = batch.out.sinks[OLD_TYPE_COLUMN]
+    batch.out.fast = batch.fast
+    batch.out.old_type = batch.out.builders[OLD_TYPE_COLUMN]
 
 
-cdef void close_sink(Sink *sink) noexcept nogil:
-    free_bytes(&sink.validity)
-    free_bytes(&sink.values)
-    free_bytes(&sink.offsets)
-    free_bytes(&sink.data)
+cdef void close_builder(Builder *builder) noexcept nogil:
+    free_bytes(&builder.validity)
+    free_bytes(&builder.values)
+    free_bytes(&builder.offsets)
+    free_bytes(&builder.data)
 
 
-cdef void close_tuple(TupleSink *sink) noexcept nogil:
-    close_sink(&sink.rows)
-    free_bytes(&sink.letters)
-    free_bytes(&sink.ends)
-    free_bytes(&sink.values)
+cdef void close_tuple(TupleBuilder *builder) noexcept nogil:
+    close_builder(&builder.rows)
+    free_bytes(&builder.letters)
+    free_bytes(&builder.ends)
+    free_bytes(&builder.values)
 
 
 cdef void close_batch(Batch *batch) noexcept nogil:
     cdef int i
     for i in range(N_ENVELOPE):
-        close_sink(&batch.sinks[i])
+        close_builder(&batch.builders[i])
     close_tuple(&batch.old)
     close_tuple(&batch.new)
-    close_sink(&batch.columns.rows)
+    close_builder(&batch.columns.rows)
     free_bytes(&batch.columns.flags)
     free_bytes(&batch.columns.name_ends)
     free_bytes(&batch.columns.names)
@@ -131,7 +132,7 @@ cdef FaultCode scan(Batch *batch, const Segment *segment) noexcept nogil:
             if row != next or batch.fault.row != row or batch.fault.code != code:
                 fail("a fault is of another row than the one that the walk stopped at")
             for i in range(N_ENVELOPE):
-                undo_row(&batch.sinks[i], row, 8 if batch.sinks[i].type == SINK_LIST else 1)
+                undo_row(&batch.builders[i], row, 8 if batch.builders[i].type == BUILDER_LIST else 1)
             undo_tuple(&batch.old, row)
             undo_tuple(&batch.new, row)
             undo_columns(&batch.columns, row)
@@ -142,21 +143,21 @@ cdef FaultCode scan(Batch *batch, const Segment *segment) noexcept nogil:
 
 # -- what has to hold ------------------------------------------------------------------------------------------------
 
-cdef void check_offsets(const Sink *sink, size_t n_items, bint is_text) noexcept nogil:
+cdef void check_offsets(const Builder *builder, size_t n_items, bint is_text) noexcept nogil:
     """Offsets ascend to the items that there are; null rows have none; text is UTF-8."""
-    cdef const int32_t *offsets = <const int32_t *>sink.offsets.data
+    cdef const int32_t *offsets = <const int32_t *>builder.offsets.data
     cdef int64_t row
     cdef size_t start, end
     if offsets == NULL:
         return
-    for row in range(sink.next_row):
+    for row in range(builder.next_row):
         start = <size_t>offsets[row]
-        end = <size_t>offsets[row + 1] if row + 1 < sink.next_row else n_items
+        end = <size_t>offsets[row + 1] if row + 1 < builder.next_row else n_items
         if offsets[row] < 0 or end < start or end > n_items:
             fail("offsets of a column do not ascend")
-        if end > start and not (sink.validity.data[row >> 3] >> (row & 7)) & 1:
+        if end > start and not (builder.validity.data[row >> 3] >> (row & 7)) & 1:
             fail("a null row has items")
-        if is_text and end != start and utf8_prefix(sink.data.data + start, end - start) != end - start:
+        if is_text and end != start and utf8_prefix(builder.data.data + start, end - start) != end - start:
             fail("a string of the envelope is not UTF-8")
 
 
@@ -175,14 +176,14 @@ cdef void check_ends(const uint8_t *data, size_t size, size_t n, size_t n_bytes)
             fail("ends do not ascend")
 
 
-cdef void check_tuple(const TupleSink *sink) noexcept nogil:
+cdef void check_tuple(const TupleBuilder *builder) noexcept nogil:
     cdef size_t i
-    check_offsets(&sink.rows, sink.letters.size, False)
-    for i in range(sink.letters.size):
-        if sink.letters.data[i] not in (c"n", c"u", c"t", c"b"):
+    check_offsets(&builder.rows, builder.letters.size, False)
+    for i in range(builder.letters.size):
+        if builder.letters.data[i] not in (c"n", c"u", c"t", c"b"):
             fail("a cell has no such format")
-    if sink.wants_values:
-        check_ends(sink.ends.data, sink.ends.size, sink.letters.size, sink.values.size)
+    if builder.wants_values:
+        check_ends(builder.ends.data, builder.ends.size, builder.letters.size, builder.values.size)
 
 
 cdef void check_batch(const Batch *batch) noexcept nogil:
@@ -190,13 +191,13 @@ cdef void check_batch(const Batch *batch) noexcept nogil:
     cdef size_t n
     cdef int i
     for i in range(N_ENVELOPE):
-        if batch.sinks[i].type == SINK_TEXT:
-            check_offsets(&batch.sinks[i], batch.sinks[i].data.size, COLLECTED[i] == 2)
-        elif batch.sinks[i].type == SINK_LIST:
-            check_offsets(&batch.sinks[i], batch.sinks[i].data.size // 8, False)
+        if batch.builders[i].type == BUILDER_TEXT:
+            check_offsets(&batch.builders[i], batch.builders[i].data.size, COLLECTED[i] == 2)
+        elif batch.builders[i].type == BUILDER_LIST:
+            check_offsets(&batch.builders[i], batch.builders[i].data.size // 8, False)
         for row in range(batch.n_rows):
-            if batch.faults[row].code != OK and batch.sinks[i].validity.data != NULL:
-                if (batch.sinks[i].validity.data[row >> 3] >> (row & 7)) & 1:
+            if batch.faults[row].code != OK and batch.builders[i].validity.data != NULL:
+                if (batch.builders[i].validity.data[row >> 3] >> (row & 7)) & 1:
                     fail("a faulty row is not null")
     check_tuple(&batch.old)
     check_tuple(&batch.new)
@@ -223,7 +224,7 @@ cdef FaultCode alone(
     open_check(&walk, &PLAN.table, rules, &nothing, fault)
     code = walk_message(&walk, payload, length, streamed)
     if code != OK:
-        code = judge_fault(&walk, &nothing, payload, length, streamed, code)
+        code = resolve_fault(&walk, &nothing, payload, length, streamed, code)
     if code != OK and (fault.code != code or fault.offset > length):
         fail("a fault lies outside its payload")
     return code
@@ -240,7 +241,7 @@ cdef const Rules *rules_by(uint8_t options) noexcept nogil:
 
 
 cdef void walk_target(const uint8_t *data, size_t size) noexcept nogil:
-    """One payload: into nothing, into all sinks, and with a byte more."""
+    """One payload: into nothing, into all builders, and with a byte more."""
     cdef Batch batch
     cdef Block block, longer
     cdef Segment segment
@@ -309,7 +310,7 @@ cdef void close_payloads(Payloads *payloads) noexcept nogil:
 
 
 cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
-    """A batch of payloads under each way of telling streams, into some sinks; each row's verdict is that alone."""
+    """A batch of payloads under each way of telling streams, into some builders; each row's verdict is that alone."""
     cdef Payloads payloads
     cdef Batch batch
     cdef Segment segment
@@ -343,7 +344,7 @@ cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
         window.plan = &PLAN.table
         window.walk = &judging
         window.stream_flags = stream_flags
-        if (judge_by_order(&window, &carry) if how == 2 else judge_each(&window)) != OK:
+        if (resolve_by_order(&window, &carry) if how == 2 else resolve_each(&window)) != OK:
             fail("payloads could not be judged")
         batch.walk.stream_flags = stream_flags
     scan(&batch, &segment)
@@ -379,8 +380,8 @@ def target(str name):
         limits = Limits(**inputs.TIGHT_LIMITS) if i & 2 else Limits()
         RULES[i] = rules_of(limits, i & 1)
     for i, column in enumerate(messages.ENVELOPE):
-        # As _scan.Scan: the lists of values and columns have sinks of their own, and so have the tuples' formats.
-        if column.type in SINK_TYPES and not column.name.endswith("_formats"):
-            TYPES[i] = <SinkType><int>SINK_TYPES[column.type]
+        # As scanner.Scan: the lists of values and columns have builders of their own, and so have the tuples' formats.
+        if column.type in BUILDER_TYPES and not column.name.endswith("_formats"):
+            TYPES[i] = <BuilderType><int>BUILDER_TYPES[column.type]
             COLLECTED[i] = 2 if column.type == "string" else 1
     return <uintptr_t>function

@@ -243,7 +243,7 @@ def selected(*payloads: bytes, mode: str = "FAILFAST", **options: Any) -> tuple[
     rows = Rows(Source(parts), 16385, names, decodings(PEOPLE), Limits(), True, permissive, False, **options)
     rows.run()
     meta, columns = rows.results()
-    return meta[1].to_pylist(), columns[0].to_pylist(), rows.told
+    return meta[1].to_pylist(), columns[0].to_pylist(), rows.row_errors
 
 
 THREE = [insert(b"0", None, None), insert(b"1", None, None), insert(b"2", None, None)]

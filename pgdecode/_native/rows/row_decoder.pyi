@@ -9,7 +9,7 @@ UNCHANGED_TYPE: pa.DataType
 
 class Rows:
     n_rows: int
-    told: dict[int, str]
+    row_errors: dict[int, str]
     def __init__(
         self,
         source: Source,

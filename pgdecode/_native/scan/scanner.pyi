@@ -4,7 +4,7 @@ from typing import Any
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.protocol.limits import Limits
 
-SINK_TYPES: dict[str, int]
+BUILDER_TYPES: dict[str, int]
 NAMES: tuple[str, ...]
 COLLECTED: tuple[tuple[str, int], ...]
 

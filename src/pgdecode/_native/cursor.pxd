@@ -24,7 +24,8 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
     /* Payloads are not aligned, so there are no pointer casts. Compilers make one load and a swap of the shifts, but
-       not always; where they can be told, they are. PGDECODE_PLAIN_SHIFTS builds the other branch, to test it. */
+       not always; where there is a builtin for the swap, it is used. PGDECODE_PLAIN_SHIFTS builds the other branch, to
+       test it. */
     #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && !defined(PGDECODE_PLAIN_SHIFTS)
     static inline uint16_t pgdecode_be16(const uint8_t *p)
     {
@@ -109,16 +110,17 @@ cdef inline const uint8_t *take_string(Cursor *cursor, size_t *length) noexcept 
 
 
 cdef enum:
-    CALLED = 3072  # bytes: how far in front payloads are called from memory where a loop is faster than they come
+    # How far ahead payloads are prefetched where a loop is faster than memory.
+    PREFETCH_BYTES = 3072
 
 
 cdef extern from *:
     """
     #if defined(__GNUC__)
-    #define pgdecode_call_for(p) __builtin_prefetch(p)
+    #define pgdecode_prefetch(p) __builtin_prefetch(p)
     #else
-    #define pgdecode_call_for(p) ((void)(p))
+    #define pgdecode_prefetch(p) ((void)(p))
     #endif
     """
     # No read: any address will do.
-    void call_for "pgdecode_call_for"(const void *p) noexcept nogil
+    void prefetch "pgdecode_prefetch"(const void *p) noexcept nogil

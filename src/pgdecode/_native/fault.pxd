@@ -5,7 +5,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from pgdecode._native.capacity cimport ensure_capacity
 
-# One code per class of pgdecode.protocol.errors, in the order of `_fault.CLASSES`.
+# One code per class of pgdecode.protocol.errors, in the order of `fault.CLASSES`.
 cdef enum FaultCode:
     OK = 0
     FAULT_EMPTY
@@ -29,7 +29,7 @@ cdef enum FaultCode:
     FAULT_LIMIT_COLUMNS
     FAULT_LIMIT_NAME
     FAULT_LIMIT_VALUE
-    # Of values inside a tuple; _codec says what each means.
+    # Of values inside a tuple; codecs/codec says what each means.
     FAULT_WRONG_SIZE
     FAULT_UNKNOWN_TYPE
     FAULT_SETTING
@@ -42,8 +42,8 @@ cdef enum FaultCode:
     # Not about the payload: these two become MemoryError and ValueError.
     FAULT_NO_MEMORY
     FAULT_BAD_ARRAY
-    # No fault: a scan that hoped for no stream has met one, and is to be judged in full.
-    STREAM_MET
+    # No fault: a scan that assumed no stream has found one, and resolves the streams in full.
+    STREAM_SEEN
 
 cdef extern from *:
     # Tells the compiler which way to lay out: faults are cold, and must not crowd the hot path's registers.

@@ -36,7 +36,7 @@ CLASSES = (
     errors.BatchExpands,
 )
 
-# What the first bytes of a payload that is no message look like; `_walk.recognise` gives the index.
+# What the first bytes of a payload that is no message look like; `wire/walker` gives the index.
 HINTS = (
     "",
     "; it looks like an XLogData frame: drop its first 25 bytes",

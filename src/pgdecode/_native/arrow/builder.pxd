@@ -1,9 +1,9 @@
 """Growable Arrow buffers: what a column is written into, row by row, before pyarrow takes the memory over.
 
-A sink that no row fills allocates nothing. Rows are filled in ascending order, at most once each;
+A builder that no row fills allocates nothing. Rows are filled in ascending order, at most once each;
 `undo_row` takes the newest row back.
 
-A sink of a part takes some rows of a batch, while other threads take others (see _part): what has its place by the
+A builder of a part takes some rows of a batch, while other threads take others (see _part): what has its place by the
 row's number it writes into the whole's memory, and only what is appended into memory of its own, which `threads/merge`
 puts behind that of the rows before.
 """
@@ -16,20 +16,20 @@ from libc.string cimport memcpy
 from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, FaultCode, unlikely
 from pgdecode._native.memory.buffers cimport Bytes, grow, reserve, reserve_likely
 
-cdef enum SinkType:
-    SINK_BOOL
-    SINK_INT16
-    SINK_INT64
-    SINK_TEXT   # utf8 or binary: offsets and bytes
-    SINK_LIST   # offsets only: the items are in sinks of their own
+cdef enum BuilderType:
+    BUILDER_BOOL
+    BUILDER_INT16
+    BUILDER_INT64
+    BUILDER_TEXT   # utf8 or binary: offsets and bytes
+    BUILDER_LIST   # offsets only: the items are in builders of their own
 
 cdef struct Opening:
     # Which thread opens a column of the whole: the one that has the lock.
     PyThread_type_lock lock
     int64_t n_placed     # rows in front, of which no part will fill another column
 
-cdef struct Sink:
-    SinkType type
+cdef struct Builder:
+    BuilderType type
     int64_t n_rows       # of a part, the rows from `first_row` up to this one
     int64_t first_row
     int64_t next_row     # TEXT, LIST: offsets are written for all rows before this one
@@ -37,7 +37,7 @@ cdef struct Sink:
     Bytes values         # BOOL: one bit a row; INT16, INT64. 0 where null, so that no old memory shows
     Bytes offsets        # TEXT, LIST: n_rows + 1 int32
     Bytes data           # TEXT: the bytes; LIST of int64: the items
-    Sink *whole          # of a part: the owner of its validity, values and offsets; else NULL
+    Builder *whole          # of a part: the owner of its validity, values and offsets; else NULL
     Opening *opening     # of a part
 
 cdef enum:
@@ -49,9 +49,9 @@ cdef struct Cell:
     uint32_t length
     uint8_t kind
 
-cdef struct TupleSink:
+cdef struct TupleBuilder:
     # TupleData: the list of values and the string of their formats share offsets and validity.
-    Sink rows
+    Builder rows
     Cell *cells          # if not NULL, the next tuple's columns are only noted here, and there must be `n_cells`
     uint16_t n_cells
     bint has_unchanged   # whether a noted cell is u
@@ -61,9 +61,9 @@ cdef struct TupleSink:
     Bytes ends           # int32 a cell: where its value ends
     Bytes values
 
-cdef struct ColumnsSink:
+cdef struct ColumnsBuilder:
     # Columns of Relation messages, a list of structs.
-    Sink rows
+    Builder rows
     Bytes flags          # int16 each
     Bytes name_ends      # int32 each
     Bytes names
@@ -80,70 +80,70 @@ cdef struct Word:
     char[WORD_BYTES] text
     uint8_t length
 
-cdef struct WordSink:
+cdef struct WordBuilder:
     # A string column of few words: a byte a row while scanning, NO_WORD where null.
-    int64_t n_rows       # as in Sink, as are the next two
+    int64_t n_rows       # as in Builder, as are the next two
     int64_t first_row
-    WordSink *whole
+    WordBuilder *whole
     Bytes indexes        # of a part, this and the next two are the whole's
     Bytes bits
     Bytes ends
     Bytes text
 
 
-cdef inline size_t width_of(const Sink *sink) noexcept nogil:
+cdef inline size_t width_of(const Builder *builder) noexcept nogil:
     """Bytes a row takes; 0 where it takes a bit."""
-    return 8 if sink.type == SINK_INT64 else 2 if sink.type == SINK_INT16 else 0
+    return 8 if builder.type == BUILDER_INT64 else 2 if builder.type == BUILDER_INT16 else 0
 
 
-cdef FaultCode open_sink(Sink *sink) noexcept nogil
-cdef void share(Sink *part) noexcept nogil
-cdef bint is_open(const Sink *sink) noexcept nogil
+cdef FaultCode open_builder(Builder *builder) noexcept nogil
+cdef void share(Builder *part) noexcept nogil
+cdef bint is_open(const Builder *builder) noexcept nogil
 
 
-cdef inline size_t items_in(const Sink *sink) noexcept nogil:
-    """Bytes of text, or items of lists that are not in sinks of their own."""
-    return sink.data.size // sizeof(int64_t) if sink.type == SINK_LIST else sink.data.size
+cdef inline size_t items_in(const Builder *builder) noexcept nogil:
+    """Bytes of text, or items of lists that are not in builders of their own."""
+    return builder.data.size // sizeof(int64_t) if builder.type == BUILDER_LIST else builder.data.size
 
 
-cdef inline size_t columns_in(const ColumnsSink *sink) noexcept nogil:
-    return sink.flags.size // sizeof(int16_t)
+cdef inline size_t columns_in(const ColumnsBuilder *builder) noexcept nogil:
+    return builder.flags.size // sizeof(int16_t)
 
 
-cdef inline void set_valid(Sink *sink, int64_t row) noexcept nogil:
-    sink.validity.data[row >> 3] |= <uint8_t>(1 << (row & 7))
+cdef inline void set_valid(Builder *builder, int64_t row) noexcept nogil:
+    builder.validity.data[row >> 3] |= <uint8_t>(1 << (row & 7))
 
 
-cdef inline void pad_offsets(Sink *sink, int64_t row, int32_t end) noexcept nogil:
+cdef inline void pad_offsets(Builder *builder, int64_t row, int32_t end) noexcept nogil:
     """Write the starts of all rows up to and including `row`."""
-    cdef int32_t *offsets = <int32_t *>sink.offsets.data
+    cdef int32_t *offsets = <int32_t *>builder.offsets.data
     cdef int64_t i
-    for i in range(sink.next_row, row + 1):
+    for i in range(builder.next_row, row + 1):
         offsets[i] = end
-    sink.next_row = row + 1
+    builder.next_row = row + 1
 
 
-cdef inline FaultCode put_text(Sink *sink, int64_t row, const uint8_t *text, size_t length) noexcept nogil:
-    if unlikely(sink.offsets.data == NULL) and open_sink(sink) != OK:
+cdef inline FaultCode put_text(Builder *builder, int64_t row, const uint8_t *text, size_t length) noexcept nogil:
+    if unlikely(builder.offsets.data == NULL) and open_builder(builder) != OK:
         return FAULT_NO_MEMORY
-    if sink.data.size + length > <size_t>0x7FFFFFFF:
+    if builder.data.size + length > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
-    if reserve(&sink.data, length) != OK:
+    if reserve(&builder.data, length) != OK:
         return FAULT_NO_MEMORY
-    pad_offsets(sink, row, <int32_t>sink.data.size)
+    pad_offsets(builder, row, <int32_t>builder.data.size)
     if length:
-        memcpy(sink.data.data + sink.data.size, text, length)
-    sink.data.size += length
-    set_valid(sink, row)
+        memcpy(builder.data.data + builder.data.size, text, length)
+    builder.data.size += length
+    set_valid(builder, row)
     return OK
 
 
-cdef inline FaultCode put_list(Sink *sink, int64_t row, size_t items_before) noexcept nogil:
+cdef inline FaultCode put_list(Builder *builder, int64_t row, size_t items_before) noexcept nogil:
     """Start the list of this row; the caller then appends its items."""
-    if unlikely(sink.offsets.data == NULL) and open_sink(sink) != OK:
+    if unlikely(builder.offsets.data == NULL) and open_builder(builder) != OK:
         return FAULT_NO_MEMORY
-    pad_offsets(sink, row, <int32_t>items_before)
-    set_valid(sink, row)
+    pad_offsets(builder, row, <int32_t>items_before)
+    set_valid(builder, row)
     return OK
 
 
@@ -171,65 +171,65 @@ cdef inline FaultCode append_int16(Bytes *bytes, int16_t value) noexcept nogil:
     return OK
 
 
-cdef inline FaultCode open_tuple(TupleSink *sink, int64_t row, size_t n, size_t left) noexcept nogil:
+cdef inline FaultCode open_tuple(TupleBuilder *builder, int64_t row, size_t n, size_t left) noexcept nogil:
     """Start the row's tuple: room for `n` cells and for all the `left` bytes of its payload."""
-    cdef size_t n_cells = sink.letters.size
+    cdef size_t n_cells = builder.letters.size
     if n > left:
         # The claimed count does not fit: the walk will fault, and needs no more room than this.
         n = left
-    if n_cells + n > <size_t>0x7FFFFFFF or sink.values.size + left > <size_t>0x7FFFFFFF:
+    if n_cells + n > <size_t>0x7FFFFFFF or builder.values.size + left > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
-    if put_list(&sink.rows, row, n_cells) != OK or reserve(&sink.letters, n) != OK:
+    if put_list(&builder.rows, row, n_cells) != OK or reserve(&builder.letters, n) != OK:
         return FAULT_NO_MEMORY
-    if sink.wants_values:
-        if sink.ends.size == 0 and append_int32(&sink.ends, 0) != OK:
+    if builder.wants_values:
+        if builder.ends.size == 0 and append_int32(&builder.ends, 0) != OK:
             return FAULT_NO_MEMORY
-        if reserve(&sink.ends, n * sizeof(int32_t)) != OK or reserve(&sink.values, left) != OK:
+        if reserve(&builder.ends, n * sizeof(int32_t)) != OK or reserve(&builder.values, left) != OK:
             return FAULT_NO_MEMORY
     return OK
 
 
-cdef inline FaultCode expect_cells(TupleSink *sink, int64_t row, size_t n_bytes, size_t most) noexcept nogil:
+cdef inline FaultCode expect_cells(TupleBuilder *builder, int64_t row, size_t n_bytes, size_t most) noexcept nogil:
     """Make room for the tuples of some rows from `row` on, of so many bytes in all and of at most so many cells."""
-    cdef int64_t n_done = row - sink.rows.first_row
-    cdef int64_t n_rows = sink.rows.n_rows - sink.rows.first_row
+    cdef int64_t n_done = row - builder.rows.first_row
+    cdef int64_t n_rows = builder.rows.n_rows - builder.rows.first_row
     if most > n_bytes:
         most = n_bytes
-    if sink.letters.size + most > <size_t>0x7FFFFFFF or sink.values.size + n_bytes > <size_t>0x7FFFFFFF:
+    if builder.letters.size + most > <size_t>0x7FFFFFFF or builder.values.size + n_bytes > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
-    if reserve_likely(&sink.letters, most, n_done, n_rows) != OK:
+    if reserve_likely(&builder.letters, most, n_done, n_rows) != OK:
         return FAULT_NO_MEMORY
-    if sink.wants_values:
+    if builder.wants_values:
         # Of a part, the rows may have been opened by another.
-        if sink.ends.size == 0 and append_int32(&sink.ends, 0) != OK:
+        if builder.ends.size == 0 and append_int32(&builder.ends, 0) != OK:
             return FAULT_NO_MEMORY
-        if reserve_likely(&sink.ends, most * sizeof(int32_t), n_done, n_rows) != OK:
+        if reserve_likely(&builder.ends, most * sizeof(int32_t), n_done, n_rows) != OK:
             return FAULT_NO_MEMORY
-        if reserve_likely(&sink.values, n_bytes, n_done, n_rows) != OK:
+        if reserve_likely(&builder.values, n_bytes, n_done, n_rows) != OK:
             return FAULT_NO_MEMORY
-    pad_offsets(&sink.rows, row - 1, <int32_t>sink.letters.size)
+    pad_offsets(&builder.rows, row - 1, <int32_t>builder.letters.size)
     return OK
 
 
-cdef FaultCode open_columns(ColumnsSink *sink, int64_t row, size_t n) noexcept nogil
+cdef FaultCode open_columns(ColumnsBuilder *builder, int64_t row, size_t n) noexcept nogil
 cdef FaultCode put_column(
-    ColumnsSink *sink, int16_t flags, const uint8_t *name, size_t length, int64_t type_id, int32_t type_modifier
+    ColumnsBuilder *builder, int16_t flags, const uint8_t *name, size_t length, int64_t type_id, int32_t type_modifier
 ) noexcept nogil
 
-cdef void undo_row(Sink *sink, int64_t row, size_t item_width) noexcept nogil
-cdef void undo_tuple(TupleSink *sink, int64_t row) noexcept nogil
-cdef void undo_columns(ColumnsSink *sink, int64_t row) noexcept nogil
+cdef void undo_row(Builder *builder, int64_t row, size_t item_width) noexcept nogil
+cdef void undo_tuple(TupleBuilder *builder, int64_t row) noexcept nogil
+cdef void undo_columns(ColumnsBuilder *builder, int64_t row) noexcept nogil
 
-cdef int open_words(WordSink *sink, int64_t n_rows, bint as_text) except -1
-cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) noexcept nogil
-cdef FaultCode mark_cells(TupleSink *sink) noexcept nogil
+cdef int open_words(WordBuilder *builder, int64_t n_rows, bint as_text) except -1
+cdef FaultCode write_words(WordBuilder *builder, const Word *words, size_t n_words) noexcept nogil
+cdef FaultCode mark_cells(TupleBuilder *builder) noexcept nogil
 
-cdef tuple finish_words(WordSink *sink)
-cdef tuple finish_sink(Sink *sink)
-cdef tuple finish_tuple(TupleSink *sink)
-cdef tuple finish_columns(ColumnsSink *sink)
+cdef tuple finish_words(WordBuilder *builder)
+cdef tuple finish_builder(Builder *builder)
+cdef tuple finish_tuple(TupleBuilder *builder)
+cdef tuple finish_columns(ColumnsBuilder *builder)
 
-cdef void free_sink(Sink *sink) noexcept
-cdef void free_words(WordSink *sink) noexcept
-cdef void free_tuple(TupleSink *sink) noexcept
-cdef void free_columns(ColumnsSink *sink) noexcept
+cdef void free_builder(Builder *builder) noexcept
+cdef void free_words(WordBuilder *builder) noexcept
+cdef void free_tuple(TupleBuilder *builder) noexcept
+cdef void free_columns(ColumnsBuilder *builder) noexcept

@@ -1,4 +1,4 @@
-"""Hands finished sinks to Python as Arrow buffers, and takes rows back after a fault."""
+"""Hands finished builders to Python as Arrow buffers, and takes rows back after a fault."""
 
 from cpython.pythread cimport WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
 from libc.string cimport memchr, memset
@@ -7,11 +7,11 @@ from pgdecode._native.memory.bits cimport put_between, put_borders
 from pgdecode._native.memory.buffers cimport SLACK, free_bytes, hand_over, open_zeroed
 
 
-cdef object own_offsets(Sink *sink, int32_t end):
+cdef object own_offsets(Builder *builder, int32_t end):
     """Offsets with the rows after the last filled one padded."""
-    pad_offsets(sink, sink.n_rows, end)
-    sink.offsets.size = (<size_t>sink.n_rows + 1) * sizeof(int32_t)
-    return hand_over(&sink.offsets)
+    pad_offsets(builder, builder.n_rows, end)
+    builder.offsets.size = (<size_t>builder.n_rows + 1) * sizeof(int32_t)
+    return hand_over(&builder.offsets)
 
 
 cdef object own_items(Bytes *bytes):
@@ -28,89 +28,89 @@ cdef object own_ends(Bytes *ends):
     return hand_over(ends)
 
 
-cdef bint is_open(const Sink *sink) noexcept nogil:
-    return sink.values.data != NULL or sink.offsets.data != NULL
+cdef bint is_open(const Builder *builder) noexcept nogil:
+    return builder.values.data != NULL or builder.offsets.data != NULL
 
 
-cdef FaultCode open_sink(Sink *sink) noexcept nogil:
+cdef FaultCode open_builder(Builder *builder) noexcept nogil:
     """First fill: memory for all rows of the batch, which a part opens for all parts.
 
     Validity is zero. Offsets and values of constant width are the caller's to write in all of its rows.
     """
     cdef FaultCode code = OK
-    cdef Sink *whole = sink.whole
+    cdef Builder *whole = builder.whole
     if whole == NULL:
-        return allocate(sink, 0)
-    PyThread_acquire_lock(sink.opening.lock, WAIT_LOCK)
+        return allocate(builder, 0)
+    PyThread_acquire_lock(builder.opening.lock, WAIT_LOCK)
     if not is_open(whole):
-        code = allocate(whole, sink.opening.n_placed)
+        code = allocate(whole, builder.opening.n_placed)
     if code == OK:
-        share(sink)
-    PyThread_release_lock(sink.opening.lock)
+        share(builder)
+    PyThread_release_lock(builder.opening.lock)
     return code
 
 
-cdef void share(Sink *part) noexcept nogil:
+cdef void share(Builder *part) noexcept nogil:
     """Let a part write to what the whole has opened, and still owns."""
     part.validity.data = part.whole.validity.data
     part.values.data = part.whole.values.data
     part.offsets.data = part.whole.offsets.data
 
 
-cdef FaultCode allocate(Sink *sink, int64_t n_before) noexcept nogil:
+cdef FaultCode allocate(Builder *builder, int64_t n_before) noexcept nogil:
     """Memory for a column that none of the first `n_before` rows fills."""
-    cdef size_t n = <size_t>sink.n_rows
-    cdef size_t width = width_of(sink)
-    if open_zeroed(&sink.validity, (n + 7) // 8) != OK:
+    cdef size_t n = <size_t>builder.n_rows
+    cdef size_t width = width_of(builder)
+    if open_zeroed(&builder.validity, (n + 7) // 8) != OK:
         return FAULT_NO_MEMORY
-    if sink.type == SINK_BOOL:
-        return open_zeroed(&sink.values, (n + 7) // 8)
-    if sink.type == SINK_TEXT or sink.type == SINK_LIST:
-        if grow(&sink.offsets, (n + 1) * sizeof(int32_t)) != OK:
+    if builder.type == BUILDER_BOOL:
+        return open_zeroed(&builder.values, (n + 7) // 8)
+    if builder.type == BUILDER_TEXT or builder.type == BUILDER_LIST:
+        if grow(&builder.offsets, (n + 1) * sizeof(int32_t)) != OK:
             return FAULT_NO_MEMORY
-        memset(sink.offsets.data, 0, <size_t>n_before * sizeof(int32_t))
+        memset(builder.offsets.data, 0, <size_t>n_before * sizeof(int32_t))
         return OK
-    if grow(&sink.values, n * width) != OK:
+    if grow(&builder.values, n * width) != OK:
         return FAULT_NO_MEMORY
-    sink.values.size = n * width
-    memset(sink.values.data, 0, <size_t>n_before * width)
+    builder.values.size = n * width
+    memset(builder.values.data, 0, <size_t>n_before * width)
     return OK
 
 
-cdef tuple finish_sink(Sink *sink):
+cdef tuple finish_builder(Builder *builder):
     """(validity, values) or (validity, offsets, data), or None where no row was filled."""
-    if not is_open(sink):
+    if not is_open(builder):
         return None
-    validity = hand_over(&sink.validity)
-    if sink.type == SINK_TEXT or sink.type == SINK_LIST:
-        return validity, own_offsets(sink, <int32_t>items_in(sink)), own_items(&sink.data)
-    return validity, hand_over(&sink.values)
+    validity = hand_over(&builder.validity)
+    if builder.type == BUILDER_TEXT or builder.type == BUILDER_LIST:
+        return validity, own_offsets(builder, <int32_t>items_in(builder)), own_items(&builder.data)
+    return validity, hand_over(&builder.values)
 
 
-cdef int open_words(WordSink *sink, int64_t n_rows, bint as_text) except -1:
+cdef int open_words(WordBuilder *builder, int64_t n_rows, bint as_text) except -1:
     """Memory for a byte a row, and for the validity and offsets of text if there will be any."""
-    sink.n_rows = n_rows
-    sink.indexes.size = <size_t>n_rows
-    sink.bits.size = <size_t>(n_rows + 7) // 8
-    sink.ends.size = (<size_t>n_rows + 1) * sizeof(int32_t)
-    if grow(&sink.indexes, sink.indexes.size) != OK:
+    builder.n_rows = n_rows
+    builder.indexes.size = <size_t>n_rows
+    builder.bits.size = <size_t>(n_rows + 7) // 8
+    builder.ends.size = (<size_t>n_rows + 1) * sizeof(int32_t)
+    if grow(&builder.indexes, builder.indexes.size) != OK:
         raise MemoryError()
-    if as_text and (grow(&sink.bits, sink.bits.size) != OK or grow(&sink.ends, sink.ends.size) != OK):
+    if as_text and (grow(&builder.bits, builder.bits.size) != OK or grow(&builder.ends, builder.ends.size) != OK):
         raise MemoryError()
     return 0
 
 
-cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) noexcept nogil:
-    """Append text from the bytes of all the sink's rows: its validity, where each row starts, and the letters."""
+cdef FaultCode write_words(WordBuilder *builder, const Word *words, size_t n_words) noexcept nogil:
+    """Append text from the bytes of all the builder's rows: its validity, where each row starts, and the letters."""
     cdef Word[NO_WORD + 1] table
     cdef uint8_t[NO_WORD + 1] lengths
-    cdef const uint8_t *indexes = sink.indexes.data
-    cdef int32_t *starts = <int32_t *>sink.ends.data
+    cdef const uint8_t *indexes = builder.indexes.data
+    cdef int32_t *starts = <int32_t *>builder.ends.data
     cdef const Word *word
     cdef int64_t row
     cdef size_t i, total = 0
-    cdef size_t size = sink.text.size
-    cdef int64_t n_rows = sink.n_rows if sink.whole == NULL else sink.whole.n_rows
+    cdef size_t size = builder.text.size
+    cdef int64_t n_rows = builder.n_rows if builder.whole == NULL else builder.whole.n_rows
     cdef uint8_t *text
     # Where a row is null stands a word without letters, so that no row is to be looked at twice.
     memset(table, 0, sizeof(table))
@@ -118,33 +118,33 @@ cdef FaultCode write_words(WordSink *sink, const Word *words, size_t n_words) no
     for i in range(n_words):
         table[i] = words[i]
         lengths[i] = words[i].length
-    for row in range(sink.first_row, sink.n_rows):
+    for row in range(builder.first_row, builder.n_rows):
         total += lengths[indexes[row]]
     if size + total > 0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
-    if reserve_likely(&sink.text, total, sink.first_row, n_rows) != OK:
+    if reserve_likely(&builder.text, total, builder.first_row, n_rows) != OK:
         return FAULT_NO_MEMORY
-    text = sink.text.data
-    for row in range(sink.first_row, sink.n_rows):
+    text = builder.text.data
+    for row in range(builder.first_row, builder.n_rows):
         starts[row] = <int32_t>size
         # The whole word, its length included: the next one, or the slack at the end, takes what is too much.
         word = &table[indexes[row]]
         memcpy(text + size, word.text, SLACK)
         size += word.length
-    sink.text.size = size
-    mark_words(sink)
+    builder.text.size = size
+    mark_words(builder)
     return OK
 
 
-cdef void mark_words(WordSink *sink) noexcept nogil:
+cdef void mark_words(WordBuilder *builder) noexcept nogil:
     """One bit a row; few rows are null, and the bits after the last row stay zero."""
-    cdef const uint8_t *indexes = sink.indexes.data
-    cdef const uint8_t *end = indexes + sink.n_rows
-    cdef const uint8_t *null = indexes + sink.first_row
-    cdef uint8_t *bits = sink.bits.data
-    memset(bits + sink.first_row // 8, 0xFF, <size_t>(sink.n_rows // 8 - sink.first_row // 8))
-    if sink.n_rows & 7:
-        bits[sink.n_rows // 8] = <uint8_t>((1 << (sink.n_rows & 7)) - 1)
+    cdef const uint8_t *indexes = builder.indexes.data
+    cdef const uint8_t *end = indexes + builder.n_rows
+    cdef const uint8_t *null = indexes + builder.first_row
+    cdef uint8_t *bits = builder.bits.data
+    memset(bits + builder.first_row // 8, 0xFF, <size_t>(builder.n_rows // 8 - builder.first_row // 8))
+    if builder.n_rows & 7:
+        bits[builder.n_rows // 8] = <uint8_t>((1 << (builder.n_rows & 7)) - 1)
     while null != end:
         null = <const uint8_t *>memchr(null, NO_WORD, <size_t>(end - null))
         if null == NULL:
@@ -153,156 +153,156 @@ cdef void mark_words(WordSink *sink) noexcept nogil:
         null += 1
 
 
-cdef tuple finish_words(WordSink *sink):
+cdef tuple finish_words(WordBuilder *builder):
     """(validity, offsets, data) of what was written as text, or None where the column is not wanted."""
-    if sink.indexes.data == NULL:
+    if builder.indexes.data == NULL:
         return None
-    (<int32_t *>sink.ends.data)[sink.n_rows] = <int32_t>sink.text.size
-    return hand_over(&sink.bits), hand_over(&sink.ends), own_items(&sink.text)
+    (<int32_t *>builder.ends.data)[builder.n_rows] = <int32_t>builder.text.size
+    return hand_over(&builder.bits), hand_over(&builder.ends), own_items(&builder.text)
 
 
-cdef tuple finish_tuple(TupleSink *sink):
+cdef tuple finish_tuple(TupleBuilder *builder):
     """(validity, offsets, letters, n_cells, cell validity, cell offsets, values), or None where no row was filled."""
-    cdef size_t n_cells = sink.letters.size
-    if not is_open(&sink.rows):
+    cdef size_t n_cells = builder.letters.size
+    if not is_open(&builder.rows):
         return None
     cells = ()
-    if sink.wants_values:
-        cells = (own_items(&sink.bits), own_ends(&sink.ends), own_items(&sink.values))
-    validity = hand_over(&sink.rows.validity)
-    offsets = own_offsets(&sink.rows, <int32_t>n_cells)
-    return (validity, offsets, own_items(&sink.letters), n_cells, *cells)
+    if builder.wants_values:
+        cells = (own_items(&builder.bits), own_ends(&builder.ends), own_items(&builder.values))
+    validity = hand_over(&builder.rows.validity)
+    offsets = own_offsets(&builder.rows, <int32_t>n_cells)
+    return (validity, offsets, own_items(&builder.letters), n_cells, *cells)
 
 
-cdef FaultCode mark_cells(TupleSink *sink) noexcept nogil:
+cdef FaultCode mark_cells(TupleBuilder *builder) noexcept nogil:
     """Put the bits of all cells, from their letters."""
-    cdef size_t n = sink.letters.size
-    if not sink.wants_values or n == 0:
+    cdef size_t n = builder.letters.size
+    if not builder.wants_values or n == 0:
         return OK
-    if reserve(&sink.bits, (n + 7) // 8) != OK:
+    if reserve(&builder.bits, (n + 7) // 8) != OK:
         return FAULT_NO_MEMORY
-    put_between(sink.bits.data, 0, sink.letters.data, n, True)
-    put_borders(sink.bits.data, 0, sink.letters.data, n, True)
-    sink.bits.size = (n + 7) // 8
+    put_between(builder.bits.data, 0, builder.letters.data, n, True)
+    put_borders(builder.bits.data, 0, builder.letters.data, n, True)
+    builder.bits.size = (n + 7) // 8
     return OK
 
 
-cdef tuple finish_columns(ColumnsSink *sink):
+cdef tuple finish_columns(ColumnsBuilder *builder):
     """(validity, offsets, n, flags, name offsets, names, type_ids, type_modifiers), or None where no row was filled."""
-    cdef size_t n = columns_in(sink)
-    if not is_open(&sink.rows):
+    cdef size_t n = columns_in(builder)
+    if not is_open(&builder.rows):
         return None
     return (
-        hand_over(&sink.rows.validity),
-        own_offsets(&sink.rows, <int32_t>n),
+        hand_over(&builder.rows.validity),
+        own_offsets(&builder.rows, <int32_t>n),
         n,
-        own_items(&sink.flags),
-        own_ends(&sink.name_ends),
-        own_items(&sink.names),
-        own_items(&sink.type_ids),
-        own_items(&sink.type_modifiers),
+        own_items(&builder.flags),
+        own_ends(&builder.name_ends),
+        own_items(&builder.names),
+        own_items(&builder.type_ids),
+        own_items(&builder.type_modifiers),
     )
 
 
-cdef FaultCode open_columns(ColumnsSink *sink, int64_t row, size_t n) noexcept nogil:
+cdef FaultCode open_columns(ColumnsBuilder *builder, int64_t row, size_t n) noexcept nogil:
     """Start the row's list of `n` columns; nothing is reserved by the count."""
-    cdef size_t n_before = columns_in(sink)
+    cdef size_t n_before = columns_in(builder)
     if n_before + n > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
-    if sink.name_ends.size == 0 and append_int32(&sink.name_ends, 0) != OK:
+    if builder.name_ends.size == 0 and append_int32(&builder.name_ends, 0) != OK:
         return FAULT_NO_MEMORY
-    return put_list(&sink.rows, row, n_before)
+    return put_list(&builder.rows, row, n_before)
 
 
 cdef FaultCode put_column(
-    ColumnsSink *sink, int16_t flags, const uint8_t *name, size_t length, int64_t type_id, int32_t type_modifier
+    ColumnsBuilder *builder, int16_t flags, const uint8_t *name, size_t length, int64_t type_id, int32_t type_modifier
 ) noexcept nogil:
-    if sink.names.size + length > <size_t>0x7FFFFFFF:
+    if builder.names.size + length > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
     if (
-        append_int16(&sink.flags, flags) != OK
-        or append_int64(&sink.type_ids, type_id) != OK
-        or append_int32(&sink.type_modifiers, type_modifier) != OK
-        or reserve(&sink.names, length) != OK
+        append_int16(&builder.flags, flags) != OK
+        or append_int64(&builder.type_ids, type_id) != OK
+        or append_int32(&builder.type_modifiers, type_modifier) != OK
+        or reserve(&builder.names, length) != OK
     ):
         return FAULT_NO_MEMORY
-    memcpy(sink.names.data + sink.names.size, name, length)
-    sink.names.size += length
-    return append_int32(&sink.name_ends, <int32_t>sink.names.size)
+    memcpy(builder.names.data + builder.names.size, name, length)
+    builder.names.size += length
+    return append_int32(&builder.name_ends, <int32_t>builder.names.size)
 
 
-cdef void undo_row(Sink *sink, int64_t row, size_t item_width) noexcept nogil:
+cdef void undo_row(Builder *builder, int64_t row, size_t item_width) noexcept nogil:
     """Make the row null again; `item_width` is the width of what the offsets count (1 for text)."""
-    cdef size_t width = width_of(sink)
-    if not is_open(sink):
+    cdef size_t width = width_of(builder)
+    if not is_open(builder):
         return
-    sink.validity.data[row >> 3] &= <uint8_t>~(1 << (row & 7))
-    if sink.type == SINK_BOOL:
-        sink.values.data[row >> 3] &= <uint8_t>~(1 << (row & 7))
-    elif sink.values.data != NULL:
-        memset(sink.values.data + <size_t>row * width, 0, width)
-    elif sink.next_row == row + 1:
-        sink.data.size = <size_t>(<int32_t *>sink.offsets.data)[row] * item_width
-        sink.next_row = row
+    builder.validity.data[row >> 3] &= <uint8_t>~(1 << (row & 7))
+    if builder.type == BUILDER_BOOL:
+        builder.values.data[row >> 3] &= <uint8_t>~(1 << (row & 7))
+    elif builder.values.data != NULL:
+        memset(builder.values.data + <size_t>row * width, 0, width)
+    elif builder.next_row == row + 1:
+        builder.data.size = <size_t>(<int32_t *>builder.offsets.data)[row] * item_width
+        builder.next_row = row
 
 
-cdef void undo_tuple(TupleSink *sink, int64_t row) noexcept nogil:
+cdef void undo_tuple(TupleBuilder *builder, int64_t row) noexcept nogil:
     cdef size_t n_cells
     cdef int32_t end = 0
-    if sink.rows.offsets.data == NULL or sink.rows.next_row != row + 1:
+    if builder.rows.offsets.data == NULL or builder.rows.next_row != row + 1:
         return
-    n_cells = <size_t>(<int32_t *>sink.rows.offsets.data)[row]
-    sink.letters.size = n_cells
-    if sink.wants_values and sink.ends.size:
-        sink.ends.size = (n_cells + 1) * sizeof(int32_t)
-        memcpy(&end, sink.ends.data + n_cells * sizeof(int32_t), sizeof(int32_t))
-        sink.values.size = <size_t>end
-    undo_row(&sink.rows, row, 1)
+    n_cells = <size_t>(<int32_t *>builder.rows.offsets.data)[row]
+    builder.letters.size = n_cells
+    if builder.wants_values and builder.ends.size:
+        builder.ends.size = (n_cells + 1) * sizeof(int32_t)
+        memcpy(&end, builder.ends.data + n_cells * sizeof(int32_t), sizeof(int32_t))
+        builder.values.size = <size_t>end
+    undo_row(&builder.rows, row, 1)
 
 
-cdef void undo_columns(ColumnsSink *sink, int64_t row) noexcept nogil:
+cdef void undo_columns(ColumnsBuilder *builder, int64_t row) noexcept nogil:
     cdef size_t n
     cdef int32_t end = 0
-    if sink.rows.offsets.data == NULL or sink.rows.next_row != row + 1:
+    if builder.rows.offsets.data == NULL or builder.rows.next_row != row + 1:
         return
-    n = <size_t>(<int32_t *>sink.rows.offsets.data)[row]
-    if sink.name_ends.size:
-        sink.name_ends.size = (n + 1) * sizeof(int32_t)
-        memcpy(&end, sink.name_ends.data + n * sizeof(int32_t), sizeof(int32_t))
-    sink.names.size = <size_t>end
+    n = <size_t>(<int32_t *>builder.rows.offsets.data)[row]
+    if builder.name_ends.size:
+        builder.name_ends.size = (n + 1) * sizeof(int32_t)
+        memcpy(&end, builder.name_ends.data + n * sizeof(int32_t), sizeof(int32_t))
+    builder.names.size = <size_t>end
     # A fault inside a column leaves some of its parts written: all are cut to the same count.
-    sink.flags.size = n * sizeof(int16_t)
-    sink.type_ids.size = n * sizeof(int64_t)
-    sink.type_modifiers.size = n * sizeof(int32_t)
-    undo_row(&sink.rows, row, 1)
+    builder.flags.size = n * sizeof(int16_t)
+    builder.type_ids.size = n * sizeof(int64_t)
+    builder.type_modifiers.size = n * sizeof(int32_t)
+    undo_row(&builder.rows, row, 1)
 
 
-cdef void free_sink(Sink *sink) noexcept:
-    free_bytes(&sink.validity)
-    free_bytes(&sink.values)
-    free_bytes(&sink.offsets)
-    free_bytes(&sink.data)
+cdef void free_builder(Builder *builder) noexcept:
+    free_bytes(&builder.validity)
+    free_bytes(&builder.values)
+    free_bytes(&builder.offsets)
+    free_bytes(&builder.data)
 
 
-cdef void free_words(WordSink *sink) noexcept:
-    free_bytes(&sink.indexes)
-    free_bytes(&sink.bits)
-    free_bytes(&sink.ends)
-    free_bytes(&sink.text)
+cdef void free_words(WordBuilder *builder) noexcept:
+    free_bytes(&builder.indexes)
+    free_bytes(&builder.bits)
+    free_bytes(&builder.ends)
+    free_bytes(&builder.text)
 
 
-cdef void free_tuple(TupleSink *sink) noexcept:
-    free_sink(&sink.rows)
-    free_bytes(&sink.letters)
-    free_bytes(&sink.bits)
-    free_bytes(&sink.ends)
-    free_bytes(&sink.values)
+cdef void free_tuple(TupleBuilder *builder) noexcept:
+    free_builder(&builder.rows)
+    free_bytes(&builder.letters)
+    free_bytes(&builder.bits)
+    free_bytes(&builder.ends)
+    free_bytes(&builder.values)
 
 
-cdef void free_columns(ColumnsSink *sink) noexcept:
-    free_sink(&sink.rows)
-    free_bytes(&sink.flags)
-    free_bytes(&sink.name_ends)
-    free_bytes(&sink.names)
-    free_bytes(&sink.type_ids)
-    free_bytes(&sink.type_modifiers)
+cdef void free_columns(ColumnsBuilder *builder) noexcept:
+    free_builder(&builder.rows)
+    free_bytes(&builder.flags)
+    free_bytes(&builder.name_ends)
+    free_bytes(&builder.names)
+    free_bytes(&builder.type_ids)
+    free_bytes(&builder.type_modifiers)

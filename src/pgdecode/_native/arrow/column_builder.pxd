@@ -1,6 +1,6 @@
 """Typed Arrow columns under construction: items are appended one by one, and can be taken back.
 
-Unlike an envelope's sinks, whose rows are known, a typed column may be the child of a list and grow without bound.
+Unlike an envelope's builders, whose rows are known, a typed column may be the child of a list and grow without bound.
 """
 
 from libc.stddef cimport size_t

@@ -5,7 +5,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pgdecode._native.arrow.builder cimport Cell, TupleSink
+from pgdecode._native.arrow.builder cimport Cell, TupleBuilder
 from pgdecode._native.arrow.column_builder cimport (
     Column, end_list, finish_column, free_column, mark, open_column, open_ends, put_bytes, put_null, take_back,
 )
@@ -75,7 +75,7 @@ cdef class Maps:
     cdef Cell *old_cells
     cdef Cell *new_cells
     cdef Envelope noting
-    cdef TupleSink old_sink, new_sink
+    cdef TupleBuilder old_builder, new_builder
     cdef Rules rules
     cdef Walk walk
     cdef Faults faults
@@ -115,10 +115,10 @@ cdef class Maps:
         open_column(&self.unchanged, NAMES)
         self.rules = rules_of(limits, strict_flags)
         self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
-        self.old_sink.cells = self.old_cells
-        self.new_sink.cells = self.new_cells
-        self.noting.old = &self.old_sink
-        self.noting.new = &self.new_sink
+        self.old_builder.cells = self.old_cells
+        self.new_builder.cells = self.new_cells
+        self.noting.old = &self.old_builder
+        self.noting.new = &self.new_builder
         self.walk.plan = &PLAN.table
         self.walk.rules = &self.rules
         self.walk.out = &self.noting
@@ -166,11 +166,11 @@ cdef class Maps:
             raise error_of(&fault, (), True)
         if code != OK:
             raise self.worded(&self.faults.items[self.faults.n - 1], versions, labels)
-        told = {}
+        row_errors = {}
         for k in range(self.faults.n):
-            # Of several faults in a row the first one is told.
-            if self.faults.items[k].row not in told:
-                told[self.faults.items[k].row] = self.worded(&self.faults.items[k], versions, labels).cell
+            # Of several faults in a row the first one is reported.
+            if self.faults.items[k].row not in row_errors:
+                row_errors[self.faults.items[k].row] = self.worded(&self.faults.items[k], versions, labels).cell
         columns = [
             finish_column(&self.op, pa.string()),
             finish_column(&self.old_type, pa.string()),
@@ -178,7 +178,7 @@ cdef class Maps:
             finish_column(&self.new, MAP),
             finish_column(&self.unchanged, NAMES),
         ]
-        return columns, told
+        return columns, row_errors
 
     cdef object worded(self, const Fault *fault, const int32_t[::1] versions, tuple labels):
         """The error of a fault; a value's has the name of its column."""
@@ -210,7 +210,7 @@ cdef class Maps:
         if tag == c"T":
             return self.put_empty(True)
         layout = self.by_version[version]
-        self.old_sink.n_cells = self.new_sink.n_cells = layout.n_columns
+        self.old_builder.n_cells = self.new_builder.n_cells = layout.n_columns
         self.walk.fault = &fault
         code = walk_message(&self.walk, payload.data, payload.length, streamed)
         if code != OK:

@@ -17,14 +17,14 @@ from pgdecode._native.changes.change_buffers cimport Change, Outcome, Range, Wan
 from pgdecode._native.changes.relation_versions cimport (
     ASK_CALLER, BAD_PAYLOAD, INVALID_RELATION, NO_STREAM, UNKNOWN_RELATION, VersionTable, Versions, version_of,
 )
-from pgdecode._native.cursor cimport be32, be64, call_for
+from pgdecode._native.cursor cimport be32, be64, prefetch
 from pgdecode._native.fault cimport FAULT_NO_MEMORY, OK, FaultCode, unlikely
 from pgdecode._native.wire.envelope_builder cimport EPOCH_SHIFT_US
 from pgdecode._native.wire.walker cimport STREAMED
 from pgdecode._native.wire.wire_plan cimport PLAN, PlanTable, offset_of
 
 cdef enum State:
-    OUTSIDE   # of any transaction: a row is for the caller to judge
+    OUTSIDE   # of any transaction: the caller decides about a row
     PLAIN     # in a transaction that Begin opened in this batch; its Commit is followed here
     LISTED    # in another one: rows are listed, and what ends it is for the caller
     SKIPPED   # in one whose beginning is missing: rows are passed over
@@ -42,7 +42,7 @@ cdef enum Part:
 
 cdef enum:
     MOST_AT_FIRST = 1 << 17  # items
-    AHEAD = 32  # rows: how far in front payloads that are read are called from memory
+    AHEAD = 32  # rows: how far ahead payloads that are read are prefetched
     FEW = 4  # messages of a transaction, with its Begin and Commit
 
 
@@ -100,9 +100,9 @@ cdef inline const uint8_t *field_at(const Segment *payloads, int64_t row, size_t
 cdef inline void prefetch_payload(const Segment *payloads, int64_t row) noexcept nogil:
     """Have a payload brought near, where it lies among others."""
     if payloads.layout == LAYOUT_OFFSETS32:
-        call_for(payloads.data + (<const int32_t *>payloads.index)[payloads.first + row])
+        prefetch(payloads.data + (<const int32_t *>payloads.index)[payloads.first + row])
     elif payloads.layout == LAYOUT_OFFSETS64:
-        call_for(payloads.data + (<const int64_t *>payloads.index)[payloads.first + row])
+        prefetch(payloads.data + (<const int64_t *>payloads.index)[payloads.first + row])
 
 
 cdef inline int64_t uint32_at(const Segment *payloads, int64_t row, size_t at) noexcept nogil:
@@ -123,7 +123,7 @@ cdef class TransactionIndex:
     cdef const uint8_t[::1] kinds
     cdef const uint32_t[::1] relations
     cdef const uint8_t[::1] stream_flags  # of the scan
-    cdef bint has_verdicts   # else no payload carries an xid
+    cdef bint has_stream_flags   # else no payload carries an xid
     cdef int64_t n_rows
     cdef object is_repeated          # of a Relation message's payload and row: whether all that it says counts already
     cdef Change *changes
@@ -179,7 +179,7 @@ cdef class TransactionIndex:
             A byte a row, the index of its message.
         relations : uint32 of a row each
             The relation's OID of each insert, update and delete.
-        verdicts : bytes-like or None
+        stream_flags : bytes-like or None
             Those of the scan, a byte a row; None where no row is in a stream.
         drop_undecided : bool
             A plain transaction that is sent again before its Commit came is left out.
@@ -203,9 +203,9 @@ cdef class TransactionIndex:
             raise ValueError("relations are fewer than payloads")
         if stream_flags is not None:
             if len(stream_flags) < source.n_rows:
-                raise ValueError("verdicts are fewer than payloads")
+                raise ValueError("stream flags are fewer than payloads")
             self.stream_flags = stream_flags
-            self.has_verdicts = self.n_rows > 0
+            self.has_stream_flags = self.n_rows > 0
         self.wanted = wanted
         if wanted is not None:
             self.versions_wanted.is_chosen = True
@@ -275,7 +275,7 @@ cdef class TransactionIndex:
         )
 
     cdef inline bint is_streamed(self, int64_t row) noexcept nogil:
-        return self.has_verdicts and self.stream_flags[row] & STREAMED != 0
+        return self.has_stream_flags and self.stream_flags[row] & STREAMED != 0
 
     cdef FaultCode follow_rows(self, int64_t *at) noexcept nogil:
         # Copies, which no store below can change: the loop keeps them in registers.

@@ -210,12 +210,12 @@ cdef FaultCode add_bounds(Column *out, const uint8_t *dimensions, uint32_t n_dim
     cdef uint8_t[2 * MAX_DIGITS + 3] text
     cdef uint8_t *at
     cdef int64_t lower
-    cdef bint usual = True
+    cdef bint is_default = True
     cdef uint32_t i
     cdef FaultCode code = OK
     for i in range(n_dimensions):
-        usual = usual and be32(dimensions + 8 * i + 4) == 1
-    if usual:
+        is_default = is_default and be32(dimensions + 8 * i + 4) == 1
+    if is_default:
         return OK
     for i in range(n_dimensions):
         lower = <int32_t>be32(dimensions + 8 * i + 4)

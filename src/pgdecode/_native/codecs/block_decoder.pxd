@@ -13,7 +13,7 @@ cdef enum:
     MAX_DATA = 0x7FFFFFFF  # bytes: what 32-bit offsets reach
     MOST_RENDERED = 36  # bytes: the longest text that a block decoder makes of a shorter value, a uuid's
 
-# Reads a value of the usual shape into its place in the column; False where it has another, or is none. It may read
+# Reads a value of the common form into its place in the column; False where it has another, or is none. It may read
 # CELL_LEAD bytes in front of the value, but none behind.
 ctypedef bint (*FixedReader)(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil
 

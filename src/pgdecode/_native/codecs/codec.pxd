@@ -22,7 +22,7 @@ cdef struct Cells:
     size_t n
 
 # A block decoder appends the values of cells from `start` on, text and binary ones and nulls, up to the first that is
-# not of the usual shape; returns how far it came. What is unusual, and every fault, is left for the decoders above.
+# not of the common form; returns how far it came. Other forms, and every fault, are left for the decoders above.
 ctypedef size_t (*BlockDecoder)(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil
 
 cdef struct Codec:

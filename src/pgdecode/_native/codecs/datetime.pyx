@@ -265,7 +265,7 @@ cdef FaultCode timestamptz_from_binary(
     return put_moment_of_binary(value, length, out)
 
 
-# -- blocks: years of four digits, offsets of whole hours; see _block -------------------------------------------------
+# -- blocks: years of four digits, offsets of whole hours; see block_decoder -----------------------------------------
 
 cdef inline bint date_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef int64_t days = 0

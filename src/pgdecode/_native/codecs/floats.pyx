@@ -278,7 +278,7 @@ cdef FaultCode float8_from_binary(const uint8_t *value, size_t length, Column *o
     return put_fixed(out, &bits, sizeof(bits))
 
 
-# -- blocks: see _block ----------------------------------------------------------------------------------------------
+# -- blocks: see block_decoder ---------------------------------------------------------------------------------------
 
 cdef inline bint float_text(const uint8_t *value, size_t length, bint single, uint64_t *bits) noexcept nogil:
     """Read `[-]digits[.digits]` of at most 19 digits, 1 to 8 of them before the point."""
@@ -316,17 +316,17 @@ cdef inline bint float_text(const uint8_t *value, size_t length, bint single, ui
 
 cdef inline bint float4_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t bits = 0
-    cdef bint usual = float_text(value, length, True, &bits)
+    cdef bint is_common = float_text(value, length, True, &bits)
     cdef uint32_t narrow = <uint32_t>bits
     memcpy(slot, &narrow, sizeof(narrow))
-    return usual
+    return is_common
 
 
 cdef inline bint float8_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t bits = 0
-    cdef bint usual = float_text(value, length, False, &bits)
+    cdef bint is_common = float_text(value, length, False, &bits)
     memcpy(slot, &bits, sizeof(bits))
-    return usual
+    return is_common
 
 
 cdef inline bint float4_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:

@@ -1,6 +1,6 @@
 """interval: text of all four IntervalStyles, and binary.
 
-No two styles print one text for different intervals, so the style is told from each text. Text that interval_in would
+No two styles print one text for different intervals, so each text shows its style. Text that interval_in would
 take differently under different settings (`-1 days 02:03:04`) is printed under none, and is refused.
 """
 

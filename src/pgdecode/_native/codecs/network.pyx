@@ -172,7 +172,6 @@ cdef inline uint8_t *uuid_binary(const uint8_t *value, size_t length, uint8_t *t
 
 
 cdef size_t uuid_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
-    """See _block."""
     return bytes_block(uuid_text, uuid_binary, cells, start, out, codec)
 
 

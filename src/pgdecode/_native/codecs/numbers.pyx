@@ -229,7 +229,7 @@ cdef FaultCode money_from_binary(const uint8_t *value, size_t length, Column *ou
     return FAULT_UNREPRESENTABLE if length == 8 else FAULT_WRONG_SIZE
 
 
-# -- blocks: what servers send, and nothing else; see _block -----------------------------------------------------------
+# -- blocks: what servers send, and nothing else; see block_decoder --------------------------------------------------
 
 cdef inline bint bool_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint8_t is_true
@@ -251,7 +251,7 @@ cdef inline bint bool_binary(const uint8_t *value, size_t length, uint8_t *slot,
 cdef inline bint signed_before(
     const uint8_t *value, size_t length, size_t most_digits, uint64_t largest, uint64_t *number
 ) noexcept nogil:
-    """Read `[-]digits` in two's complement; what is longer than the type's largest number is unusual."""
+    """Read `[-]digits` in two's complement; False for what is longer than the type's largest number."""
     cdef uint64_t negative
     cdef uint64_t magnitude = 0
     cdef size_t n
@@ -267,25 +267,25 @@ cdef inline bint signed_before(
 
 cdef inline bint int2_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t number = 0
-    cdef bint usual = signed_before(value, length, 5, MAX_INT16, &number)
+    cdef bint is_common = signed_before(value, length, 5, MAX_INT16, &number)
     cdef uint16_t narrow = <uint16_t>number
     memcpy(slot, &narrow, sizeof(narrow))
-    return usual
+    return is_common
 
 
 cdef inline bint int4_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t number = 0
-    cdef bint usual = signed_before(value, length, 10, MAX_INT32, &number)
+    cdef bint is_common = signed_before(value, length, 10, MAX_INT32, &number)
     cdef uint32_t narrow = <uint32_t>number
     memcpy(slot, &narrow, sizeof(narrow))
-    return usual
+    return is_common
 
 
 cdef inline bint int8_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t number = 0
-    cdef bint usual = signed_before(value, length, 19, <uint64_t>0x7FFFFFFFFFFFFFFF, &number)
+    cdef bint is_common = signed_before(value, length, 19, <uint64_t>0x7FFFFFFFFFFFFFFF, &number)
     memcpy(slot, &number, sizeof(number))
-    return usual
+    return is_common
 
 
 cdef inline bint oid_text(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:

@@ -131,7 +131,7 @@ cdef FaultCode numeric_from_binary(
     return put_decimal(out, wide, groups.negative)
 
 
-# -- blocks: decimals of a word, with as many digits behind the point as the column has; see _block -------------------
+# -- blocks: decimals of a word, with as many digits behind the point as the column has; see block_decoder -----------
 
 cdef inline void store_decimal(uint8_t *slot, uint64_t magnitude, bint negative) noexcept nogil:
     """Write a decimal128 of less than 2**63."""
@@ -215,7 +215,7 @@ cdef bint numeric_codec(str name, Codec *codec):
 
 
 cdef enum:
-    # 804 digits: as _exact.EXACT_DIGITS has it, what follows 800 digits only says "a bit more".
+    # 804 digits: as floats.EXACT_DIGITS has it, what follows 800 digits only says "a bit more".
     MAX_GROUPS = 201
 
 
@@ -310,7 +310,7 @@ cdef FaultCode put_special(Column *out, Kind kind, bint negative) noexcept nogil
 cdef FaultCode numeric_text_from_text(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append a numeric to a column of strings: a decimal literal as it stands; NaN and Infinity in their usual case.
+    """Append a numeric to a column of strings: a decimal literal as it stands; NaN and Infinity as printed.
 
     Faults: BAD_VALUE, OUT_OF_RANGE for what no numeric holds, LIMIT_VALUE. Source: numeric_in, utils/adt/numeric.c.
     """

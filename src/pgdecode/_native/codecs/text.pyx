@@ -207,7 +207,7 @@ cdef FaultCode reg_from_binary(const uint8_t *value, size_t length, Column *out,
     return put_bytes(out, digits, <size_t>(write_decimal(digits, be32(value)) - digits))
 
 
-# -- blocks: see _block ----------------------------------------------------------------------------------------------
+# -- blocks: see block_decoder ---------------------------------------------------------------------------------------
 
 cdef inline uint64_t unlike_text(uint64_t word) noexcept nogil:
     """High bits of bytes that are NUL or not ASCII, and perhaps of some behind a NUL; 0 where there are none."""

@@ -149,7 +149,7 @@ cdef FaultCode saturating_from_binary(
 
 
 cdef size_t saturating_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
-    """What is usual fits; the rest is left for the decoders above."""
+    """A block of the type's own; values out of its range are left for the decoders above."""
     return start if codec.element.block == NULL else codec.element.block(cells, start, out, codec.element)
 
 

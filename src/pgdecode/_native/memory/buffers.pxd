@@ -15,7 +15,7 @@ cdef struct Bytes:
     size_t size
     size_t capacity
     PyObject *owner  # the pyarrow buffer that `data` lies in, one reference
-    Arena *arena     # a thread's own memory instead, which nobody else gets: it is had without the interpreter
+    Arena *arena     # a thread's own memory instead: it is allocated without the interpreter
 
 cdef struct Arena:
     # A piece of a block, of which parts are handed out one after the other; past its end the system's memory is.
@@ -49,7 +49,7 @@ cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
     cdef size_t needed, capacity
     if not unlikely(not has_capacity(bytes, extra)):
         return OK
-    # Payloads are limited to 1 GiB and sinks to 2 GiB, so none of these sums can wrap.
+    # Payloads are limited to 1 GiB and builders to 2 GiB, so none of these sums can wrap.
     needed = bytes.size + extra
     capacity = bytes.capacity + (bytes.capacity >> 1)
     return grow(bytes, capacity if capacity > needed else needed)

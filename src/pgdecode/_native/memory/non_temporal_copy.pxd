@@ -1,6 +1,6 @@
 """Copies to memory that is not read again soon, past the caches: it need not be fetched first, and displaces nothing.
 
-Where the compiler's target has no stores of that kind, the copies are usual ones; the bytes are the same.
+Where the compiler's target has no stores of that kind, the copies are ordinary ones; the bytes are the same.
 PGDECODE_PLAIN_COPIES builds that branch, to test it.
 """
 

@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 
 cdef inline bint is_plain(const uint8_t *text, size_t length) noexcept nogil:
-    """Whether it is ASCII without NUL throughout, as most text is; told eight bytes at a time."""
+    """Whether it is ASCII without NUL throughout, as most text is; eight bytes at a time."""
     cdef uint64_t word = 0
     cdef uint64_t seen = 0
     cdef size_t at = 0

@@ -4,7 +4,7 @@ from cython cimport final
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from pgdecode._native.arrow.builder cimport Cell, TupleSink
+from pgdecode._native.arrow.builder cimport Cell, TupleBuilder
 from pgdecode._native.arrow.payload_array cimport Segment, Source, Span
 from pgdecode._native.fault cimport Fault, FaultCode, Faults
 from pgdecode._native.wire.envelope_builder cimport Envelope, Rules, Walk
@@ -51,11 +51,11 @@ cdef class CellIndex:
     cdef Cell *olds              # of each old tuple, in the rows' order
 
     cdef Envelope nothing, noting
-    cdef TupleSink new_sink, old_sink
+    cdef TupleBuilder new_builder, old_builder
     cdef Rules rules
     cdef size_t most_bytes       # of a payload that no limit can be about, however its bytes are cut
-    cdef uint64_t usual_head     # of a new tuple: relation OID, N and count of columns, below the tag's byte
-    cdef Walk walk, judging
+    cdef uint64_t row_header     # of a new tuple: relation OID, N and count of columns, below the tag's byte
+    cdef Walk walk, stream_walk   # the second resolves streams
     cdef Fault fault, stream_flags     # of these walks
     cdef Window window
     cdef Relations known
@@ -66,7 +66,7 @@ cdef class CellIndex:
     cdef int64_t source_row(self, int64_t row) noexcept nogil
     cdef const Segment *segment_with(self, int64_t source_row) noexcept nogil
     cdef bint locate(self, int64_t first) noexcept nogil
-    cdef int note_usual(self, int64_t first, int i) noexcept nogil
+    cdef int index_fast_rows(self, int64_t first, int i) noexcept nogil
     cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil
     cdef FaultCode resolve_streams(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil

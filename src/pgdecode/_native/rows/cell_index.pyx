@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pgdecode._native.arrow.payload_array cimport CORRUPT, LAYOUT_OFFSETS32, PRESENT, Presence, payload_at
-from pgdecode._native.cursor cimport be32, be64, call_for
+from pgdecode._native.cursor cimport be32, be64, prefetch
 from pgdecode._native.fault cimport (
     FAULT_BAD_ARRAY, FAULT_NOT_A_ROW, FAULT_NO_MEMORY, FAULT_OTHER_RELATION, OK, keep_fault, unlikely,
 )
@@ -19,7 +19,7 @@ cdef enum:
     BLOCK_CELLS = 1536
     LEAST_ROWS = 32
     MOST_ROWS = 512
-    AHEAD = 4096      # bytes: how far in front of the cells that are noted payloads are called from memory
+    AHEAD = 4096      # bytes: how far ahead of the cells that are indexed payloads are prefetched
     LINE = 64         # bytes that come from memory together
     CELL_HEADER = 5   # bytes: a cell's kind and length
 
@@ -114,17 +114,17 @@ cdef class CellIndex:
         self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
         if <uint32_t>n_columns > self.rules.max_columns or n_columns > 0xFFFF or not 0 <= relation_id <= 0xFFFFFFFF:
             self.most_bytes = 0
-        self.usual_head = <uint64_t>relation_id << 24 | <uint64_t>c"N" << 16 | <uint64_t>n_columns
-        self.new_sink.n_cells = self.old_sink.n_cells = <uint16_t>n_columns
-        self.noting.new = &self.new_sink
-        self.noting.old = &self.old_sink
+        self.row_header = <uint64_t>relation_id << 24 | <uint64_t>c"N" << 16 | <uint64_t>n_columns
+        self.new_builder.n_cells = self.old_builder.n_cells = <uint16_t>n_columns
+        self.noting.new = &self.new_builder
+        self.noting.old = &self.old_builder
         self.walk.plan = &PLAN.table
         self.walk.rules = &self.rules
         self.walk.out = &self.noting
         self.walk.fault = &self.fault
-        open_check(&self.judging, &PLAN.table, &self.rules, &self.nothing, &self.stream_flags)
+        open_check(&self.stream_walk, &PLAN.table, &self.rules, &self.nothing, &self.stream_flags)
         self.window.plan = &PLAN.table
-        self.window.walk = &self.judging
+        self.window.walk = &self.stream_walk
 
     def __dealloc__(self):
         free(self.rows)
@@ -172,7 +172,7 @@ cdef class CellIndex:
         if not self.locate(first):
             return FAULT_BAD_ARRAY
         while True:
-            i = self.note_usual(first, i)
+            i = self.index_fast_rows(first, i)
             if i == self.n:
                 return OK
             row = &self.rows[i]
@@ -233,15 +233,15 @@ cdef class CellIndex:
                 self.spans[i].data = NULL
         return True
 
-    cdef int note_usual(self, int64_t first, int i) noexcept nogil:
+    cdef int index_fast_rows(self, int64_t first, int i) noexcept nogil:
         """Note inserts, updates without old tuple, and deletes in which all is well, most of all rows, from i on.
 
         Returns the first that is another, of which `note_row` finds out what it is, or the number of rows.
         """
         cdef int n = self.n
         cdef int n_columns = self.n_columns
-        cdef bint is_told = self.streamed is not None
-        cdef uint64_t usual_head = self.usual_head
+        cdef bint has_flags = self.streamed is not None
+        cdef uint64_t row_header = self.row_header
         cdef size_t most_bytes = self.most_bytes
         cdef const Span *payload = self.spans + i
         cdef Cell *cells = self.cells + <size_t>i * n_columns
@@ -258,15 +258,15 @@ cdef class CellIndex:
             if ahead < <size_t>end or ahead > <size_t>end + AHEAD:
                 # The first row, or one that lies elsewhere, or is long.
                 ahead = <size_t>end
-            if is_told:
+            if has_flags:
                 prefix = 4 if self.streamed[first + i] else 0
             # No value is longer than its payload.
             if unlikely(p == NULL or payload.length < prefix + 8 or payload.length > most_bytes):
                 break
             # A length's high byte, mostly 0, stands where the other reading has its mark.
-            if not is_told and (payload.length <= 9 or p[9]) and marks(payload) != READING_PLAIN:
+            if not has_flags and (payload.length <= 9 or p[9]) and marks(payload) != READING_PLAIN:
                 break
-            differs = (be64(p + prefix) ^ usual_head) << 8
+            differs = (be64(p + prefix) ^ row_header) << 8
             deleted = p[0] == c"D"
             if unlikely(deleted):
                 if differs != <uint64_t>(c"N" ^ c"K") << 24 and differs != <uint64_t>(c"N" ^ c"O") << 24:
@@ -274,7 +274,7 @@ cdef class CellIndex:
             elif unlikely(differs != 0 or p[0] != c"I" and p[0] != c"U"):
                 break
             while ahead < <size_t>end + AHEAD:
-                call_for(<const void *>ahead)
+                prefetch(<const void *>ahead)
                 ahead += LINE
             if unlikely(index_cells(p + prefix + 8, end, cells, n_columns) != end):
                 break
@@ -301,9 +301,9 @@ cdef class CellIndex:
         cdef Cell *cells = self.cells + <size_t>i * self.n_columns
         cdef bint streamed = False
         cdef FaultCode code
-        self.new_sink.cells = cells
-        self.old_sink.cells = self.olds + <size_t>self.n_olds * self.n_columns
-        self.new_sink.has_unchanged = False
+        self.new_builder.cells = cells
+        self.old_builder.cells = self.olds + <size_t>self.n_olds * self.n_columns
+        self.new_builder.has_unchanged = False
         code = self.resolve_streams(row, payload, &streamed)
         if code == OK:
             code = self.walk_row(payload, streamed)
@@ -318,8 +318,8 @@ cdef class CellIndex:
             noted.old_at = self.n_olds
             self.n_olds += 1
             if noted.tag == c"D":
-                memcpy(cells, self.old_sink.cells, <size_t>self.n_columns * sizeof(Cell))
-        if self.new_sink.has_unchanged:
+                memcpy(cells, self.old_builder.cells, <size_t>self.n_columns * sizeof(Cell))
+        if self.new_builder.has_unchanged:
             self.fill_from_old(noted, cells)
         return OK
 
@@ -329,8 +329,8 @@ cdef class CellIndex:
         for c in range(self.n_columns):
             if cells[c].kind != c"u":
                 continue
-            if row.old_type and self.old_sink.cells[c].value != NULL:
-                cells[c] = self.old_sink.cells[c]
+            if row.old_type and self.old_builder.cells[c].value != NULL:
+                cells[c] = self.old_builder.cells[c]
             else:
                 row.has_unchanged = self.has_unchanged = True
 

@@ -51,7 +51,7 @@ cdef class Rows:
     cdef list types
     cdef object old_type
     cdef RowSet rows
-    cdef readonly dict told   # by row, the text of _error
+    cdef readonly dict row_errors   # by row, the text of _error
 
     def __cinit__(
         self,
@@ -79,7 +79,7 @@ cdef class Rows:
         self.names = names
         self.types = [decoding.arrow for decoding in decodings]
         self.old_type = pa.struct([pa.field(name, type) for name, type in zip(names, self.types)])
-        self.told = {}
+        self.row_errors = {}
 
     def __dealloc__(self):
         free_rowset(&self.rows)
@@ -101,7 +101,7 @@ cdef class Rows:
         self.tell()
 
     def results(self):
-        """[_op, _xid, _old_type, _old, _unchanged] and the columns; they can be had once."""
+        """[_op, _xid, _old_type, _old, _unchanged] and the columns; they can be taken once."""
         cdef Column *columns = self.rows.columns
         meta = [
             finish_column(&columns[OP], pa.string()),
@@ -179,9 +179,9 @@ cdef class Rows:
         labels = self.labels() if self.rows.faults.n else ()
         for k in range(self.rows.faults.n):
             fault = &self.rows.faults.items[k]
-            # Of several faults in a row the first column's is told.
-            if fault.row not in self.told:
-                self.told[fault.row] = error_of(fault, labels, False).cell
+            # Of several faults in a row the first column's is reported.
+            if fault.row not in self.row_errors:
+                self.row_errors[fault.row] = error_of(fault, labels, False).cell
         return 0
 
 

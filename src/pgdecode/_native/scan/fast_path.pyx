@@ -1,8 +1,8 @@
-"""Walks the payloads of a batch: the usual ones in loops of their own here, all others as `wire/walker` does.
+"""Walks the payloads of a batch: common messages in loops of their own, all others as `wire/walker` does.
 
-The usual: an insert, update or delete, in a stream or not, and a delimiter of constant width that is not a stream's.
-Any doubt about one leaves it to the walk, which does it anew from its first byte: so nothing here tells of faults, and
-what was written for a payload before the doubt came up does not matter.
+Common are an insert, update or delete, in a stream or not, and a delimiter of constant width that is not a stream's.
+A message that may be anything else is left to the walk, which begins anew at its first byte. So no fault is reported
+here, and what was written for a payload before it was left to the walk does not matter.
 """
 
 from libc.stddef cimport size_t
@@ -13,11 +13,11 @@ from pgdecode._native.arrow.builder cimport put_list, put_text
 from pgdecode._native.arrow.payload_array cimport (
     ABSENT, CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, Presence, Span, payload_at,
 )
-from pgdecode._native.cursor cimport CALLED, be32, be64, call_for
-from pgdecode._native.fault cimport FAULT_BAD_ARRAY, FAULT_ENCODING, OK, STREAM_MET, unlikely
+from pgdecode._native.cursor cimport PREFETCH_BYTES, be32, be64, prefetch
+from pgdecode._native.fault cimport FAULT_BAD_ARRAY, FAULT_ENCODING, OK, STREAM_SEEN, unlikely
 from pgdecode._native.scan.tuple_copy cimport AHEAD, TupleCopy, close_tuple_copy, open_tuple_copy, put_tuple
 from pgdecode._native.wire.envelope_builder cimport (
-    EPOCH_SHIFT_US, IN_STREAM, N_USUAL, Envelope, Put, Usual, fail, open_nothing,
+    EPOCH_SHIFT_US, IN_STREAM, N_FAST, Envelope, Put, FastMessage, fail, open_nothing,
 )
 from pgdecode._native.wire.walker cimport BASIS_ORDER, BASIS_SHIFT, DOUBTFUL, STREAMED, resolve_fault, walk_payload
 from pgdecode._native.wire.wire_plan cimport (
@@ -29,23 +29,23 @@ from pgdecode._native.wire.wire_plan cimport (
     TAG_STREAM,
     TIMESTAMP,
     UINT32,
-    USUAL_FIXED,
-    USUAL_NEW,
-    USUAL_NONE,
-    USUAL_OLD,
+    FAST_FIXED,
+    FAST_NEW,
+    FAST_NONE,
+    FAST_OLD,
     XID_PREFIX,
 )
 
 cdef enum:
     BLOCK_ROWS = 64   # one word of validity bits
-    LEAST_USUAL = 8   # bytes: an insert up to its first column; none that is of constant width is shorter
+    SHORTEST_FAST = 8   # bytes: an insert up to its first column; none that is of constant width is shorter
     XID_BYTES = 4     # by which it is longer in a stream
 
 # What a loop has to look for.
 cdef enum Care:
-    SURE      # no row is null, in a stream or in doubt, and it need not be said how that is known
+    SURE      # no row is null, in a stream or doubtful, and how that is known need not be recorded
     BARE      # as SURE, and nothing of tuples is wanted
-    SPECIAL   # rows may be null, in a stream or in doubt, or it is to be said how that is known
+    SPECIAL   # rows may be null, in a stream or doubtful, or how that is known is to be recorded
 
 
 cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int64_t end) noexcept nogil:
@@ -57,7 +57,7 @@ cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int6
         stop = min(end, i + BLOCK_ROWS - (row & (BLOCK_ROWS - 1)))
         open_block(walk.out, walk.first_row + stop)
         while i < stop:
-            i = usual_rows(walk, segment, i, stop)
+            i = fast_rows(walk, segment, i, stop)
             if i == stop:
                 break
             next[0] = i
@@ -100,9 +100,9 @@ cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept 
         if code != OK:
             return code
     index = walk.plan.by_tag[payload.data[0]]
-    if walk.hopeful and walk.plan.tag_class[payload.data[0]] >= TAG_DELIMITER:
+    if walk.assume_unstreamed and walk.plan.tag_class[payload.data[0]] >= TAG_DELIMITER:
         if walk.plan.tag_class[payload.data[0]] == TAG_STREAM:
-            return STREAM_MET
+            return STREAM_SEEN
         walk.has_delimiter = True
     # The columns that no field of a message fills: its kind, and how its xid prefix was decided.
     if walk.out.kinds != NULL:
@@ -127,23 +127,23 @@ cdef void open_block(Envelope *out, int64_t stop) noexcept nogil:
 
 
 cdef void close_block(Walk *walk, int64_t first) noexcept nogil:
-    """Mark what the usual messages of a block filled; its first row is a multiple of BLOCK_ROWS."""
+    """Mark what the fast path filled in a block; its first row is a multiple of BLOCK_ROWS."""
     cdef Envelope *out = walk.out
-    cdef Usual *usual
+    cdef FastMessage *fast
     cdef int index, i
     # Kinds with an xid prefix come second, and have rows only where some are in a stream.
     cdef bint may_stream = walk.stream_flags != NULL or walk.stream_flag & STREAMED != 0
-    for index in range(N_USUAL if may_stream else N_MESSAGES):
-        usual = &out.usual[index]
-        if usual.marks == 0:
+    for index in range(N_FAST if may_stream else N_MESSAGES):
+        fast = &out.fast[index]
+        if fast.marks == 0:
             continue
-        for i in range(usual.n_puts):
-            add_marks(usual.puts[i].validity, first, usual.marks)
-        if usual.kind == USUAL_FIXED:
+        for i in range(fast.n_puts):
+            add_marks(fast.puts[i].validity, first, fast.marks)
+        if fast.kind == FAST_FIXED:
             walk.has_delimiter = True
-        elif usual.kind == USUAL_NEW and out.new != NULL:
-            add_marks(out.new.rows.validity.data, first, usual.marks)
-        usual.marks = 0
+        elif fast.kind == FAST_NEW and out.new != NULL:
+            add_marks(out.new.rows.validity.data, first, fast.marks)
+        fast.marks = 0
 
 
 cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept nogil:
@@ -154,23 +154,23 @@ cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept n
         validity[i] |= <uint8_t>(marks >> (8 * i))
 
 
-# -- usual rows ------------------------------------------------------------------------------------------------------
+# -- common rows -----------------------------------------------------------------------------------------------------
 
-cdef inline int64_t usual_rows(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
-    """Decode rows up to the first that is not usual, and return that, or `stop`."""
+cdef inline int64_t fast_rows(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
+    """Decode rows up to the first that is not fast, and return that, or `stop`."""
     cdef Care care = care_for(walk, segment)
     if segment.layout == LAYOUT_OFFSETS32:
         if care == BARE:
-            return usual_by_offsets(walk, segment, i, stop, False, BARE)
+            return fast_rows_by_offsets(walk, segment, i, stop, False, BARE)
         if care == SURE:
-            return usual_by_offsets(walk, segment, i, stop, False, SURE)
-        return usual_by_offsets(walk, segment, i, stop, False, SPECIAL)
+            return fast_rows_by_offsets(walk, segment, i, stop, False, SURE)
+        return fast_rows_by_offsets(walk, segment, i, stop, False, SPECIAL)
     if segment.layout == LAYOUT_OFFSETS64:
         if care == BARE:
-            return usual_by_offsets(walk, segment, i, stop, True, BARE)
+            return fast_rows_by_offsets(walk, segment, i, stop, True, BARE)
         if care == SURE:
-            return usual_by_offsets(walk, segment, i, stop, True, SURE)
-        return usual_by_offsets(walk, segment, i, stop, True, SPECIAL)
+            return fast_rows_by_offsets(walk, segment, i, stop, True, SURE)
+        return fast_rows_by_offsets(walk, segment, i, stop, True, SPECIAL)
     return i
 
 
@@ -187,7 +187,7 @@ cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noex
     return (<const int64_t *>offsets)[i] if wide else (<const int32_t *>offsets)[i]
 
 
-cdef inline int64_t usual_by_offsets(
+cdef inline int64_t fast_rows_by_offsets(
     Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, Care care
 ) noexcept nogil:
     """The loop; `literals/int128` and `care` are constants, so each has one of its own."""
@@ -199,7 +199,7 @@ cdef inline int64_t usual_by_offsets(
     cdef uint8_t *kinds = NULL
     cdef uint32_t *relations = NULL
     cdef int32_t *starts = NULL     # of the rows' lists of new cells
-    cdef Usual *usual
+    cdef FastMessage *fast
     cdef TupleCopy new, old
     cdef int64_t start = offset_at(offsets, i, wide)
     cdef int64_t limit = offset_at(offsets, stop, wide)
@@ -207,20 +207,20 @@ cdef inline int64_t usual_by_offsets(
     cdef int64_t end
     cdef uint64_t most, bit
     cdef bint bare = care == BARE
-    # Where nothing is written, the loop is faster than payloads come by themselves.
-    cdef bint calls = bare or (care == SPECIAL and out.new == NULL and out.old == NULL)
+    # Where nothing is written, the loop is faster than memory.
+    cdef bint prefetches = bare or (care == SPECIAL and out.new == NULL and out.old == NULL)
     cdef size_t prefix = 0          # bytes of the row's xid
     cdef uint8_t index, stream_flag
     if limit > <int64_t>segment.data_size - AHEAD:
         limit = <int64_t>segment.data_size - AHEAD
     # No value is longer than its payload.
     most = min(walk.rules.max_payload_bytes, walk.rules.max_value_bytes)
-    if start < 0 or limit <= start or most < LEAST_USUAL:
+    if start < 0 or limit <= start or most < SHORTEST_FAST:
         return i
-    if out.usual[by_tag[data[start]]].kind == USUAL_NONE:
-        # Of many such rows, opening the lanes for nothing would be a third of the time.
+    if out.fast[by_tag[data[start]]].kind == FAST_NONE:
+        # With many such rows, opening the tuple copies for nothing takes a third of the time.
         return i
-    most -= LEAST_USUAL
+    most -= SHORTEST_FAST
     open_tuple_copy(&new, out.new, walk, first_row + i, stop - i, <size_t>(limit - start))
     open_tuple_copy(&old, out.old, walk, first_row + i, stop - i, <size_t>(limit - start))
     if not bare and new.letters != NULL:
@@ -235,50 +235,50 @@ cdef inline int64_t usual_by_offsets(
             starts[i] = <int32_t>new.n_cells
         end = offset_at(offsets, i + 1, wide)
         # As a number without sign, what is too short is too long.
-        if unlikely(end > limit or <uint64_t>end - <uint64_t>start - LEAST_USUAL > most):
+        if unlikely(end > limit or <uint64_t>end - <uint64_t>start - SHORTEST_FAST > most):
             break
         payload = data + start
-        if calls:
-            call_for(payload + CALLED)
+        if prefetches:
+            prefetch(payload + PREFETCH_BYTES)
         index = by_tag[payload[0]]
-        usual = &out.usual[index]
+        fast = &out.fast[index]
         if care == SPECIAL:
             stream_flag = walk.stream_flag if walk.stream_flags == NULL else walk.stream_flags[first_row + i]
             if is_null(segment, i) or stream_flag & DOUBTFUL:
                 break
             prefix = 0
             if stream_flag & STREAMED:
-                usual = &out.usual[IN_STREAM + index]
-                if unlikely(end - start < LEAST_USUAL + XID_BYTES or be32(payload + 1) < usual.least_xid):
+                fast = &out.fast[IN_STREAM + index]
+                if unlikely(end - start < SHORTEST_FAST + XID_BYTES or be32(payload + 1) < fast.least_xid):
                     break
                 prefix = XID_BYTES
-        if usual.kind == USUAL_NEW and payload[prefix + 5] == c"N":
+        if fast.kind == FAST_NEW and payload[prefix + 5] == c"N":
             if unlikely(not put_new(&new, payload + prefix + 6, data + end, bare)):
                 break
-        elif usual.kind == USUAL_NEW and usual.has_old:
+        elif fast.kind == FAST_NEW and fast.has_old:
             if not put_both(&old, &new, payload + prefix + 5, data + end, out, first_row + i, bare):
                 break
-        elif usual.kind == USUAL_FIXED:
-            if unlikely(end - start != usual.length or not is_usual(usual, payload)):
+        elif fast.kind == FAST_FIXED:
+            if unlikely(end - start != fast.length or not is_fast(fast, payload)):
                 break
-        elif usual.kind != USUAL_OLD or not put_old(&old, payload + prefix + 5, data + end, out, first_row + i, bare):
+        elif fast.kind != FAST_OLD or not put_old(&old, payload + prefix + 5, data + end, out, first_row + i, bare):
             break
-        if usual.n_puts:
-            put_numbers(usual, payload, first_row + i)
+        if fast.n_puts:
+            put_numbers(fast, payload, first_row + i)
         if kinds != NULL:
             kinds[i] = index
         if relations != NULL:
             relations[i] = be32(payload + prefix + 1)
         if care == SPECIAL and out.bases != NULL and walk.plan.messages[index].streamed:
             out.bases[first_row + i] = stream_flag >> BASIS_SHIFT
-        usual.marks |= bit
+        fast.marks |= bit
         bit <<= 1
         start = end
         i += 1
     close_tuple_copy(&new)
     close_tuple_copy(&old)
     if new.letters != NULL:
-        new.sink.rows.next_row = first_row + i
+        new.builder.rows.next_row = first_row + i
     return i
 
 
@@ -287,23 +287,23 @@ cdef inline bint is_null(const Segment *segment, int64_t i) noexcept nogil:
     return segment.validity != NULL and not (segment.validity[at >> 3] >> (at & 7)) & 1
 
 
-cdef inline bint is_usual(const Usual *usual, const uint8_t *payload) noexcept nogil:
+cdef inline bint is_fast(const FastMessage *fast, const uint8_t *payload) noexcept nogil:
     """Whether no bit is set that would be a fault in a message of constant width, or that hardly ever is."""
     cdef uint64_t word = 0, seen = 0
     cdef int i
     for i in range(MASK_WORDS):
         memcpy(&word, payload + 8 * i, sizeof(word))
-        seen |= word & usual.mask[i]
+        seen |= word & fast.mask[i]
     return seen == 0
 
 
-cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t row) noexcept nogil:
+cdef inline void put_numbers(const FastMessage *fast, const uint8_t *payload, int64_t row) noexcept nogil:
     """Put the wanted fields of constant width."""
     cdef const Put *put
     cdef const uint8_t *p
     cdef int i
-    for i in range(usual.n_puts):
-        put = &usual.puts[i]
+    for i in range(fast.n_puts):
+        put = &fast.puts[i]
         p = payload + put.at
         if put.form == UINT32 or put.form == XID_PREFIX:
             (<int64_t *>put.values)[row] = be32(p)
@@ -312,7 +312,7 @@ cdef inline void put_numbers(const Usual *usual, const uint8_t *payload, int64_t
         elif put.form == TIMESTAMP:
             (<uint64_t *>put.values)[row] = be64(p) + <uint64_t>EPOCH_SHIFT_US
         elif put.is_bool:
-            # Not more than 1: `is_usual` has seen that.
+            # Not more than 1: `is_fast` has seen that.
             put.values[row >> 3] |= <uint8_t>(p[0] << (row & 7))
         else:
             (<int16_t *>put.values)[row] = p[0]
@@ -355,7 +355,7 @@ cdef inline bint put_both(
 cdef inline bint keep_old(TupleCopy *old, const uint8_t *letter, Envelope *out, int64_t row) noexcept nogil:
     """Count the old tuple that has been put, when all is well with its message."""
     # Should the letter find no memory, the walk starts the list anew, which changes nothing.
-    if old.letters != NULL and put_list(&old.sink.rows, row, <size_t>old.n_cells) != OK:
+    if old.letters != NULL and put_list(&old.builder.rows, row, <size_t>old.n_cells) != OK:
         return False
     if out.old_type != NULL and put_text(out.old_type, row, letter, 1) != OK:
         return False

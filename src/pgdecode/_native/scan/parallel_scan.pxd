@@ -1,4 +1,4 @@
-"""Judges and decodes the rows of a batch by several threads."""
+"""Resolves the streams of a batch and decodes its rows by several threads."""
 
 from pgdecode._native.arrow.payload_array cimport Source
 from pgdecode._native.fault cimport FaultCode

@@ -1,4 +1,4 @@
-"""Judges and decodes the rows of a batch by several threads: in turns, into parts of one whole."""
+"""Resolves the streams of a batch and decodes its rows by several threads: in chunks, into parts of one whole."""
 
 from cpython.pythread cimport PyThread_allocate_lock, PyThread_free_lock
 from libc.stdint cimport int64_t
@@ -84,11 +84,11 @@ cdef void end(void *whole, void *part, bint failed) noexcept:
     free_part(<Part *>part)
 
 
-# -- judging ---------------------------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------------------------
 
-cdef struct Judging:
+cdef struct StreamResolution:
     # What all threads share.
-    Window *window       # of whoever follows what has been looked at, one at a time
+    Window *window       # of the thread that follows what has been looked at, one at a time
     Order order
 
 cdef struct Sight:
@@ -101,14 +101,14 @@ cdef struct Sight:
 
 
 cdef FaultCode resolve_divided(Window *window, Carry *carry, Source source, Py_ssize_t n_threads) except *:
-    """Verdicts for payloads in slot order, as of `resolve_by_order`."""
-    cdef Judging judging
+    """Stream flags for payloads in slot order, as of `resolve_by_order`."""
+    cdef StreamResolution resolution
     cdef Work work
     cdef FaultCode code
-    memset(&judging, 0, sizeof(judging))
+    memset(&resolution, 0, sizeof(resolution))
     memset(&work, 0, sizeof(work))
-    judging.window = window
-    judging.order.carry = carry[0]
+    resolution.window = window
+    resolution.order.carry = carry[0]
     work.decode = look
     work.fits = always_fits
     work.place = follow_look
@@ -116,24 +116,24 @@ cdef FaultCode resolve_divided(Window *window, Carry *carry, Source source, Py_s
     work.end = end_look
     work.source = <void *>source
     work.n_threads = n_threads
-    work.owns = work.whole = &judging
+    work.owns = work.whole = &resolution
     work.part_size = sizeof(Sight)
     code = run_in_chunks(&work)
     if code == OK:
         with nogil:
-            code = follow_end(window, &judging.order)
-    carry[0] = judging.order.carry
+            code = follow_end(window, &resolution.order)
+    carry[0] = resolution.order.carry
     return code
 
 
 cdef FaultCode look(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
-    cdef const Judging *judging = <const Judging *>own
+    cdef const StreamResolution *resolution = <const StreamResolution *>own
     cdef Sight *sight = <Sight *>part
     if sight.window.walk == NULL:
-        sight.window = judging.window[0]
+        sight.window = resolution.window[0]
         sight.window.walk = &sight.walk
         # Not a copy of the other's walk, which is being used meanwhile.
-        open_check(&sight.walk, judging.window.plan, judging.window.walk.rules, &sight.nothing, &sight.fault)
+        open_check(&sight.walk, resolution.window.plan, resolution.window.walk.rules, &sight.nothing, &sight.fault)
     return look_at(&sight.window, first, stop, &sight.look)
 
 
@@ -142,8 +142,8 @@ cdef bint always_fits(const void *whole, const void *part) noexcept nogil:
 
 
 cdef FaultCode follow_look(void *whole, void *part) noexcept nogil:
-    cdef Judging *judging = <Judging *>whole
-    return follow(judging.window, &judging.order, &(<const Sight *>part).look)
+    cdef StreamResolution *resolution = <StreamResolution *>whole
+    return follow(resolution.window, &resolution.order, &(<const Sight *>part).look)
 
 
 cdef void write_nothing(void *whole, void *part) noexcept nogil:

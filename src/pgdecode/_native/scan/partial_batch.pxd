@@ -1,13 +1,13 @@
-"""Rows of a batch that one thread decodes: the sinks they fill, and the walk that fills them."""
+"""Rows of a batch that one thread decodes: the builders they fill, and the walk that fills them."""
 
 from libc.stdint cimport int64_t
 
-from pgdecode._native.arrow.builder cimport ColumnsSink, Opening, Sink, TupleSink, WordSink
+from pgdecode._native.arrow.builder cimport ColumnsBuilder, Opening, Builder, TupleBuilder, WordBuilder
 from pgdecode._native.arrow.payload_array cimport Segment
 from pgdecode._native.fault cimport Fault, FaultCode, Faults
 from pgdecode._native.memory.buffers cimport Arena
 from pgdecode._native.threads.merge cimport Move
-from pgdecode._native.wire.envelope_builder cimport N_USUAL, Envelope, Usual, Walk
+from pgdecode._native.wire.envelope_builder cimport N_FAST, Envelope, FastMessage, Walk
 from pgdecode._native.wire.wire_plan cimport N_ENVELOPE
 
 cdef enum:
@@ -15,14 +15,14 @@ cdef enum:
 
 cdef struct Part:
     # All rows of a batch, or in turn some of them, beside other threads' parts of the same whole.
-    Sink[N_ENVELOPE] sinks
-    TupleSink old
-    TupleSink new
-    ColumnsSink columns
-    WordSink kinds
-    WordSink bases
-    Envelope out            # the wanted sinks
-    Usual[N_USUAL] usual
+    Builder[N_ENVELOPE] builders
+    TupleBuilder old
+    TupleBuilder new
+    ColumnsBuilder columns
+    WordBuilder kinds
+    WordBuilder bases
+    Envelope out            # the wanted builders
+    FastMessage[N_FAST] fast
     Walk walk
     Fault fault
     Faults faults           # kept for the `error` column

@@ -1,4 +1,4 @@
-"""Rows of a batch that one thread decodes: the sinks they fill, and the walk that fills them.
+"""Rows of a batch that one thread decodes: the builders they fill, and the walk that fills them.
 
 One thread decodes a whole, from its first row to its last. Several have parts, each of which takes some rows, is put
 behind what the whole has of those before, and takes others. What a row's number gives a place the parts write into the
@@ -13,10 +13,10 @@ from libc.string cimport memset
 
 from pgdecode._native.arrow.builder cimport (
     NO_WORD,
-    SINK_LIST,
-    SINK_TEXT,
+    BUILDER_LIST,
+    BUILDER_TEXT,
     free_columns,
-    free_sink,
+    free_builder,
     free_tuple,
     free_words,
     is_open,
@@ -47,20 +47,20 @@ cdef void divide(Part *part, Part *whole, Opening *opening, Arena *arena) noexce
     part.walk.rules = whole.walk.rules
     part.walk.stream_flags = whole.walk.stream_flags
     part.walk.stream_flag = whole.walk.stream_flag
-    part.walk.hopeful = whole.walk.hopeful
+    part.walk.assume_unstreamed = whole.walk.assume_unstreamed
     part.walk.empty_is_null = whole.walk.empty_is_null
     part.walk.out = &part.out
     part.walk.fault = &part.fault
-    part.out.usual = part.usual
+    part.out.fast = part.fast
     for i in range(N_ENVELOPE):
-        divide_sink(&part.sinks[i], &whole.sinks[i], opening)
-        if whole.out.sinks[i] != NULL:
-            part.out.sinks[i] = &part.sinks[i]
-        if whole.out.old_type == &whole.sinks[i]:
-            part.out.old_type = &part.sinks[i]
-    divide_sink(&part.old.rows, &whole.old.rows, opening)
-    divide_sink(&part.new.rows, &whole.new.rows, opening)
-    divide_sink(&part.columns.rows, &whole.columns.rows, opening)
+        divide_builder(&part.builders[i], &whole.builders[i], opening)
+        if whole.out.builders[i] != NULL:
+            part.out.builders[i] = &part.builders[i]
+        if whole.out.old_type == &whole.builders[i]:
+            part.out.old_type = &part.builders[i]
+    divide_builder(&part.old.rows, &whole.old.rows, opening)
+    divide_builder(&part.new.rows, &whole.new.rows, opening)
+    divide_builder(&part.columns.rows, &whole.columns.rows, opening)
     part.old.wants_values = whole.old.wants_values
     part.new.wants_values = whole.new.wants_values
     part.out.old = &part.old if whole.out.old != NULL else NULL
@@ -75,14 +75,14 @@ cdef void divide(Part *part, Part *whole, Opening *opening, Arena *arena) noexce
     part.out.relations = whole.out.relations
 
 
-cdef void divide_sink(Sink *part, const Sink *whole, Opening *opening) noexcept nogil:
+cdef void divide_builder(Builder *part, const Builder *whole, Opening *opening) noexcept nogil:
     part.type = whole.type
-    part.whole = <Sink *>whole
+    part.whole = <Builder *>whole
     part.opening = opening
 
 
-cdef void divide_words(WordSink *part, const WordSink *whole) noexcept nogil:
-    part.whole = <WordSink *>whole
+cdef void divide_words(WordBuilder *part, const WordBuilder *whole) noexcept nogil:
+    part.whole = <WordBuilder *>whole
     part.indexes.data = whole.indexes.data
     part.bits.data = whole.bits.data
     part.ends.data = whole.ends.data
@@ -92,7 +92,7 @@ cdef void own_memory(Part *part, Arena *arena) noexcept nogil:
     """What a part appends is copied to the whole, and never handed over."""
     cdef int i
     for i in range(N_ENVELOPE):
-        part.sinks[i].data.arena = arena
+        part.builders[i].data.arena = arena
     part.old.letters.arena = part.old.ends.arena = part.old.values.arena = arena
     part.new.letters.arena = part.new.ends.arena = part.new.values.arena = arena
     part.columns.flags.arena = part.columns.name_ends.arena = part.columns.names.arena = arena
@@ -109,14 +109,14 @@ cdef Move *add_move(Part *part, const Bytes *bytes, Bytes *whole, size_t width, 
 
 cdef void list_moves(Part *part, Part *whole) noexcept nogil:
     """List all that a part may append."""
-    cdef Sink *sink
+    cdef Builder *builder
     cdef size_t width
     cdef int i
     for i in range(N_ENVELOPE):
-        sink = &part.sinks[i]
-        if part.out.sinks[i] != NULL and (sink.type == SINK_TEXT or sink.type == SINK_LIST):
-            width = sizeof(int64_t) if sink.type == SINK_LIST else 1
-            part.items[i] = add_move(part, &sink.data, &sink.whole.data, width)
+        builder = &part.builders[i]
+        if part.out.builders[i] != NULL and (builder.type == BUILDER_TEXT or builder.type == BUILDER_LIST):
+            width = sizeof(int64_t) if builder.type == BUILDER_LIST else 1
+            part.items[i] = add_move(part, &builder.data, &builder.whole.data, width)
     part.items_of_old = list_tuple(part, &part.old, &whole.old)
     part.items_of_new = list_tuple(part, &part.new, &whole.new)
     part.items_of_columns = list_columns(part, &part.columns, &whole.columns)
@@ -124,35 +124,35 @@ cdef void list_moves(Part *part, Part *whole) noexcept nogil:
     part.basis_letters = add_move(part, &part.bases.text, &whole.bases.text, 1)
 
 
-cdef Move *list_tuple(Part *part, TupleSink *sink, TupleSink *whole) noexcept nogil:
+cdef Move *list_tuple(Part *part, TupleBuilder *builder, TupleBuilder *whole) noexcept nogil:
     """What a tuple's columns append; the first are the items that rows have."""
-    cdef Move *letters = add_move(part, &sink.letters, &whole.letters, 1)
-    cdef Move *values = add_move(part, &sink.values, &whole.values, 1)
-    add_move(part, &sink.ends, &whole.ends, sizeof(int32_t), values)
+    cdef Move *letters = add_move(part, &builder.letters, &whole.letters, 1)
+    cdef Move *values = add_move(part, &builder.values, &whole.values, 1)
+    add_move(part, &builder.ends, &whole.ends, sizeof(int32_t), values)
     return letters
 
 
-cdef Move *list_columns(Part *part, ColumnsSink *sink, ColumnsSink *whole) noexcept nogil:
-    cdef Move *flags = add_move(part, &sink.flags, &whole.flags, sizeof(int16_t))
-    cdef Move *names = add_move(part, &sink.names, &whole.names, 1)
-    add_move(part, &sink.name_ends, &whole.name_ends, sizeof(int32_t), names)
-    add_move(part, &sink.type_ids, &whole.type_ids, sizeof(int64_t))
-    add_move(part, &sink.type_modifiers, &whole.type_modifiers, sizeof(int32_t))
+cdef Move *list_columns(Part *part, ColumnsBuilder *builder, ColumnsBuilder *whole) noexcept nogil:
+    cdef Move *flags = add_move(part, &builder.flags, &whole.flags, sizeof(int16_t))
+    cdef Move *names = add_move(part, &builder.names, &whole.names, 1)
+    add_move(part, &builder.name_ends, &whole.name_ends, sizeof(int32_t), names)
+    add_move(part, &builder.type_ids, &whole.type_ids, sizeof(int64_t))
+    add_move(part, &builder.type_modifiers, &whole.type_modifiers, sizeof(int32_t))
     return flags
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil:
-    """Let the part's sinks be empty, for rows from `first` up to `stop`."""
+    """Let the part's builders be empty, for rows from `first` up to `stop`."""
     cdef int i
     if first < part.walk.first_row:
         part.walk.first_row = part.segment = 0
     for i in range(N_ENVELOPE):
-        begin_sink(&part.sinks[i], first, stop)
+        begin_builder(&part.builders[i], first, stop)
     begin_tuple(&part.old, first, stop)
     begin_tuple(&part.new, first, stop)
-    begin_sink(&part.columns.rows, first, stop)
+    begin_builder(&part.columns.rows, first, stop)
     part.columns.flags.size = part.columns.name_ends.size = part.columns.names.size = 0
     part.columns.type_ids.size = part.columns.type_modifiers.size = 0
     begin_words(&part.kinds, first, stop)
@@ -160,23 +160,23 @@ cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil:
     part.out.n_zeroed = first
 
 
-cdef void begin_sink(Sink *sink, int64_t first, int64_t stop) noexcept nogil:
-    sink.first_row = sink.next_row = first
-    sink.n_rows = stop
-    sink.data.size = 0
+cdef void begin_builder(Builder *builder, int64_t first, int64_t stop) noexcept nogil:
+    builder.first_row = builder.next_row = first
+    builder.n_rows = stop
+    builder.data.size = 0
 
 
-cdef void begin_tuple(TupleSink *sink, int64_t first, int64_t stop) noexcept nogil:
-    begin_sink(&sink.rows, first, stop)
-    sink.letters.size = sink.ends.size = sink.values.size = 0
+cdef void begin_tuple(TupleBuilder *builder, int64_t first, int64_t stop) noexcept nogil:
+    begin_builder(&builder.rows, first, stop)
+    builder.letters.size = builder.ends.size = builder.values.size = 0
 
 
-cdef void begin_words(WordSink *sink, int64_t first, int64_t stop) noexcept nogil:
-    sink.first_row = first
-    sink.n_rows = stop
-    sink.text.size = 0
-    if sink.indexes.data != NULL:
-        memset(sink.indexes.data + first, NO_WORD, <size_t>(stop - first))
+cdef void begin_words(WordBuilder *builder, int64_t first, int64_t stop) noexcept nogil:
+    builder.first_row = first
+    builder.n_rows = stop
+    builder.text.size = 0
+    if builder.indexes.data != NULL:
+        memset(builder.indexes.data + first, NO_WORD, <size_t>(stop - first))
 
 
 cdef FaultCode scan_rows(
@@ -212,7 +212,7 @@ cdef void undo(Part *part, int64_t row) noexcept nogil:
     """Make the row null again in every column."""
     cdef int i
     for i in range(N_ENVELOPE):
-        undo_row(&part.sinks[i], row, sizeof(int64_t) if part.sinks[i].type == SINK_LIST else 1)
+        undo_row(&part.builders[i], row, sizeof(int64_t) if part.builders[i].type == BUILDER_LIST else 1)
     undo_tuple(&part.old, row)
     undo_tuple(&part.new, row)
     undo_columns(&part.columns, row)
@@ -261,7 +261,7 @@ cdef FaultCode place_rows(Part *whole, Part *part) noexcept nogil:
     if code == OK:
         code = place_bits(&part.new, &whole.new, part.items_of_new, n_done, n_rows)
     for i in range(N_ENVELOPE):
-        place_starts(&part.sinks[i])
+        place_starts(&part.builders[i])
     place_starts(&part.old.rows)
     place_starts(&part.new.rows)
     place_starts(&part.columns.rows)
@@ -284,7 +284,7 @@ cdef void write_rows(const Part *whole, Part *part) noexcept nogil:
     write_bits(&part.new, &whole.new, part.items_of_new)
     for i in range(N_ENVELOPE):
         if part.items[i] != NULL:
-            write_starts(&part.sinks[i], part.items[i])
+            write_starts(&part.builders[i], part.items[i])
     write_starts(&part.old.rows, part.items_of_old)
     write_starts(&part.new.rows, part.items_of_new)
     write_starts(&part.columns.rows, part.items_of_columns)
@@ -292,30 +292,30 @@ cdef void write_rows(const Part *whole, Part *part) noexcept nogil:
     write_word_starts(&part.bases, part.basis_letters)
 
 
-cdef void write_word_starts(const WordSink *part, const Move *letters) noexcept nogil:
+cdef void write_word_starts(const WordBuilder *part, const Move *letters) noexcept nogil:
     if part.ends.data != NULL:
         move_starts(<int32_t *>part.ends.data, part.first_row, part.n_rows, letters)
 
 
 cdef void share_all(Part *part) noexcept nogil:
-    """Fill the columns that other parts have opened with nulls, where this one has not; whoever opens another from now
-    on does that for these rows too."""
+    """Fill the columns that other parts have opened with nulls, where this one has not; a part that opens another from
+    now on does that for these rows too."""
     cdef Opening *opening = part.new.rows.opening
     cdef int i
     PyThread_acquire_lock(opening.lock, WAIT_LOCK)
     opening.n_placed = part.new.rows.n_rows
     for i in range(N_ENVELOPE):
-        if part.out.sinks[i] != NULL and not is_open(&part.sinks[i]) and is_open(part.sinks[i].whole):
-            share(&part.sinks[i])
-            if part.sinks[i].values.data != NULL:
-                keep_zeroed(&part.out, &part.sinks[i])
+        if part.out.builders[i] != NULL and not is_open(&part.builders[i]) and is_open(part.builders[i].whole):
+            share(&part.builders[i])
+            if part.builders[i].values.data != NULL:
+                keep_zeroed(&part.out, &part.builders[i])
     share_rows(&part.old.rows)
     share_rows(&part.new.rows)
     share_rows(&part.columns.rows)
     PyThread_release_lock(opening.lock)
 
 
-cdef void share_rows(Sink *rows) noexcept nogil:
+cdef void share_rows(Builder *rows) noexcept nogil:
     if not is_open(rows) and is_open(rows.whole):
         share(rows)
 
@@ -323,7 +323,7 @@ cdef void share_rows(Sink *rows) noexcept nogil:
 cdef void free_part(Part *part) noexcept:
     cdef int i
     for i in range(N_ENVELOPE):
-        free_sink(&part.sinks[i])
+        free_builder(&part.builders[i])
     free_tuple(&part.old)
     free_tuple(&part.new)
     free_columns(&part.columns)

@@ -7,22 +7,22 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from pgdecode._native.arrow.builder cimport (
-    SINK_BOOL,
-    SINK_INT16,
-    SINK_INT64,
-    SINK_LIST,
-    SINK_TEXT,
-    Sink,
-    SinkType,
+    BUILDER_BOOL,
+    BUILDER_INT16,
+    BUILDER_INT64,
+    BUILDER_LIST,
+    BUILDER_TEXT,
+    Builder,
+    BuilderType,
     finish_columns,
-    finish_sink,
+    finish_builder,
     finish_tuple,
     finish_words,
     open_words,
     put_text,
 )
 from pgdecode._native.arrow.payload_array cimport Source
-from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, FAULT_STATE_DESYNC, OK, STREAM_MET, Fault, FaultCode, error_of
+from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, FAULT_STATE_DESYNC, OK, STREAM_SEEN, Fault, FaultCode, error_of
 from pgdecode._native.memory.buffers cimport Bytes, free_bytes, hand_over, open_zeroed
 from pgdecode._native.scan.parallel_scan cimport resolve_divided, scan_divided
 from pgdecode._native.scan.partial_batch cimport Part, begin_rows, finish_rows, free_part, scan_rows
@@ -35,26 +35,26 @@ from pgdecode._native.wire.wire_plan cimport PLAN
 
 from pgdecode.protocol import errors, messages
 
-# Arrow type of an envelope column -> how it is collected; lists of values and columns have sinks of their own.
-SINK_TYPES = {
-    "bool": SINK_BOOL,
-    "int16": SINK_INT16,
-    "int64": SINK_INT64,
-    "timestamp[us, UTC]": SINK_INT64,
-    "string": SINK_TEXT,
-    "binary": SINK_TEXT,
-    "list<int64>": SINK_LIST,
+# Arrow type of an envelope column -> how it is collected; lists of values and columns have builders of their own.
+BUILDER_TYPES = {
+    "bool": BUILDER_BOOL,
+    "int16": BUILDER_INT16,
+    "int64": BUILDER_INT64,
+    "timestamp[us, UTC]": BUILDER_INT64,
+    "string": BUILDER_TEXT,
+    "binary": BUILDER_TEXT,
+    "list<int64>": BUILDER_LIST,
 }
 NAMES = tuple(column.name for column in messages.ENVELOPE)
-# How each is collected, -1 what has no sink of its own: looked up once, for small batches are decoded by the thousand.
-COLLECTED = tuple((column.name, SINK_TYPES.get(column.type, -1)) for column in messages.ENVELOPE)
+# How each is collected, -1 for what has no builder of its own: looked up once, since small batches are many.
+COLLECTED = tuple((column.name, BUILDER_TYPES.get(column.type, -1)) for column in messages.ENVELOPE)
 
 
 cdef class Scan:
-    """One pass over one batch: owns the sinks until they are handed to Python."""
+    """One pass over one batch: owns the builders until they are handed to Python."""
 
     cdef Part whole
-    cdef Sink *errors
+    cdef Builder *errors
     cdef Rules rules
     cdef uint8_t *stream_flags
     cdef Bytes relations
@@ -84,38 +84,38 @@ cdef class Scan:
         self.whole.walk.rules = &self.rules
         self.whole.walk.out = &self.whole.out
         self.whole.walk.fault = &self.whole.fault
-        self.whole.out.usual = self.whole.usual
+        self.whole.out.fast = self.whole.fast
         self.rules = rules_of(limits, strict_flags)
-        self.open_sinks(frozenset(fields))
+        self.open_builders(frozenset(fields))
 
     def __dealloc__(self):
         free_part(&self.whole)
         free_bytes(&self.relations)
         free(self.stream_flags)
 
-    cdef int open_sinks(self, frozenset fields) except -1:
+    cdef int open_builders(self, frozenset fields) except -1:
         cdef Part *whole = &self.whole
         cdef int64_t n_rows = self.source.n_rows
         cdef int i, collected
         for i, (name, collected) in enumerate(COLLECTED):
-            whole.sinks[i].n_rows = n_rows
+            whole.builders[i].n_rows = n_rows
             if collected >= 0:
-                whole.sinks[i].type = <SinkType>collected
+                whole.builders[i].type = <BuilderType>collected
                 if name in fields:
-                    whole.out.sinks[i] = &whole.sinks[i]
+                    whole.out.builders[i] = &whole.builders[i]
         for i, tuple_name in enumerate(("old", "new")):
-            sink = &whole.old if i == 0 else &whole.new
-            sink.rows.type = SINK_LIST
-            sink.rows.n_rows = n_rows
-            sink.wants_values = tuple_name in fields
-            # The formats are collected by the tuple's sink, beside the values.
-            whole.out.sinks[NAMES.index(tuple_name + "_formats")] = NULL
-            if sink.wants_values or tuple_name + "_formats" in fields:
+            builder = &whole.old if i == 0 else &whole.new
+            builder.rows.type = BUILDER_LIST
+            builder.rows.n_rows = n_rows
+            builder.wants_values = tuple_name in fields
+            # The formats are collected by the tuple's builder, beside the values.
+            whole.out.builders[NAMES.index(tuple_name + "_formats")] = NULL
+            if builder.wants_values or tuple_name + "_formats" in fields:
                 if i == 0:
-                    whole.out.old = sink
+                    whole.out.old = builder
                 else:
-                    whole.out.new = sink
-        whole.columns.rows.type = SINK_LIST
+                    whole.out.new = builder
+        whole.columns.rows.type = BUILDER_LIST
         whole.columns.rows.n_rows = n_rows
         if "columns" in fields:
             whole.out.columns = &whole.columns
@@ -130,8 +130,8 @@ cdef class Scan:
         if "xid_basis" in fields:
             open_words(&whole.bases, n_rows, True)
             whole.out.bases = whole.bases.indexes.data
-        whole.out.old_type = whole.out.sinks[NAMES.index("old_type")]
-        self.errors = whole.out.sinks[NAMES.index("error")]
+        whole.out.old_type = whole.out.builders[NAMES.index("old_type")]
+        self.errors = whole.out.builders[NAMES.index("error")]
         return 0
 
     def resolve_streams(
@@ -150,7 +150,7 @@ cdef class Scan:
             With in_stream None: that work on it.
         lookahead : bool
             With in_stream None and a known state: whether rows that read well both ways are faults, too, where another
-            row of the run, or the delimiter behind it, contradicts the state. Without it the verdict on a row depends
+            row of the run, or the delimiter behind it, contradicts the state. Without it the flag of a row depends
             on its bytes and on the state before it, and so not on where the sequence is cut into batches: only the row
             that contradicts is a fault. As long as the state is not known, what comes later in the batch decides.
         """
@@ -161,7 +161,7 @@ cdef class Scan:
             return None
         if in_stream is None and not in_full and self.carry != CARRY_STREAMED:
             # Most data has no stream in it: no pass over it is spent on finding that out.
-            self.whole.walk.hopeful = True
+            self.whole.walk.assume_unstreamed = True
             self.whole.walk.stream_flag = BASIS_ORDER << BASIS_SHIFT
             return self.stream_state
         self.stream_flags = <uint8_t *>calloc(<size_t>self.source.n_rows + 1, 1)
@@ -186,7 +186,7 @@ cdef class Scan:
 
         Of use when `run` has returned columns. It is None where the caller said of each payload what it is.
         """
-        if self.whole.walk.hopeful:
+        if self.whole.walk.assume_unstreamed:
             return False
         return None if self.carry == CARRY_NONE else self.carry == CARRY_STREAMED
 
@@ -220,8 +220,7 @@ cdef class Scan:
 
     @property
     def stream_flags(self):
-        """The verdicts of `resolve_streams`, a byte a row, which it takes as `in_stream`; None where it has made
-        none."""
+        """The flags of `resolve_streams`, a byte a row, which it takes as `in_stream`; None where it has made none."""
         if self.stream_flags == NULL:
             return None
         return PyBytes_FromStringAndSize(<const char *>self.stream_flags, self.source.n_rows)
@@ -229,8 +228,8 @@ cdef class Scan:
     def run(self, Py_ssize_t n_threads=1):
         """Decode all rows; returns {column name: tuple of buffers}, columns that no row fills left out.
 
-        None where the hope that no stream is in the batch was in vain: judge in full, then. Of several threads any may
-        have met the fault that is raised, and one thread another, in a row before.
+        None where no stream was assumed and there may be one: the caller then resolves the streams in full. With
+        several threads, the fault that is raised need not be that of the first bad row.
         """
         cdef Part *whole = &self.whole
         cdef FaultCode code
@@ -239,7 +238,7 @@ cdef class Scan:
         else:
             with nogil:
                 code = self.scan()
-        if whole.walk.hopeful and self.is_doubted(code):
+        if whole.walk.assume_unstreamed and self.is_doubted(code):
             return None
         if code == OK and n_threads == 1:
             with nogil:
@@ -253,7 +252,7 @@ cdef class Scan:
         self.write_errors()
         found = {}
         for i, name in enumerate(NAMES):
-            parts = finish_sink(&whole.sinks[i])
+            parts = finish_builder(&whole.builders[i])
             if parts is not None:
                 found[name] = parts
         more = (
@@ -276,7 +275,7 @@ cdef class Scan:
         """Whether rows may be other than plain: no delimiter tells, or a fault may change what the others are."""
         cdef size_t i
         if code != OK:
-            return code < FAULT_LIMIT_BATCH or code == STREAM_MET
+            return code < FAULT_LIMIT_BATCH or code == STREAM_SEEN
         if self.carry == CARRY_NONE and not self.whole.walk.has_delimiter:
             return True
         for i in range(self.whole.faults.n):

@@ -1,23 +1,23 @@
-"""Puts tuples in which all is well into their sink, a block of rows at a time."""
+"""Puts tuples in which all is well into their builder, a block of rows at a time."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from pgdecode._native.arrow.builder cimport TupleSink
+from pgdecode._native.arrow.builder cimport TupleBuilder
 from pgdecode._native.cursor cimport be16, be32
 from pgdecode._native.fault cimport unlikely
 from pgdecode._native.wire.envelope_builder cimport Walk
 from pgdecode._native.wire.tuples cimport WANTED_FORMATS, WANTED_NOTHING, WANTED_VALUES, Wanted
 
 cdef enum:
-    # Bytes that may be read past the end of a usual payload: it is not among the last in its buffer.
+    # Bytes that may be read past the end of a payload: it is not among the last in its buffer.
     AHEAD = 64
     COPIED = 16       # bytes: most values are no longer, and one copy of constant size costs less than a call
 
 cdef struct TupleCopy:
-    # The sink of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
-    TupleSink *sink
+    # The builder of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
+    TupleBuilder *builder
     bint ready
     Wanted wanted
     uint32_t max_columns
@@ -29,7 +29,7 @@ cdef struct TupleCopy:
 
 
 cdef void open_tuple_copy(
-    TupleCopy *copy, TupleSink *sink, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
+    TupleCopy *copy, TupleBuilder *builder, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
 ) noexcept nogil
 cdef void close_tuple_copy(const TupleCopy *copy) noexcept nogil
 cdef const uint8_t *copy_values(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil

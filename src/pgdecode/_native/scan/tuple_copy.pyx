@@ -7,36 +7,36 @@ from pgdecode._native.fault cimport OK
 
 
 cdef void open_tuple_copy(
-    TupleCopy *copy, TupleSink *sink, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
+    TupleCopy *copy, TupleBuilder *builder, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
 ) noexcept nogil:
     """Make room for the tuples of some rows, of so many bytes in all."""
     cdef size_t most
     memset(copy, 0, sizeof(copy[0]))
-    copy.sink = sink
+    copy.builder = builder
     copy.max_columns = walk.rules.max_columns
-    copy.ready = sink == NULL
-    if sink == NULL or sink.rows.offsets.data == NULL:
+    copy.ready = builder == NULL
+    if builder == NULL or builder.rows.offsets.data == NULL:
         return
     most = min(n_bytes, copy.max_columns * <size_t>n_rows)
-    if expect_cells(sink, row, n_bytes, most) != OK:
+    if expect_cells(builder, row, n_bytes, most) != OK:
         return
     copy.ready = True
-    copy.wanted = WANTED_VALUES if sink.wants_values else WANTED_FORMATS
-    copy.n_cells = <int64_t>sink.letters.size
-    copy.letters = sink.letters.data
-    if sink.wants_values:
-        copy.ends = <int32_t *>sink.ends.data + 1
-        copy.values = sink.values.data
+    copy.wanted = WANTED_VALUES if builder.wants_values else WANTED_FORMATS
+    copy.n_cells = <int64_t>builder.letters.size
+    copy.letters = builder.letters.data
+    if builder.wants_values:
+        copy.ends = <int32_t *>builder.ends.data + 1
+        copy.values = builder.values.data
 
 
 cdef void close_tuple_copy(const TupleCopy *copy) noexcept nogil:
     """Count what has been put."""
     if copy.letters == NULL:
         return
-    copy.sink.letters.size = <size_t>copy.n_cells
+    copy.builder.letters.size = <size_t>copy.n_cells
     if copy.values != NULL:
-        copy.sink.ends.size = (<size_t>copy.n_cells + 1) * sizeof(int32_t)
-        copy.sink.values.size = <size_t>copy.ends[copy.n_cells - 1]
+        copy.builder.ends.size = (<size_t>copy.n_cells + 1) * sizeof(int32_t)
+        copy.builder.values.size = <size_t>copy.ends[copy.n_cells - 1]
 
 
 cdef const uint8_t *copy_values(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil:

@@ -1,4 +1,4 @@
-"""Puts what the sinks of a part have appended behind what those of the whole have.
+"""Puts what the builders of a part have appended behind what those of the whole have.
 
 Parts are given their places one after the other, in the order of their rows, and written to them in any order. Where a
 part's rows start already lies in the whole's memory; it counts from the part's own first item, and is moved.
@@ -83,14 +83,14 @@ cdef void write(const Move *move) noexcept nogil:
 
 # -- bits of cells ---------------------------------------------------------------------------------------------------
 
-cdef bint fits_bits(const TupleSink *part, const TupleSink *whole) noexcept nogil:
+cdef bint fits_bits(const TupleBuilder *part, const TupleBuilder *whole) noexcept nogil:
     if not whole.wants_values or part.letters.size == 0:
         return True
     return has_capacity(&whole.bits, (whole.letters.size + part.letters.size + 7) // 8 - whole.bits.size)
 
 
 cdef FaultCode place_bits(
-    const TupleSink *part, TupleSink *whole, const Move *letters, int64_t n_done, int64_t n_rows
+    const TupleBuilder *part, TupleBuilder *whole, const Move *letters, int64_t n_done, int64_t n_rows
 ) noexcept nogil:
     """Make room for the bits of a part's cells, which have their place, and put those that share a byte with others."""
     cdef size_t needed = (whole.letters.size + 7) // 8
@@ -103,20 +103,20 @@ cdef FaultCode place_bits(
     return OK
 
 
-cdef void write_bits(const TupleSink *part, const TupleSink *whole, const Move *letters) noexcept nogil:
+cdef void write_bits(const TupleBuilder *part, const TupleBuilder *whole, const Move *letters) noexcept nogil:
     if whole.wants_values:
         put_between(whole.bits.data, letters.at, part.letters.data, part.letters.size, True)
 
 
 # -- starts of rows --------------------------------------------------------------------------------------------------
 
-cdef void place_starts(const Sink *part) noexcept nogil:
+cdef void place_starts(const Builder *part) noexcept nogil:
     """Let the whole know up to which row starts will have been written."""
     if part.offsets.data != NULL:
         part.whole.next_row = part.n_rows
 
 
-cdef void write_starts(const Sink *part, const Move *items) noexcept nogil:
+cdef void write_starts(const Builder *part, const Move *items) noexcept nogil:
     """Let a part's rows start where their items are in the whole; also those after the last one that has any."""
     cdef int32_t *starts = <int32_t *>part.offsets.data
     if starts != NULL:

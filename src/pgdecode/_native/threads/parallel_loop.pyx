@@ -1,10 +1,10 @@
 """Divides the rows of a batch among threads.
 
 Each thread takes the next rows, as many as its core's cache holds with what is made of them, and decodes them into a
-part of its own. Whoever has decoded gives all parts their places that can have one, those whose rows come next, and
-then writes its own to theirs, past the caches: nothing of the whole is read again soon. A thread that is ahead of the
-others goes on in another part; none waits for another as long as it has parts left, so one that the system lets wait
-leaves more to the others.
+part of its own. A thread that has decoded gives all parts their places that can have one, those whose rows come next,
+and then writes its own to theirs, past the caches: nothing of the whole is read again soon. A thread that is ahead of
+the others goes on in another part; none waits for another as long as it has parts left, so one that the system lets
+wait leaves more to the others.
 
 A fault that is not to be kept ends it for all; a row before may have another.
 

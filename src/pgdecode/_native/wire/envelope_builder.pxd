@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from pgdecode._native.arrow.builder cimport ColumnsSink, Sink, TupleSink
+from pgdecode._native.arrow.builder cimport ColumnsBuilder, Builder, TupleBuilder
 from pgdecode._native.cursor cimport Cursor
 from pgdecode._native.fault cimport Fault, FaultCode
 from pgdecode._native.wire.wire_plan cimport (
@@ -24,7 +24,7 @@ cdef struct Slot:
     uint8_t *validity
 
 cdef struct Put:
-    # A wanted field of constant width of a usual message.
+    # A wanted field of constant width of a message of the fast path.
     uint8_t *values
     uint8_t *validity
     uint8_t form                 # a Form
@@ -33,37 +33,37 @@ cdef struct Put:
 
 cdef enum:
     IN_STREAM = N_MESSAGES + 1   # where in an array of them the kinds of messages with an xid prefix begin
-    N_USUAL = 2 * IN_STREAM      # with the kind that no message has
+    N_FAST = 2 * IN_STREAM      # with the kind that no message has
 
-cdef struct Usual:
+cdef struct FastMessage:
     # What `scan/fast_path` knows of a kind of messages, once the first of them has come.
-    uint8_t kind                 # a UsualKind
+    uint8_t kind                 # a FastKind
     uint8_t length               # FIXED: bytes, with the tag
     uint8_t has_old              # NEW: an old tuple may stand before the new one
     uint32_t least_xid           # in a stream
     int n_puts
-    uint64_t marks               # a bit a row of the block: where usual messages of this kind are
+    uint64_t marks               # a bit a row of the block: where the fast path has put messages of this kind
     uint64_t[MASK_WORDS] mask
     Put puts[MAX_OPS]
 
 cdef struct Envelope:
-    # A NULL sink is a column nobody wants; with all of them NULL a walk only checks.
-    Sink *sinks[N_ENVELOPE + 1]
+    # A NULL builder is a column that is not wanted; with all of them NULL a walk only checks.
+    Builder *builders[N_ENVELOPE + 1]
     Slot slots[N_ENVELOPE + 1]
-    TupleSink *old
-    TupleSink *new
-    ColumnsSink *columns
+    TupleBuilder *old
+    TupleBuilder *new
+    ColumnsBuilder *columns
     uint8_t *kinds               # a byte a row: the index of its message
     uint8_t *bases               # a byte a row: how its xid prefix was decided
     uint32_t *relations          # the relation's OID of each insert, update and delete; elsewhere it may be anything
     uint8_t seen[N_MESSAGES]     # kinds whose columns of constant width are open
-    Sink *old_type               # of `sinks`
+    Builder *old_type               # of `builders`
     # Columns of constant width that are open: zeros have been put into the first `n_zeroed` rows of each.
     int n_open
     uint8_t *open_values[N_ENVELOPE]
     size_t open_widths[N_ENVELOPE]
     int64_t n_zeroed
-    Usual *usual                 # N_USUAL, for `scan/fast_path`; NULL where nothing is wanted
+    FastMessage *fast            # N_FAST, for `scan/fast_path`; NULL where nothing is wanted
 
 # 946684800000000 us = 2000-01-01 minus 1970-01-01
 cdef extern from *:
@@ -78,10 +78,10 @@ cdef struct Walk:
     const Rules *rules
     Envelope *out
     Fault *fault
-    const uint8_t *stream_flags  # one a row (see _streams), or NULL where `stream_flag` holds for all
+    const uint8_t *stream_flags  # one a row (see wire/stream_state), or NULL where `stream_flag` holds for all
     int64_t first_row        # of the segment
     uint8_t stream_flag
-    bint hopeful             # stop at a stream
+    bint assume_unstreamed   # stop at a stream
     bint has_delimiter       # a well-formed delimiter has come by
     bint empty_is_null       # an empty payload is a null row, and no fault
     int64_t n_empty          # such rows
@@ -95,8 +95,8 @@ cdef Cursor fail(
     Walk *walk, FaultCode code, int label, const uint8_t *at, int64_t expected, int64_t seen, int32_t column
 ) noexcept nogil
 cdef Cursor fail_truncated(Walk *walk, int label, Cursor cursor, int64_t needed, int32_t column) noexcept nogil
-cdef Cursor fail_in_sink(Walk *walk, FaultCode code, int label) noexcept nogil
-cdef void keep_zeroed(Envelope *out, const Sink *sink) noexcept nogil
+cdef Cursor fail_in_builder(Walk *walk, FaultCode code, int label) noexcept nogil
+cdef void keep_zeroed(Envelope *out, const Builder *builder) noexcept nogil
 cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) noexcept nogil
 cdef void open_nothing(Envelope *nothing) noexcept nogil
 cdef void open_check(

@@ -3,10 +3,10 @@
 from libc.stdint cimport int16_t
 from libc.string cimport memcpy, memset
 
-from pgdecode._native.arrow.builder cimport SINK_INT64, open_sink, width_of
+from pgdecode._native.arrow.builder cimport BUILDER_INT64, open_builder, width_of
 from pgdecode._native.cursor cimport bytes_left
 from pgdecode._native.fault cimport FAULT_NO_MEMORY, FAULT_TRUNCATED, OK
-from pgdecode._native.wire.wire_plan cimport USUAL_NEW, USUAL_OLD, Op
+from pgdecode._native.wire.wire_plan cimport FAST_NEW, FAST_OLD, Op
 
 
 cdef Cursor fail(
@@ -31,41 +31,43 @@ cdef Cursor fail_truncated(Walk *walk, int label, Cursor cursor, int64_t needed,
     return fail(walk, FAULT_TRUNCATED, label, cursor.at, needed, <int64_t>bytes_left(cursor), column)
 
 
-cdef Cursor fail_in_sink(Walk *walk, FaultCode code, int label) noexcept nogil:
-    """A sink that could not take a value: no memory, or no room for more in 32-bit offsets."""
+cdef Cursor fail_in_builder(Walk *walk, FaultCode code, int label) noexcept nogil:
+    """A builder that could not take a value: no memory, or no room for more in 32-bit offsets."""
     return fail(walk, code, label, walk.start, 0, 0, -1)
 
 
 cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) noexcept nogil:
     """First message of its kind: allocate the columns of constant width that it may fill."""
     cdef int i, column
-    cdef Sink *sink
+    cdef Builder *builder
     for i in range(-1, message.n_ops):
         column = message.prefix.column if i < 0 else message.ops[i].column
-        sink = out.sinks[column]
-        if sink == NULL or out.slots[column].values != NULL or sink.type > SINK_INT64:
+        builder = out.builders[column]
+        if builder == NULL or out.slots[column].values != NULL or builder.type > BUILDER_INT64:
             continue
-        if sink.values.data == NULL:
-            if open_sink(sink) != OK:
+        if builder.values.data == NULL:
+            if open_builder(builder) != OK:
                 return FAULT_NO_MEMORY
-            keep_zeroed(out, sink)
-        out.slots[column].values = sink.values.data
-        out.slots[column].validity = sink.validity.data
+            keep_zeroed(out, builder)
+        out.slots[column].values = builder.values.data
+        out.slots[column].validity = builder.validity.data
     out.seen[index] = True
-    if out.usual != NULL:
-        open_usual(out, message, &out.usual[index])
+    if out.fast != NULL:
+        open_fast(out, message, &out.fast[index])
         if message.streamed:
-            open_streamed(out, message, &out.usual[index], &out.usual[IN_STREAM + index])
+            open_streamed(out, message, &out.fast[index], &out.fast[IN_STREAM + index])
     return OK
 
 
-cdef void keep_zeroed(Envelope *out, const Sink *sink) noexcept nogil:
+cdef void keep_zeroed(Envelope *out, const Builder *builder) noexcept nogil:
     """Let a column that has been opened have zeros in as many rows as the others, now and from now on."""
-    cdef size_t width = width_of(sink)
+    cdef size_t width = width_of(builder)
     if width == 0:
         return
-    memset(sink.values.data + <size_t>sink.first_row * width, 0, <size_t>(out.n_zeroed - sink.first_row) * width)
-    out.open_values[out.n_open] = sink.values.data
+    memset(
+        builder.values.data + <size_t>builder.first_row * width, 0, <size_t>(out.n_zeroed - builder.first_row) * width
+    )
+    out.open_values[out.n_open] = builder.values.data
     out.open_widths[out.n_open] = width
     out.n_open += 1
 
@@ -88,24 +90,24 @@ cdef void open_check(
     walk.fault = fault
 
 
-cdef void open_usual(const Envelope *out, const MessagePlan *message, Usual *usual) noexcept nogil:
+cdef void open_fast(const Envelope *out, const MessagePlan *message, FastMessage *fast) noexcept nogil:
     cdef uint8_t at = 1
     cdef int i
-    usual.kind = message.usual
-    usual.length = 1 + message.window
-    usual.has_old = message.new_op > 1
-    memcpy(usual.mask, message.mask, sizeof(usual.mask))
+    fast.kind = message.fast_kind
+    fast.length = 1 + message.window
+    fast.has_old = message.new_op > 1
+    memcpy(fast.mask, message.mask, sizeof(fast.mask))
     for i in range(message.n_window):
-        add_put(usual, out, &message.ops[i], at)
+        add_put(fast, out, &message.ops[i], at)
         at += message.ops[i].width
 
 
 cdef void open_streamed(
-    const Envelope *out, const MessagePlan *message, const Usual *plain, Usual *streamed
+    const Envelope *out, const MessagePlan *message, const FastMessage *plain, FastMessage *streamed
 ) noexcept nogil:
     """The same kind with an xid prefix, where it is a row's."""
     cdef int i
-    if plain.kind != USUAL_NEW and plain.kind != USUAL_OLD:
+    if plain.kind != FAST_NEW and plain.kind != FAST_OLD:
         return
     streamed.kind = plain.kind
     streamed.has_old = plain.has_old
@@ -117,10 +119,10 @@ cdef void open_streamed(
         streamed.n_puts += 1
 
 
-cdef void add_put(Usual *usual, const Envelope *out, const Op *op, uint8_t at) noexcept nogil:
+cdef void add_put(FastMessage *fast, const Envelope *out, const Op *op, uint8_t at) noexcept nogil:
     """Have a field that stands so many bytes from the tag put into its column, if that is wanted."""
     cdef const Slot *slot = &out.slots[op.column]
-    cdef Put *put = &usual.puts[usual.n_puts]
+    cdef Put *put = &fast.puts[fast.n_puts]
     if slot.values == NULL:
         return
     put.values = slot.values
@@ -128,7 +130,7 @@ cdef void add_put(Usual *usual, const Envelope *out, const Op *op, uint8_t at) n
     put.form = op.form
     put.at = at
     put.is_bool = op.is_bool
-    usual.n_puts += 1
+    fast.n_puts += 1
 
 
 cdef Rules rules_of(object limits, bint strict_flags) except *:

@@ -15,12 +15,12 @@ cdef enum Carry:
     CARRY_STREAMED
 
 cdef struct Window:
-    # The rows to judge, and the walker that judges their structure.
+    # The rows to resolve, and the walk that checks their structure.
     const Segment *segments
     Py_ssize_t n_segments
     int64_t n_rows
     const PlanTable *plan
-    Walk *walk           # into no sinks
+    Walk *walk           # into no builders
     uint8_t *stream_flags    # one a row, in and out
     bint lookahead       # where the state is known: rows of a run may be put in doubt by what comes behind them
 

@@ -1,8 +1,8 @@
 """Decides for every payload whether it lies inside a stream, and so carries an xid prefix.
 
 By order, the nearest delimiter decides. Without order, the payload's own structure does: one reading parses
-and the other does not. Where both parse, the relations of the same batch are asked, and only then a rule
-of plausibility guesses. Proofs and odds: an Insert has N at byte 5 (plain) or byte 9 (streamed), a Delete K or O
+and the other does not. Where both parse, the relations of the same batch decide, and only then a rule
+of plausibility. Proofs and odds: an Insert has N at byte 5 (plain) or byte 9 (streamed), a Delete K or O
 there, and in the other reading that byte is a column kind or the high byte of a length of at most 1 GiB.
 """
 
@@ -13,7 +13,7 @@ from libc.string cimport memset
 
 from pgdecode._native.arrow.payload_array cimport PRESENT, Span, payload_at, segment_with
 from pgdecode._native.capacity cimport ensure_capacity
-from pgdecode._native.cursor cimport CALLED, be32, be64, call_for
+from pgdecode._native.cursor cimport PREFETCH_BYTES, be32, be64, prefetch
 from pgdecode._native.fault cimport FAULT_LIMIT_PAYLOAD, FAULT_NO_MEMORY, OK
 from pgdecode._native.wire.walker cimport (
     BASIS_EVIDENCE, BASIS_GUESS, BASIS_ORDER, BASIS_SHIFT, BASIS_STRUCTURE, DOUBTFUL, STREAMED, Basis, walk_message,
@@ -75,12 +75,12 @@ cdef bint contradicted(Window *window, Order *order, int64_t end, bint streamed)
 
 
 cdef FaultCode close_run(Window *window, Order *order, int64_t end, uint8_t next) noexcept nogil:
-    """Give the rows since the last delimiter their verdict; `next` is the tag of the one behind them, 0 for none."""
+    """Set the flags of the rows since the last delimiter; `next` is the tag of the one behind them, 0 for none."""
     cdef bint streamed
     cdef bint doubtful = False
     cdef uint8_t stream_flag
     cdef Basis basis = BASIS_ORDER
-    # A verdict that rests on the state alone is the same wherever the sequence is cut into batches.
+    # A flag that rests on the state alone is the same wherever the sequence is cut into batches.
     cdef bint by_state_alone = order.carry != CARRY_NONE and not window.lookahead
     if end == order.start:
         return OK
@@ -124,7 +124,7 @@ cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *
         for row in range(first - segment.n_before, end - segment.n_before):
             if payload_at(segment, row, &payload) != PRESENT or payload.length == 0:
                 continue
-            call_for(payload.data + CALLED)
+            prefetch(payload.data + PREFETCH_BYTES)
             tag = payload.data[0]
             if window.plan.tag_class[tag] < TAG_DELIMITER:
                 if window.plan.tag_class[tag] == TAG_MARKED:
@@ -151,7 +151,7 @@ cdef inline FaultCode note_delimiter(Look *look, int64_t row, uint8_t tag) noexc
 
 
 cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept nogil:
-    """Verdicts up to the last delimiter of the rows that come next."""
+    """Stream flags up to the last delimiter of the rows that come next."""
     cdef const Delimiter *found
     cdef FaultCode code
     cdef size_t i
@@ -170,12 +170,12 @@ cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept n
 
 
 cdef FaultCode follow_end(Window *window, Order *order) noexcept nogil:
-    """Verdicts for the rows behind the last delimiter."""
+    """Stream flags for the rows behind the last delimiter."""
     return close_run(window, order, window.n_rows, 0)
 
 
 cdef FaultCode resolve_by_order(Window *window, Carry *carry) noexcept nogil:
-    """Verdicts for payloads in slot order; `carry` is the state before the first row, and then after the last."""
+    """Stream flags for payloads in slot order; `carry` is the state before the first row, and then after the last."""
     cdef int64_t first = 0
     cdef FaultCode code = OK
     cdef Order order
@@ -289,7 +289,7 @@ cdef int guess(const Span *payload) noexcept nogil:
 cdef FaultCode resolve_payload(
     const Window *window, Relations *known, const Span *payload, uint8_t *stream_flag
 ) noexcept nogil:
-    """The verdict on a payload that may carry an xid; `known` is all zero at first, and has ids to free at last."""
+    """The stream flag of a payload that may carry an xid; `known` is all zero at first, and has ids to free at last."""
     cdef Basis basis = BASIS_STRUCTURE
     cdef int further = 0
     cdef int reading = marks(payload)
@@ -312,7 +312,7 @@ cdef FaultCode resolve_payload(
 
 
 cdef FaultCode resolve_rows(Window *window, int64_t start, int64_t end) noexcept nogil:
-    """Verdicts for rows start to end, each from its own bytes."""
+    """Stream flags for rows start to end, each from its own bytes."""
     cdef Relations known
     cdef FaultCode code = OK
     cdef Span payload
@@ -336,5 +336,5 @@ cdef FaultCode resolve_rows(Window *window, int64_t start, int64_t end) noexcept
 
 
 cdef FaultCode resolve_each(Window *window) noexcept nogil:
-    """Verdicts for payloads in no order."""
+    """Stream flags for payloads in no order."""
     return resolve_rows(window, 0, window.n_rows)

@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
-from pgdecode._native.arrow.builder cimport Cell, TupleSink
+from pgdecode._native.arrow.builder cimport Cell, TupleBuilder
 from pgdecode._native.cursor cimport Cursor, be32, bytes_left
 from pgdecode._native.fault cimport unlikely
 from pgdecode._native.wire.envelope_builder cimport Walk
@@ -42,5 +42,5 @@ cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Cell *cell) n
     return p[0] == c"n" or p[0] == c"u"
 
 
-cdef Cursor put_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil
-cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleSink *sink) noexcept nogil
+cdef Cursor put_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleBuilder *builder) noexcept nogil
+cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleBuilder *builder) noexcept nogil

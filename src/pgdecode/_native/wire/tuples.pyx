@@ -1,4 +1,4 @@
-"""Walks the cells of a tuple one by one: into a sink, into an index of cells, or only checking them."""
+"""Walks the cells of a tuple one by one: into a builder, into an index of cells, or only checking them."""
 
 from libc.stdint cimport int32_t
 from libc.string cimport memcpy
@@ -7,7 +7,7 @@ from pgdecode._native.arrow.builder cimport open_tuple
 from pgdecode._native.arrow.payload_array cimport Span
 from pgdecode._native.cursor cimport be16, bytes_left, take
 from pgdecode._native.fault cimport FAULT_ARITY, FAULT_BAD_COLUMN_KIND, FAULT_LIMIT_COLUMNS, OK, FaultCode
-from pgdecode._native.wire.envelope_builder cimport fail, fail_in_sink, fail_truncated
+from pgdecode._native.wire.envelope_builder cimport fail, fail_in_builder, fail_truncated
 from pgdecode._native.wire.variable_length_fields cimport value_of
 from pgdecode._native.wire.wire_plan cimport PART_CELL
 
@@ -28,7 +28,7 @@ cdef Cursor fail_in_cell(Walk *walk, const Op *op, const uint8_t *kind, const ui
 cdef inline void copy_short(uint8_t *target, const uint8_t *value, size_t length, size_t readable) noexcept nogil:
     """Copy at most 16 bytes: most values are short, and blocks of constant size cost less than a call.
 
-    `readable` bytes of the payload are there from the value's start on, and never more are read; the sink has slack
+    `readable` bytes of the payload are there from the value's start on, and never more are read; the builder has slack
     for what is written past the value.
     """
     cdef size_t i
@@ -47,9 +47,9 @@ cdef inline void copy_short(uint8_t *target, const uint8_t *value, size_t length
 
 
 cdef inline Cursor walk_cells(
-    Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink, Wanted wanted
+    Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleBuilder *builder, Wanted wanted
 ) noexcept nogil:
-    """Check `n` cells and append to the sink what is wanted of them.
+    """Check `n` cells and append to the builder what is wanted of them.
 
     `wanted` is a constant where this is called, so that each has a loop of its own. One loop that asks at each cell
     takes up to 40 % more instructions a message (rows of twelve columns as binary views, without their tuples).
@@ -65,13 +65,13 @@ cdef inline Cursor walk_cells(
     cdef uint8_t unchanged = 0
     cdef int32_t i
     if wanted == WANTED_CELLS:
-        cell = sink.cells
+        cell = builder.cells
     elif wanted != WANTED_NOTHING:
-        letters = sink.letters.data + sink.letters.size
+        letters = builder.letters.data + builder.letters.size
     if wanted == WANTED_VALUES:
-        ends = <int32_t *>(sink.ends.data + sink.ends.size)
-        start = sink.values.data
-        values = start + sink.values.size
+        ends = <int32_t *>(builder.ends.data + builder.ends.size)
+        start = builder.values.data
+        values = start + builder.values.size
     for i in range(n):
         first = cursor.at
         if unlikely(not take_cell(&cursor, max_value_bytes, cell)):
@@ -90,34 +90,34 @@ cdef inline Cursor walk_cells(
                 values += cell.length
             ends[i] = <int32_t>(values - start)
     if wanted == WANTED_CELLS:
-        sink.has_unchanged = unchanged
+        builder.has_unchanged = unchanged
     elif wanted != WANTED_NOTHING:
-        sink.letters.size += n
+        builder.letters.size += n
     if wanted == WANTED_VALUES:
-        sink.ends.size += n * sizeof(int32_t)
-        sink.values.size = <size_t>(values - start)
+        builder.ends.size += n * sizeof(int32_t)
+        builder.values.size = <size_t>(values - start)
     return cursor
 
 
-cdef Cursor put_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleSink *sink) noexcept nogil:
-    """The cells behind their count; with `sink` NULL they are only checked."""
+cdef Cursor put_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleBuilder *builder) noexcept nogil:
+    """The cells behind their count; with `builder` NULL they are only checked."""
     cdef FaultCode code
-    if sink == NULL:
-        return walk_cells(walk, op, cursor, n, sink, WANTED_NOTHING)
-    if sink.cells != NULL:
-        if n != sink.n_cells:
+    if builder == NULL:
+        return walk_cells(walk, op, cursor, n, builder, WANTED_NOTHING)
+    if builder.cells != NULL:
+        if n != builder.n_cells:
             # The count is the two bytes before the cursor.
-            return fail(walk, FAULT_ARITY, op.label, cursor.at - 2, sink.n_cells, n, -1)
-        return walk_cells(walk, op, cursor, n, sink, WANTED_CELLS)
-    code = open_tuple(sink, walk.row, n, bytes_left(cursor))
+            return fail(walk, FAULT_ARITY, op.label, cursor.at - 2, builder.n_cells, n, -1)
+        return walk_cells(walk, op, cursor, n, builder, WANTED_CELLS)
+    code = open_tuple(builder, walk.row, n, bytes_left(cursor))
     if unlikely(code != OK):
-        return fail_in_sink(walk, code, op.label)
-    if sink.wants_values:
-        return walk_cells(walk, op, cursor, n, sink, WANTED_VALUES)
-    return walk_cells(walk, op, cursor, n, sink, WANTED_FORMATS)
+        return fail_in_builder(walk, code, op.label)
+    if builder.wants_values:
+        return walk_cells(walk, op, cursor, n, builder, WANTED_VALUES)
+    return walk_cells(walk, op, cursor, n, builder, WANTED_FORMATS)
 
 
-cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleSink *sink) noexcept nogil:
+cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleBuilder *builder) noexcept nogil:
     """TupleData: Int16 count, then per column a kind and, for t and b, an Int32 length and the value."""
     cdef const uint8_t *p = take(&cursor, 2)
     cdef uint16_t n
@@ -126,4 +126,4 @@ cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleSink *sink
     n = be16(p)
     if unlikely(n > walk.rules.max_columns):
         return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p, walk.rules.max_columns, n, -1)
-    return put_cells(walk, op, cursor, n, sink)
+    return put_cells(walk, op, cursor, n, builder)

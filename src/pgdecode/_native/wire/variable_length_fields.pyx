@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t
 
 from pgdecode._native.arrow.builder cimport (
-    ColumnsSink, Sink, append_int64, open_columns, put_column, put_list, put_text,
+    ColumnsBuilder, Builder, append_int64, open_columns, put_column, put_list, put_text,
 )
 from pgdecode._native.cursor cimport be16, be32, bytes_left, take, take_string
 from pgdecode._native.fault cimport (
@@ -24,7 +24,7 @@ from pgdecode._native.fault cimport (
 )
 from pgdecode._native.memory.buffers cimport reserve
 from pgdecode._native.memory.utf8 cimport utf8_prefix
-from pgdecode._native.wire.envelope_builder cimport fail, fail_in_sink, fail_truncated
+from pgdecode._native.wire.envelope_builder cimport fail, fail_in_builder, fail_truncated
 from pgdecode._native.wire.wire_plan cimport CONTENT, NAME, PART_FLAGS, PART_NAME, PART_TYPE_ID, PART_TYPE_MODIFIER
 
 cdef enum:
@@ -82,14 +82,14 @@ cdef Cursor text_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
         cursor = value_of(walk, op.label, cursor, &text, -1)
     else:
         cursor = string_of(walk, op, op.label, op.form == NAME, cursor, &text, -1)
-    if cursor.at == NULL or walk.out.sinks[op.column] == NULL:
+    if cursor.at == NULL or walk.out.builders[op.column] == NULL:
         return cursor
-    code = put_text(walk.out.sinks[op.column], walk.row, text.data, text.length)
-    return cursor if code == OK else fail_in_sink(walk, code, op.label)
+    code = put_text(walk.out.builders[op.column], walk.row, text.data, text.length)
+    return cursor if code == OK else fail_in_builder(walk, code, op.label)
 
 
 cdef Cursor relation_ids_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
-    cdef Sink *sink = walk.out.sinks[op.column]
+    cdef Builder *builder = walk.out.builders[op.column]
     cdef size_t n = bytes_left(cursor) // 4
     cdef const uint8_t *p
     cdef size_t i, n_before
@@ -99,20 +99,20 @@ cdef Cursor relation_ids_field(Walk *walk, const Op *op, Cursor cursor) noexcept
     p = take(&cursor, n * 4)
     if n < walk.count:
         return fail_truncated(walk, op.label, cursor, 4, -1)
-    if sink == NULL:
+    if builder == NULL:
         return cursor
-    n_before = sink.data.size // sizeof(int64_t)
+    n_before = builder.data.size // sizeof(int64_t)
     if n_before + n > <size_t>0x7FFFFFFF:
-        return fail_in_sink(walk, FAULT_LIMIT_BATCH, op.label)
-    if put_list(sink, walk.row, n_before) != OK or reserve(&sink.data, n * sizeof(int64_t)) != OK:
-        return fail_in_sink(walk, FAULT_NO_MEMORY, op.label)
+        return fail_in_builder(walk, FAULT_LIMIT_BATCH, op.label)
+    if put_list(builder, walk.row, n_before) != OK or reserve(&builder.data, n * sizeof(int64_t)) != OK:
+        return fail_in_builder(walk, FAULT_NO_MEMORY, op.label)
     for i in range(n):
-        append_int64(&sink.data, be32(p + 4 * i))
+        append_int64(&builder.data, be32(p + 4 * i))
     return cursor
 
 
 cdef Cursor columns_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
-    cdef ColumnsSink *sink = walk.out.columns
+    cdef ColumnsBuilder *builder = walk.out.columns
     cdef const uint8_t *p = take(&cursor, 2)
     cdef const uint8_t *flags
     cdef Span name
@@ -124,10 +124,10 @@ cdef Cursor columns_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogi
     n = be16(p)
     if unlikely(n > walk.rules.max_columns):
         return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p, walk.rules.max_columns, n, -1)
-    if sink != NULL:
-        code = open_columns(sink, walk.row, n)
+    if builder != NULL:
+        code = open_columns(builder, walk.row, n)
         if code != OK:
-            return fail_in_sink(walk, code, op.label)
+            return fail_in_builder(walk, code, op.label)
     for i in range(n):
         flags = take(&cursor, 1)
         if flags == NULL:
@@ -142,8 +142,8 @@ cdef Cursor columns_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogi
             return fail_truncated(walk, op.label + PART_TYPE_ID, cursor, 4, i)
         if take(&cursor, 4) == NULL:
             return fail_truncated(walk, op.label + PART_TYPE_MODIFIER, cursor, 4, i)
-        if sink != NULL:
-            code = put_column(sink, flags[0], name.data, name.length, be32(p), <int32_t>be32(p + 4))
+        if builder != NULL:
+            code = put_column(builder, flags[0], name.data, name.length, be32(p), <int32_t>be32(p + 4))
             if code != OK:
-                return fail_in_sink(walk, code, op.label)
+                return fail_in_builder(walk, code, op.label)
     return cursor

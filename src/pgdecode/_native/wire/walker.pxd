@@ -1,4 +1,4 @@
-"""Walks one message by the plan and puts its fields into the envelope's sinks, or into none."""
+"""Walks one message by the plan and puts its fields into the envelope's builders, or into none."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t
@@ -13,9 +13,9 @@ cdef FaultCode resolve_fault(
     Walk *walk, Envelope *nothing, const uint8_t *payload, size_t length, bint streamed, FaultCode code
 ) noexcept nogil
 
-# A verdict is a byte: bit 0 streamed, bit 1 doubtful (order and evidence disagree somewhere in this run),
+# A stream flag is a byte: bit 0 streamed, bit 1 doubtful (order and evidence disagree somewhere in this run),
 # from bit 4 how it was decided, an index into messages.XID_BASES.
-cdef enum Verdict:
+cdef enum StreamFlag:
     STREAMED = 1
     DOUBTFUL = 2
     BASIS_SHIFT = 4

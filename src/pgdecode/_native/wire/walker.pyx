@@ -1,8 +1,8 @@
-"""Walks one message by the plan and puts its fields into the envelope's sinks, or into none."""
+"""Walks one message by the plan and puts its fields into the envelope's builders, or into none."""
 
 from libc.stdint cimport int16_t, int64_t, uint16_t, uint32_t, uint64_t
 
-from pgdecode._native.arrow.builder cimport Sink, TupleSink, put_text
+from pgdecode._native.arrow.builder cimport Builder, TupleBuilder, put_text
 from pgdecode._native.cursor cimport Cursor, be16, be32, be64, bytes_left, take
 from pgdecode._native.fault cimport (
     FAULT_BAD_FLAGS,
@@ -20,7 +20,9 @@ from pgdecode._native.fault cimport (
     Fault,
     unlikely,
 )
-from pgdecode._native.wire.envelope_builder cimport EPOCH_SHIFT_US, Slot, fail, fail_in_sink, fail_truncated, open_slots
+from pgdecode._native.wire.envelope_builder cimport (
+    EPOCH_SHIFT_US, Slot, fail, fail_in_builder, fail_truncated, open_slots,
+)
 from pgdecode._native.wire.tuples cimport put_cells, tuple_field
 from pgdecode._native.wire.variable_length_fields cimport columns_field, relation_ids_field, text_field
 from pgdecode._native.wire.wire_plan cimport (
@@ -43,7 +45,7 @@ from pgdecode._native.wire.wire_plan cimport (
 # A field function takes the cursor and returns it moved on, or with `at` NULL after a fault.
 
 cdef int recognise(const uint8_t *payload, size_t length) noexcept nogil:
-    """Index into _fault.HINTS of what a payload with an unknown tag looks like."""
+    """Index into fault.HINTS of what a payload with an unknown tag looks like."""
     cdef uint8_t first = payload[0]
     cdef size_t i
     if first == c"w" and length >= 25:
@@ -115,12 +117,12 @@ cdef inline bint fixed_field(Walk *walk, const Op *op, const uint8_t *p) noexcep
 
 cdef bint put_letter(Walk *walk, const Op *op, const uint8_t *p) noexcept nogil:
     """Put one character into a string column; False after a fault."""
-    cdef Sink *sink = walk.out.sinks[op.column]
+    cdef Builder *builder = walk.out.builders[op.column]
     cdef FaultCode code
-    if sink == NULL:
+    if builder == NULL:
         return True
-    code = put_text(sink, walk.row, p, 1)
-    return code == OK or fail_in_sink(walk, code, op.label).at != NULL
+    code = put_text(builder, walk.row, p, 1)
+    return code == OK or fail_in_builder(walk, code, op.label).at != NULL
 
 
 cdef inline Cursor take_fixed(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
@@ -145,7 +147,7 @@ cdef Cursor window_to_fault(Walk *walk, const MessagePlan *message, Cursor curso
 # -- tuples ----------------------------------------------------------------------------------------------------------
 
 cdef inline Cursor old_type_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
-    """K or O; where it is optional, anything else is left for the new tuple to judge."""
+    """K or O; where it is optional, anything else is left for the new tuple."""
     cdef const uint8_t *p = take(&cursor, 1)
     if unlikely(p == NULL):
         return fail_truncated(walk, op.label, cursor, 1, -1)
@@ -226,13 +228,13 @@ cdef inline Cursor walk_new_row(Walk *walk, const MessagePlan *message, Cursor c
     The caller has seen that the 8 bytes up to the tuple's columns are there, and the N in them.
     """
     cdef const Op *op = &message.ops[message.new_op]
-    cdef TupleSink *sink = walk.out.new
+    cdef TupleBuilder *builder = walk.out.new
     cdef const uint8_t *p = take(&cursor, 8)
     cdef uint16_t n = be16(p + 6)
     put_number(&walk.out.slots[message.ops[0].column], walk.row, be32(p + 1))
     if unlikely(n > walk.rules.max_columns):
         return fail(walk, FAULT_LIMIT_COLUMNS, op.label, p + 6, walk.rules.max_columns, n, -1)
-    return put_cells(walk, op, cursor, n, sink)
+    return put_cells(walk, op, cursor, n, builder)
 
 
 cdef FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil:
@@ -251,7 +253,7 @@ cdef FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, b
         return fail_whole(walk, cursor)
     message = &walk.plan.messages[index]
     if unlikely(not walk.out.seen[index]) and open_slots(walk.out, message, index) != OK:
-        fail_in_sink(walk, FAULT_NO_MEMORY, message.label)
+        fail_in_builder(walk, FAULT_NO_MEMORY, message.label)
         return FAULT_NO_MEMORY
     if message.new_op and not streamed and length >= 8 and payload[5] == c"N":
         cursor = walk_new_row(walk, message, cursor)
@@ -303,7 +305,7 @@ cdef FaultCode resolve_fault(
 ) noexcept nogil:
     """Turn a fault into a contradiction of the stream state where the other reading is well-formed.
 
-    `nothing` has no sinks. Returns `code` where the state is not to blame: the fault is a limit, or no payload's.
+    `nothing` has no builders. Returns `code` where the state is not to blame: the fault is a limit, or no payload's.
     """
     cdef Walk other = walk[0]
     cdef Fault other_fault

@@ -52,16 +52,16 @@ cdef struct Op:
     int16_t label        # index in Plan.labels
 
 # What `scan/fast_path` has loops of its own for.
-cdef enum UsualKind:
-    USUAL_NONE
-    USUAL_NEW            # an Insert or Update
-    USUAL_OLD            # a Delete
-    USUAL_FIXED          # a delimiter of constant width that starts and stops no stream; only outside one
+cdef enum FastKind:
+    FAST_NONE
+    FAST_NEW            # an Insert or Update
+    FAST_OLD            # a Delete
+    FAST_FIXED          # a delimiter of constant width that starts and stops no stream; only outside one
 
 cdef struct MessagePlan:
     uint8_t tag
-    uint8_t usual        # a UsualKind
-    uint64_t[MASK_WORDS] mask  # FIXED: bits, as they lie in memory, that are zero in a usual message
+    uint8_t fast_kind    # a FastKind
+    uint64_t[MASK_WORDS] mask  # FIXED: bits, as they lie in memory, that are zero in a message of the fast path
     bint streamed        # may carry the xid prefix
     int8_t relation_at   # offset of the relation OID after the prefix, -1 where there is none
     int16_t label        # the message's own name

@@ -43,7 +43,7 @@ cdef class Plan:
                     plan.prefix = op
                     continue
                 if op.form == FORMATS:
-                    # No bytes of its own: whoever reads the tuple before it knows the formats.
+                    # No bytes of its own: the formats are read with the tuple before it.
                     continue
                 if item.name == "relation_id":
                     plan.relation_at = at
@@ -56,7 +56,7 @@ cdef class Plan:
                 if op.form == NEW_TUPLE and plan.n_window == 1:
                     plan.new_op = plan.n_ops - 1
             self.table.tag_class[plan.tag] = class_of(message)
-            plan.usual = usual_of(plan, self.table.tag_class[plan.tag])
+            plan.fast_kind = fast_kind_of(plan, self.table.tag_class[plan.tag])
             mask = mask_of(plan)
             memcpy(plan.mask, <const char *>mask, sizeof(plan.mask))
         for index, base in enumerate(table.XID_BASES):
@@ -75,16 +75,16 @@ cdef Word word_of(str text) except *:
     return word
 
 
-cdef UsualKind usual_of(const MessagePlan *plan, uint8_t tag_class):
+cdef FastKind fast_kind_of(const MessagePlan *plan, uint8_t tag_class):
     cdef int i
     if plan.new_op:
-        return USUAL_NEW
+        return FAST_NEW
     if tag_class == TAG_MARKED:
-        return USUAL_OLD
+        return FAST_OLD
     for i in range(plan.n_ops):
         if plan.ops[i].form not in (LSN, TIMESTAMP, UINT32, FLAGS) or plan.ops[i].minimum:
-            return USUAL_NONE
-    return USUAL_FIXED if plan.n_ops == plan.n_window and tag_class == TAG_DELIMITER else USUAL_NONE
+            return FAST_NONE
+    return FAST_FIXED if plan.n_ops == plan.n_window and tag_class == TAG_DELIMITER else FAST_NONE
 
 
 cdef bytes mask_of(const MessagePlan *plan):
@@ -105,7 +105,7 @@ cdef bytes mask_of(const MessagePlan *plan):
 
 
 def class_of(message):
-    """How the stream state judges a message."""
+    """What a message means for the stream state."""
     forms = {item.wire.form for item in wire.wire_fields(message)}
     if forms & {wire.Form.OLD_TYPE, wire.Form.NEW_TUPLE}:
         return TAG_MARKED
