@@ -38,7 +38,7 @@ endef
 # A PostgreSQL server started with the sanitizers' libraries loaded hangs.
 sanitize:  ## the suite without Spark and servers, on modules built with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call instrumented,$(SANITIZERS),libasan.so libubsan.so,ASAN_OPTIONS=detect_leaks=0 \
-	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1) --ignore=tests/spark --ignore=tests/cli --ignore=tests/integration
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1) --ignore=tests/spark --ignore=tests/cli --ignore=tests/integration --ignore=tests/capture
 
 tsan:  ## the tests of threads, on modules built with ThreadSanitizer
 	$(call instrumented,-O1 -g -fsanitize=thread,libtsan.so,TSAN_OPTIONS="suppressions=tests/tsan.supp exitcode=66") \
