@@ -1,4 +1,4 @@
-"""Changes of all tables as record batches of one schema, their tuples as maps of text."""
+"""Builds record batches of the changes of all tables; tuples are maps of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_ne
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
-from pgdecode.rows.row_decoder import texts
+from pgdecode.rows.row_decoder import error_column
 from pgdecode.rows.value_options import ValueOptions
 
 CHANGES = pa.schema(
@@ -38,7 +38,7 @@ CHANGES = pa.schema(
 
 
 class ChangeBuilder:
-    """Builds record batches of the changes of all tables, by the schema `CHANGES`."""
+    """Builds record batches of the changes of all tables, with the schema `CHANGES`."""
 
     error = "error"
     numbers = None
@@ -73,14 +73,14 @@ class ChangeBuilder:
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
         """Build the changes of a slice."""
-        # What a batch costs goes by the versions that it has, not by all that there are.
+        # The cost of a batch depends on the versions that it uses, not on the number of all versions.
         versions, counts, numbers = change_slice.dense_versions(len(self.versions))
         layouts: list[TextLayout | None] = [self._layout(version) for version in versions]
         namespaces = pa.array([self.versions[version].namespace for version in versions], pa.string())
         names = pa.array([self.versions[version].name for version in versions], pa.string())
         options = self.options
         gid = change_slice.gid
-        # Names that every change has of its relation and its transaction.
+        # Bytes of the names of relations and prepared transactions, which each change repeats.
         made = sum(n * self._relation_bytes(version) for version, n in zip(versions, counts, strict=True))
         made += pc.sum(pc.binary_length(gid)).as_py() or 0
         permissive = options.mode != "FAILFAST"
@@ -109,7 +109,7 @@ class ChangeBuilder:
                 new,
                 unchanged,
                 change_slice.committed,
-                texts(errors | change_slice.unknown(), change_slice.n),
+                error_column(errors | change_slice.unknown(), change_slice.n),
             ],
             schema=CHANGES,
         )

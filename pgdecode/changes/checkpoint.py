@@ -1,4 +1,4 @@
-"""A replication state as JSON's own types, and back: what a decoder that is to go on elsewhere must know."""
+"""Converts a replication state to plain JSON types and back, so that another decoder can continue from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from pgdecode.relations.relation_json import (
 )
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.version_tracker import (
+    BAD_PAYLOAD,
     INVALID,
+    UNKNOWN,
     Contradiction,
     RelationTracker,
     Scope,
@@ -35,13 +37,13 @@ from pgdecode.relations.version_tracker import (
 
 FORMAT = "pgdecode.ChangeDecoder"
 FORMAT_VERSION = 2
-ROWS = (b"I", b"U", b"D", b"T")  # tags of the messages that are held
+ROWS = (b"I", b"U", b"D", b"T")  # tags of the messages that are buffered
 
 
 def state_to_json(state: ReplicationState, *, with_versions: bool = True) -> dict[str, Any]:
-    """Everything that a state holds; payloads of undecided transactions in base 64.
+    """Convert a state to plain JSON types. Payloads of undecided transactions become base 64.
 
-    Without the versions of relations where these are kept elsewhere.
+    Without `with_versions`, the versions of relations are left out, because the caller stores them elsewhere.
     """
     skipped = state.skipped
     return {
@@ -71,27 +73,27 @@ def state_to_json(state: ReplicationState, *, with_versions: bool = True) -> dic
 def state_from_json(
     plain: Mapping[str, Any], spill: Path | None = None, versions: Iterable[RelationVersion] | None = None
 ) -> ReplicationState:
-    """Undo `state_to_json`.
+    """Read a state that `state_to_json` made.
 
     Parameters
     ----------
     plain : mapping
     spill : Path, optional
-        The folder of payloads on disk.
+        The folder of spilled payloads.
     versions : iterable of RelationVersion, optional
-        Those of the catalog, where they are kept elsewhere.
+        The versions of relations, if the state was written without them.
 
     Raises
     ------
     ValueError
-        If it is something else, or of a later version of the format.
+        If it is not a state, or has another version of the format.
     FileNotFoundError
-        If a file that payloads were spilled to is gone.
+        If a file of spilled payloads is missing.
     """
     if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
-        raise ValueError(f"state is what {FORMAT}.state gave, which this is not")
+        raise ValueError(f"state must be a mapping from {FORMAT}.state")
     if plain.get("version") != FORMAT_VERSION:
-        raise ValueError(f"state of another version than {FORMAT_VERSION}, which this pgdecode reads")
+        raise ValueError(f"state has another version than {FORMAT_VERSION}, the one that this pgdecode reads")
     try:
         streamed = [_transaction_from_json(item, spill) for item in plain["streamed"]]
         prepared = [_transaction_from_json(item, spill) for item in plain["prepared"]]
@@ -110,29 +112,34 @@ def state_from_json(
             skipped=_skipped_from_json(plain["skipped"]),
         )
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        # Only what this package words itself says nothing of what the state holds.
+        # Only messages from this package are known to contain no values of the state.
         wrong = str(error) if type(error) is ValueError else type(error).__name__
-        raise ValueError(f"state of {FORMAT} is not whole: {wrong}") from None
+        raise ValueError(f"state of {FORMAT} is invalid: {wrong}") from None
     _check(state)
     return state
 
 
 def spent_from_json(plain: Mapping[str, Any] | None, spill: Path | None) -> set[Path]:
-    """Find the files that a state names and that nobody needs any more.
+    """Find the spill files of ended transactions, which can be deleted.
 
     Raises
     ------
     ValueError
-        If they are no list of a decoder's files.
+        If the state does not have a list of spill files.
     """
     names = (plain or {}).get("spent") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"state of {FORMAT} is not whole: what is spent is no list of files")
+        raise ValueError(f"state of {FORMAT} is invalid: spent is not a list of file names")
     return {path_in(spill, name) for name in names}
 
 
 def _check(state: ReplicationState) -> None:
-    """Refuse versions that the catalog does not have, and a stream that is not open."""
+    """Check that the catalog has all versions, and that not both a stream and a plain transaction are open.
+
+    Raises
+    ------
+    ValueError
+    """
     relations = state.relations
     n_versions = len(relations.versions)
     numbers = [
@@ -149,8 +156,8 @@ def _check(state: ReplicationState) -> None:
         for sendings in scope.relations.values()
         for item in sendings.by_xid.values()
     ]
-    # Neither a bad payload is ever buffered, nor is a relation visible that is not known.
-    if any(number >= n_versions or number == -2 for number in (*numbers, *sent)) or -1 in sent:
+    # Bad payloads are never buffered, and an unknown relation is never visible.
+    if any(number >= n_versions or number == BAD_PAYLOAD for number in (*numbers, *sent)) or UNKNOWN in sent:
         raise ValueError(f"state of {FORMAT} names a relation version that its catalog does not have")
     others = [n for scope in relations.scopes.values() for numbers in scope.numbers_by_xid.values() for n in numbers]
     if any(number >= n_versions for number in (*relations.in_shape, *others)):
@@ -176,7 +183,7 @@ def _transaction_to_json(item: Transaction) -> dict[str, Any]:
 def _transaction_from_json(plain: Mapping[str, Any], spill: Path | None) -> Transaction:
     gid = plain["gid"]
     if gid is not None and not isinstance(gid, str):
-        raise ValueError(f"no gid in JSON, but a {type(gid).__name__}")
+        raise ValueError(f"gid is not a string, but {type(gid).__name__}")
     buffered = [part for name in plain["spilled"] for part in buffered_in(path_in(spill, name))]
     buffered += map(_buffered_from_json, plain["held"])
     return Transaction(
@@ -192,34 +199,34 @@ def _transaction_from_json(plain: Mapping[str, Any], spill: Path | None) -> Tran
     )
 
 
-def _buffered_to_json(held: BufferedChanges) -> dict[str, Any]:
+def _buffered_to_json(buffered: BufferedChanges) -> dict[str, Any]:
     return {
-        "payloads": [base64.b64encode(item).decode("ascii") for item in held.payloads.to_pylist()],
-        "positions": held.positions.to_pylist(),
-        "relation_ids": memoryview(held.relation_ids).cast("B").cast("q").tolist(),
-        "xids": memoryview(held.xids).cast("B").cast("q").tolist(),
-        "versions": memoryview(held.versions).cast("B").cast("i").tolist(),
+        "payloads": [base64.b64encode(item).decode("ascii") for item in buffered.payloads.to_pylist()],
+        "positions": buffered.positions.to_pylist(),
+        "relation_ids": memoryview(buffered.relation_ids).cast("B").cast("q").tolist(),
+        "xids": memoryview(buffered.xids).cast("B").cast("q").tolist(),
+        "versions": memoryview(buffered.versions).cast("B").cast("i").tolist(),
     }
 
 
 def _buffered_from_json(plain: Mapping[str, Any]) -> BufferedChanges:
     columns = [plain[name] for name in ("payloads", "positions", "relation_ids", "xids", "versions")]
     if len({len(column) for column in columns}) != 1:
-        raise ValueError(f"state of {FORMAT} is not whole: held changes are cut")
+        raise ValueError(f"state of {FORMAT} is invalid: columns of buffered changes have different lengths")
     payloads = [base64.b64decode(item, validate=True) for item in columns[0]]
     if not all(payload[:1] in ROWS for payload in payloads):
-        raise ValueError(f"state of {FORMAT} holds payloads that change no row")
+        raise ValueError(f"state of {FORMAT} has buffered payloads that are not row changes")
     types = (pa.int64(), pa.int64(), pa.int64(), pa.int32())
     positions, *others = (pa.array(column, type) for column, type in zip(columns[1:], types, strict=True))
     if positions.null_count or any(column.null_count for column in others):
-        raise ValueError(f"state of {FORMAT} is not whole: held changes have nulls")
+        raise ValueError(f"state of {FORMAT} is invalid: buffered changes have nulls")
     buffers = [column.buffers()[1] or pa.py_buffer(b"") for column in others]
     return BufferedChanges(pa.array(payloads, pa.large_binary()), positions, *buffers)
 
 
 def _skipped_from_json(plain: Mapping[str, Any]) -> Skipped:
     if not all(isinstance(gid, str) for gid in plain["gids"]):
-        raise ValueError(f"state of {FORMAT} is not whole: a gid that is no text")
+        raise ValueError(f"state of {FORMAT} is invalid: a gid is not a string")
     xids = {whole_number(xid, 0, MAX_XID) for xid in plain["xids"]}
     n = whole_number(plain["n"], 0, MAX_POSITION)
     return Skipped(n, xids, set(plain["gids"]), bool(plain["has_head"]), bool(plain["has_streamed_head"]))

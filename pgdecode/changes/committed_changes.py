@@ -1,4 +1,4 @@
-"""A stretch of what a batch has delivered, as Arrow columns: which row each change is, and how it was committed."""
+"""A slice of the committed changes of a batch as Arrow columns: the row of each change, and its commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class ChangeSlice:
-    """Changes `start` to `start + n` of what a batch has committed; all columns have n rows."""
+    """The changes `start` to `start + n` that a batch has committed. All columns have n rows."""
 
     assembler: TransactionAssembler
     changes: CommittedChanges
@@ -40,18 +40,18 @@ class ChangeSlice:
         return _unless(_is_negative(self._part("commit_rows", pa.int64())), values)
 
     def _positions_of(self, name: str) -> pa.Array:
-        """Positions of rows; -1 where there is none."""
+        """Positions of rows; -1 for a missing row."""
         buffer = self.changes.positions.taken(values_of(self._part(name, pa.int64())))
         return pa.Array.from_buffers(pa.int64(), self.n, [None, buffer])
 
     @cached_property
     def rows(self) -> pa.Array:
-        """Where the payloads lie, in the parts of the delivery."""
+        """Row of each payload in `CommittedChanges.parts`."""
         return self._part("rows", pa.int64())
 
     @cached_property
     def versions(self) -> pa.Array:
-        """Version of each relation, by its index in the catalog; negative for none."""
+        """Version of each change's relation, by its number in the catalog; negative without a version."""
         return self._part("versions", pa.int32())
 
     @cached_property
@@ -70,7 +70,7 @@ class ChangeSlice:
 
     @cached_property
     def commit_position(self) -> pa.Array:
-        """Position of the message that committed it."""
+        """Position of the message that committed each change."""
         positions = self._positions_of("commit_rows")
         if self.changes.is_certain:
             return positions
@@ -78,13 +78,13 @@ class ChangeSlice:
 
     @cached_property
     def xid(self) -> pa.Array:
-        """Top-level transaction."""
+        """Xid of the top-level transaction."""
         values = self._part("xids", pa.int64())
         return values if self.changes.is_certain else _unless_zero(values)
 
     @cached_property
     def subxid(self) -> pa.Array:
-        """Sub-transaction, where the change was one's."""
+        """Xid of the sub-transaction; null for changes of the top-level transaction."""
         return _unless_zero(self._part("subxids", pa.int64()))
 
     @cached_property
@@ -99,14 +99,14 @@ class ChangeSlice:
 
     @cached_property
     def committed(self) -> pa.Array:
-        """True, false for rolled back, null for undecided."""
+        """True if committed, false if rolled back, null if undecided."""
         buffer = self.changes.found["committed"]
         values = pa.Array.from_buffers(pa.int8(), buffer.size, [None, buffer])
         return unless_negative(values).cast(pa.bool_()).take(self._outcomes)
 
     @cached_property
     def gid(self) -> pa.Array:
-        """Name of the prepared transaction."""
+        """Global identifier (gid) of the prepared transaction."""
         gids = self.changes.gids
         if not gids:
             return null_array(self.n, pa.string())
@@ -120,22 +120,30 @@ class ChangeSlice:
 
     @cached_property
     def truncates(self) -> pa.Array:
-        """Whether each is a table that a Truncate names."""
+        """Whether each change is a truncate of a table."""
         return self._part("truncates", pa.uint8()).cast(pa.bool_())
 
     def by_version(self, n_versions: int) -> Iterator[tuple[int, pa.Array]]:
-        """Versions below a number that the changes have, each with the places of its own."""
+        """Yield each version below `n_versions` that the changes use, with the indexes of its changes."""
         found, places = grouped(values_of(self.versions), n_versions)
         for version, start, end in found:
             yield version, pa.Array.from_buffers(pa.int64(), end - start, [None, places], offset=start)
 
     def dense_versions(self, n_versions: int) -> tuple[list[int], list[int], pa.Array]:
-        """Versions below a number that the changes have, how often, and the place of each change's; -1 for none."""
+        """Find the versions below `n_versions` that the changes use.
+
+        Returns
+        -------
+        versions, counts : list of int
+            The versions, and the number of changes of each.
+        places : pa.Array
+            For each change, the index of its version in `versions`, or -1.
+        """
         found, counts, places = dense(values_of(self.versions), n_versions)
         return found, counts, pa.Array.from_buffers(pa.int32(), self.n, [None, places])
 
     def unknown(self) -> dict[int, str]:
-        """Errors of the rows that have no relation: bad payloads, and those that nothing has described."""
+        """Errors of changes without a version: bad payloads, and rows of relations that no message has described."""
         errors: dict[int, str] = {}
         if self.changes.is_known:
             return errors
@@ -146,7 +154,7 @@ class ChangeSlice:
                 errors[place] = self.changes.row_errors[row]
                 continue
             kind = self.assembler.batch.kind_of(row)
-            # A truncate needs no columns; but which table's it is, is not known where the relation is invalid.
+            # A truncate needs no columns. But if the relation is invalid, its table's name may be wrong.
             if kind != "truncate" or version == INVALID:
                 errors[place] = self.assembler.unknown_relation(
                     self.relation_id[place].as_py(), kind, None, version
@@ -154,12 +162,12 @@ class ChangeSlice:
         return errors
 
     def placed(self, error: DecodeError, places: pa.Array | None = None) -> DecodeError:
-        """Give the error of a change the row of its payload."""
+        """Set the row of a change's error to that of its payload."""
         return self.assembler.placed(error, self.rows if places is None else self.rows.take(places))
 
 
 def values_of(array: pa.Array) -> memoryview:
-    """View the values of an array without nulls, as the native rooms take them."""
+    """Return a memoryview of the values of an array without nulls, for native modules."""
     width = array.type.bit_width // 8
     first = array.offset * width
     buffer = array.buffers()[1] or b""
@@ -168,7 +176,7 @@ def values_of(array: pa.Array) -> memoryview:
 
 
 def _is_negative(values: pa.Array) -> pa.Array:
-    # Given a Python number, Arrow raises TypeError where there is no memory to make a scalar of it.
+    # With a Python number, Arrow raises TypeError if there is no memory for a scalar.
     return pc.less(values, pa.scalar(0, values.type))
 
 
@@ -177,7 +185,7 @@ def _unless(condition: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def unless_negative(values: pa.Array) -> pa.Array:
-    """Null the negative ones of the values."""
+    """Replace negative values by nulls."""
     return _unless(_is_negative(values), values)
 
 

@@ -1,4 +1,4 @@
-"""What is done with transactions when they come to their end: they are given, dropped, or buffered."""
+"""What happens to the changes of a transaction at its end: they are emitted, dropped or buffered."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from pgdecode.protocol.errors import DecodeError
 
 
 class CommittedOutcomes:
-    """Gives what is committed, and where that is wanted what is not; buffers what is undecided."""
+    """Emits committed changes and, with `include_uncommitted`, all others. Buffers undecided changes."""
 
     wants_lost = False
     knows_relations = False
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
-        """Give the changes of a transaction, unless they were given before."""
+        """Emit the changes of a transaction, unless it is a duplicate."""
         batch, transaction_index = assembler.batch, assembler.transaction_index
         lsn = batch.value("lsn", row)
         if assembler.options.drop_duplicates and lsn <= transaction_index.last_lsn:
             return
         transaction_index.note_lsn(row, lsn)
-        give(assembler, transaction, 1, row, lsn, batch.value("timestamp", row))
+        emit(assembler, transaction, 1, row, lsn, batch.value("timestamp", row))
         assembler.state.relations.count_for_shape(transaction.relations)
 
     def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Give the changes of a transaction as rolled back, if they are wanted."""
+        """Emit the changes of a transaction as rolled back, with `include_uncommitted`."""
         if assembler.options.include_uncommitted:
-            give(assembler, transaction, 0)
+            emit(assembler, transaction, 0)
 
     def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
-        """Give the changes of a transaction as undecided, if they are wanted."""
+        """Emit the changes of a transaction as undecided, with `include_uncommitted`."""
         if assembler.options.include_uncommitted:
-            give(assembler, transaction, -1)
+            emit(assembler, transaction, -1)
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
-        """Note how many changes came before the rollback."""
+        """Record how many changes of the transaction came before the rollback."""
         assembler.state.journal.put(transaction.aborted, subxid, transaction.n_changes)
 
     def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Leave what the block has listed for the end of the batch."""
+        """Do nothing: the end of the batch buffers the changes of the block."""
 
     def end_batch(self, assembler: TransactionAssembler) -> None:
-        """Keep the payloads of undecided transactions for the batches to come."""
+        """Keep the payloads of undecided transactions for later batches."""
         buffer(assembler, assembler.undecided())
 
     def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Name the row of a payload in the call."""
+        """Set the row of an error to that of its payload in the call."""
         return batch.placed(error, rows)
 
 
-def give(
+def emit(
     assembler: TransactionAssembler,
     transaction: Transaction,
     committed: int,
@@ -64,18 +64,18 @@ def give(
     lsn: int = -1,
     timestamp: int = -1,
 ) -> None:
-    """Give the changes of a transaction, and what its sub-transactions have undone of it where that is wanted.
+    """Emit the changes of a transaction. With `include_uncommitted`, emit also those of aborted sub-transactions.
 
     Parameters
     ----------
     committed : int
-        1, 0 for rolled back, -1 for undecided.
+        1 for committed, 0 for rolled back, -1 for undecided.
     row, lsn, timestamp : int
         Of the commit.
     """
     transaction_index = assembler.transaction_index
     pieces = pieces_of(assembler, transaction)
-    aborted = transaction.aborted if committed else {}  # in an abort all are alike
+    aborted = transaction.aborted if committed else {}  # an abort rolls back all changes alike
     assembler.decide(transaction, committed, row, lsn, timestamp)
     for start, end, place in pieces:
         transaction_index.deliver_alive(start, end, place, aborted, True)
@@ -86,7 +86,7 @@ def give(
 
 
 def pieces_of(assembler: TransactionAssembler, transaction: Transaction) -> list[tuple[int, int, int]]:
-    """List the changes of a transaction as (start, end, place in it), those of earlier batches first."""
+    """List the changes of a transaction as (start, end, index in the transaction), those of earlier batches first."""
     transaction_index, batch = assembler.transaction_index, assembler.batch
     found = []
     place = 0
@@ -99,8 +99,8 @@ def pieces_of(assembler: TransactionAssembler, transaction: Transaction) -> list
         batch.add_part(item.payloads, item.positions)
         found.append((start, transaction_index.n, place))
         place += len(item)
-    # Buffered changes are no part of the transaction that is open.
-    assembler.since = transaction_index.n
+    # The buffered changes, just listed, do not belong to the open transaction.
+    assembler.first_change = transaction_index.n
     for start, end in transaction.ranges:
         found.append((start, end, place))
         place += end - start
@@ -125,7 +125,7 @@ def buffer(assembler: TransactionAssembler, transactions: Iterable[Transaction])
 
 
 def _taken(payloads: pa.Array, places: pa.Array, truncates: pa.Buffer) -> pa.Array:
-    """Copy payloads; of a Truncate only the tag, since each of its tables, however many, would have a copy."""
+    """Copy payloads. Of a Truncate only the tag is copied, because there is one change for each of its tables."""
     if b"\1" not in truncates.to_pybytes():
         return payloads.take(places)
     is_truncate = pa.Array.from_buffers(pa.uint8(), len(places), [None, truncates]).cast(pa.bool_())

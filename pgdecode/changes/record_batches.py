@@ -1,4 +1,4 @@
-"""Record batches of what was committed, whatever builder makes them: cut where they are too large, or joined."""
+"""Makes record batches of committed changes with any builder. Splits batches that are too large, or joins batches."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.protocol.errors import BatchExpands, BatchTooLarge
 from pgdecode.protocol.limits import FREE_EXPANSION, FREE_NAME
 
-ONE_BATCH = 1 << 62  # rows or more: all that is built becomes one batch, as in `ChangeDecoder.decode`
+ONE_BATCH = 1 << 62  # as `max_rows`: all changes become one batch, as in `ChangeDecoder.decode`
 
 
 class Builder(Protocol):
     """Makes record batches of committed changes."""
 
-    error: str  # name of the column that says what is wrong with a row
+    error: str  # name of the error column
 
     @property
     def numbers(self) -> Collection[int] | None:
-        """Numbers of the versions of relations whose changes it builds; None: of all."""
+        """Numbers of the versions of relations whose changes it builds; None for all."""
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
-        """Build the changes of a stretch."""
+        """Build the changes of a slice."""
 
 
-def built(
+def build_batches(
     committed: Iterable[tuple[TransactionAssembler, CommittedChanges]],
     builders: Sequence[Builder],
     max_rows: int,
     drop_bad: bool,
     bad_rows: Counter[str],
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Build changes by each of several builders, so many at a time; each batch with its builder's number.
+    """Build slices of at most `max_rows` changes with several builders. Yield each batch with its builder's number.
 
-    Bad rows are counted by the code of their error, and left out where that is wanted. With `ONE_BATCH` changes at a
-    time, they are to become one batch together.
+    Bad rows are counted in `bad_rows` by error code, and left out with `drop_bad`. If `max_rows` is `ONE_BATCH`, the
+    caller joins the batches.
 
     Raises
     ------
     BatchExpands
-        If they are to, and would make more text of the payloads than `Limits.max_expansion` allows.
+        If `max_rows` is `ONE_BATCH` and the text of the batches exceeds `Limits.max_expansion`.
     """
     n_bytes = 0
     expansion = _Expansion()
@@ -101,7 +101,7 @@ class _Expansion:
 
 
 def counted_batch(batch: pa.RecordBatch, error: str, drop_bad: bool, bad_rows: Counter[str]) -> pa.RecordBatch:
-    """Count the bad rows of a batch by the code of their error, and leave them out where that is wanted."""
+    """Count the bad rows of a batch by error code. With `drop_bad`, return the batch without them."""
     errors = batch.column(error)
     if errors.null_count == len(errors):
         return batch
@@ -110,19 +110,19 @@ def counted_batch(batch: pa.RecordBatch, error: str, drop_bad: bool, bad_rows: C
 
 
 def code_of(error: str) -> str:
-    """Code of an error, by its text in an error column."""
+    """Return the code of an error from its text in an error column."""
     return error.partition(" ")[0]
 
 
 def fitting_batches(builder: Builder, change_slice: ChangeSlice) -> Iterator[pa.RecordBatch]:
-    """Build a stretch as one record batch, or as several where it would pass what Arrow's offsets reach."""
+    """Build a slice as one record batch, or as several if one would overflow Arrow's 32-bit offsets."""
     batch = None
     try:
         batch = builder.batch(change_slice)
     except BatchTooLarge:
         if change_slice.n == 1:
             raise
-    # Out of the handler: the error holds what had been built, through its traceback.
+    # Outside the except block, because the error's traceback references the partly built batch.
     if batch is not None:
         yield batch
         return
@@ -132,14 +132,14 @@ def fitting_batches(builder: Builder, change_slice: ChangeSlice) -> Iterator[pa.
 
 
 def text_bytes(batch: pa.RecordBatch) -> int:
-    """Bytes of text in a batch, without `FREE_NAME` bytes for each name of a column."""
+    """Count the bytes of text in a batch, without `FREE_NAME` bytes for each column name."""
     total = 0
     names = batch.schema.names
     for name, column in zip(names, batch.columns, strict=True):
         if name in ("unchanged", "_unchanged"):
             total += _names(column.flatten())
         elif names[0] == "position" and pa.types.is_map(column.type):
-            # Of all tables, by the names of their columns; not an hstore in a typed one.
+            # A map from column names in a batch of all tables, not an hstore column of a typed table.
             total += _names(column.keys) + _text(column.items)
         else:
             total += _text(column)
@@ -169,7 +169,7 @@ def _text(column: pa.Array) -> int:
 
 
 def one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Make one record batch of several, or of none; the several are let go of column by column."""
+    """Join record batches. Each column's parts are released once they are joined."""
     if len(batches) == 1:
         return batches[0]
     columns: list[list[pa.Array]] = [[batch.column(i) for batch in batches] for i in range(len(schema))]
@@ -179,12 +179,12 @@ def one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatc
     try:
         return pa.RecordBatch.from_arrays([_joined(parts) for parts in columns], schema=schema)
     except pa.ArrowInvalid:
-        # "offset overflow while concatenating arrays": in batches they can be had.
+        # "offset overflow while concatenating arrays". The methods that yield several batches can return these changes.
         raise BatchTooLarge(BatchTooLarge.wording.format(field="a column")) from None
 
 
 def _joined(parts: list[pa.Array]) -> pa.Array:
-    """Join the parts of a column, which are let go of."""
+    """Join the parts of a column, and release them."""
     n_null = sum(part.null_count for part in parts)
     n = sum(map(len, parts))
     found = null_array(n, parts[0].type) if n_null == n else pa.concat_arrays(parts)

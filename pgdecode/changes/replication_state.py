@@ -1,4 +1,4 @@
-"""What is known of transactions between two batches, and what a batch has committed."""
+"""The state between two batches, and the changes that a batch has committed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pgdecode.relations.version_tracker import RelationTracker
 
 @dataclass(frozen=True, slots=True)
 class BufferedChanges:
-    """Changes of a transaction that is not decided yet: their payloads, and what is known of each."""
+    """Changes of an undecided transaction: their payloads, and the fields of each change."""
 
     payloads: pa.Array
     positions: pa.Array  # int64
     relation_ids: pa.Buffer  # int64
-    xids: pa.Buffer  # int64, each row's own
+    xids: pa.Buffer  # int64: the xid in the message, that of a sub-transaction if there is one
     versions: pa.Buffer  # int32
-    path: Path | None = None  # of the file that it lies in, where that is not memory
+    path: Path | None = None  # of the spill file; None if the changes are in memory
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -29,10 +29,10 @@ class BufferedChanges:
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction whose outcome is to come.
+    """A transaction without an outcome yet.
 
-    `codecs/ranges` are its changes in the batch at hand, by their numbers in the outline; `aborted` says of each
-    sub-transaction that was rolled back how many changes of the transaction had been sent before.
+    `ranges` are its changes in the current batch, by their numbers in the transaction index. `aborted` maps the xid of
+    each rolled-back sub-transaction to the number of changes that the transaction had before the rollback.
     """
 
     xid: int  # top-level
@@ -42,13 +42,13 @@ class Transaction:
     buffered: list[BufferedChanges] = field(default_factory=list)
     ranges: list[tuple[int, int]] = field(default_factory=list)
     aborted: dict[int, int] = field(default_factory=dict)
-    n_changes: int = 0  # so far, undone ones too
-    relations: list[int] = field(default_factory=list)  # versions that its messages have sent to all
+    n_changes: int = 0  # so far, including those of rolled-back sub-transactions
+    relations: list[int] = field(default_factory=list)  # versions that it has sent, visible outside its stream
     block_position: int = -1  # of its last Stream Start
-    batch: object = None  # the last one that has added to it
+    batch: object = None  # identifies the last batch that has added changes
 
     def copy(self) -> Transaction:
-        """Make one that goes its own way."""
+        """Make an independent copy."""
         return replace(
             self,
             buffered=list(self.buffered),
@@ -65,13 +65,13 @@ class Skipped:
     Attributes
     ----------
     n : int
-        Transactions that are known to be others.
+        Number of transactions that are known to be distinct.
     xids, gids : set
-        Those of them that may still come to their end.
+        Those of them that have not ended yet.
     has_head : bool
-        Whether the payloads began with changes of a transaction, whose end has not come.
+        Whether the payloads began inside a transaction whose end has not come yet.
     has_streamed_head : bool
-        Whether they began inside a stream block: its transaction may be one of those whose xids come later.
+        Whether the payloads began inside a stream block. A later message may identify its transaction.
     """
 
     n: int = 0
@@ -82,22 +82,22 @@ class Skipped:
 
     @property
     def count(self) -> int:
-        """Transactions left out so far."""
+        """Number of transactions left out so far."""
         return self.n + self.has_head + self.has_streamed_head
 
 
 @dataclass(slots=True)
 class ReplicationState:
-    """What is known between two batches.
+    """The state between two batches.
 
-    Changes are made through the journal, so that a call that fails can take them back.
+    All changes go through the journal, so that a call that fails can be rolled back.
     """
 
-    position: int = 0  # the least that the next payload may have
-    begun: bool = False  # a transaction boundary has come by
-    in_stream: bool | None = None  # whether the next payload is in a stream block, as the scan sees it
-    last_lsn: int = -1  # of the newest commit
-    last_lsn_position: int = -1  # of its message
+    position: int = 0  # the least position that the next payload may have
+    begun: bool = False  # whether a transaction boundary has been processed
+    in_stream: bool | None = None  # whether the next payload is in a stream block, according to the scan
+    last_lsn: int = -1  # the greatest commit LSN so far
+    last_lsn_position: int = -1  # position of that commit
     stream: int | None = None  # top-level xid of the stream block that is open
     open: Transaction | None = None  # between Begin and Commit, or Begin Prepare and Prepare
     streamed: dict[int, Transaction] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class ReplicationState:
     journal: Journal = field(default_factory=NoJournal, compare=False)
 
     def copy(self, *, with_versions: bool = True) -> ReplicationState:
-        """Make one that goes its own way; without the versions of relations where these come by `preload`."""
+        """Make an independent copy; without the versions of relations if `preload` will set them."""
         return replace(
             self,
             open=None if self.open is None else self.open.copy(),
@@ -120,7 +120,7 @@ class ReplicationState:
         )
 
     def note_in(self, journal: Journal) -> None:
-        """Make the changes that come next through a journal."""
+        """Set the journal for the next changes."""
         self.journal = self.relations.journal = journal
 
     @property
@@ -130,7 +130,7 @@ class ReplicationState:
 
     @property
     def n_undecided(self) -> int:
-        """How many they are; those that end with the session only where that goes on."""
+        """Number of transactions without an outcome. After a reconnect only prepared transactions count."""
         if self.is_reconnected:
             return len(self.prepared)
         return (self.open is not None) + len(self.streamed) + len(self.prepared)
@@ -138,14 +138,14 @@ class ReplicationState:
 
 @dataclass(frozen=True, slots=True)
 class CommittedChanges:
-    """What a batch has committed: changes in the order to apply them, by places in `parts`."""
+    """The changes that a batch has committed, in the order to apply them. Rows refer to `parts`."""
 
-    parts: list[pa.Array]  # payloads of the batch, then those buffered from earlier ones
-    positions: Joined  # of all of them
-    found: dict[str, pa.Buffer]  # of Outline.delivered
+    parts: list[pa.Array]  # payloads of the batch, then buffered ones from earlier batches
+    positions: Joined  # of all payloads
+    found: dict[str, pa.Buffer]  # columns of `TransactionIndex.delivered`
     is_certain: bool  # whether each change has a transaction and its commit
-    is_known: bool  # whether each has a version of its relation
+    is_known: bool  # whether each change has a version of its relation
     has_truncates: bool
-    used: list[int]  # versions of relations that they have
-    gids: dict[int, str]  # outcome -> gid
+    used: list[int]  # versions of relations that the changes use
+    gids: dict[int, str]  # number of the outcome -> gid
     row_errors: dict[int, str]  # row of a bad payload -> its error

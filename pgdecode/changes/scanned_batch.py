@@ -1,4 +1,4 @@
-"""The payloads of a batch, and the fields of them that transactions are made of."""
+"""The scanned payloads of a batch, with access to the fields that the transaction assembler needs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _KIND_BY_TAG = {item.tag.encode(): item.kind for item in MESSAGES}
 
 
 class ScannedBatch:
-    """A batch as the rules of transactions see it, a row a payload.
+    """A batch for the transaction assembler, with one row per payload.
 
-    The scan says of each what message it is, and what is wrong with it; fields are read of the few that the rules ask
-    for. Payloads of earlier batches may stand behind those of this one, as further parts.
+    The scan finds the kind and the error of each payload. Other fields are read on demand, because few are needed.
+    Buffered payloads of earlier batches may follow those of this batch, as further parts.
 
     Parameters
     ----------
     state : ReplicationState
-        As it stood before the batch.
+        The state before the batch.
     payloads, positions : pa.Array
     options : ChangeOptions
     first_row : int
@@ -55,11 +55,11 @@ class ScannedBatch:
         self.all_positions = [positions]
         self.n_rows = len(payloads)
         self.end = len(payloads)  # rows in all parts
-        self._read_row = -1  # of the fields that were read last
+        self._read_row = -1  # row of the fields in `_fields`
         self._scan(state)
 
     def _scan(self, state: ReplicationState) -> None:
-        """Say of each payload which message it is, and what is wrong with it."""
+        """Find the kind, the error and the stream flag of each payload."""
         options = self.options
         permissive = options.mode != "FAILFAST"
         self.source = Source([self.payloads])
@@ -84,18 +84,18 @@ class ScannedBatch:
         assert found is not None
         state.journal.set_attribute(state, "in_stream", scan.stream_state)
         self.n_empty = scan.n_empty
-        self.stream_flags: bytes | None = scan.stream_flags  # whose lowest bit is "in a stream"; None: none is
+        self.stream_flags: bytes | None = scan.stream_flags  # lowest bit: in a stream; None if no payload is
         self.kinds = memoryview(found["kind"][1]).cast("B")
         self.relation_ids = found["relations"][1]
         errors = found.get("error")
         self.errors = None if errors is None else pa.Array.from_buffers(pa.string(), self.n_rows, list(errors))
 
     def release(self) -> None:
-        """Let go of what only the rules need, when all is committed: it is larger than what is."""
+        """Release what only the assembler needs. It is larger than the committed changes."""
         del self.source, self.kinds, self.relation_ids, self.errors, self.stream_flags
 
     def add_part(self, payloads: pa.Array, positions: pa.Array) -> None:
-        """Put payloads of earlier batches behind those of this one."""
+        """Add payloads of earlier batches after those of this batch."""
         self.parts.append(payloads)
         self.all_positions.append(positions)
         self.end += len(payloads)
@@ -103,14 +103,14 @@ class ScannedBatch:
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def value(self, name: str, row: int) -> Any:
-        """Field of a good payload by its envelope column, None where the message has it not."""
+        """Return a field of a valid payload by its envelope column; None if the message does not have it."""
         if self._read_row != row:
             self._fields = fields_of(self.source, row, self.is_streamed(row))
             self._read_row = row
         return self._fields.get(name)
 
     def error(self, row: int) -> str | None:
-        """Say what is wrong with a payload; None of a null one."""
+        """Return the error of a payload; None for a valid or null payload."""
         return None if self.errors is None else self.errors[row].as_py()
 
     def is_streamed(self, row: int) -> bool:
@@ -118,24 +118,24 @@ class ScannedBatch:
         return self.stream_flags is not None and self.stream_flags[row] & 1 != 0
 
     def position(self, row: int) -> int:
-        """Position of a payload of this batch."""
+        """Return the position of a payload of this batch."""
         return int(self.positions[row].as_py())
 
     def position_of(self, row: int) -> int:
-        """Position of a payload in any part."""
+        """Return the position of a payload in any part."""
         number, row = self._place(row)
         return int(self.all_positions[number][row].as_py())
 
     def kind(self, row: int) -> str:
-        """Kind of the message in a row of this batch."""
+        """Return the kind of the message in a row of this batch."""
         return MESSAGES[self.kinds[row]].kind
 
     def kind_of(self, row: int) -> str:
-        """Kind of the message in a row of any part."""
+        """Return the kind of the message in a row of any part."""
         return _KIND_BY_TAG[self.payload_of(row)[:1]]
 
     def payload_of(self, row: int) -> bytes:
-        """Payload of a row of any part."""
+        """Return the payload of a row of any part."""
         number, row = self._place(row)
         return bytes(self.parts[number][row].as_py())
 
@@ -145,7 +145,7 @@ class ScannedBatch:
         return decode_one(self.payloads[row].as_py(), streamed, options.limits, options.strict_flags)
 
     def _place(self, row: int) -> tuple[int, int]:
-        """Which part a row lies in, and where: of payloads and of positions alike."""
+        """Find the number of a row's part, and the row in that part."""
         for number, part in enumerate(self.parts):
             if row < len(part):
                 return number, row
@@ -155,13 +155,13 @@ class ScannedBatch:
     # -- errors --------------------------------------------------------------------------------------------------------
 
     def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Give the error of a committed change the row of its payload, None where that was of an earlier call."""
+        """Set the row of a change's error to that of its payload; None if the payload is from an earlier call."""
         row = None if error.row is None else rows[error.row].as_py()
         error.row = row if row is not None and row < self.n_rows else None
         return self.moved(error)
 
     def moved(self, error: DecodeError) -> DecodeError:
-        """Count the error's row from the first payload of the call."""
+        """Return the error with its row counted from the first payload of the call."""
         row = None if error.row is None else error.row + self.first_row
         known = {name: getattr(error, name) for name in ("offset", "tag", "relation", "column", "expected", "seen")}
         return type(error)(error.detail, row=row, **known)

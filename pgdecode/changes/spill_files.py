@@ -1,4 +1,4 @@
-"""Payloads of undecided transactions on disk, where there are too many of them for memory."""
+"""Files with the payloads of undecided transactions, if there are too many for memory."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ _SCHEMA = pa.schema(
 )
 
 
-# A state may come from anywhere: no other file is read or deleted for it, and none outside the folder.
+# A state may come from an untrusted source. Only files with such names, in the spill folder, are read or deleted.
 _NAME = re.compile(r"pgdecode-[0-9]+-[0-9-]+-[0-9]+\.arrow")
 
 
 def path_in(directory: Path | None, name: str) -> Path:
-    """Path of a file that a state names.
+    """Return the path of a file that a state names.
 
     Raises
     ------
     ValueError
-        If it is none of a decoder's, or no folder was given.
+        If it is not the name of a spill file, or there is no folder.
     """
     if directory is None:
-        raise ValueError("the state has payloads on disk: say by spill= where")
+        raise ValueError("the state has payloads on disk: pass their folder as spill=")
     if not _NAME.fullmatch(name):
-        raise ValueError("the state names a file that is no decoder's")
+        raise ValueError("the state names a file that is not a spill file")
     return directory / name
 
 
 def buffered_bytes(transaction: Transaction) -> int:
-    """Bytes of a transaction's payloads in memory."""
+    """Count the bytes of a transaction's payloads in memory."""
     return sum(part.payloads.nbytes for part in transaction.buffered if part.path is None)
 
 
 def spill(state: ReplicationState, directory: Path, most_bytes: int) -> None:
-    """Write payloads to files until at most so many bytes are in memory, those of the largest transactions first.
+    """Write payloads to files, largest transactions first, until at most `most_bytes` bytes are in memory.
 
-    A file is written once, by an Arrow stream, and read in place; `buffered_in` finds it again.
+    Each file is written once, in Arrow's IPC file format. `buffered_in` maps it into memory.
     """
     undecided = state.undecided
     sizes = sorted(((buffered_bytes(item), place) for place, item in enumerate(undecided)), reverse=True)
@@ -62,7 +62,7 @@ def spill(state: ReplicationState, directory: Path, most_bytes: int) -> None:
 
 
 def _write(transaction: Transaction, directory: Path) -> None:
-    """Move what a transaction has in memory to one file."""
+    """Move the buffered changes of a transaction from memory to one file."""
     in_memory = [part for part in transaction.buffered if part.path is None]
     spilled = [part for part in transaction.buffered if part.path is not None]
     directory.mkdir(parents=True, exist_ok=True)
@@ -77,17 +77,17 @@ def _write(transaction: Transaction, directory: Path) -> None:
             ]
             columns = [part.payloads.cast(pa.large_binary()), part.positions, *numbers]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
-    # What is buffered later comes later: files first keeps the order.
+    # Changes in memory are newer than those in files, so files first keeps the order.
     transaction.buffered = [*spilled, *buffered_in(path)]
 
 
 def buffered_in(path: Path) -> list[BufferedChanges]:
-    """Find what a file holds, which is read in place.
+    """Map the changes in a file into memory.
 
     Raises
     ------
     FileNotFoundError
-        If it is gone: the decoder whose state names it has gone on.
+        If the file is missing. The decoder whose state names it may have continued and deleted it.
     """
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
     found = []
@@ -99,5 +99,5 @@ def buffered_in(path: Path) -> list[BufferedChanges]:
 
 
 def paths_of(state: ReplicationState) -> set[Path]:
-    """Files that a state has payloads in."""
+    """Return the paths of all spill files of a state."""
     return {part.path for item in state.undecided for part in item.buffered if part.path is not None}

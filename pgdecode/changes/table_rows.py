@@ -1,4 +1,4 @@
-"""The changes of one table as typed columns, over all versions that the table has had."""
+"""Builds the changes of one table as typed columns, for all versions of the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.version_tracker import SchemaChanged
-from pgdecode.rows.row_decoder import texts
+from pgdecode.rows.row_decoder import error_column
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.types.pgtypes import Decoding
 
@@ -28,7 +28,7 @@ META = (
     ("_commit_timestamp", TIMESTAMP),
     ("_old_type", pa.string()),
 )
-# Number of the version of a row's relation. No column of a table has this name.
+# The number of the version of each row's relation. No column of a table has this name.
 VERSION = pa.field("_pgdecode_version", pa.int32())
 META_BEHIND = (("_unchanged", pa.list_(pa.string())), ("_error", pa.string()))
 _META_NAMES = {name for name, _ in (*META, *META_BEHIND)} | {"_old"}
@@ -36,8 +36,8 @@ _INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 _FLOATS = (pa.float32(), pa.float64())
 
 
-def widened(types: Sequence[pa.DataType]) -> pa.DataType | None:
-    """Find the one type of several that holds all their values; None where only text does."""
+def common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """Find the type that represents all values of several types; None if only text does."""
     first, *others = dict.fromkeys(types)
     if not others:
         return first
@@ -54,7 +54,7 @@ def widened(types: Sequence[pa.DataType]) -> pa.DataType | None:
 def versions_of(
     catalog: Iterable[RelationVersion], relation: str | int, shape: Collection[int] | None = None
 ) -> dict[int, RelationVersion]:
-    """Find the versions of a table by their numbers in a catalog: those of a shape, or all."""
+    """Find the versions of a table, by their numbers in a catalog: those with numbers in `shape`, or all."""
     return {
         number: item
         for number, item in enumerate(catalog)
@@ -64,26 +64,26 @@ def versions_of(
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table over its versions."""
+    """A column of a table in all its versions."""
 
     name: str
     arrow: pa.DataType
-    is_text: bool  # in PostgreSQL's text form, since its types have no other in common
+    is_text: bool  # in PostgreSQL's text form, because the versions' types have no other common type
     metadata: dict[str, str]
 
 
 class Table:
-    """What the versions of a table have in common.
+    """The common columns of all versions of a table.
 
-    Columns go by name, in the order in which they were first sent. Where a column has had several types, it has the
-    one that holds all (int2, int4, int8; float4, float8; numeric that grew), or else PostgreSQL's text form; the
-    field's metadata then names the types, in `pg:types`.
+    Columns are matched by name, in the order in which they were first sent. A column with several types gets the type
+    that represents all their values (int2, int4, int8; float4, float8; numeric with a larger precision), otherwise
+    PostgreSQL's text form. The field's metadata then lists the types in `pg:types`.
 
     Raises
     ------
     ValueError
-        If a column bears the name of one of those about the change, or a name twice; if `columns` of the options names
-        a column that no version has.
+        If a column has the name of a metadata column, such as `_op`, or a name occurs twice; if `columns` of the
+        options names a column that no version has.
     """
 
     def __init__(self, versions: Iterable[RelationVersion], value_options: ValueOptions) -> None:
@@ -96,23 +96,23 @@ class Table:
                 fields.setdefault(field.name, []).append(field)
         taken = _META_NAMES & set(fields)
         if taken:
-            raise ValueError(f"the table has a column {min(taken)!r}, which is the name of one about the change")
+            raise ValueError(f"the table has a column {min(taken)!r}, but this is the name of a metadata column")
         self.columns = [self._column(name, found) for name, found in fields.items()]
         self.schema = self._schema()
 
     def _types_of_columns(self) -> Mapping[str, str]:
-        """Find what the caller says of the columns of this table, by its name in the end or its OID."""
+        """Find the caller's types for the columns of this table, by its last name or its OID."""
         if not self.versions:
             return {}
         last = self.versions[-1]
         found = self.value_options.columns_of(last)
         unknown = set(found) - {column.name for version in self.versions for column in version.columns}
         if unknown:
-            raise ValueError(f"columns names {sorted(unknown)}, which table {last.qualified_name!r} has not")
+            raise ValueError(f"columns names {sorted(unknown)}, but table {last.qualified_name!r} has no such column")
         return found
 
     def _column(self, name: str, fields: list[pa.Field]) -> TableColumn:
-        arrow = widened([item.type for item in fields])
+        arrow = common_type([item.type for item in fields])
         metadata = {key.decode(): value.decode() for key, value in fields[-1].metadata.items()}
         described = list(dict.fromkeys(item.metadata[b"pg:type"].decode() for item in fields))
         if len(described) > 1 or arrow is None:
@@ -125,12 +125,12 @@ class Table:
         return pa.schema([*META, ("_old", old), *META_BEHIND, *columns])
 
     def decodings(self, version: RelationVersion) -> list[Decoding]:
-        """How the columns of a version are decoded for this table."""
+        """Return the decodings of a version's columns for this table."""
         text = frozenset(item.name for item in self.columns if item.is_text)
         return self.value_options.decodings(version, self.types_of_columns, text)
 
-    def fitted(self, version: RelationVersion, arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
-        """Fit the columns of a version to those of the table."""
+    def fit(self, version: RelationVersion, arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
+        """Convert the columns of a version to those of the table."""
         by_name = {column.name: array for column, array in zip(version.columns, arrays, strict=True)}
         return [
             _as_type(by_name[item.name], item.arrow) if item.name in by_name else null_array(n, item.arrow)
@@ -139,7 +139,7 @@ class Table:
 
 
 def _as_type(array: pa.Array, type: pa.DataType) -> pa.Array:
-    # Even a cast that changes nothing takes its time.
+    # A cast takes time even if it changes nothing.
     return array if array.type == type else array.cast(type)
 
 
@@ -150,12 +150,12 @@ class TableBuilder:
     ----------
     table : Table
     versions : mapping
-        The table's versions by their numbers in the catalog.
+        The table's versions, by their numbers in the catalog.
     options : ChangeOptions
     others : collection of int
-        Numbers of further versions of the table, which the table was not made of.
+        Numbers of further versions of the table, which `table` does not include.
     with_version : bool
-        Give the number of the version of each row too, in a last column, `VERSION`.
+        Add a last column, `VERSION`, with the number of each row's version.
     """
 
     error = "_error"
@@ -179,12 +179,12 @@ class TableBuilder:
         self._decodings: dict[int, list[Decoding]] = {}
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
-        """Build the table's changes in a stretch; bad payloads, which may be of any table, are among them.
+        """Build the table's changes in a slice, and all bad payloads, because these may be of any table.
 
         Raises
         ------
         SchemaChanged
-            If a change is of a version that the table was not made of.
+            If a change uses a version that `table` does not include.
         """
         errors = change_slice.unknown()
         places: list[pa.Array] = []
@@ -192,11 +192,11 @@ class TableBuilder:
         if errors:
             bad = pa.array(errors, pa.int64())
             places.append(bad)
-            pieces.append(self._empty(len(bad), texts(dict(enumerate(errors.values())), len(bad)), None))
+            pieces.append(self._empty(len(bad), error_column(dict(enumerate(errors.values())), len(bad)), None))
         for number, of_version in change_slice.by_version(max(self.numbers, default=-1) + 1):
             if number in self.others:
                 position = change_slice.position[of_version[0].as_py()]
-                raise SchemaChanged(f"position {position}: a change has columns that the table was not made of")
+                raise SchemaChanged(f"position {position}: the change uses a version that the table does not include")
             if number not in self.versions:
                 continue
             for chosen, is_row in self._by_kind(change_slice, of_version):
@@ -208,7 +208,7 @@ class TableBuilder:
         return self._joined(change_slice, places, pieces)
 
     def _by_kind(self, change_slice: ChangeSlice, places: pa.Array) -> list[tuple[pa.Array, bool]]:
-        """Places of rows, and those of truncates."""
+        """Separate the indexes of row changes from those of truncates; True for row changes."""
         if not change_slice.changes.has_truncates:
             return [(places, True)]
         is_truncate = change_slice.truncates if len(places) == change_slice.n else change_slice.truncates.take(places)
@@ -216,7 +216,7 @@ class TableBuilder:
         return [part for part in parts if len(part[0])]
 
     def _empty(self, n: int, errors: pa.Array, op: str | None) -> list[pa.Array]:
-        """_op, _old_type, _old, _unchanged, _error and the columns of rows without tuples."""
+        """Make `_op`, `_old_type`, `_old`, `_unchanged`, `_error` and the table's columns for rows without tuples."""
         unchanged = null_array(n, pa.list_(pa.string()))
         if op is not None:
             unchanged = pa.array([[]] * n, pa.list_(pa.string()))
@@ -252,10 +252,10 @@ class TableBuilder:
             (op, _, old_type, old, unchanged), columns = rows.results()
         except DecodeError as error:
             raise change_slice.placed(error, places) from None
-        olds = self.table.fitted(version, [old.field(i) for i in range(old.type.num_fields)], n)
+        olds = self.table.fit(version, [old.field(i) for i in range(old.type.num_fields)], n)
         fields = list(self.table.schema.field("_old").type)
         old = pa.StructArray.from_arrays(olds, fields=fields, mask=old.is_null()) if fields else old
-        return [op, old_type, old, unchanged, texts(rows.row_errors, n), *self.table.fitted(version, columns, n)]
+        return [op, old_type, old, unchanged, error_column(rows.row_errors, n), *self.table.fit(version, columns, n)]
 
     def _joined(
         self, change_slice: ChangeSlice, places: list[pa.Array], pieces: list[list[pa.Array]]

@@ -1,4 +1,4 @@
-"""A table as its changes leave it: the rows that are there at the end."""
+"""Applies the changes of a table, and returns the rows that the table has at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMITS = Limits()
 _UNKNOWN = pa.field("_unknown", pa.list_(pa.string()))
 _ERROR = pa.field("_error", pa.string())
 ABOUT = ("_position", "_commit_position", "_commit_timestamp")
-# Changes that are applied at a time, at least: to begin costs as much as the rows that are there.
+# The least number of changes to apply at once: each time costs as much as the present rows.
 _CHANGES = 262_144
 _BATCH_ROWS = 65_536
 
@@ -48,53 +48,53 @@ def snapshot(
     strict_flags: bool = True,
     threads: int = 1,
 ) -> pa.Table:
-    """Apply the committed changes of a table; give the rows that are there in the end.
+    """Apply the committed changes of a table, and return the rows that it has at the end.
 
     Parameters
     ----------
-    payloads : column of payloads, as `decode_messages` takes them
-        All of them, in slot order.
+    payloads : column of payloads, as in `decode_messages`
+        All payloads, in slot order.
     relation : str
-        "schema.table", as the table is called in the end; changes from under former names count.
+        "schema.table", the last name of the table. Changes under former names are included.
     position : column of ascending integers, optional
-        As of `ChangeDecoder.decode`.
+        As in `ChangeDecoder.decode`.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
-        Raise on the first bad payload; or keep it as a row that says why in a further column, `_error`; or leave it
-        out. A bad change is not applied.
+        Raise on the first bad payload; or return it as a row with the reason in an additional column, `_error`; or
+        leave it out. A bad change is not applied.
     columns : mapping of a column's name to a PostgreSQL type, optional
-        Types of columns of the table, before `types`, as for `decode_rows`.
+        Types of columns of the table, as in `decode_rows`. They take precedence over `types`.
     catalog, start, empty, drop_duplicates, types, unrepresentable, encoding, datestyle, limits, strict_flags, threads
-        As of `ChangeDecoder`.
+        As in `ChangeDecoder`.
 
     Returns
     -------
     pa.Table
-        `_position`, `_commit_position` and `_commit_timestamp` of the change that wrote each row last, `_unknown`, and
-        the columns that the table has in the end, as `ChangeDecoder.table` types them. `_unknown` names the columns of
-        a row whose values no payload has told: they are null, without being NULL in the database. The schema's
-        metadata count what is not in the table: `pgdecode:bad_rows` (JSON, by error code), `pgdecode:skipped` and
+        `_position`, `_commit_position` and `_commit_timestamp` of the last change of each row, `_unknown`, and the
+        columns of the table's last version, with the types of `ChangeDecoder.table`. `_unknown` lists the columns of a
+        row whose values are in no payload. They are null here, but not necessarily NULL in the database. The schema's
+        metadata count what is missing from the table: `pgdecode:bad_rows` (JSON, by error code), `pgdecode:skipped` and
         `pgdecode:undecided` (transactions).
 
     Raises
     ------
     DecodeError
-        As of `ChangeDecoder.table`.
+        As in `ChangeDecoder.table`.
     KeyError
-        If no payload has described the table, or it has another name in the end.
+        If no payload has described the table, or its last name is another.
     ValueError
-        If an update or delete may be of several rows, since a column of its replica identity is not known of them.
+        If an update or delete may refer to several rows, because a column of the replica identity is unknown in them.
 
     Notes
     -----
-    Updates and deletes find their row by its replica identity. Rows that were there before the first payload come in
-    with their first update. What is not in the payloads is not known: the value of a TOAST column that was not changed
-    since before the first payload; of a column in the rows from before it was added or, by its default or expression,
-    filled; of a renamed column in the rows from before, if it is the table's last. The values of a column whose type
-    was altered are those that were sent.
+    Updates and deletes find their row by its replica identity. A row from before the first payload is included from its
+    first update. These values are unknown, because they are not in the payloads: a TOAST value that has not changed
+    since before the first payload; a column that was added later, in older rows, also if a default or an expression
+    filled it; a renamed column, in older rows, if it is the last column. If a column's type was altered, older rows
+    keep the values that were sent.
 
-    pgoutput does not say that a column was renamed. A column counts as renamed if the next version of the table has
-    as many columns, its type at the same place under another name, and a later column that kept its name: a column
-    that was dropped and added would be the last.
+    pgoutput does not report that a column was renamed. A column counts as renamed if the next version of the table has
+    the same number of columns, the same type with another name at the same place, and a later column that kept its
+    name. A column that was dropped and added again would be the last one.
     """
     decoder = ChangeDecoder(
         catalog=catalog,
@@ -113,31 +113,33 @@ def snapshot(
     )
     decoder.follow(payloads, position)
     relation_id = last_named(decoder.shape_catalog, relation)
-    rows = Rows(decoder.table_schema(relation_id), decoder.versions_of(relation_id), with_errors=mode == "PERMISSIVE")
-    second = decoder.again()
+    rows = SnapshotRows(
+        decoder.table_schema(relation_id), decoder.versions_of(relation_id), with_errors=mode == "PERMISSIVE"
+    )
+    second = decoder.restart()
     for batch in second.table_batches(payloads, relation_id, position, max_rows=_BATCH_ROWS, with_version=True):
-        rows.take(batch)
+        rows.apply(batch)
     counts = {"bad_rows": json.dumps(second.bad_rows), "skipped": second.skipped, "undecided": second.n_undecided}
     return rows.table().replace_schema_metadata({f"pgdecode:{name}": str(count) for name, count in counts.items()})
 
 
 def last_named(catalog: RelationCatalog, relation: str) -> int:
-    """Find the OID of the table that bears a name in the end; the catalog has the versions of the tables' shapes.
+    """Find the OID of the table whose last name is `relation`. The catalog has committed versions only.
 
     Raises
     ------
     KeyError
-        If none does.
+        If there is no such table.
     """
     relation_id = catalog[relation].relation_id
     last = catalog[relation_id]
     if last.qualified_name != relation:
-        raise KeyError(f"{relation!r} has become {last.qualified_name!r}")
+        raise KeyError(f"{relation!r} was renamed to {last.qualified_name!r}")
     return relation_id
 
 
 def snapshot_schema(schema: pa.Schema, names: Iterable[str], *, with_errors: bool = False) -> pa.Schema:
-    """Give the schema of rows with some of a table's columns, by that of its changes."""
+    """Return the schema of a snapshot with some of the table's columns, from the schema of the table's changes."""
     about = [schema.field(name) for name in ABOUT]
     errors = [_ERROR] if with_errors else []
     return pa.schema([*about, _UNKNOWN, *errors, *(schema.field(name) for name in names)])
@@ -145,33 +147,34 @@ def snapshot_schema(schema: pa.Schema, names: Iterable[str], *, with_errors: boo
 
 @dataclass(frozen=True)
 class _Shape:
-    """What the rows of a version tell."""
+    """The columns that matter in the changes of one version."""
 
-    identity: tuple[str, ...]  # columns by which a row finds its former version
-    is_key: bool  # no two rows have the same
-    untold: frozenset[str]  # columns of the table of which it tells nothing
+    identity: tuple[str, ...]  # columns of the replica identity
+    is_key: bool  # whether the identity is unique
+    unsent: frozenset[str]  # columns of the table that this version does not have
 
 
 @dataclass(slots=True)
 class _Row:
-    """A row: where its values are, by the change that they came with."""
+    """A row of the table, by the number of the change that wrote it."""
 
     change: int
     unknown: frozenset[str]
-    carried: dict[str, int] = field(default_factory=dict)
+    carried: dict[str, int] = field(default_factory=dict)  # column -> the earlier change that has its value
 
 
-class Rows:
-    """Rows of a table, written by changes in the order in which to apply them.
+class SnapshotRows:
+    """The rows of a table, after changes in the order in which to apply them.
 
     Parameters
     ----------
     schema : pa.Schema
         Of the changes.
     versions : mapping of int to RelationVersion
-        Of one relation, by their numbers, which ascend with the position. Each change names its own in `VERSION`.
+        The versions of one relation by their numbers, which ascend with the position. Each change has the number of its
+        version in the column `VERSION`.
     with_errors : bool
-        Give bad changes as rows that say why in `_error`; else there are none.
+        Return bad changes as rows with the reason in `_error`. Otherwise there are no bad changes.
     """
 
     def __init__(
@@ -188,7 +191,7 @@ class Rows:
         }
         self.names = list(fields)
         if "_unknown" in self.names:
-            raise ValueError("the table has a column '_unknown', which is the name of one about the row")
+            raise ValueError("the table has a column '_unknown', but this is the name of a metadata column")
         about = [schema.field(name) for name in ABOUT]
         self.kept = pa.schema([*about, _UNKNOWN, *(item.with_name(name) for name, item in fields.items())])
         self.with_errors = with_errors
@@ -201,14 +204,14 @@ class Rows:
 
     def _shape(self, number: int, versions: Mapping[int, RelationVersion]) -> _Shape:
         version, columns = versions[number], self.columns[number]
-        # A column that was dropped, and added again under its name, is another.
+        # A column that was dropped and then added with the same name is a different column.
         after = [set(self.columns[other].values()) for other in versions if other > number]
         names = set(columns.values()).intersection(*after)
         identity = tuple(columns[item.name] for item in version.columns if item.flags & 1)
         return _Shape(identity, version.replica_identity != "f" and identity != (), frozenset(self.names) - names)
 
-    def take(self, changes: pa.RecordBatch, is_kept: list[bool] | None = None) -> None:
-        """Take up the next changes, as `ChangeDecoder.table` gives them; whose new row is to be kept, if not all."""
+    def apply(self, changes: pa.RecordBatch, is_kept: list[bool] | None = None) -> None:
+        """Apply the next changes of `ChangeDecoder.table`. `is_kept` is whether to keep each change's new row."""
         is_kept = [True] * len(changes) if is_kept is None else is_kept
         errors = changes.column("_error") if self.with_errors else pa.nulls(len(changes), pa.string())
         if errors.null_count < len(errors):
@@ -220,10 +223,10 @@ class Rows:
         self.waiting.append((self._with_last_names(changes), is_kept))
         self.n_waiting += len(changes)
         if self.n_waiting >= max(_CHANGES, len(self.live)):
-            self._apply()
+            self._apply_waiting()
 
     def _with_last_names(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Bring the values of renamed columns together, under their last names."""
+        """Move the values of renamed columns to their last names."""
         if all(name == last for columns in self.columns.values() for name, last in columns.items()):
             return changes
         versions = changes[VERSION.name]
@@ -242,7 +245,7 @@ class Rows:
         return pa.RecordBatch.from_pydict({**kept, **values})
 
     def _under_last_name(self, last: str, versions: pa.Array, columns: Any) -> pa.Array:
-        """Give the values of a column, from the columns that had it in each version."""
+        """Return the values of a column by its last name, from the column that had them in each version."""
         found = None
         for number, names in self.columns.items():
             name = next((name for name, item in names.items() if item == last), None)
@@ -253,8 +256,8 @@ class Rows:
         return found
 
     def table(self) -> pa.Table:
-        """Give the rows that are there now."""
-        self._apply()
+        """Return the present rows."""
+        self._apply_waiting()
         last = set(self.last_names)
         unknown = [[name for name in names if name in last] for names in self.live["_unknown"].to_pylist()]
         found = self.live.set_column(len(ABOUT), _UNKNOWN, pa.array(unknown, _UNKNOWN.type))
@@ -265,7 +268,7 @@ class Rows:
         parts = [pa.Table.from_batches([item]).select(self.schema.names).cast(self.schema) for item in bad]
         return pa.concat_tables([found.select(self.schema.names).cast(self.schema), *parts])
 
-    def _apply(self) -> None:
+    def _apply_waiting(self) -> None:
         if self.waiting:
             batches, is_kept = zip(*self.waiting, strict=True)
             fold = _Fold(self, self.live, pa.Table.from_batches(batches), list(chain.from_iterable(is_kept)))
@@ -274,7 +277,7 @@ class Rows:
 
 
 def _last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema) -> dict[int, dict[str, str]]:
-    """Find what the columns of each version are called in the end, by the names that they had in that version."""
+    """For each version, map the names of its columns to their last names."""
     found: dict[int, dict[str, str]] = {}
     after: RelationVersion | None = None
     later: dict[str, str] = {}
@@ -286,7 +289,7 @@ def _last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schem
             names = {name: later[new_name] for name, new_name in new_names.items()}
             for item in version.columns:
                 if item.name not in names:
-                    # The name of a dropped column may be another's since.
+                    # A later column may have the name of a dropped column.
                     names[item.name] = _free_name(item.name, names.values())
         found[number], after, later = names, version, names
     return dict(sorted(found.items()))
@@ -316,12 +319,12 @@ def _free_name(name: str, taken: Collection[str]) -> str:
 
 
 class _Fold:
-    """Some changes applied to the rows that are there.
+    """Applies some changes to the present rows.
 
-    Rows are known by numbers: first those that are there, then those that the changes bring.
+    Rows are numbered: first the present rows, then the new rows of the changes.
     """
 
-    def __init__(self, rows: Rows, live: pa.Table, changes: pa.Table, is_kept: list[bool]) -> None:
+    def __init__(self, rows: SnapshotRows, live: pa.Table, changes: pa.Table, is_kept: list[bool]) -> None:
         self.rows = rows
         self.changes = changes
         self.versions = changes[VERSION.name].to_pylist() if len(rows.shapes) > 1 else []
@@ -331,7 +334,7 @@ class _Fold:
         self.all = pa.concat_tables([live.select(names), changes.select(names)]).combine_chunks()
         self.identity: tuple[str, ...] | None = None
         self.index: dict[Key, list[_Row]] = {}
-        # Rows of which a column of the identity is unknown.
+        # Rows with an unknown column in their replica identity.
         self.loose: list[_Row] = [
             _Row(number, frozenset(unknown)) for number, unknown in enumerate(live["_unknown"].to_pylist())
         ]
@@ -339,12 +342,12 @@ class _Fold:
         self.keys: dict[tuple[str, ...], list[Key]] = {}
 
     def run(self) -> pa.Table:
-        """Apply all; give the rows that are there then."""
+        """Apply all changes, and return the rows after them."""
         changes = self.changes
-        told = [changes[name].to_pylist() for name in ("_op", "_old_type", "_unchanged")]
+        columns = [changes[name].to_pylist() for name in ("_op", "_old_type", "_unchanged")]
         old_keys: dict[tuple[str, ...], list[Key]] = {}
         keys: list[Key] = []
-        for at, (op, old_type, unchanged) in enumerate(zip(*told, strict=True)):
+        for at, (op, old_type, unchanged) in enumerate(zip(*columns, strict=True)):
             if op == "truncate":
                 self.index, self.loose = {}, []
                 continue
@@ -357,12 +360,12 @@ class _Fold:
             if old_type is not None and op == "update":
                 if shape.identity not in old_keys:
                     old_keys[shape.identity] = _old_keys(changes["_old"], shape.identity)
-                before = self._leave(old_keys[shape.identity][at], shape, at)
+                before = self._remove(old_keys[shape.identity][at], shape, at)
             elif op != "insert" or shape.is_key:
-                # The database had no other row with the key of an insert: at most one that was given twice.
-                before = self._leave(keys[number], shape, at, exactly=op == "insert")
+                # The key of an insert is unique in the database, so a row with this key is an earlier copy of this one.
+                before = self._remove(keys[number], shape, at, exactly=op == "insert")
             if op != "delete" and self.is_kept[at]:
-                self._enter(_written(number, shape, unchanged, before if op == "update" else None))
+                self._add(_written(number, shape, unchanged, before if op == "update" else None))
         return self._table()
 
     def _shape_of(self, at: int) -> _Shape:
@@ -379,7 +382,7 @@ class _Fold:
         return self.values[name]
 
     def _keys(self, identity: tuple[str, ...]) -> list[Key]:
-        """Keys of the rows as they came, what was not sent left aside."""
+        """Return the keys of all rows. Values that were not sent are null."""
         if identity not in self.keys:
             self.keys[identity] = _zipped([self._column(name) for name in identity], len(self.all))
         return self.keys[identity]
@@ -388,13 +391,13 @@ class _Fold:
         return self._column(name)[row.carried.get(name, row.change)]
 
     def _identify(self, identity: tuple[str, ...]) -> None:
-        """Find rows by other columns from now on."""
-        there = [*(row for rows in self.index.values() for row in rows), *self.loose]
+        """Index the rows by another replica identity."""
+        present = [*(row for rows in self.index.values() for row in rows), *self.loose]
         self.identity, self.index, self.loose = identity, {}, []
-        for row in sorted(there, key=lambda row: row.change):
-            self._enter(row)
+        for row in sorted(present, key=lambda row: row.change):
+            self._add(row)
 
-    def _enter(self, row: _Row) -> None:
+    def _add(self, row: _Row) -> None:
         identity = self.identity or ()
         if row.unknown and not row.unknown.isdisjoint(identity):
             self.loose.append(row)
@@ -404,13 +407,13 @@ class _Fold:
                 key = tuple(self._value(row, name) for name in identity)
             self.index.setdefault(key, []).append(row)
 
-    def _leave(self, key: Key, shape: _Shape, at: int, *, exactly: bool = False) -> _Row | None:
-        """Take away the row with a key, if there is one; with `exactly`, not one of which a part of the key is unknown.
+    def _remove(self, key: Key, shape: _Shape, at: int, *, exactly: bool = False) -> _Row | None:
+        """Remove and return the row with a key, if it exists. With `exactly`, ignore rows whose key is partly unknown.
 
         Raises
         ------
         ValueError
-            If it may be one of several.
+            If several rows may have the key.
         """
         rows = self.index.get(key)
         if rows:
@@ -429,7 +432,7 @@ class _Fold:
         if not found:
             return None
         unknown = {self.loose[place].unknown for place in found}
-        # Rows that are the same in all columns of which something is known may stand for each other.
+        # Without a unique key, rows that agree in all known columns are interchangeable.
         if shape.is_key or len(unknown) > 1:
             names = sorted(name for name in shape.identity if any(name in item for item in unknown))
             position = self.changes["_position"][at].as_py()
@@ -442,27 +445,27 @@ class _Fold:
     # -- the result --------------------------------------------------------------------------------------------------
 
     def _table(self) -> pa.Table:
-        there = [*(row for rows in self.index.values() for row in rows), *self.loose]
-        there.sort(key=lambda row: row.change)
-        numbers = pa.array([row.change for row in there], pa.int64())
-        touched = {name for row in there for name in (*row.carried, *row.unknown)}
+        present = [*(row for rows in self.index.values() for row in rows), *self.loose]
+        present.sort(key=lambda row: row.change)
+        numbers = pa.array([row.change for row in present], pa.int64())
+        incomplete = {name for row in present for name in (*row.carried, *row.unknown)}
         columns = {}
         for name in self.all.column_names:
             places = numbers
-            if name in touched:
+            if name in incomplete:
                 places = pa.array(
-                    [None if name in row.unknown else row.carried.get(name, row.change) for row in there], pa.int64()
+                    [None if name in row.unknown else row.carried.get(name, row.change) for row in present], pa.int64()
                 )
             columns[name] = self.all[name].take(places)
-        columns["_unknown"] = pa.array([sorted(row.unknown) for row in there], _UNKNOWN.type)
+        columns["_unknown"] = pa.array([sorted(row.unknown) for row in present], _UNKNOWN.type)
         return pa.table([columns[name] for name in self.rows.kept.names], schema=self.rows.kept)
 
 
 def _written(number: int, shape: _Shape, unchanged: Sequence[str], before: _Row | None) -> _Row:
-    """Write a row as a change leaves it; what the change does not tell comes from the row before."""
+    """Make the row after a change. Unchanged values come from the row before it."""
     if not unchanged:
-        return _Row(number, shape.untold)
-    unknown = shape.untold.union(name for name in unchanged if before is None or name in before.unknown)
+        return _Row(number, shape.unsent)
+    unknown = shape.unsent.union(name for name in unchanged if before is None or name in before.unknown)
     if before is None:
         return _Row(number, unknown)
     carried = {name: before.carried.get(name, before.change) for name in unchanged if name not in unknown}
@@ -481,17 +484,17 @@ def _zipped(columns: list[list[Any]], n: int) -> list[Key]:
 
 
 def plain_values(array: pa.Array) -> list[Any]:
-    """Values that can be keys of a dict, equal exactly where the array's are: NaN is, and 0.0 is not -0.0."""
+    """Convert an array to hashable values that are equal if the array's bits are: NaN equals NaN, 0.0 is not -0.0."""
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     kind = array.type
     if pa.types.is_temporal(kind) or pa.types.is_floating(kind):
-        # Python has not all their values.
+        # Python cannot represent all their values.
         array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
     elif pa.types.is_struct(kind):
         children = [plain_values(child) for child in array.flatten()]
         found = _zipped(children, len(array))
-        return [item if there else None for item, there in zip(found, array.is_valid().to_pylist(), strict=True)]
+        return [item if valid else None for item, valid in zip(found, array.is_valid().to_pylist(), strict=True)]
     elif pa.types.is_map(kind) or pa.types.is_list(kind):
         items: list[Any]
         if pa.types.is_map(kind):
@@ -499,7 +502,7 @@ def plain_values(array: pa.Array) -> list[Any]:
         else:
             items = plain_values(array.values)
         ends = array.offsets.to_pylist()
-        there = array.is_valid().to_pylist()
-        return [tuple(items[ends[i] : ends[i + 1]]) if valid else None for i, valid in enumerate(there)]
+        is_valid = array.is_valid().to_pylist()
+        return [tuple(items[ends[i] : ends[i + 1]]) if valid else None for i, valid in enumerate(is_valid)]
     values: list[Any] = array.to_pylist()
     return values

@@ -36,7 +36,7 @@ class ThreadedBuilder:
 
     @property
     def numbers(self) -> Collection[int] | None:
-        """Numbers of the versions of relations whose changes it builds; None: of all."""
+        """Numbers of the versions of relations whose changes it builds; None for all."""
         return self.builder.numbers
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The rules of transactions: which changes were committed and when; plain, streamed and prepared."""
+"""Assembles messages to transactions: which changes were committed, and when. Plain, streamed and prepared."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.version_tracker import INVALID, SchemaChanged
 
 _HEAD = (
-    '; payloads begin inside a transaction: pass state= of the run before, or start="anywhere" to leave such '
+    '; payloads begin inside a transaction: pass state= of the previous decoder, or start="anywhere" to leave such '
     "transactions out"
 )
-_RECONNECT = "; where the connection was lost before this message, say so with reconnected()"
+_RECONNECT = "; if the connection was lost before this message, call reconnected()"
 
 
 class Outcomes(Protocol):
-    """What a `TransactionAssembler` calls when it knows what becomes of a transaction."""
+    """The methods that a `TransactionAssembler` calls when the outcome of a transaction is known."""
 
-    wants_lost: bool  # whether each plain transaction that loses its outcome matters, though nothing of it is given
+    wants_lost: bool  # whether to report every plain transaction that ends without an outcome
     knows_relations: bool  # whether all versions of relations are known, so that another one is a fault
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
-        """Come to the commit of a transaction, in a row."""
+        """Process the commit of a transaction. The commit message is in `row`."""
 
     def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Come to the rollback of a transaction."""
+        """Process the rollback of a transaction."""
 
     def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
-        """Give up a transaction without an outcome; the server sends it again after a reconnect, or it is missing."""
+        """Discard a transaction without an outcome. Either the server sends it again, or its end is missing."""
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
-        """Come to the rollback of a sub-transaction, in a row."""
+        """Process the rollback of a sub-transaction. The abort message is in `row`."""
 
     def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Come to the end of a stream block."""
+        """Process the end of a stream block."""
 
     def end_batch(self, assembler: TransactionAssembler) -> None:
-        """Come to the end of a batch: what is without an outcome must be kept."""
+        """Process the end of a batch. Changes of undecided transactions must be kept."""
 
     def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Name the payload of a change's error, whose row counts in `rows`."""
+        """Add the location of the payload to the error of a change. `rows` has the row of each change."""
 
 
 class TransactionAssembler:
-    """Puts the messages of one batch together to transactions; the state is changed in place.
+    """Assembles the messages of one batch to transactions. It changes the state in place.
 
     Parameters
     ----------
@@ -60,20 +60,21 @@ class TransactionAssembler:
     payloads, positions : pa.Array
     options : ChangeOptions
     outcomes : Outcomes
-        What is done with transactions.
+        What to do with the changes of transactions.
     first_row : int
         Number of the batch's first payload, for errors.
     wanted : bytes, optional
-        Versions whose changes are given, a byte each; by default all.
+        For each version, a byte whether its changes are returned; by default all are.
 
     Attributes
     ----------
     batch : ScannedBatch
-    outline : Outline
-    handled : list of int
-        Rows that the outline has left to the rules; not Relation messages that say again what counts already.
+    transaction_index : TransactionIndex
+        Lists the changes, and processes plain transactions natively. It stops at all other messages.
+    control_rows : list of int
+        Rows where the transaction index stopped. Repeated Relation messages are not among them.
     touched : list of Transaction
-        Those that this batch has added to.
+        Transactions to which this batch has added changes.
     """
 
     def __init__(
@@ -107,14 +108,14 @@ class TransactionAssembler:
         )
         self.gids: dict[int, str] = {}
         self.row_errors: dict[int, str] = {}
-        self.since = 0  # the first change since a transaction was entered
-        self.handled: list[int] = []
+        self.first_change = 0  # the first change that is not yet in the ranges of a transaction
+        self.control_rows: list[int] = []
         self.touched: list[Transaction] = []
         self._token = object()
         self._plain_relations: list[int] = []  # versions that the plain transaction has sent
 
     def run(self) -> CommittedChanges:
-        """Go through all rows."""
+        """Process all rows, and return the committed changes."""
         state = self.state
         if state.is_reconnected:
             self._set("is_reconnected", False)
@@ -137,7 +138,7 @@ class TransactionAssembler:
         return self.committed()
 
     def committed(self) -> CommittedChanges:
-        """Give what has been committed so far."""
+        """Return the changes that have been committed so far."""
         relations = self.state.relations
         positions = Joined(self.batch.all_positions)
         found = self.transaction_index.delivered(len(relations.versions))
@@ -145,19 +146,19 @@ class TransactionAssembler:
         return CommittedChanges(self.batch.parts, positions, *found, self.gids, self.row_errors)
 
     def release(self) -> None:
-        """Let go of what only the rules need, when all is committed: it is larger than what is."""
+        """Release what only the assembler needs. It is larger than the committed changes."""
         self.batch.release()
-        del self.transaction_index, self.handled, self.touched
+        del self.transaction_index, self.control_rows, self.touched
 
     @property
     def begun(self) -> bool:
-        """Whether a transaction boundary has come by."""
+        """Whether a transaction boundary has been processed."""
         return self.state.begun or self.transaction_index.begun
 
     def decide(
         self, transaction: Transaction, committed: int, row: int = -1, lsn: int = -1, timestamp: int = -1
     ) -> None:
-        """Make the outcome of the changes that are given next."""
+        """Set the outcome of the changes that are emitted next."""
         outcome = self.transaction_index.decide(row, transaction.xid, lsn, timestamp, committed)
         if transaction.gid is not None:
             self.gids[outcome] = transaction.gid
@@ -165,7 +166,7 @@ class TransactionAssembler:
     # -- the beginning and the end of a batch ----------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Go on where the state stands."""
+        """Continue with the transaction that is open in the state."""
         state, transaction_index = self.state, self.transaction_index
         transaction_index.has_streamed = bool(state.streamed)
         if self._is_skipping:
@@ -176,19 +177,19 @@ class TransactionAssembler:
             transaction_index.begin()
 
     def _end_batch(self) -> None:
-        """Come to the end of the batch: what is open has got all the changes that are its own."""
+        """Process the end of the batch: add the last changes to the open transaction."""
         state = self.state
         if not self.begun and self.transaction_index.has_skipped and not state.skipped.has_head:
             self._note_head()
         if self.transaction_index.is_plain:
             self._set("begun", True)
-            self._set("open", self._plain())
+            self._set("open", self._plain_transaction())
         elif self._current is not None:
             self._pause()
         self.outcomes.end_batch(self)
 
     def undecided(self) -> list[Transaction]:
-        """List the transactions that this batch has added to, and that are without an outcome."""
+        """List the transactions without an outcome to which this batch has added changes."""
         state = self.state
         return [
             item
@@ -200,7 +201,7 @@ class TransactionAssembler:
 
     @property
     def _is_skipping(self) -> bool:
-        """Whether what comes is of a transaction whose beginning is missing, and is left out."""
+        """Whether the next rows are of a transaction that is left out because its beginning is missing."""
         state = self.state
         if state.stream is not None:
             return state.stream not in state.streamed
@@ -213,28 +214,28 @@ class TransactionAssembler:
 
     @property
     def _current(self) -> Transaction | None:
-        """The transaction that is open, if the outline has not got it."""
+        """The open transaction, if it is in the state and not in the transaction index."""
         state = self.state
         return state.open if state.stream is None else state.streamed.get(state.stream)
 
     def _pause(self) -> None:
-        """Give the changes listed since the last boundary to the transaction that is open."""
+        """Add the changes since the last boundary to the open transaction."""
         current = self._current
-        if current is not None and self.since < self.transaction_index.n:
+        if current is not None and self.first_change < self.transaction_index.n:
             self._touch(current)
-            current.ranges.append((self.since, self.transaction_index.n))
-            current.n_changes += self.transaction_index.n - self.since
-        self.since = self.transaction_index.n
+            current.ranges.append((self.first_change, self.transaction_index.n))
+            current.n_changes += self.transaction_index.n - self.first_change
+        self.first_change = self.transaction_index.n
 
     def _touch(self, transaction: Transaction) -> None:
-        """Note that this batch adds to a transaction."""
+        """Record that this batch adds changes to a transaction."""
         if transaction.batch is not self._token:
             self.state.journal.note(_cut_back, transaction, len(transaction.buffered), transaction.n_changes)
             transaction.batch = self._token
             self.touched.append(transaction)
 
-    def _plain(self) -> Transaction:
-        """Take over the transaction that the outline has followed so far."""
+    def _plain_transaction(self) -> Transaction:
+        """Make a `Transaction` of the plain transaction that is open in the transaction index."""
         transaction_index = self.transaction_index
         transaction = Transaction(
             transaction_index.xid,
@@ -247,21 +248,21 @@ class TransactionAssembler:
         )
         self._plain_relations = []
         self.touched.append(transaction)
-        self.since = transaction_index.n
+        self.first_change = transaction_index.n
         return transaction
 
-    def _take_over(self) -> None:
-        """Have the plain transaction of the outline in the state, where rules can see it."""
+    def _move_plain_to_state(self) -> None:
+        """Move the open plain transaction, if any, from the transaction index to the state."""
         if self.transaction_index.is_plain:
-            self._set("open", self._plain())
+            self._set("open", self._plain_transaction())
             self.transaction_index.begin()
 
     def _open(self, transaction: Transaction) -> None:
         self._set("open", transaction)
         self.transaction_index.begin()
-        self.since = self.transaction_index.n
+        self.first_change = self.transaction_index.n
 
-    def _leave(self) -> None:
+    def _close(self) -> None:
         if self.state.open is not None:
             self._set("open", None)
         if self.state.stream is not None:
@@ -269,7 +270,7 @@ class TransactionAssembler:
         if not self.state.begun:
             self._set("begun", True)
         self.transaction_index.end()
-        self.since = self.transaction_index.n
+        self.first_change = self.transaction_index.n
 
     def _pop_streamed(self, xid: int) -> Transaction | None:
         transaction: Transaction | None = self.state.journal.pop(self.state.streamed, xid)
@@ -279,13 +280,13 @@ class TransactionAssembler:
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def _end_session(self, position: int | None) -> None:
-        """Come to a reconnect: the server sends again what was open; prepared transactions stay.
+        """Process a reconnect. The server sends open transactions again; prepared transactions stay.
 
-        Streamed transactions that began after a position are kept: they may be of the session that goes on. Without a
-        position it is known that the session ended just here.
+        With a position, streamed transactions that began after it are kept, because they may be of the new session.
+        Without a position, the session has ended exactly here.
         """
         state = self.state
-        self._take_over()
+        self._move_plain_to_state()
         self._pause()
         if state.open is not None:
             lost = state.open
@@ -293,7 +294,7 @@ class TransactionAssembler:
             self.outcomes.lose(self, lost, True)
         if state.stream is not None:
             self._set("stream", None)
-        # They stand in the order in which they began.
+        # The dict is in the order in which the transactions began.
         while state.streamed:
             xid, transaction = next(iter(state.streamed.items()))
             if position is not None and transaction.begin_position > position:
@@ -301,10 +302,10 @@ class TransactionAssembler:
             self._pop_streamed(xid)
             state.relations.drop(xid)
             self.outcomes.lose(self, transaction, True)
-        self.since = self.transaction_index.n
+        self.first_change = self.transaction_index.n
 
     def _is_sent_again(self, row: int) -> bool:
-        """Whether a message inside a transaction shows a reconnect: commits come in the order of their LSNs."""
+        """Whether a message inside a transaction indicates a reconnect. The server sends commits in order of LSN."""
         state, batch = self.state, self.batch
         kind = batch.kind(row)
         if kind in _LSN_OF_END:
@@ -323,9 +324,9 @@ class TransactionAssembler:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _handle(self, row: int) -> None:
-        """Deal with a row that the outline leaves to these rules."""
+        """Process a row where the transaction index has stopped."""
         code = self.batch.kinds[row]
-        self.handled.append(row)
+        self.control_rows.append(row)
         if code != NO_KIND:
             _HANDLERS[code](self, row)
             return
@@ -336,10 +337,11 @@ class TransactionAssembler:
             self._invalidate(row, error)
 
     def _fail(self, row: int, cls: type[DecodeError], detail: str) -> None:
-        """Raise, or keep the error of the row."""
+        """Make an error and report it."""
         self._report(row, cls(detail, row=row, tag=MESSAGES[self.batch.kinds[row]].tag))
 
     def _report(self, row: int, error: DecodeError) -> None:
+        """Raise an error in FAILFAST mode, otherwise store it for the row."""
         error.row = row
         if self.options.mode == "FAILFAST":
             raise self.batch.moved(error) from None
@@ -347,7 +349,7 @@ class TransactionAssembler:
         self.transaction_index.list_bad(row)
 
     def _fail_without_beginning(self, row: int, beginning: str, begun: bool) -> None:
-        """Refuse a message of a transaction whose beginning is missing, unless it has been refused before."""
+        """Report that a message's transaction has no beginning, unless the row already has an error."""
         if row in self.row_errors:
             return
         kind = self.batch.kind(row)
@@ -356,10 +358,10 @@ class TransactionAssembler:
         self._fail(row, TransactionDesync, f"{kind} {where}: its {beginning} is missing{hint}")
 
     def _cross_boundary(self, row: int) -> None:
-        """Come to a message that stands outside streams and transactions; end what is open, and say so."""
+        """Process a message that must be outside streams and transactions. End and report an open one."""
         state, batch = self.state, self.batch
         kind = batch.kind(row)
-        self._take_over()
+        self._move_plain_to_state()
         if state.stream is not None or state.open is not None:
             self._pause()
             if self._is_sent_again(row):
@@ -382,15 +384,15 @@ class TransactionAssembler:
             self._end_session(self._last_lsn_position)
         if not self.begun:
             self._end_head(kind)
-        self._leave()
+        self._close()
 
-    # -- what lacks its beginning --------------------------------------------------------------------------------------
+    # -- transactions without a beginning ------------------------------------------------------------------------------
 
     def _note_head(self) -> None:
         self.state.journal.set_attribute(self.state.skipped, "has_head", True)
 
     def _end_head(self, kind: str) -> None:
-        """Come to the first boundary: what came before it is of a transaction whose beginning is missing."""
+        """Process the first boundary: rows before it are of a transaction whose beginning is missing."""
         if self.options.start != "anywhere":
             return
         skipped, journal = self.state.skipped, self.state.journal
@@ -403,7 +405,7 @@ class TransactionAssembler:
             journal.set_attribute(skipped, "n", skipped.n + 1)
 
     def _skip_stream(self, xid: int) -> None:
-        """Leave out a streamed transaction whose beginning is missing."""
+        """Count a streamed transaction that is left out because its beginning is missing."""
         skipped, journal = self.state.skipped, self.state.journal
         if xid not in skipped.xids:
             journal.add(skipped.xids, xid)
@@ -425,24 +427,24 @@ class TransactionAssembler:
     def _on_commit(self, row: int) -> None:
         state = self.state
         self.transaction_index.on_end(row)
-        self._take_over()
+        self._move_plain_to_state()
         if state.stream is None and state.open is not None:
             self._pause()
             self.outcomes.commit(self, row, state.open)
-            self._leave()
+            self._close()
         else:
             self._end_unopened(row, "begin")
 
     def _end_unopened(self, row: int, beginning: str) -> None:
-        """Come to the end of a plain transaction that is not open."""
+        """Process the end of a plain transaction that is not open."""
         in_stream, begun = self.state.stream is not None, self.begun
         self._cross_boundary(row)
-        # Inside a stream, what is wrong has been said.
+        # Inside a stream, `_cross_boundary` has reported the error.
         if not in_stream and (begun or self.options.start != "anywhere"):
             self._fail_without_beginning(row, beginning, begun)
 
     def _on_row(self, row: int) -> None:
-        """Take a row that the outline leaves: it is outside any transaction, or its relation is uncertain."""
+        """Process a row that is outside any transaction, or whose relation may be invalid."""
         batch = self.batch
         if not self._is_transaction_open():
             self._fail_without_beginning(row, "stream_start" if batch.is_streamed(row) else "begin", self.begun)
@@ -469,22 +471,22 @@ class TransactionAssembler:
                 )
 
     def _on_logical_message(self, row: int) -> None:
-        """Take a transactional message outside any transaction."""
+        """Report a transactional message outside any transaction."""
         self._fail_without_beginning(row, "stream_start" if self.batch.is_streamed(row) else "begin", self.begun)
 
     def _on_origin(self, row: int) -> None:
-        """Pass over an origin, which the outline does not leave."""
+        """Do nothing. The transaction index ignores Origin messages and does not stop at them."""
 
     # -- relations -----------------------------------------------------------------------------------------------------
 
     def _is_repeated(self, payload: bytes, row: int) -> bool:
-        """Whether a Relation message outside streams says again what counts already."""
+        """Whether a Relation message outside streams repeats the visible version."""
         relations = self.state.relations
         relation_id = relations.is_repeated(payload)
         if relation_id is None:
             return False
         if relations.scopes:
-            # Only against those of streams does it matter when it was sent last.
+            # The position of the last message matters only if streams have sent relations too.
             relations.repeat(relation_id, self.batch.position(row))
         return True
 
@@ -510,13 +512,13 @@ class TransactionAssembler:
         except SchemaChanged:
             if not self.outcomes.knows_relations:
                 raise
-            # Among all messages of its run it is another one than among those that matter everywhere: a boundary is
-            # missing or out of order.
+            # The index, made from fewer messages than the run has, assigned this message to another stream state. So a
+            # boundary is missing or out of order.
             detail = StreamDesync.wording.format(field="relation")
             raise StreamDesync(detail, offset=1, tag="R", relation=message.relation_id) from None
 
     def _count_relation(self, number: int) -> None:
-        """Count a version for the shape of its table, now or with the transaction that it was sent in."""
+        """Count a version for the columns of its table: now, or when the transaction that sent it commits."""
         if self.transaction_index.is_plain:
             self.transaction_index.has_relations = True
             self._plain_relations.append(number)
@@ -534,15 +536,15 @@ class TransactionAssembler:
             self._report(row, error)
 
     def _stream_of(self, xid: int | None) -> int | None:
-        """Transaction in whose stream a message was sent; where the block's start is missing, its xid is the best."""
+        """Find the transaction in whose stream a message was sent; its own xid if the block's start is missing."""
         return xid if self.state.stream is None else self.state.stream
 
     def _invalidate(self, row: int, error: str) -> None:
-        """Let no older version count for the relation of a bad Relation message, if that can be read."""
-        # Before the first boundary the state knows of no stream; the scan has found it by what comes after.
+        """Mark the relation of a bad Relation message as invalid, if its OID can be read."""
+        # Before the first boundary the state has no stream. The scan has found the stream from later messages.
         streamed = self.batch.is_streamed(row)
         start = 5 if streamed else 1
-        # As a buffer: a payload of any length costs nothing.
+        # A buffer slice does not copy a long payload.
         head = bytes(self.batch.payloads[row].as_buffer()[: start + 4])
         if head[:1] != b"R":
             return
@@ -555,17 +557,17 @@ class TransactionAssembler:
             self.state.relations.invalidate(relation_id, position, self._stream_of(xid), xid)
 
     def _invalidate_everywhere(self, row: int, streamed: bool, position: int) -> None:
-        """Do so with one that contradicts the stream state, and may be of any transaction."""
+        """Process a Relation message that contradicts the stream state and may be of any transaction."""
         try:
             message = self.batch.message(row, streamed)
         except DecodeError:
-            # Neither reading can be made an object: nothing more is known of it than that it is bad.
+            # Neither with nor without an xid is the message valid. Its relation is unknown.
             return
         if isinstance(message, Relation):
             self.state.relations.invalidate_everywhere(message, position)
 
     def _check_relations(self) -> None:
-        """Refuse rows of relations that have not been described."""
+        """Raise in FAILFAST mode if a row uses a relation without a valid description."""
         unknown = self.transaction_index.first_unknown()
         if unknown is None or self.options.mode != "FAILFAST":
             return
@@ -573,11 +575,11 @@ class TransactionAssembler:
         raise self.unknown_relation(relation_id, self.batch.kind(row), self.batch.first_row + row, version)
 
     def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Name the payload of a change's error, whose row counts in `rows`."""
+        """Add the location of the payload to the error of a change. `rows` has the row of each change."""
         return self.outcomes.placed(self.batch, error, rows)
 
     def unknown_relation(self, relation_id: int, kind: str, row: int | None, version: int) -> UnknownRelation:
-        """Make the error of a row whose relation has not been described, or not so that it could be read."""
+        """Make the error of a row whose relation is unknown or invalid."""
         cls = InvalidRelation if version == INVALID else UnknownRelation
         tag = {item.kind: item.tag for item in MESSAGES}[kind]
         detail = cls.wording.format(seen=relation_id, field=kind)
@@ -610,10 +612,10 @@ class TransactionAssembler:
             else:
                 self._fail_without_beginning(row, "first stream_start", begun)
             self.transaction_index.skip()
-            self.since = self.transaction_index.n
+            self.first_change = self.transaction_index.n
             return
         self.transaction_index.begin(xid)
-        self.since = self.transaction_index.n
+        self.first_change = self.transaction_index.n
 
     def _on_stream_stop(self, row: int) -> None:
         state = self.state
@@ -624,11 +626,11 @@ class TransactionAssembler:
             else:
                 self._end_head("stream_stop")
             if not self._is_transaction_open():
-                self._leave()
+                self._close()
             return
         self._pause()
         transaction = self._current
-        self._leave()
+        self._close()
         if transaction is not None:
             self.outcomes.end_block(self, transaction)
 
@@ -648,7 +650,7 @@ class TransactionAssembler:
             self._prepare_unknown(row)
 
     def _end_stream(self, row: int) -> Transaction | None:
-        """Come to the commit or prepare of a streamed transaction; its relations are for all from here on."""
+        """Process the commit or prepare of a streamed transaction. Its relations become visible to all."""
         begun = self.begun
         self._cross_boundary(row)
         xid = self.batch.value("xid", row)
@@ -686,17 +688,17 @@ class TransactionAssembler:
 
     def _on_prepare(self, row: int) -> None:
         state = self.state
-        self._take_over()
+        self._move_plain_to_state()
         if state.stream is None and state.open is not None:
             self._pause()
             self._prepare(row, state.open)
-            self._leave()
+            self._close()
         else:
             self._end_unopened(row, "begin_prepare")
             self._prepare_unknown(row)
 
     def _prepare_unknown(self, row: int) -> None:
-        """Come to the prepare of a transaction whose beginning is missing; an earlier one of its name is no more."""
+        """Process the prepare of a transaction whose beginning is missing. It replaces an earlier one with its gid."""
         gid = self._forget_prepared(row)
         if self.options.start == "anywhere":
             self.state.journal.add(self.state.skipped.gids, gid)
@@ -707,7 +709,7 @@ class TransactionAssembler:
         self.state.journal.put(self.state.prepared, gid, transaction)
 
     def _forget_prepared(self, row: int) -> str:
-        """Give up the transaction that was prepared under the name of another one: the server has started over."""
+        """Discard an earlier prepared transaction with the same gid: the server has sent it again."""
         journal = self.state.journal
         gid: str = self.batch.value("gid", row)
         replaced = journal.pop(self.state.prepared, gid)
@@ -723,7 +725,7 @@ class TransactionAssembler:
         is_sent_again = self.batch.value("lsn", row) <= self.transaction_index.last_lsn
         prepared = state.prepared.get(gid)
         if is_sent_again and prepared is not None and prepared.xid != self.batch.value("xid", row):
-            # It has been committed before another transaction was prepared under its name.
+            # It was committed before another transaction was prepared with the same gid.
             pass
         elif prepared is not None:
             state.journal.pop(state.prepared, gid)
@@ -731,7 +733,7 @@ class TransactionAssembler:
         elif gid in state.skipped.gids:
             state.journal.discard(state.skipped.gids, gid)
         elif is_sent_again:
-            # It has been committed before the reconnect.
+            # It was committed before the reconnect.
             pass
         elif self.options.start == "anywhere":
             state.journal.set_attribute(state.skipped, "n", state.skipped.n + 1)
@@ -747,7 +749,7 @@ class TransactionAssembler:
             self.outcomes.abort(self, transaction)
 
 
-# Field that has the LSN at which a transaction ends.
+# The field with the LSN at which a transaction ends.
 _LSN_OF_END = {"begin": "lsn", "begin_prepare": "lsn", "commit_prepared": "lsn", "rollback_prepared": "end_lsn"}
 _OF_XID = ("stream_start", "stream_commit", "stream_prepare", "commit_prepared")
 
@@ -776,7 +778,7 @@ _HANDLERS = tuple(_BY_KIND[message.kind] for message in MESSAGES)
 
 
 def _cut_back(transaction: Transaction, n_buffered: int, n_changes: int) -> None:
-    """Undo what a batch has added to a transaction."""
+    """Remove the changes that a batch has added to a transaction."""
     del transaction.buffered[n_buffered:]
     transaction.ranges = []
     transaction.n_changes = n_changes

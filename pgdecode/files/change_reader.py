@@ -143,7 +143,7 @@ class FileChanges:
                 raise TableError(name, f"no message describes this table; there are {known}") from None
             except ValueError as error:
                 raise TableError(name, str(error)) from error
-        self.decoder = self.decoder.again(self.relations if is_fixed else None)
+        self.decoder = self.decoder.restart(self.relations if is_fixed else None)
         return schemas
 
     def decode(self, batch: OrderedBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:

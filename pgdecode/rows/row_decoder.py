@@ -1,4 +1,4 @@
-"""The inserts, updates and deletes of one relation as typed columns."""
+"""Decodes the inserts, updates and deletes of one relation to typed columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgdecode.payloads.payload_input import payload_parts
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Type
 from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, check_limits, check_option, check_row_mode
-from pgdecode.rows.row_schema import Described, described
+from pgdecode.rows.row_schema import RelationLike, resolve_columns
 from pgdecode.types.session_settings import settings_of, under
 
 _LIMITS = Limits()
@@ -23,7 +23,7 @@ _LIMITS = Limits()
 
 def decode_rows(
     payloads: Any,
-    relation: Described,
+    relation: RelationLike,
     *,
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str, str] | None = None,
@@ -41,77 +41,78 @@ def decode_rows(
 
     Parameters
     ----------
-    payloads : column of payloads, as `decode_messages` takes them
-        Inserts, updates and deletes of `relation`, streamed or not. Null rows give null rows.
+    payloads : column of payloads, as in `decode_messages`
+        Inserts, updates and deletes of `relation`, streamed or not. A null payload becomes a null row.
     relation : Relation or RelationVersion
-        The columns' names, types and modifiers, as the stream sent them: `decode` gives one, and a `RelationCatalog`
-        each of its versions, with the Type messages that belong to it.
+        The names, types and modifiers of the columns, as the stream sent them: a Relation message from `decode`, or a
+        version from a `RelationCatalog`, which includes the Type messages.
     types : mapping of OID or a type's name to a PostgreSQL type, optional
-        What types are that the stream does not describe; keys are OIDs, or names as the Type messages give them:
+        Types that the stream does not describe. A key is an OID, or a name as in the Type messages:
         {"public.mood": "enum", "public.address": "(street text, zip int4, geo point)", 20001: "numeric(12,2)"}. A
         type is written as in SQL, with modifiers and `[]`: "timestamp(3) with time zone", "varchar(10)[]". A composite
-        written out becomes a struct, and may name others of `types`; "record" keeps it as text, also in binary if its
-        fields are of built-in types. A range of one's own is "range(float8)". An array of a type is known by its
-        element, or by itself, "public.mood[]". To a domain the stream gives the name of its base type, so that what is
-        said of that type holds for the domain too, and the domain itself goes by its OID.
-        A key may also be a built-in type, for all columns of it: {"numeric": "numeric(20,4)"}. That converts: numeric
-        to another numeric (a value that does not fit exactly is unrepresentable) or to "float8" (the nearest one), all
-        types to "text" (PostgreSQL's own text form), arrays by their elements; {"money": "money(2)"} says how many
-        digits of money are its fraction, which its binary form does not tell. Other conversions are a ValueError.
+        with its fields becomes a struct, and may use other names of `types`. "record" keeps a composite as text, in
+        binary only if its fields have built-in types. A user-defined range is "range(float8)". An array type is known
+        by its element type, or by its own name, "public.mood[]". The Type message of a domain has the name of its base
+        type, so an entry for the base type applies to the domain too. Use the OID for the domain alone.
+        A key may also be a built-in type; the entry then applies to all columns of this type:
+        {"numeric": "numeric(20,4)"}. These conversions are possible: numeric to another numeric (a value that does not
+        fit exactly is unrepresentable) or to "float8" (rounded to the nearest value), all types to "text" (PostgreSQL's
+        text form), and arrays if their elements can be converted. {"money": "money(2)"} sets the number of fraction
+        digits of money, which its binary form does not include. Other conversions raise ValueError.
     columns : mapping of a column's name to a PostgreSQL type, optional
-        The same for one column, before `types`: {"price": "numeric(20,4)"}.
+        The same for one column: {"price": "numeric(20,4)"}. It takes precedence over `types`.
     type_messages : iterable of Type, optional
-        The stream's Type messages: they give domains, hstore, citext and pgvector their meaning by name.
+        The stream's Type messages. Domains, hstore, citext and pgvector types are recognised by their names in them.
     encoding : str
-        The capturing session's client_encoding, by PostgreSQL's name: "LATIN1", "WIN1252", "EUC_JP", "SJIS"
-        (`encodings.CODECS` has all). The server converts text to it, in the binary form too; here it becomes UTF-8
-        again, before anything else is made of it. What the encoding has no character for is a fault, never a
-        replacement; under "SQL_ASCII" that is all that is not ASCII. Of a binary hstore the server sends lengths from
-        before its conversion, so that only ASCII can be read; xml in binary keeps the encoding that the server
-        declares in it.
+        client_encoding of the capturing session, by PostgreSQL's name: "LATIN1", "WIN1252", "EUC_JP", "SJIS"
+        (`encodings.CODECS` has all). The server converts text to this encoding, also in binary form. Text is converted
+        back to UTF-8 before it is decoded. Bytes that are invalid in the encoding are a fault; they are never replaced.
+        In "SQL_ASCII" all bytes that are not ASCII are invalid. In a binary hstore only ASCII can be read, because the
+        server sends lengths from before the conversion. Binary xml keeps the encoding that its declaration names.
     datestyle : str
-        The capturing session's DateStyle as SHOW prints it: "SQL, DMY", "Postgres, MDY", "German, DMY". It changes the
-        text form of dates and timestamps, alone or in arrays, ranges and composites. The other styles than ISO
-        abbreviate the time zone of a timestamptz: only numbers, UTC and GMT tell an offset, others are
-        `UndecodableZone`.
+        DateStyle of the capturing session as SHOW prints it: "SQL, DMY", "Postgres, MDY", "German, DMY". It determines
+        the text form of dates and timestamps, also in arrays, ranges and composites. Styles other than ISO abbreviate
+        the time zone of a timestamptz. Only numbers, UTC and GMT can be decoded; others raise `UndecodableZone`.
     mode : {"FAILFAST", "PERMISSIVE"}
-        Raise on the first bad row or value; or null the row, where the message is malformed, or the one value, and
-        say why in `_error`.
+        Raise on the first bad row or value; or return a null row for a malformed message, or a null for a bad value,
+        with the reason in `_error`.
     unrepresentable : {"error", "null", "clamp", "text"}
-        What to make of a value that PostgreSQL has and the Arrow type has not: NaN in a decimal, infinity in a date,
-        24:00:00, year 294276, more than one dimension of an array; and the largest float8 as PostgreSQL 10 and 11 write
-        it by default, 1.79769313486232e+308, which is past all floats. "null" leaves it out without a word. "clamp"
-        takes the lowest or the highest value that both have (`pgtypes.clamped` lists them), also for an array's
-        elements and a range's bounds; NaN and dimensions are neither low nor high, and remain an error. "text" makes a
-        string column of every column whose type has such values: dates, times, timestamps, intervals, numeric(p, s),
-        floats, arrays, and ranges of these. It holds PostgreSQL's own text (`pgtypes.as_text`), and `pg:form` in its
-        metadata says so.
+        What to do with a value that the Arrow type cannot represent: NaN in a decimal, infinity in a date, 24:00:00,
+        year 294276, an array with several dimensions; and 1.79769313486232e+308, the largest float8 in the default text
+        form of PostgreSQL 10 and 11, which is rounded up and exceeds all floats. "null" makes it null without an error.
+        "clamp" uses the lowest or highest value that both types have (`pgtypes.clamped` lists them), also for elements
+        of arrays and bounds of ranges. NaN and arrays with several dimensions cannot be clamped and remain an error.
+        "text" makes a string column of every column whose type has such values: dates, times, timestamps, intervals,
+        numeric(p, s), floats, arrays, and ranges of these. It has PostgreSQL's text form (`pgtypes.as_text`), and
+        `pg:form` in its metadata is "text".
     limits : Limits
-        Sizes past which a payload is refused.
+        Larger payloads are bad payloads.
     strict_flags : bool
-        Refuse flag bits that no server defines today.
+        Whether flag bits that no server defines are a fault.
     threads : int
-        How many threads may work on it, where there is enough for each. The result is the same.
+        The greatest number of threads to use. The result is the same. Small inputs use fewer threads.
     empty : {"null", "error"}
-        What a payload of no bytes is. Servers send one for a replication origin that has no name. "null": a null row,
-        and no fault. "error": a bad payload.
+        How to treat a payload of 0 bytes, which servers send for a replication origin without a name: as a null row
+        without an error, or as a bad payload.
 
     Returns
     -------
     pa.RecordBatch
-        One row per payload; the schema is `row_schema` with the same arguments. `_op` (see docs/options.md) is
-        insert, update or delete. The table's columns hold the new values, or for a delete the old values that were
-        sent. A TOAST value that an update did not send is filled from the old row where that has it; otherwise it is
-        null, and its column's name is in `_unchanged`. Timestamps are microseconds, UTC where the type has a zone.
+        One row per payload, with the schema of `row_schema` for the same arguments. `_op` (see
+        docs/options.md) is insert, update or delete.
+        The table's columns have the new values, or for a delete the old values that were sent. An unchanged TOAST value
+        is taken from the old row; if the old row does not have it, it is null and `_unchanged` names the column.
+        Timestamps are microseconds, in UTC if the type has a time zone.
 
     Notes
     -----
-    Text needs no other setting of the capturing session declared. IntervalStyle and bytea_output show in the text
-    itself: no text means two intervals in two styles. TimeZone is in each timestamptz. With extra_float_digits below 1
-    a server writes floats with fewer digits than they have (before PostgreSQL 12 also by default): they decode to the
-    number that was written, and the largest, rounded up, are not representable. All these leave the binary form alone.
+    Other settings of the capturing session are not needed. The text itself shows IntervalStyle and bytea_output: no
+    text has different meanings in two styles. Each timestamptz includes its TimeZone. With extra_float_digits below 1
+    (the default before PostgreSQL 12), a server writes floats with fewer digits. They decode to the number that was
+    written; the largest floats are rounded up and become unrepresentable. None of these settings changes the binary
+    form.
 
-    Names in Relation and Type messages are in client_encoding as well; `decode` takes them in UTF-8 alone.
+    Names in Relation and Type messages are in client_encoding too, but `decode` accepts only UTF-8 there.
 
     Raises
     ------
@@ -124,7 +125,7 @@ def decode_rows(
     check_option("empty", empty, Empty)
     check_limits(limits)
     known = list(type_messages) or list(getattr(relation, "types", ()))
-    chosen, schema = described(relation, types, known, unrepresentable, columns)
+    chosen, schema = resolve_columns(relation, types, known, unrepresentable, columns)
     settings = settings_of(encoding, datestyle)
     source = Source(payload_parts(payloads))
     decoded_as = [under(settings, item) for item in chosen]
@@ -144,11 +145,11 @@ def decode_rows(
     )
     rows.run()
     meta, values = rows.results()
-    return pa.RecordBatch.from_arrays([*meta, texts(rows.row_errors, source.n_rows), *values], schema=schema)
+    return pa.RecordBatch.from_arrays([*meta, error_column(rows.row_errors, source.n_rows), *values], schema=schema)
 
 
-def texts(row_errors: dict[int, str], n: int) -> pa.Array:
-    """Make an error column of n rows."""
-    if not row_errors:
+def error_column(errors: dict[int, str], n: int) -> pa.Array:
+    """Make an error column of n rows from errors by row."""
+    if not errors:
         return null_array(n, pa.string())
-    return pa.array([row_errors.get(row) for row in range(n)], pa.string())
+    return pa.array([errors.get(row) for row in range(n)], pa.string())

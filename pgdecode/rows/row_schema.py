@@ -1,4 +1,4 @@
-"""How a relation's columns are decoded: by the OIDs of their types, the stream's Type messages and the caller."""
+"""Finds the decodings and the Arrow schema of a relation's columns."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pgdecode.rows.type_overrides import Overrides
 from pgdecode.types.pgtypes import FIRST_USER_OID, NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, is_partial
 
 
-class Described(Protocol):
-    """What has a relation's columns: a Relation message, or a version of one in a catalog."""
+class RelationLike(Protocol):
+    """A Relation message, or a version of a relation in a catalog."""
 
     @property
     def relation_id(self) -> int:
@@ -31,8 +31,8 @@ class Described(Protocol):
         """The columns in wire order."""
 
 
-class _Columns(NamedTuple):
-    """What of a relation its rows depend on; the relation itself may be the caller's, and change."""
+class _CacheKey(NamedTuple):
+    """The fields of a relation that its schema depends on. They are copied, because a caller's relation may change."""
 
     relation_id: int
     name: str
@@ -43,7 +43,7 @@ META_COLUMNS = ("_op", "_xid", "_old_type", "_old", "_unchanged", "_error")
 
 
 def type_name(type_id: int, type_messages: Mapping[int, Type]) -> str | None:
-    """Name of a type, such as "int4", or None where neither PostgreSQL nor the stream gives one."""
+    """Return the name of a type, such as "int4"; None if it is not built in and the stream does not describe it."""
     if type_id < FIRST_USER_OID:
         return NAME_BY_OID.get(type_id)
     message = type_messages.get(type_id)
@@ -51,88 +51,90 @@ def type_name(type_id: int, type_messages: Mapping[int, Type]) -> str | None:
 
 
 def decodings(
-    relation: Described,
+    relation: RelationLike,
     types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Type] = (),
     unrepresentable: UnrepresentableValues = "error",
     columns: Mapping[str, str] | None = None,
 ) -> list[Decoding]:
-    """How each column of a relation is decoded; a type that nobody describes is text.
+    """Find the decoding of each column of a relation. Values of an unknown type are text.
 
     Raises
     ------
     ValueError
-        If `types` or `columns` names a type that there is none of, or asks for a conversion that there is none of; if
-        `columns` names a column that the relation has not; if `unrepresentable` is none of `UnrepresentableValues`.
+        If `types` or `columns` has a type that does not exist, or a conversion that is not possible; if `columns` names
+        a column that the relation does not have; if `unrepresentable` is not one of `UnrepresentableValues`.
     """
     check_option("unrepresentable", unrepresentable, UnrepresentableValues)
     overrides = Overrides(types, columns)
     known = {message.type_id: message for message in type_messages}
     unknown = set(overrides.columns) - {column.name for column in relation.columns}
     if unknown:
-        raise ValueError(f"columns names {sorted(unknown)}, which relation {relation.name!r} has not")
+        raise ValueError(f"columns names {sorted(unknown)}, but relation {relation.name!r} has no such column")
     found = [overrides.decoding(column, known.get(column.type_id)) or OPAQUE for column in relation.columns]
-    return [_holding(decoding, unrepresentable) for decoding in found]
+    return [_with_unrepresentable(decoding, unrepresentable) for decoding in found]
 
 
-def _holding(decoding: Decoding, unrepresentable: UnrepresentableValues) -> Decoding:
-    """Add to a decoding what becomes of values that its Arrow type has not."""
+def _with_unrepresentable(decoding: Decoding, unrepresentable: UnrepresentableValues) -> Decoding:
+    """Apply the option `unrepresentable` to a decoding."""
     if unrepresentable == "text" and is_partial(decoding):
         return as_text(decoding)
     return clamped(decoding) if unrepresentable == "clamp" else decoding
 
 
 def row_schema(
-    relation: Described,
+    relation: RelationLike,
     types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Type] = (),
     unrepresentable: UnrepresentableValues = "error",
     columns: Mapping[str, str] | None = None,
 ) -> pa.Schema:
-    """Arrow schema of `decode_rows`: the columns about the row, then one per table column, its type in the metadata.
+    """Return the Arrow schema of `decode_rows`: the metadata columns, then the columns of the table.
 
-    Parameters are those of `decode_rows`. `pg:type` is the source type's name or OID, `pg:typmod` its modifier,
-    whatever `types` and `columns` make of it; `pg:form` is "text" where the column is a string only because of
-    `unrepresentable="text"`.
+    Parameters are those of `decode_rows`. The metadata of each field describe the source type, also if `types` or
+    `columns` convert it: `pg:type` is its name or OID, `pg:typmod` its modifier. `pg:form` is "text" if the column is a
+    string only because of `unrepresentable="text"`.
 
     Raises
     ------
     ValueError
-        If the relation repeats a column name, or has one that a column about the row bears; as `decodings` does.
+        If two columns have the same name, or one has the name of a metadata column; and for the reasons of `decodings`.
     """
-    return described(relation, types, type_messages, unrepresentable, columns)[1]
+    return resolve_columns(relation, types, type_messages, unrepresentable, columns)[1]
 
 
-def described(
-    relation: Described,
+def resolve_columns(
+    relation: RelationLike,
     types: Mapping[str | int, str] | None = None,
     type_messages: Iterable[Type] = (),
     unrepresentable: UnrepresentableValues = "error",
     columns: Mapping[str, str] | None = None,
 ) -> tuple[list[Decoding], pa.Schema]:
-    """Find `decodings` and `row_schema` at once; those of the last relations without `types` or `columns` are kept.
+    """Find `decodings` and `row_schema` together. Results without `types` and `columns` are cached.
 
-    They take longer than the rows of a small batch, and are the same for all batches of a relation.
+    Without the cache, this takes longer than decoding a small batch.
     """
     known = tuple(type_messages)
     if not types and not columns:
         try:
-            return _kept(_Columns(relation.relation_id, relation.name, tuple(relation.columns)), known, unrepresentable)
+            return _cached(
+                _CacheKey(relation.relation_id, relation.name, tuple(relation.columns)), known, unrepresentable
+            )
         except TypeError:
-            # Columns of the caller's own that cannot be hashed.
+            # The caller's columns cannot be hashed.
             pass
-    return _described(relation, types, known, unrepresentable, columns)
+    return _resolve_columns(relation, types, known, unrepresentable, columns)
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(
-    relation: _Columns, type_messages: tuple[Type, ...], unrepresentable: UnrepresentableValues
+def _cached(
+    relation: _CacheKey, type_messages: tuple[Type, ...], unrepresentable: UnrepresentableValues
 ) -> tuple[list[Decoding], pa.Schema]:
-    return _described(relation, None, type_messages, unrepresentable, None)
+    return _resolve_columns(relation, None, type_messages, unrepresentable, None)
 
 
-def _described(
-    relation: Described,
+def _resolve_columns(
+    relation: RelationLike,
     types: Mapping[str | int, str] | None,
     type_messages: Iterable[Type],
     unrepresentable: UnrepresentableValues,

@@ -1,4 +1,4 @@
-"""How a column is decoded: what its OID and the stream's Type message say of it, and what the caller says instead."""
+"""Finds the decoding of a column: from its type's OID, the stream's Type message, and the caller's overrides."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pgdecode.types.type_parser import EXTENSIONS, builtin_name, declared, witho
 
 
 class Overrides:
-    """What a caller says of types and columns.
+    """The caller's types for types and columns.
 
     Parameters
     ----------
     types : mapping
-        Keys are OIDs, names of built-in or extensions' types, and "schema.type" as the stream names it.
+        Keys are OIDs, names of built-in types or of extensions' types, and "schema.type" as in the stream.
     columns : mapping
-        Keys are names of columns; these go before `types`.
+        Keys are names of columns. They take precedence over `types`.
     """
 
     def __init__(self, types: Mapping[str | int, str] | None, columns: Mapping[str, str] | None = None) -> None:
@@ -40,26 +40,26 @@ class Overrides:
         for key, text in self._types.items():
             if isinstance(key, str):
                 self._by_name[builtin_name(key) or key] = text
-        # An OID that is every database's is as good as the type's name: a domain's message has only the name.
+        # The OID of a built-in type also stands for its name, because a domain's Type message has only the name.
         for key, text in self._types.items():
             if isinstance(key, int) and key in NAME_BY_OID:
                 self._by_name.setdefault(NAME_BY_OID[key], text)
 
     def decoding(self, column: Column, message: Type | None) -> Decoding | None:
-        """Say how a column is decoded, of whose type the stream has sent a message or none; None if nobody knows."""
+        """Find the decoding of a column, with the Type message of its type, if any; None if the type is unknown."""
         own, certain = _own(column, message)
         wanted = self.columns.get(column.name) or self._of_type(column.type_id, message)
         if wanted is None:
             return own
         found = declared(wanted, self._types)
-        # A type of the database's own is what the caller says. Of a type that is known, values can only be converted.
+        # The caller defines what a user-defined type is. Values of a known type can only be converted.
         if own is None or (not certain and found.oid != TEXT_OID):
             return found
         converted = _converted(own, found)
         if converted is None:
             raise ValueError(
                 f"column {column.name!r} is {_name(column, message)} and cannot be read as {wanted!r}: a built-in type "
-                "is converted to text alone, and numeric to another numeric or to float8"
+                "can be converted only to text, and numeric also to another numeric or to float8"
             )
         return converted
 
@@ -71,14 +71,14 @@ class Overrides:
         full = f"{message.namespace}.{message.name}"
         if full in self._by_name:
             return self._by_name[full]
-        # An array's type is named after its element's (makeArrayTypeName, catalog/pg_type.c).
+        # The name of an array type is "_" and the name of its element type (makeArrayTypeName, catalog/pg_type.c).
         element = f"{message.namespace}.{message.name[1:]}"
         if message.name.startswith("_") and element + "[]" in self._by_name:
             return self._by_name[element + "[]"]
         if message.name.startswith("_") and element in self._by_name:
-            # By its name, since a domain over an array is an element as well: int[][] were one array.
+            # By name, because the element may be a domain over an array: `int[][]` would mean one array.
             return "{}.{}[]".format(*(_quoted(name) for name in (message.namespace, message.name[1:])))
-        # A domain's message names its base type. In another schema, only an extension's type is known by its bare name.
+        # A domain's message has the name of its base type. In other schemas, only extensions' types are known by name.
         is_known = message.namespace in ("", "pg_catalog") or message.name.removeprefix("_") in EXTENSIONS
         return self._by_name.get(without_underscore(message.name)) if is_known else None
 
@@ -92,10 +92,10 @@ def _name(column: Column, message: Type | None) -> str:
 
 
 def _own(column: Column, message: Type | None) -> tuple[Decoding | None, bool]:
-    """Say how a column's type is decoded if nobody overrides it, and whether that is certain.
+    """Find the decoding of a column's type without overrides, and whether it is certain.
 
-    The message of a domain names its base type, whose schema pg_catalog is sent as an empty string. A name in another
-    schema says so much of an extension's type alone: a database's own type may be called date or path.
+    A domain's message has the name of its base type; the schema pg_catalog is sent as an empty string. In other
+    schemas, only the names of extensions' types are meaningful: a user-defined type may be called date or path.
     """
     if column.type_id < FIRST_USER_OID:
         name = NAME_BY_OID.get(column.type_id)
@@ -108,7 +108,7 @@ def _own(column: Column, message: Type | None) -> tuple[Decoding | None, bool]:
 
 
 def _converted(own: Decoding, wanted: Decoding) -> Decoding | None:
-    """Give the decoding that converts one type to another; None where there is none that keeps values."""
+    """Return the decoding that converts one type to another; None if the conversion is not possible."""
     if wanted.oid == TEXT_OID:
         return own if own.arrow == pa.string() else as_text(own)
     if own.oid == NUMERIC_OID and wanted.oid in (NUMERIC_OID, FLOAT8_OID):
@@ -117,5 +117,5 @@ def _converted(own: Decoding, wanted: Decoding) -> Decoding | None:
         element = _converted(own.element, wanted.element)
         return None if element is None else array_of(element)
     if own.codec == "money" and own.oid == wanted.oid:
-        return wanted  # which says how many digits are the fraction
+        return wanted  # has the number of fraction digits
     return own if own.oid and own.oid == wanted.oid else None

@@ -1,4 +1,4 @@
-"""Options of values: types that the caller names, and settings of the session that captured the payloads."""
+"""Options of values: the caller's types, and settings of the session that captured the payloads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pgdecode.types.type_parser import declared
 
 @dataclass(frozen=True)
 class ValueOptions:
-    """Options of `decode_rows` for all tables, checked when they are made.
+    """The options of `decode_rows` for all tables. They are checked on creation.
 
-    `columns` has the types of columns by table: {"public.orders": {"price": "numeric(20,4)"}}; a table's key is its
+    `columns` has the types of columns by table: {"public.orders": {"price": "numeric(20,4)"}}. A table's key is its
     name as "schema.table", or its OID.
 
     Raises
@@ -40,7 +40,7 @@ class ValueOptions:
         for table, columns in (self.columns or {}).items():
             if not isinstance(columns, Mapping):
                 raise TypeError(
-                    'columns maps tables to their columns, as {"public.orders": {"price": "numeric(20,4)"}}; '
+                    'columns maps tables to columns, such as {"public.orders": {"price": "numeric(20,4)"}}; '
                     f"{table!r} has {type(columns).__name__}"
                 )
         texts = list(types.values())
@@ -51,14 +51,14 @@ class ValueOptions:
         check_option("unrepresentable", self.unrepresentable, UnrepresentableValues)
 
     def columns_of(self, version: RelationVersion) -> Mapping[str, str]:
-        """Types of the columns of a table, by the name or the OID that a version of it has."""
+        """Return the types of a table's columns, by the name or OID of a version of the table."""
         tables = self.columns or {}
         return tables.get(version.qualified_name) or tables.get(version.relation_id) or {}
 
     def decodings(
         self, version: RelationVersion, columns: Mapping[str, str], text: frozenset[str] = frozenset()
     ) -> list[Decoding]:
-        """How the columns of a version are decoded; those named in `text`, to PostgreSQL's text form."""
+        """Return the decodings of a version's columns. Columns in `text` are decoded to PostgreSQL's text form."""
         settings = settings_of(self.encoding, self.datestyle)
         own = _own(columns, version)
         found = decodings(version.relation, self.types, version.types, self.unrepresentable, own)
@@ -68,18 +68,18 @@ class ValueOptions:
         ]
 
     def texts(self, version: RelationVersion) -> list[Decoding]:
-        """How the columns of a version are decoded to PostgreSQL's text form."""
+        """Return the decodings of a version's columns to PostgreSQL's text form."""
         settings = settings_of(self.encoding, self.datestyle)
         found = decodings(version.relation, self.types, version.types)
         return [under(settings, as_text(decoding)) for decoding in found]
 
     def fields(self, version: RelationVersion, columns: Mapping[str, str]) -> list[pa.Field]:
-        """Arrow fields of the columns of a version."""
+        """Return the Arrow fields of a version's columns."""
         own = _own(columns, version)
         schema = row_schema(version.relation, self.types, version.types, self.unrepresentable, own)
         return [schema.field(column.name) for column in version.columns]
 
 
 def _own(columns: Mapping[str, str], version: RelationVersion) -> dict[str, str]:
-    """Choose the columns that a version has."""
+    """Select the columns that a version has."""
     return {item.name: columns[item.name] for item in version.columns if item.name in columns}

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 import pgdecode
 from pgdecode import RelationCatalog
 from pgdecode.changes.table_rows import VERSION, versions_of
-from pgdecode.changes.table_snapshot import Rows, last_named, snapshot_schema
+from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.relation_version import RelationVersion
@@ -301,10 +301,10 @@ class SnapshotFunction:
         table = table.sort_by([("_commit_position", "ascending"), ("_position", "ascending")])
         source = None if self.source is None else table[self.source][0]
         versions = self.versions[None if source is None else source.as_py()]
-        rows = Rows(self.changes, versions, with_errors=self.with_errors)
+        rows = SnapshotRows(self.changes, versions, with_errors=self.with_errors)
         for batch in table.combine_chunks().to_batches():
             changes = pa.Table.from_batches([batch.select(self.changes.names)]).cast(self.changes)
-            rows.take(changes.to_batches()[0], batch[self.kept].to_pylist())
+            rows.apply(changes.to_batches()[0], batch[self.kept].to_pylist())
         found = rows.table()
         columns = [
             found[field.name] if field.name in found.column_names else pa.nulls(len(found), field.type)

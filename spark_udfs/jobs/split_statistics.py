@@ -126,7 +126,7 @@ class SplitStatisticsReader:
             If there are messages of streams and of two-phase commits, or bad payloads, which may be anything.
         """
         transaction_index, batch = assembler.transaction_index, assembler.batch
-        handled = [(row, batch.kinds[row]) for row in assembler.handled]
+        handled = [(row, batch.kinds[row]) for row in assembler.control_rows]
         if any(kind == NO_KIND and batch.error(row) is not None for row, kind in handled):
             raise SchemaChanged
         tags = [(row, ord(MESSAGES[kind].tag)) for row, kind in handled if kind != NO_KIND]

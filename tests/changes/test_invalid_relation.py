@@ -131,7 +131,7 @@ def test_runs_know_that_a_relation_is_invalid(renamed: list[bytes]) -> None:
 def test_a_second_pass_knows_that_a_relation_is_invalid(renamed: list[bytes]) -> None:
     first = ChangeDecoder(mode="PERMISSIVE")
     first.follow(renamed)
-    assert with_errors(first.again().decode(renamed)) == permissive(renamed)
+    assert with_errors(first.restart().decode(renamed)) == permissive(renamed)
 
 
 @pytest.mark.parametrize("end", ["commit", "prepare", "abort"])

@@ -10,7 +10,7 @@ import pytest
 
 import pgdecode
 from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.changes.table_rows import widened
+from pgdecode.changes.table_rows import common_type
 from pgdecode.relations.relation_version import RelationVersion
 from support import captures
 from support.generators.slot import UNCHANGED, Slot
@@ -92,8 +92,8 @@ def test_a_column_of_several_types_has_the_widest_type_or_is_text(
     ],
 )
 def test_types_are_widened_only_without_loss(types: list[pa.DataType], expected: pa.DataType | None) -> None:
-    assert widened(types) == expected
-    assert widened(types[::-1]) == expected
+    assert common_type(types) == expected
+    assert common_type(types[::-1]) == expected
 
 
 def test_a_numeric_that_has_grown_can_hold_both() -> None:

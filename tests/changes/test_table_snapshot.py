@@ -260,7 +260,7 @@ def test_a_renamed_table_exists_only_under_its_last_name() -> None:
     slot.insert(T, "2")
     slot.commit()
     assert table_of(slot) == [("1", []), ("2", [])]
-    with pytest.raises(KeyError, match=rf"'public\.before' has become 'public\.t{T}'"):
+    with pytest.raises(KeyError, match=rf"'public\.before' was renamed to 'public\.t{T}'"):
         snapshot(slot.payloads, "public.before")
 
 

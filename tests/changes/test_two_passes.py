@@ -44,7 +44,7 @@ def followed(batches: list[list[bytes]], **options: object) -> ChangeDecoder:
 def test_the_second_pass_has_the_final_columns_from_the_first_batch_on() -> None:
     batches = table_that_grows()
     first = followed(batches)
-    second = first.again()
+    second = first.restart()
     found = [second.table(batch, "public.t16385") for batch in batches]
     for batch in found:
         assert batch.schema == first.table_schema("public.t16385")
@@ -55,9 +55,9 @@ def test_the_second_pass_has_the_final_columns_from_the_first_batch_on() -> None
 
 def test_a_second_pass_can_be_repeated_and_gives_the_same() -> None:
     batches = table_that_grows()
-    second = followed(batches).again()
+    second = followed(batches).restart()
     found = [second.decode(batch) for batch in batches]
-    third = second.again()
+    third = second.restart()
     assert [third.decode(batch) for batch in batches] == found
     assert [row["position"] for batch in found for row in batch.to_pylist()] == [3, 4, 8]
 
@@ -70,7 +70,7 @@ def test_a_second_pass_over_a_capture_gives_the_changes_of_one_pass(name: str, n
     first = ChangeDecoder()
     for batch in batches:
         first.follow(batch)
-    second = first.again()
+    second = first.restart()
     found = pa.concat_batches([second.decode(batch) for batch in batches])
     assert found == ChangeDecoder().decode(column)
 
@@ -83,17 +83,17 @@ def test_a_given_catalog_is_known_in_both_passes() -> None:
     slot.insert(T, "5", "b")
     slot.commit()
     first = followed([slot.payloads], catalog=known)
-    for decoder in (first.again(), first.again()):
+    for decoder in (first.restart(), first.restart()):
         assert decoder.table(slot.payloads, "public.t16385")["v"].to_pylist() == ["b"]
 
 
 def test_several_tables_are_decoded_in_one_pass() -> None:
     batches = table_that_grows()
-    decoder = followed(batches).again()
+    decoder = followed(batches).restart()
     names = ["public.t16386", "public.t16385"]
     found = [item for batch in batches for item in decoder.tables_batches(batch, names)]
     for name in names:
-        alone = followed(batches).again()
+        alone = followed(batches).restart()
         expected = pa.concat_batches([alone.table(batch, name) for batch in batches])
         assert pa.concat_batches([batch for table, batch in found if table == name]) == expected
     assert {table for table, _ in found} == set(names)
@@ -122,7 +122,7 @@ def test_undecided_returns_changes_or_rows_of_a_table() -> None:
 def test_payloads_on_disk_can_be_decoded_in_two_passes(tmp_path: Path) -> None:
     batches = table_that_grows()
     first = followed(batches, spill=tmp_path, max_held_bytes=0)
-    second = first.again()
+    second = first.restart()
     for batch in batches:
         second.decode(batch)
     assert second.undecided()["position"].to_pylist() == [11]

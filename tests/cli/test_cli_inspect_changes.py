@@ -80,7 +80,7 @@ def test_inspect_counts_transactions_without_an_outcome_and_blocks(run: Shell) -
         "position": None,
         "followed": True,
         "fault": "in.parquet: row 11: STATE_TRANSACTION at offset 0: stream_start inside a transaction: the commit "
-        "before it is missing; where the connection was lost before this message, say so with reconnected()",
+        "before it is missing; if the connection was lost before this message, call reconnected()",
     }
 
 

@@ -307,7 +307,7 @@ def _check_tables(decoder: ChangeDecoder, payloads: list[bytes | None]) -> None:
     decoder.undecided().validate(full=True)
     for name in decoder.shape_catalog.names:
         try:
-            decoder.again().table(blocks.whole(payloads, "binary"), name).validate(full=True)
+            decoder.restart().table(blocks.whole(payloads, "binary"), name).validate(full=True)
         except DecodeError:
             continue
         except ValueError as error:

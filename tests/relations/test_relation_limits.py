@@ -95,7 +95,7 @@ def test_runs_and_second_passes_keep_as_many_relations_as_the_whole(n: int) -> N
     payloads = relations(n)
     decoder = ChangeDecoder(mode="PERMISSIVE", limits=limits)
     whole = with_errors(decoder.decode(payloads))
-    assert with_errors(decoder.again().decode(payloads)) == whole
+    assert with_errors(decoder.restart().decode(payloads)) == whole
     for bounds in ([], [4], [8, 11, 12], list(range(1, len(payloads)))):
         found = apart(payloads, bounds, 100, ChangeOptions("PERMISSIVE", limits=limits))
         assert found == sorted(whole, key=lambda row: (row["position"], row["relation_id"] or 0))

@@ -345,7 +345,9 @@ def test_no_other_conversion_is_made(type_id: int, other: str) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        pytest.param({"columns": {"w": "text"}}, r"columns names \['w'\], which relation 't' has not", id="column"),
+        pytest.param(
+            {"columns": {"w": "text"}}, r"columns names \['w'\], but relation 't' has no such column", id="column"
+        ),
         pytest.param({"types": {"mood": "enum"}}, "needs its schema", id="key without schema"),
         pytest.param({"types": {23: "integr"}}, "'integr' is not one of bigint,", id="no such type"),
     ],

@@ -123,7 +123,7 @@ def test_a_table_that_is_not_there_is_named(spark: SparkSession) -> None:
     slot.relation(T, ["a"], keys=["a"])
     slot.commit()
     df = frame(spark, slot.payloads)
-    with pytest.raises(KeyError, match=rf"'public\.before' has become '{TABLE}'"):
+    with pytest.raises(KeyError, match=rf"'public\.before' was renamed to '{TABLE}'"):
         snapshot(df, "public.before")
     with pytest.raises(KeyError, match=r"no relation 'public\.other' in the catalog"):
         snapshot(df, "public.other")

@@ -124,7 +124,7 @@ def expected(payloads: list[bytes], wanted: ChangeJob) -> dict[str | None, list[
             found[name] = decoder.decode(payloads).to_pylist()
         else:
             decoder.follow(payloads)
-            decoder = decoder.again()
+            decoder = decoder.restart()
             found[name] = decoder.table(payloads, name).to_pylist()
         if wanted.options.include_uncommitted:
             found[name] += decoder.undecided(name).to_pylist()
