@@ -182,7 +182,7 @@ def _change_lines(files: OrderedFiles, asked: FileChangeOptions, kinds: tuple[st
     with scratch_folder() as spill:
         reader = FileChanges(files, replace(asked, spill=spill))
         found = (rows for batch in files.batches(CAT_BATCH_ROWS) for _, rows in reader.decode(batch))
-        for rows in chain(found, (rows for _, rows in reader.rest())):
+        for rows in chain(found, (rows for _, rows in reader.finish())):
             yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows)
 
 

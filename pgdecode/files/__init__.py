@@ -1,1 +1,1 @@
-"""Files of payloads in, files of results out."""
+"""Reading payload files, and writing result files."""

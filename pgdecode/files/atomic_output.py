@@ -1,4 +1,4 @@
-"""Outputs that appear under their name only when they are complete."""
+"""Atomic outputs: they get their final name only when they are complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pgdecode.files.payload_files import PathError
 
-# What a folder of earlier output can hold; a folder with anything else in it is not replaced.
+# Names of files that an earlier output may have. A folder with any other file is not replaced.
 _OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS")
 
 
@@ -21,20 +21,20 @@ class TargetExists(PathError):
 
 
 def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
-    """Refuse a target before any work is done.
+    """Check a target before any work is done.
 
     Raises
     ------
     TargetExists
         If it exists and is not to be overwritten.
     PathError
-        If it cannot be replaced safely, or has no folder to be in.
+        If it cannot be replaced safely, or if its parent folder is missing.
     """
     real, raw = target.resolve(), source.resolve()
     if real == raw:
         raise PathError(f"{target}: is the input")
     if real in raw.parents or raw in real.parents:
-        raise PathError(f"{target}: {'the input lies in it' if real in raw.parents else 'lies in the input'}")
+        raise PathError(f"{target}: {'contains the input' if real in raw.parents else 'is inside the input'}")
     if not real.parent.is_dir():
         raise PathError(f"{target}: there is no folder {target.parent}")
     if not os.path.lexists(target):
@@ -42,23 +42,24 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise TargetExists(f"{target}: exists already")
     if target.is_file() and not target.name.endswith(_OURS):
-        raise PathError(f"{target}: not replaced, it is a file of a kind that pgdecode does not write")
+        raise PathError(f"{target}: not replaced, because pgdecode does not write files of this kind")
     foreign = _foreign(target)
     if foreign is not None:
-        raise PathError(f"{target}: not replaced, it holds what pgdecode did not write: {foreign.relative_to(target)}")
+        name = foreign.relative_to(target)
+        raise PathError(f"{target}: not replaced, because it has a file that pgdecode did not write: {name}")
 
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """Lend a path beside `target` to write a file or folder to; it takes the target's name at the end.
+    """Yield a temporary path beside `target` for a file or folder, and rename it to `target` at the end.
 
-    On any exception what was written is removed and a former target stays as it was.
+    On any exception the temporary path is removed, and a former target stays unchanged.
     """
     hidden = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
     former = hidden.with_suffix(".former")
     try:
         yield hidden
-        # One file replaces another in one step; a folder has to be moved out of the way first.
+        # A file replaces another file atomically. A folder must first be renamed.
         if os.path.lexists(target) and (target.is_dir() or hidden.is_dir()):
             target.rename(former)
         hidden.replace(target)
@@ -71,13 +72,13 @@ def staged(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(beside: Path | None = None) -> Iterator[Path]:
-    """Lend a folder for what is too much for memory, where there is room for an output; it goes in the end."""
+    """Yield a temporary folder for data that is too large for memory, in the same place as an output."""
     with tempfile.TemporaryDirectory(prefix=".pgdecode-", dir=beside, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def _foreign(target: Path) -> Path | None:
-    """Find a file in a folder that is not of a kind that pgdecode or Spark writes."""
+    """Find a file in a folder that neither pgdecode nor Spark writes."""
     for folder, _, names in os.walk(target):
         for name in sorted(names):
             if not name.endswith(_OURS):
@@ -86,7 +87,7 @@ def _foreign(target: Path) -> Path | None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all in it, if it is there."""
+    """Remove a file, or a folder with its contents, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -1,4 +1,4 @@
-"""Changes by the local engine of `pgdecode decode`: all input files to one output file, or one for each table."""
+"""The local engine of `pgdecode decode` for changes: writes one output file, or one for each table."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pgdecode.relations.version_tracker import SchemaChanged
 
 @dataclass
 class ChangeTotals:
-    """What has been decoded."""
+    """Counts of decoded data."""
 
     payload_bytes: int = 0
     changes: int = 0
-    bad_rows: dict[str, int] = field(default_factory=dict)  # by the code of the error
+    bad_rows: dict[str, int] = field(default_factory=dict)  # by error code
     skipped: int = 0  # transactions without a beginning
     undecided: int = 0  # transactions without an outcome
     empty_payloads: int = 0
@@ -48,7 +48,8 @@ def convert_changes(
 ) -> ChangeTotals:
     """Decode files to changes, or to the rows of tables.
 
-    Memory holds a batch of payloads and a piece of what it commits; transactions that are not decided yet go to files.
+    Memory use is limited to a batch of payloads and part of the changes that it commits. Undecided transactions are
+    spilled to files.
 
     Parameters
     ----------
@@ -56,64 +57,65 @@ def convert_changes(
     target : Path
         Must not exist.
     relations : sequence of str
-        Tables, as "schema.table". The columns of their output are those of all versions that they have had: of the
-        versions in the first batch, which mostly are all. Where others come, or anything goes wrong, all is done anew,
-        once the files have been gone over for the versions.
+        Tables, as "schema.table". The columns of an output are those of all versions of the table. The first attempt
+        uses the versions in the first batch, which usually are all. If there are others, or an error occurs, the files
+        are read twice more: once for the versions, and once to decode them.
     as_file : bool
-        Make `target` a file; else a folder with `changes`, or a file for each table under its name.
+        Make `target` a file; otherwise a folder with the file `changes`, or a file for each table, named after it.
     format : {"parquet", "jsonl", "csv"}
     options : FileChangeOptions
     batch_rows : int
-        Rows at a time, at most.
+        The greatest number of rows to read at once.
     on_rows : callable
-        Told the number of rows after each batch; with tables twice as many as there are, and less than none where what
-        was done does not count.
+        Called with the number of rows after each batch. With tables, the numbers add up to twice the number of rows. A
+        restart is reported as a negative number.
 
     Raises
     ------
     FileFault
-        If a file is damaged or out of order, or in FAILFAST mode at a bad payload or value; what was written by then
-        is left to the caller.
+        If a file is damaged or out of order, or in FAILFAST mode at a bad payload or value. The caller must remove the
+        incomplete output.
     PathError
         If no message describes a table.
     FileExistsError
     """
     if os.path.lexists(target):
         raise FileExistsError(target)
-    told = 0
+    reported = 0
 
     def batches(times: int = 1) -> Iterator[OrderedBatch]:
-        nonlocal told
+        nonlocal reported
         for batch in prefetched(files.batches(batch_rows)):
             yield batch
-            told += times * len(batch.payloads)
+            reported += times * len(batch.payloads)
             on_rows(times * len(batch.payloads))
 
-    def anew(with_rows: bool) -> ChangeTotals:
-        nonlocal told
+    def restart(with_rows: bool) -> ChangeTotals:
+        nonlocal reported
         remove(target)
-        on_rows(-told)
-        told = 0
+        on_rows(-reported)
+        reported = 0
         reader = FileChanges(files, options, relations)
         for batch in batches():
             reader.follow(batch, with_rows)
-        return _written(reader, batches(), target, reader.second_pass(with_rows=with_rows), as_file, format)
+        return _write(reader, batches(), target, reader.second_pass(with_rows=with_rows), as_file, format)
 
     reader = FileChanges(files, options, relations)
     if not relations:
-        return _written(reader, batches(), target, {None: CHANGES}, as_file, format)
+        return _write(reader, batches(), target, {None: CHANGES}, as_file, format)
     for batch in islice(files.batches(batch_rows), 1):
         reader.follow(batch)
-    # Types that come later may make room for a value that one now has no room for.
+    # A value that does not fit the present column type may fit after a later version has widened the column. So errors
+    # are not final here.
     with suppress(FileFault, PathError, SchemaChanged):
-        return _written(reader, batches(2), target, reader.second_pass(is_fixed=True), as_file, format)
-    # Where payloads are bad, rows may tell that a Relation message is not what it seems without them.
+        return _write(reader, batches(2), target, reader.second_pass(is_fixed=True), as_file, format)
+    # After bad payloads, the meaning of a Relation message may depend on the rows.
     with suppress(SchemaChanged):
-        return anew(with_rows=False)
-    return anew(with_rows=True)
+        return restart(with_rows=False)
+    return restart(with_rows=True)
 
 
-def _written(
+def _write(
     reader: FileChanges,
     batches: Iterable[OrderedBatch],
     target: Path,
@@ -121,21 +123,21 @@ def _written(
     as_file: bool,
     format: Format,
 ) -> ChangeTotals:
-    """Decode batches to files of their own for each schema."""
+    """Decode batches, and write one file for each schema."""
     if not as_file:
         target.mkdir()
     totals = ChangeTotals()
     with ExitStack() as stack:
         writers: dict[str | None, WriteBatch] = {}
         for name, schema in schemas.items():
-            part = target if as_file else target / f"{part_name(name)}.{format}"
+            part = target if as_file else target / f"{table_file_name(name)}.{format}"
             layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
             writers[name] = stack.enter_context(open_writer(part, format, schema, layout, len(schemas)))
         for batch in batches:
             for name, rows in reader.decode(batch):
                 writers[name](rows)
             totals.payload_bytes += pc.sum(pc.binary_length(batch.payloads)).as_py() or 0
-        for name, rows in reader.rest():
+        for name, rows in reader.finish():
             writers[name](rows)
     decoder = reader.decoder
     totals.changes, totals.bad_rows = reader.n_changes, dict(reader.bad_rows)
@@ -147,10 +149,10 @@ def _written(
     return totals
 
 
-def part_name(relation: str | None) -> str:
-    """Name the file of a table, without its format; None is all changes.
+def table_file_name(relation: str | None) -> str:
+    """Return the name of a table's file, without its format. None means all changes.
 
-    What a file system or a reader of folders would take amiss is written as in a URL: a slash, a leading `_` or `.`.
+    Characters that are not safe in a file name are percent-encoded: slashes, and a leading `_` or `.`.
     """
     if relation is None:
         return "changes"

@@ -1,4 +1,4 @@
-"""Files of payloads in slot order to the changes that they commit, batch by batch."""
+"""Decodes payload files in slot order to committed changes, batch by batch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.value_options import ValueOptions
 
-# Payloads of open transactions that stay in memory; the others go to files.
+# Bytes of payloads of undecided transactions that stay in memory. The others go to files.
 _HELD_BYTES = 32 * 2**20
-# First bytes of the messages that tell transactions, streams and relations.
+# Tags of the messages that describe transactions, streams and relations.
 _CONTROL = [bytes([tag]) for tag in EVERYWHERE + AT_THE_ENDS]
 
 
@@ -40,7 +40,7 @@ class TableError(PathError):
 
 @dataclass(frozen=True)
 class FileChangeOptions:
-    """Options of changes and of values, as of `ChangeDecoder`; the caller removes the files in the `spill` folder."""
+    """Options of changes and values, as in `ChangeDecoder`. The caller removes the files in the `spill` folder."""
 
     change_options: ChangeOptions = field(default_factory=ChangeOptions)
     value_options: ValueOptions = field(default_factory=ValueOptions)
@@ -49,23 +49,23 @@ class FileChangeOptions:
 
 
 class FileChanges:
-    """Decodes the payloads of files, one batch after the other, to batches of changes or of tables' rows.
+    """Decodes the payloads of files, batch by batch, to changes or to rows of tables.
 
     Parameters
     ----------
     files : OrderedFiles
-        Where the batches are from.
+        The files of the batches.
     options : FileChangeOptions
-        What the footers of the files say of types and of relations before the first row is added to it.
+        Types and relations from the footers of the files are added to these options.
     relations : sequence of str
-        Tables to decode, as "schema.table"; without any, the changes of all tables.
+        Tables to decode, as "schema.table". If empty, the changes of all tables are decoded.
 
     Attributes
     ----------
     n_changes : int
-        Rows given so far.
+        Number of rows returned so far.
     bad_rows : Counter of str
-        Rows with an error, those left out too, by the code of the error.
+        Number of rows with an error, including those left out, by error code.
     """
 
     def __init__(self, files: OrderedFiles, options: FileChangeOptions, relations: Sequence[str] = ()) -> None:
@@ -73,9 +73,9 @@ class FileChanges:
         self.relations = relations
         self.n_changes = 0
         self.bad_rows: Counter[str] = Counter()
-        # Rows that are to be left out are counted here, so the decoder gives them.
-        asked = options.change_options
-        mode: Mode = "FAILFAST" if asked.mode == "FAILFAST" else "PERMISSIVE"
+        # This class drops and counts bad rows, so the decoder must return them.
+        change_options = options.change_options
+        mode: Mode = "FAILFAST" if change_options.mode == "FAILFAST" else "PERMISSIVE"
         paths = [file.path for file in files.files]
         catalog = options.catalog or catalog_of(paths)
         if catalog is not None and files.position is None:
@@ -83,10 +83,10 @@ class FileChanges:
         self.decoder = ChangeDecoder(
             catalog=catalog,
             mode=mode,
-            start=asked.start,
-            empty=asked.empty,
-            include_uncommitted=asked.include_uncommitted,
-            drop_duplicates=asked.drop_duplicates,
+            start=change_options.start,
+            empty=change_options.empty,
+            include_uncommitted=change_options.include_uncommitted,
+            drop_duplicates=change_options.drop_duplicates,
             types=types_of(paths, options.value_options.types),
             columns=options.value_options.columns,
             unrepresentable=options.value_options.unrepresentable,
@@ -97,40 +97,45 @@ class FileChanges:
         )
 
     def follow(self, batch: OrderedBatch, with_rows: bool = False) -> None:
-        """Take up payloads in a first pass, for the relations alone.
+        """Process payloads in a first pass, to find the versions of relations.
 
         Raises
         ------
         FileFault
-            In FAILFAST mode at a bad payload, which the text names.
+            In FAILFAST mode at a bad payload, with its location.
         """
         self._announce(batch)
         if with_rows:
-            with _placed(batch):
+            with _as_file_fault(batch):
                 self.decoder.follow(batch.payloads, batch.positions)
             return
-        # Rows say nothing of relations where all is well, and those of open transactions would be kept.
+        # Rows do not matter for relations unless payloads are bad, and those of open transactions would be buffered.
         first_bytes = pc.binary_slice(batch.payloads, 0, 1)
         rows = pc.indices_nonzero(pc.is_in(first_bytes, pa.array(_CONTROL, first_bytes.type)))
-        with _placed(batch, rows):
+        with _as_file_fault(batch, rows):
             self.decoder.follow(batch.payloads.take(rows), batch.positions.take(rows))
 
     def second_pass(self, *, is_fixed: bool = False, with_rows: bool = False) -> dict[str | None, pa.Schema]:
-        """Begin again, and give the schema of each table.
+        """Start the second pass, and return the schema of each table.
 
-        With `is_fixed` the first pass was over the beginning alone; should there be more versions of the tables in the
-        rest, `decode` raises `SchemaChanged`. `with_rows` says that the first pass was over the rows too.
+        Parameters
+        ----------
+        is_fixed : bool
+            Whether the first pass covered only the beginning of the input. `decode` then raises `SchemaChanged` if the
+            rest has further versions of the tables.
+        with_rows : bool
+            Whether the first pass processed rows too.
 
         Raises
         ------
         TableError
-            If no payload has described a table, or it cannot be laid out as columns.
+            If no payload has described a table, or its columns cannot be decoded together.
         SchemaChanged
-            If the first pass leaves open which versions count.
+            If it is not certain after the first pass which versions are used.
         """
-        counted = {*self.decoder.shape_catalog}
-        # Without its rows it is not known whether a version is used that a transaction without a commit has sent.
-        uncertain = () if with_rows else (item for item in self.decoder.catalog if item not in counted)
+        certain = {*self.decoder.shape_catalog}
+        # A version from a transaction without a commit may be used or not. Only the rows show that.
+        uncertain = () if with_rows else (item for item in self.decoder.catalog if item not in certain)
         for item in uncertain:
             if item.qualified_name in self.relations and (is_fixed or item.visible_from is not None):
                 raise SchemaChanged("a table is described in a transaction that has not committed")
@@ -147,34 +152,34 @@ class FileChanges:
         return schemas
 
     def decode(self, batch: OrderedBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-        """Decode the next payloads to batches of rows, each with the name of its table.
+        """Decode the next payloads, and yield batches of rows, each with the name of its table.
 
         Raises
         ------
         FileFault
-            In FAILFAST mode at a bad payload or value. If that is a payload of `batch`, what was committed by the
-            payloads before it comes first, unless it is too much for one batch of rows.
+            In FAILFAST mode at a bad payload or value. If this payload is in `batch`, the changes that earlier payloads
+            committed are yielded first, unless they need more than one batch of rows.
         """
         self._announce(batch)
         n_before = self.n_changes
         n_rows = len(batch.payloads)
         fault = None
-        with _placed(batch):
+        with _as_file_fault(batch):
             while True:
                 try:
-                    yield from self._decoded(batch.payloads.slice(0, n_rows), batch.positions.slice(0, n_rows))
+                    yield from self._decode(batch.payloads.slice(0, n_rows), batch.positions.slice(0, n_rows))
                 except DecodeError as error:
                     fault = error
                     if error.row and self.n_changes == n_before:
-                        # The decoder stands where it stood before, and takes what lies before the fault.
+                        # The failed call has not changed the decoder's state. Decode the payloads before the bad one.
                         n_rows = error.row
                         continue
                 if fault is not None:
                     raise fault
                 return
 
-    def rest(self) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-        """Give, after the last payload and if they are wanted, the changes of transactions without an outcome.
+    def finish(self) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+        """Yield the changes of undecided transactions after the last payload, with `include_uncommitted`.
 
         Raises
         ------
@@ -190,7 +195,7 @@ class FileChanges:
                 raise FileFault(f"a transaction without an outcome: {error.cell}") from error
             yield name, self._counted(rows)
 
-    def _decoded(self, payloads: pa.Array, positions: pa.Array) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    def _decode(self, payloads: pa.Array, positions: pa.Array) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         if self.relations:
             for name, rows in self.decoder.tables_batches(payloads, self.relations, positions):
                 yield name, self._counted(rows)
@@ -199,7 +204,7 @@ class FileChanges:
                 yield None, self._counted(rows)
 
     def _counted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Count rows, and leave out bad ones if they are not wanted."""
+        """Count rows, and drop bad rows in DROPMALFORMED mode."""
         error = "_error" if self.relations else "error"
         rows = counted_batch(rows, error, self.options.change_options.mode == "DROPMALFORMED", self.bad_rows)
         self.n_changes += len(rows)
@@ -211,19 +216,19 @@ class FileChanges:
 
 
 def _from_before(catalog: RelationCatalog) -> RelationCatalog:
-    """Let all versions come before payloads whose positions are only counted: they cannot be compared."""
+    """Move all versions before the payloads. Counted positions cannot be compared with those of the catalog."""
     return RelationCatalog(
         replace(version, position=-1, visible_from=None if version.visible_from is None else -1) for version in catalog
     )
 
 
 @contextmanager
-def _placed(batch: OrderedBatch, rows: pa.Array | None = None) -> Iterator[None]:
-    """Turn a bad payload into a fault of its file; `rows` are the payloads of the batch that were decoded."""
+def _as_file_fault(batch: OrderedBatch, rows: pa.Array | None = None) -> Iterator[None]:
+    """Convert a DecodeError to a FileFault with its location. `rows` are the rows of the batch that were decoded."""
     try:
         yield
     except DecodeError as error:
-        # Changes of a transaction that goes on over several batches have lost their row.
+        # An error in a buffered change from an earlier batch has no row.
         where = f"rows from {batch.start}"
         if error.row is not None:
             where = f"row {batch.start + (error.row if rows is None else rows[error.row].as_py())}"

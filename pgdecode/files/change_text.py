@@ -1,6 +1,6 @@
-"""Rows of changes and of tables as text: JSON objects for `cat` and JSON lines, flat columns for CSV.
+"""Formats changes and tables' rows as text: JSON objects for `cat` and JSON lines, flat columns for CSV.
 
-Values are written as `values` says; the LSN of the commit is in PostgreSQL's form (16/B374D848).
+`json_values` describes the form of values. The commit LSN is in PostgreSQL's form (16/B374D848).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pyarrow as pa
 from pgdecode.files.json_values import each, encode, flat, json_values
 from pgdecode.protocol.lsn import lsn_to_text
 
-# Of changes and of tables; a table whose own column bears the second name is refused.
+# The LSN columns of changes and of tables. A table with a column of the second name is refused.
 _LSN_OF_CHANGE, _LSN_OF_ROW = "commit_lsn", "_commit_lsn"
 
 
 def change_lines(batch: pa.RecordBatch) -> list[str]:
-    """Write each change as one JSON object, without what is null and an `unchanged` that is empty.
+    """Write each change as one JSON object, without null fields and without an empty `unchanged`.
 
-    `old` and `new` are objects from column names to PostgreSQL's text form; there, null is SQL NULL.
+    `old` and `new` map column names to PostgreSQL's text form. In them, null is SQL NULL.
     """
     return [
         encode({name: value for name, value in row.items() if value is not None and value != []})
@@ -33,12 +33,12 @@ def table_lines(batch: pa.RecordBatch) -> list[str]:
 
 
 def flat_changes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bring each column of changes to a number, a boolean or text: maps and lists as JSON."""
+    """Convert each column of changes to numbers, booleans or text. Maps and lists become JSON."""
     return _flat(batch, _LSN_OF_CHANGE)
 
 
 def flat_table(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bring each column of a table's changes to a number, a boolean or text."""
+    """Convert each column of a table's changes to numbers, booleans or text."""
     return _flat(batch, _LSN_OF_ROW)
 
 

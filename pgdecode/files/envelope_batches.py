@@ -1,4 +1,4 @@
-"""Files of payloads to batches of the envelope, each with where its rows stand in the file."""
+"""Decodes payload files to envelope batches, each with the location of its rows in the file."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class DecodedBatch:
     Attributes
     ----------
     start : int
-        Row of the file that the first row is, counted from 0; not to be used where rows were dropped.
+        Number of the first row in the file, counted from 0. Later rows follow only if none was dropped.
     source : pa.RecordBatch
         The payload and `keep` columns.
     envelope : pa.RecordBatch
-        The asked columns, then `error` if it was not among them; as many rows as `source`.
+        The requested columns, then `error` if it was not requested. It has the same rows as `source`.
     n_read : int
-        Rows read from the file, dropped ones included.
+        Number of rows read from the file, including dropped ones.
     n_bytes : int
-        Their payloads' size.
+        Size of their payloads.
     n_bad : int
-        Rows whose payload is faulty.
+        Number of bad payloads.
     bad_rows : mapping
-        They by the code of their error.
+        Number of bad payloads by error code.
     """
 
     start: int
@@ -60,7 +60,7 @@ def decoded_batches(
     empty: Empty = "null",
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[DecodedBatch]:
-    """Decode what is read of a file from its first row to its last; the stream state is carried along.
+    """Decode the payloads of a file in order. The stream state is kept between batches.
 
     Parameters
     ----------
@@ -68,21 +68,21 @@ def decoded_batches(
     fields : sequence of str, optional
         Envelope columns; by default all but `xid_basis`.
     in_stream : {"ordered", "auto"} or bool
-        As of `decode_messages`.
+        As in `decode_messages`.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
-        At a bad row: stop, after the rows before it; give its `error`; leave it out.
+        At a bad row: yield the rows before it and raise; return the row with its `error`; leave the row out.
     empty : {"null", "error"}
-        As of `decode_messages`.
+        As in `decode_messages`.
     batch_rows : int
-        Rows at a time, at most.
+        The greatest number of rows in a batch.
 
     Raises
     ------
     FileFault
-        If the file is damaged, or in FAILFAST mode at a bad row, which the text names.
+        If the file is damaged, or in FAILFAST mode at a bad row, with its location.
     """
     wanted = envelope_schema(fields).names
-    # Always permissive underneath: that is how the rows before a bad one come out, too.
+    # The decoder is always PERMISSIVE, so that FAILFAST can yield the rows before a bad row.
     names = dict.fromkeys((*wanted, "error"))
     decoder = MessageDecoder(in_stream=in_stream, fields=names, mode="PERMISSIVE", empty=empty)
     start = file.start

@@ -1,8 +1,8 @@
-r"""Envelope rows as text: JSON objects for `cat` and JSON lines, flat columns for CSV.
+r"""Formats envelope rows as text: JSON objects for `cat` and JSON lines, flat columns for CSV.
 
-LSNs are written in PostgreSQL's form (16/B374D848), timestamps in ISO 8601 with Z (out of the years 1 to 9999 as
-integer microseconds since 1970), binary as \x and hexadecimal digits. Of a tuple, values in text format that are
-UTF-8 are strings, all others binary, null and unchanged ones null.
+LSNs are in PostgreSQL's form (16/B374D848). Timestamps are in ISO 8601 with Z; outside the years 1 to 9999 they are
+integer microseconds since 1970. Binary values are \x and hexadecimal digits. In a tuple, values in text format that are
+UTF-8 are strings, null and unchanged values are null, and all others are binary.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LSNS = ("lsn", "end_lsn")
 
 
 def fields_to_decode(fields: Iterable[str] | None = None) -> tuple[str, ...]:
-    """List the envelope columns that rendering `fields` needs: a tuple's values do not tell their formats.
+    """List the envelope columns that are needed to write `fields`. Tuples need the formats of their values.
 
     Parameters
     ----------
     fields : iterable of str, optional
-        What will be rendered; by default every message's own fields.
+        The columns to write; by default the fields of each message.
     """
     wanted = envelope_schema(fields).names
     needed = [f"{name}_formats" for name in _TUPLES if name in wanted]
@@ -44,19 +44,19 @@ def json_lines(batch: pa.RecordBatch, *, keep: Sequence[str] = (), fields: Seque
     Parameters
     ----------
     batch : pa.RecordBatch
-        `keep` columns of any type, and the envelope columns of `fields_to_decode(fields)`. Where the formats of a
-        tuple are left out, each value that is UTF-8 counts as text.
+        `keep` columns of any type, and the envelope columns of `fields_to_decode(fields)`. Without the formats of a
+        tuple, all values in UTF-8 are treated as text.
     keep : sequence of str
         Columns that come first in each object.
     fields : sequence of str, optional
-        Envelope columns that each object has, null where empty. By default an object has its message's own fields,
-        those that are not null; instead of formats it has the ordinals of unchanged columns as `unchanged` and
-        `old_unchanged`, where there are any.
+        Envelope columns of each object, including null ones. By default an object has the fields of its message that
+        are not null. Instead of formats it then has the ordinals of unchanged columns, if any, as `unchanged` and
+        `old_unchanged`.
 
     Returns
     -------
     list of str
-        As many as rows, without line ends.
+        One per row, without line ends.
     """
     if fields is not None:
         names = (*keep, *fields)
@@ -78,12 +78,12 @@ def json_lines(batch: pa.RecordBatch, *, keep: Sequence[str] = (), fields: Seque
 def flat_columns(
     batch: pa.RecordBatch, *, keep: Sequence[str] = (), fields: Sequence[str] | None = None
 ) -> pa.RecordBatch:
-    """Bring each column to a number, a boolean or text: nested ones as JSON, binary as hexadecimal digits.
+    """Convert each column to numbers, booleans or text. Nested columns become JSON, binary becomes hexadecimal digits.
 
     Parameters
     ----------
     batch, keep
-        As of `json_lines`.
+        As in `json_lines`.
     fields : sequence of str, optional
         Envelope columns of the result, after the `keep` columns; by default the whole envelope.
     """
@@ -95,7 +95,7 @@ def flat_columns(
 
 @functools.cache
 def _own_columns(kind: str | None) -> tuple[str, ...]:
-    """List the envelope columns that a message of this kind fills, in order; a null row has its error."""
+    """List the envelope columns of messages of a kind, in order. Rows without a kind have only `error`."""
     if kind is None:
         return ("error",)
     filled = (column.name for column in ENVELOPE if any(message.kind == kind for message, _ in filled_by(column.name)))
@@ -103,7 +103,7 @@ def _own_columns(kind: str | None) -> tuple[str, ...]:
 
 
 def _fill(objects: list[dict[str, Any]], part: pa.RecordBatch) -> None:
-    """Put the columns of messages of one kind into their objects, without what is null."""
+    """Add the values of messages of one kind to their objects, without nulls."""
     for name in part.schema.names:
         if name.endswith("_formats"):
             label = "unchanged" if name == "new_formats" else "old_unchanged"
@@ -117,7 +117,7 @@ def _fill(objects: list[dict[str, Any]], part: pa.RecordBatch) -> None:
 
 
 def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """Bring a column to values that JSON has."""
+    """Convert a column to JSON values."""
     array = batch.column(name)
     if name in _TUPLES:
         known = f"{name}_formats" in batch.schema.names
@@ -128,15 +128,15 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def _tuples(tuples: pa.Array, formats: pa.Array | None) -> list[list[str | None] | None]:
-    """Bring old or new tuples to lists of strings."""
+    """Convert old or new tuples to lists of strings."""
     letters = "" if formats is None else "".join(row for row in formats.to_pylist() if row is not None)
     return cut(_cells(tuples.flatten(), letters), tuples.value_lengths().to_pylist())
 
 
 def _cells(values: pa.Array, letters: str) -> list[str | None]:
-    """Bring tuple values to strings; `letters` says the format of each, where that is known."""
+    """Convert tuple values to strings. `letters` has the format of each value, if known."""
     if "b" not in letters:
-        # One check for all values, where each is text in UTF-8.
+        # Usually all values are text in UTF-8, so one cast converts them.
         with contextlib.suppress(pa.ArrowInvalid):
             texts: list[str | None] = values.cast(pa.string()).to_pylist()
             return texts
@@ -154,5 +154,5 @@ def _cell_to_text(value: bytes, letter: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape what would break a line or move a terminal's cursor, and what UTF-8 cannot write."""
+    """Escape characters that are not printable, such as line breaks, terminal controls and surrogates."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

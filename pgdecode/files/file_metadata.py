@@ -1,4 +1,4 @@
-"""What the footer of a payload file says of the database: user-defined types, and relations before the first row."""
+"""Metadata in the footers of payload files: user-defined types, and relations described before the first row."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class UserType:
     ----------
     oid : int
     name : str
-        "schema.type", as the stream names it.
+        "schema.type", as in the stream.
     declaration : str
-        As a value of `types=`: "enum", "numeric(12,2)", "(x int4, y int4)", "range(float8)".
+        The type, as a value of `types=`: "enum", "numeric(12,2)", "(x int4, y int4)", "range(float8)".
     """
 
     oid: int
@@ -38,17 +38,17 @@ class UserType:
 
 
 def readable(types: Iterable[UserType]) -> tuple[UserType, ...]:
-    """Leave out types that are made of what pgdecode cannot read: they stay as if nothing were said of them."""
+    """Leave out types whose declaration, or one that it uses, pgdecode cannot parse. They remain unknown types."""
     left = tuple(types)
     while True:
         known: dict[str | int, str] = {item.name: item.declaration for item in left}
-        kept = tuple(item for item in left if _isreadable(item.declaration, known))
+        kept = tuple(item for item in left if _is_readable(item.declaration, known))
         if len(kept) == len(left):
             return kept
         left = kept
 
 
-def _isreadable(declaration: str, known: Mapping[str | int, str]) -> bool:
+def _is_readable(declaration: str, known: Mapping[str | int, str]) -> bool:
     try:
         declared(declaration, known)
     except ValueError:
@@ -67,41 +67,41 @@ def from_json(text: str | bytes) -> tuple[UserType, ...]:
     Raises
     ------
     ValueError
-        If it is something else.
+        If the JSON is not a list of types.
     """
     found: Any = json.loads(text)
     try:
         types = tuple(UserType(int(oid), str(name), str(declaration)) for oid, name, declaration in found)
     except (TypeError, ValueError) as error:
-        raise ValueError("no list of types in JSON") from error
+        raise ValueError("the JSON is not a list of types") from error
     return readable(types)
 
 
 def overridden(types: Iterable[UserType], given: Mapping[str | int, str] | None) -> dict[str | int, str]:
-    """Give types as `types=` takes them; what the caller says of a type, by its name or its OID, comes first."""
+    """Convert types to a value of `types=`. The caller's types, by name or OID, take precedence."""
     chosen = dict(given or {})
     found: dict[str | int, str] = {}
     for item in types:
         declaration = chosen.get(item.oid, chosen.get(item.name, item.declaration))
-        # A domain's message has the OID of the domain with the name of its base type; an array has that of its
-        # element's type. So both are keys.
+        # The Type message of a domain has the domain's OID but the name of its base type. Arrays are found by their
+        # element type. So both the OID and the name are keys.
         found[item.oid] = found[item.name] = declaration
     return {**found, **chosen}
 
 
 def types_of(paths: Iterable[Path], given: Mapping[str | int, str] | None = None) -> dict[str | int, str] | None:
-    """Give what the footers of files say of types as `types=` takes it; of a type that two describe, the later one.
+    """Read the types in the footers of files, as a value of `types=`. If two files have a type, the later one applies.
 
     Parameters
     ----------
     paths : iterable of Path
-        In order; files that say nothing are passed over.
+        In order. Files without types are ignored.
     given : mapping, optional
-        What the caller says of types, which comes first.
+        The caller's types, which take precedence.
 
     Returns
     -------
-    dict, or None if nobody says anything
+    dict, or None without any types
 
     Raises
     ------
@@ -113,21 +113,21 @@ def types_of(paths: Iterable[Path], given: Mapping[str | int, str] | None = None
     for path in paths:
         content = _entry(path, TYPES_KEY)
         if content is not None:
-            # Files mostly repeat each other, and the later one decides.
+            # Most files have equal types. A repeated value moves to the end, because the later one applies.
             contents.pop(content, None)
             contents[content] = None
     for content in contents:
         try:
             found |= {item.oid: item for item in from_json(content)}
         except ValueError as error:
-            raise FileFault(f"what the footers say of types: {error}") from error
+            raise FileFault(f"types in the footers of the files: {error}") from error
     if not found:
         return None if given is None else dict(given)
     return overridden(readable(found.values()), given)
 
 
 def catalog_of(paths: Sequence[Path]) -> RelationCatalog | None:
-    """Give the relations that the first of files, in order, says were described before its first row, if it does.
+    """Read the relations that were described before the first row, from the footer of the first file; None without any.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def catalog_of(paths: Sequence[Path]) -> RelationCatalog | None:
     try:
         catalog = RelationCatalog.from_json(content)
     except (ValueError, KeyError, TypeError) as error:
-        raise FileFault(f"{paths[0]}: what the footer says of relations: {error}") from error
+        raise FileFault(f"{paths[0]}: relations in the footer: {error}") from error
     return catalog if len(catalog) else None
 
 

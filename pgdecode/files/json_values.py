@@ -1,7 +1,8 @@
-r"""Arrow columns of any type as the values that JSON has, and as what CSV can hold.
+r"""Converts Arrow columns of any type to values for JSON and CSV.
 
-Timestamps are written in ISO 8601, with Z where they have a zone (out of the years 1 to 9999 as integer microseconds
-since 1970), binary as \x and hexadecimal digits, decimals as text and exactly, NaN and infinity in PostgreSQL's words.
+Timestamps are in ISO 8601, with Z if they have a time zone; outside the years 1 to 9999 they are integer microseconds
+since 1970. Binary values are \x and hexadecimal digits. Decimals are exact text. NaN and infinity are
+written as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS_OF_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-# What moves a terminal's cursor or turns its text around and JSON would let pass: C1 controls and bidi overrides.
+# Characters that move a terminal's cursor or reverse text, and that JSON does not escape: C1 controls, bidi overrides.
 _MOVING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def encode(value: object) -> str:
-    """Write a value as JSON on one line that cannot move a terminal's cursor."""
+    """Write a value as JSON on one line, without characters that move a terminal's cursor."""
     return _MOVING.sub(lambda found: f"\\u{ord(found[0]):04x}", _to_json(value))
 
 
 def json_values(array: pa.Array) -> list[Any]:
-    """Bring a column of any type to values that JSON has: structs and maps to objects, lists to lists."""
+    """Convert a column of any type to JSON values. Structs and maps become objects, lists become lists."""
     type = array.type
     if isinstance(array, pa.ExtensionArray):
         return json_values(array.storage)
@@ -46,13 +47,13 @@ def json_values(array: pa.Array) -> list[Any]:
     if pa.types.is_nested(type):
         return _nested(array)
     if pa.types.is_float32(type):
-        # Python's numbers are wider and would show digits that the column does not have.
+        # Arrow's text has the digits of a float32; Python's float is wider and would show more.
         return each(lambda text: _plain(float(text)), array.cast(pa.string()))
     return each(_plain, array)
 
 
 def flat(array: pa.Array, values: Sequence[Any] | None = None) -> pa.Array:
-    """Bring a column to a number, a boolean or text: by `values`, where JSON has others of it than `json_values`."""
+    """Convert a column to numbers, booleans or text. `values` replaces the result of `json_values`."""
     if values is None and is_json(array.type):
         return array
     write = encode if pa.types.is_nested(array.type) else str
@@ -61,18 +62,18 @@ def flat(array: pa.Array, values: Sequence[Any] | None = None) -> pa.Array:
 
 
 def is_json(type: pa.DataType) -> bool:
-    """Whether values of a type are JSON's own, and CSV's."""
+    """Whether JSON and CSV represent values of a type directly."""
     simple: bool = pa.types.is_integer(type) or pa.types.is_boolean(type) or pa.types.is_string(type)
     return simple
 
 
 def each(write: Callable[[Any], Any], array: pa.Array) -> list[Any]:
-    """Write each value that is not null."""
+    """Apply a function to each value that is not null."""
     return [None if value is None else write(value) for value in array.to_pylist()]
 
 
 def cut(values: Sequence[Any], lengths: Sequence[int | None]) -> list[Any]:
-    """Cut values one after the other into lists of these lengths; None gives none."""
+    """Divide values into lists of the given lengths. A length of None makes None."""
     rows: list[Any] = []
     start = 0
     for length in lengths:
@@ -85,7 +86,7 @@ def cut(values: Sequence[Any], lengths: Sequence[int | None]) -> list[Any]:
 
 
 def timestamp_to_text(microseconds: int) -> str | int:
-    """Write microseconds since 1970 as ISO 8601 in UTC; what lies outside the years 1 to 9999 stays a number."""
+    """Write microseconds since 1970 as ISO 8601 in UTC. Outside the years 1 to 9999 the number stays unchanged."""
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
@@ -101,7 +102,7 @@ def bytes_to_text(value: bytes) -> str:
 def _timestamps(array: pa.Array) -> list[str | int | None]:
     zone = "" if array.type.tz is None else "Z"
     if array.type.unit == "ns":
-        # datetime has no nanoseconds; Arrow's text has them, and all that they reach is within its years.
+        # datetime has no nanoseconds, but Arrow's text has them. All values are within its range of years.
         text = array.cast(pa.timestamp("ns")).cast(pa.string())
         return each(lambda value: value.replace(" ", "T") + zone, text)
     scale = _MICROSECONDS_OF_UNIT[array.type.unit]
@@ -124,7 +125,7 @@ def _nested(array: pa.Array) -> list[Any]:
 
 
 def _maps(array: pa.MapArray) -> list[dict[str, Any] | None]:
-    # The keys and items of an array are those of all that it was sliced from.
+    # `keys` and `items` ignore slicing: they belong to the whole array.
     bounds = array.offsets.to_pylist()
     first, n = bounds[0], bounds[-1] - bounds[0]
     keys = json_values(array.keys.slice(first, n))
@@ -136,12 +137,12 @@ def _maps(array: pa.MapArray) -> list[dict[str, Any] | None]:
 
 
 def _plain(value: Any) -> Any:
-    """Replace a value that JSON does not have."""
+    """Convert a value that JSON cannot represent."""
     if isinstance(value, bytes):
         return bytes_to_text(value)
     if isinstance(value, float):
         if math.isfinite(value):
             return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    # A decimal's own text may have an exponent.
+    # `str` of a decimal may have an exponent.
     return value if isinstance(value, str) else format(value, "f")

@@ -1,4 +1,4 @@
-"""The local engine of `pgdecode decode`: Parquet files in, one output file for each, in constant memory."""
+"""The local engine of `pgdecode decode` for messages: one output file for each input file, in constant memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgdecode.protocol.options import Format, InStream, Mode
 
 @dataclass
 class Totals:
-    """What has been decoded so far."""
+    """Counts of decoded data so far."""
 
     rows: int = 0
     payload_bytes: int = 0
@@ -43,18 +43,19 @@ def convert(
     Parameters
     ----------
     files : sequence of PayloadFile
-        What `payload_files(source, ...)` found.
+        The result of `payload_files(source, ...)`.
     source : Path
-        The path they were found by.
+        The path of the input.
     target : Path
         Must not exist.
     as_file : bool
-        Make `target` a file, of the one input; else a folder with a file for each input under its relative path.
+        Make `target` a file, for a single input file; otherwise a folder with a file for each input file, under its
+        relative path.
     format : {"parquet", "jsonl", "csv"}
     fields, in_stream, mode, batch_rows
-        As of `decoded_batches`.
+        As in `decoded_batches`.
     on_rows : callable
-        Told the number of rows after each batch.
+        Called with the number of rows after each batch.
 
     Returns
     -------
@@ -63,7 +64,7 @@ def convert(
     Raises
     ------
     FileFault
-        As of `decoded_batches`; what was written by then is left to the caller.
+        As in `decoded_batches`. The caller must remove the incomplete output.
     """
     totals = Totals()
     wanted = fields_to_decode(fields) if format != "parquet" else envelope_schema(fields).names
@@ -74,7 +75,7 @@ def convert(
         schema = pa.schema([*file.schema, *envelope_schema(dict.fromkeys((*wanted, "error")))])
         with open_writer(part, format, schema, message_layout(file.keep, fields)) as write:
             for batch in decoded:
-                write(side_by_side(batch, file.keep, schema))
+                write(with_kept_columns(batch, file.keep, schema))
                 totals.rows += batch.n_read
                 totals.payload_bytes += batch.n_bytes
                 totals.bad_rows += batch.n_bad
@@ -87,7 +88,7 @@ def _part_name(path: Path, source: Path, format: str) -> Path:
     return relative.with_name(f"{relative.name.removesuffix('.parquet')}.{format}")
 
 
-def side_by_side(batch: DecodedBatch, keep: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
-    """Put the `keep` columns and the decoded ones into one batch."""
+def with_kept_columns(batch: DecodedBatch, keep: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    """Make one batch of the `keep` columns and the decoded columns."""
     arrays = [*(batch.source.column(name) for name in keep), *batch.envelope.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,4 +1,4 @@
-"""What decoded messages hold, counted batch by batch: the figures of `pgdecode inspect`."""
+"""Statistics of decoded messages, counted batch by batch, for `pgdecode inspect`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELDS = (
     *("kind", "xid", "subxid", "lsn", "end_lsn", "timestamp", "relation_id", "relation_ids", "namespace", "name"),
     *("replica_identity", "columns", "type_id", "first_segment", "old_formats", "new_formats", "error"),
 )
-# Versions of relations, and names of types, that are kept; no server sends so many, a corrupt file may.
+# The greatest number of relations, versions of relations and types to keep. Only a corrupt file has more.
 MAX_KEPT = 100_000
 REPLICA_IDENTITIES = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
 CHANGES = ("insert", "update", "delete", "truncate")
@@ -35,7 +35,7 @@ _FORMATS = {"t": "text", "b": "binary", "n": "null", "u": "unchanged"}
 
 @dataclass
 class RelationStatistics:
-    """One relation: its last definition, how many different ones were seen, and its changes by kind."""
+    """Statistics of one relation: its last definition, hashes of all definitions, and its changes by kind."""
 
     definition: dict[str, Any] | None = None
     versions: set[int] = field(default_factory=set)
@@ -44,7 +44,7 @@ class RelationStatistics:
 
 @dataclass
 class ErrorStatistics:
-    """Bad rows of one code, and where the first is."""
+    """Number of bad rows with one error code, and the location of the first."""
 
     rows: int
     file: Path
@@ -56,7 +56,7 @@ _ENDS = ("first", "last")
 
 
 class MessageStatistics:
-    """Counts over files of messages; its size does not grow with them, but with relations and types."""
+    """Statistics of all messages in files. Their size depends on the number of relations and types, not of messages."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -90,7 +90,7 @@ class MessageStatistics:
 
     @property
     def protocol_version(self) -> int:
-        """Say the lowest protocol version that has what was seen."""
+        """Return the lowest protocol version that has all messages seen so far."""
         if self.aborts["parallel"]:
             return 4
         if any("prepare" in kind for kind in self.messages):
@@ -99,7 +99,7 @@ class MessageStatistics:
 
     @property
     def transactions(self) -> dict[str, int]:
-        """Count the transactions seen to begin and to end; `streamed` ones are among those begun."""
+        """Count beginnings and ends of transactions. `begun` includes `streamed`."""
         seen = self.messages
         return {
             "begun": seen["begin"] + seen["begin_prepare"] + self.first_segments,
@@ -113,12 +113,12 @@ class MessageStatistics:
         }
 
     def as_dict(self, transaction_statistics: TransactionStatistics | None = None) -> dict[str, Any]:
-        """Give all figures as JSON has them.
+        """Return all statistics as plain JSON types.
 
         Parameters
         ----------
-        census : Census, optional
-            Of the same messages, where they were in slot order.
+        transaction_statistics : TransactionStatistics, optional
+            Of the same messages, if they were in slot order.
         """
         followed = transaction_statistics is not None and transaction_statistics.complete
         history: dict[int, list[RelationVersion]] = {}
@@ -229,7 +229,7 @@ class MessageStatistics:
                 self.values[word] += pc.sum(pc.count_substring(envelope.column(name), letter)).as_py() or 0
 
     def _add_ranges(self, envelope: pa.RecordBatch) -> None:
-        # An origin's LSN is of another server's log.
+        # The LSN of an Origin message is from another server's WAL.
         local = envelope.filter(pc.not_equal(envelope.column("kind"), "origin"))
         for name in ("lsn", "end_lsn"):
             self.lsn_range = _wider(self.lsn_range, local.column(name))
@@ -256,7 +256,7 @@ class MessageStatistics:
             self.left_out += 1
 
     def _room(self) -> bool:
-        """Take one of the `MAX_KEPT` places, if one is left."""
+        """Use one of the `MAX_KEPT` places; False if none is left."""
         if self._kept >= MAX_KEPT:
             return False
         self._kept += 1

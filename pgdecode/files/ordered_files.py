@@ -1,4 +1,4 @@
-"""Files of payloads in the order in which a slot gave them: as one sequence, each payload with its position."""
+"""Payload files in slot order: one sequence of payloads, each with its position."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pgdecode._native.arrow.int64_kernels import descent
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError, PayloadFile, payload_files
 
-# Columns that hold the positions where nobody says which does.
+# Default names of the position column.
 USUAL_NAMES = ("seq", "position")
 
 
 class OrderFault(FileFault):
-    """Rows that do not stand in the order of their positions."""
+    """The rows are not in the order of their positions."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class OrderedBatch:
     ----------
     file : PayloadFile
     start : int
-        Row of the file that the first row is, counted from 0.
+        Number of the first row in the file, counted from 0.
     source : pa.RecordBatch
         The payload and `keep` columns of the file.
     positions : pa.Array
         int64, ascending within the batch and from batch to batch.
     is_reconnected : bool
-        Whether another session than that of the rows before begins with it.
+        Whether a new session begins with this batch.
     """
 
     file: PayloadFile
@@ -46,7 +46,7 @@ class OrderedBatch:
 
     @property
     def payloads(self) -> pa.Array:
-        """The messages."""
+        """The payload column."""
         return self.source.column(self.file.payload)
 
 
@@ -58,10 +58,9 @@ class OrderedFiles:
     ----------
     files : tuple of PayloadFile
     position : str or None
-        The column that tells the order. None: it is that of the rows and of the files' names, and positions are
-        counted from 0.
+        The column with positions. None: rows are in the order of the files' names, and positions are counted from 0.
     session : str or None
-        The column whose value changes where the connection to the server was made anew.
+        The column whose value changes when the client reconnected to the server.
     """
 
     files: tuple[PayloadFile, ...]
@@ -70,16 +69,16 @@ class OrderedFiles:
 
     @property
     def n_rows(self) -> int:
-        """Rows in all files."""
+        """Number of rows in all files."""
         return sum(file.n_rows for file in self.files)
 
     def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[OrderedBatch]:
-        """Read the files one after the other, at most `batch_rows` rows at a time.
+        """Read the files in order, at most `batch_rows` rows at once.
 
         Raises
         ------
         OrderFault
-            If a position is null or does not come after the one before.
+            If a position is null or not greater than the previous one.
         FileFault
             If a file is damaged.
         """
@@ -97,12 +96,12 @@ class OrderedFiles:
                 start += len(source)
 
     def positions(self) -> Positions:
-        """Make what gives the rows their positions, when they are read one after the other."""
+        """Make the `Positions` of the rows, which must be read in order."""
         return Positions(self.position)
 
 
 def _sessions(batch: OrderedBatch, sessions: pa.Array, last: pa.Scalar | None) -> Iterator[OrderedBatch]:
-    """Cut a batch where its session changes."""
+    """Split a batch at the rows where the session changes."""
     encoded = pc.run_end_encode(sessions)
     start = 0
     for value, end in zip(encoded.values, encoded.run_ends.to_pylist(), strict=True):
@@ -114,7 +113,7 @@ def _sessions(batch: OrderedBatch, sessions: pa.Array, last: pa.Scalar | None) -
 
 
 class Positions:
-    """Gives rows their positions, and checks that these ascend."""
+    """Finds the positions of rows, and checks that they ascend."""
 
     def __init__(self, column: str | None) -> None:
         self._column = column
@@ -123,22 +122,22 @@ class Positions:
         self._last_file: PayloadFile | None = None
 
     def of(self, file: PayloadFile, start: int, source: pa.RecordBatch) -> pa.Array:
-        """Give the positions of the next rows of a file, which begin at row `start`.
+        """Return the positions of the next rows of a file, from row `start`.
 
         Raises
         ------
         OrderFault
-            If a position is null or does not come after the one before.
+            If a position is null or not greater than the previous one.
         """
         if self._column is None:
             self._n_before += len(source)
             return pa.array(range(self._n_before - len(source), self._n_before), pa.int64())
         positions = source.column(self._column)
         try:
-            # Even a cast that changes nothing takes its time.
+            # A cast takes time even if it changes nothing.
             positions = positions if positions.type == pa.int64() else positions.cast(pa.int64())
         except pa.ArrowInvalid as error:
-            raise OrderFault(f"{file.path}: rows from {start}: {self._column} goes past 2**63 - 1") from error
+            raise OrderFault(f"{file.path}: rows from {start}: {self._column} exceeds 2**63 - 1") from error
         if positions.null_count:
             row = positions.is_null().index(True).as_py()
             raise OrderFault(f"{file.path}: row {start + row}: {self._column} is null")
@@ -156,27 +155,27 @@ class Positions:
     def _descent(self, file: PayloadFile, row: int, position: pa.Scalar, before: str) -> OrderFault:
         return OrderFault(
             f"{file.path}: row {row}: {self._column} {position} does not come after {before}; "
-            "rows and files must follow each other in slot order"
+            "rows and files must be in slot order"
         )
 
 
 def ordered_files(path: Path, payload: str, position: str | None = None, session: str | None = None) -> OrderedFiles:
-    """Open what a path means, as `payload_files` does, and put files into the order of their positions.
+    """Open the files of a path, as `payload_files` does, in the order of their positions.
 
     Parameters
     ----------
     path : Path
     payload : str
     position : str, optional
-        The column that tells the order, of integers. By default `seq` or `position`, if all files have such a column;
-        else the rows are taken in the order of the files' names.
+        The column with positions, of an integer type. By default it is `seq` or `position`, if all files have such a
+        column; otherwise rows are in the order of the files' names.
     session : str, optional
-        The column whose value changes where the connection to the server was made anew.
+        The column whose value changes when the client reconnected to the server.
 
     Raises
     ------
     PathError
-        As of `payload_files`, and for a column that does not hold integers.
+        As in `payload_files`, and for a position column that does not have integers.
     """
     sessions = () if session is None else (session,)
     found = payload_files(path, payload, sessions)
@@ -186,18 +185,18 @@ def ordered_files(path: Path, payload: str, position: str | None = None, session
     found = payload_files(path, payload, tuple(dict.fromkeys((chosen, *sessions))))
     check_positions(found, chosen)
     if len(found) > 1:
-        # A file whose first row has no position, or not its lowest, is refused when it is read.
+        # Reading raises OrderFault if a file's first position is null or not its lowest.
         found.sort(key=lambda file: file.first_value(chosen) or 0)
     return OrderedFiles(tuple(found), chosen, session)
 
 
 def check_positions(files: Sequence[PayloadFile], position: str) -> None:
-    """Refuse a column, read along with the payloads, that cannot hold positions.
+    """Check the type of the position column, which is one of the `keep` columns.
 
     Raises
     ------
     PathError
-        If it does not hold integers.
+        If it does not have integers.
     """
     for file in files:
         type = file.schema.field(position).type

@@ -1,4 +1,4 @@
-"""Parquet files of raw payloads: which ones a path means, and their columns in batches of bounded size."""
+"""Finds Parquet files of raw payloads, and reads their columns in batches of limited size."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-# What one batch may hold: enough to keep the decoder busy, little beside the interpreter itself.
+# The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
 BATCH_ROWS = 32_768
 BATCH_BYTES = 32 * 2**20
-# Pages are read through a buffer of this size. Without one, pyarrow loads a row group's whole column chunk.
+# Size of the buffer for reading pages. Without a buffer, pyarrow loads the whole column chunk of a row group.
 _READ_BUFFER = 2**20
 
 
 class PathError(ValueError):
-    """A path or column that cannot be worked with: the mistake is in what was asked, not in the data."""
+    """A path or column that cannot be used: the mistake is in the arguments, not in the data."""
 
 
 class FileFault(ValueError):
-    """Data in a file that cannot be read or decoded; the text begins with the file."""
+    """Data in a file that cannot be read or decoded. The text begins with the file's path."""
 
 
 class RowGroup(NamedTuple):
@@ -37,13 +37,13 @@ class RowGroup(NamedTuple):
     ----------
     number : int
     start : int
-        Its first row in the file.
+        Number of its first row in the file.
     n_rows : int
     n_bytes : int
-        What the columns that are read take up unpacked.
+        Uncompressed size of the columns that are read.
     counted : tuple of (str, int)
-        Those of these columns that count up by one from row to row, if they ascend and the file's statistics are true,
-        and the first value of each.
+        Columns that increase by one from row to row, with their first values. This is deduced from the file's
+        statistics, and holds if these are correct and the column ascends.
     """
 
     number: int
@@ -61,17 +61,17 @@ class PayloadFile:
     ----------
     path : Path
     payload : str
-        The column of payloads, checked to be binary.
+        The payload column, which is binary.
     keep : tuple of str
-        Other columns to read along, checked to be there.
+        Other columns to read. The file has them.
     schema : pa.Schema
         Of the `keep` columns.
     columns : pa.Schema
-        Of all that the file has.
+        Of all columns of the file.
     groups : tuple of RowGroup
-        Those that are read, consecutive.
+        The consecutive row groups to read.
     footer : int
-        Checksum of the file's footer, which says where all that it has lies: another one is another file.
+        Checksum of the file's footer, to recognise that the file was replaced.
     """
 
     path: Path
@@ -84,21 +84,21 @@ class PayloadFile:
 
     @property
     def start(self) -> int:
-        """Row of the file that the first one is."""
+        """Number of the first row in the file."""
         return self.groups[0].start if self.groups else 0
 
     @property
     def n_rows(self) -> int:
-        """Rows to be read."""
+        """Number of rows to read."""
         return sum(group.n_rows for group in self.groups)
 
     @property
     def n_bytes(self) -> int:
-        """What the columns that are read take up unpacked."""
+        """Uncompressed size of the columns that are read."""
         return sum(group.n_bytes for group in self.groups)
 
     def first_rows(self, n_rows: int) -> pa.RecordBatch:
-        """Read the payload and `keep` columns of the first rows, so many or about `BATCH_BYTES`.
+        """Read the payload and `keep` columns of the first `n_rows` rows, or of about `BATCH_BYTES`.
 
         Raises
         ------
@@ -108,8 +108,8 @@ class PayloadFile:
         groups = [group.number for group in self.groups if group.start < self.start + n_rows]
         found: list[pa.RecordBatch] = []
         n_found = n_bytes = 0
-        # Through dictionaries, whether or not they would expand: to find that out takes as long. Batches then end where
-        # row groups do.
+        # Read as dictionaries in any case, because checking whether values may expand takes as long. Batches then end
+        # at the end of row groups.
         with self._readable(self._texts) as encoded:
             for batch in self._read(encoded, self._rows_that_fit(n_rows), groups):
                 found.append(batch)
@@ -122,7 +122,7 @@ class PayloadFile:
         return pa.Table.from_batches(found).slice(0, n_rows).combine_chunks().to_batches()[0]
 
     def first_value(self, name: str) -> Any:
-        """Read a column's value in the first row; None if the file has no rows.
+        """Read the value of a column in the first row; None if the file has no rows.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class PayloadFile:
         return None
 
     def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """Read the payload and `keep` columns in order, at most `batch_rows` and about `BATCH_BYTES` at a time.
+        """Read the payload and `keep` columns in order, at most `batch_rows` and about `BATCH_BYTES` at once.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class PayloadFile:
                 yield from self._read(encoded if may_expand else file, n_rows, groups)
 
     def _read(self, file: pq.ParquetFile, n_rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        # Threads would not help one column, and each would keep memory of its own.
+        # Threads do not make one column faster, and each uses additional memory.
         for batch in file.iter_batches(n_rows, row_groups=groups, columns=self._names, use_threads=False):
             for piece in _decoded_pieces(batch):
                 yield from _pieces(_plain(piece, self.payload))
@@ -166,7 +166,7 @@ class PayloadFile:
         return [group.number for group in self.groups]
 
     def _rows_that_fit(self, batch_rows: int) -> int:
-        """Count the rows that hold `BATCH_BYTES` where rows are widest; at most `batch_rows`."""
+        """Find how many rows of the row group with the widest rows have `BATCH_BYTES`; at most `batch_rows`."""
         widest = max((group.n_bytes / max(group.n_rows, 1) for group in self.groups), default=1.0)
         return max(1, min(batch_rows, int(BATCH_BYTES / max(widest, 1.0))))
 
@@ -182,14 +182,14 @@ class PayloadFile:
 
 
 def payload_files(path: Path, payload: str, keep: Sequence[str] = ()) -> list[PayloadFile]:
-    """Open what a path means and check it: a Parquet file, or all `*.parquet` files below a folder in sorted order.
+    """Open and check a Parquet file, or all `*.parquet` files below a folder in sorted order.
 
-    As in Spark, files and folders whose names begin with `_` or `.` are left out (`_x=1` is a partition and is not).
+    As in Spark, files and folders whose names begin with `_` or `.` are ignored, except partitions such as `_x=1`.
 
     Raises
     ------
     PathError
-        If there is no such path, no Parquet in it, or a column is missing or not binary.
+        If the path does not exist, has no Parquet files, or a column is missing or has another type.
     """
     return [_checked(found, payload, tuple(keep)) for found in _find(path)]
 
@@ -209,19 +209,19 @@ def _find(path: Path) -> list[Path]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark leaves out files and folders of this name."""
+    """Whether Spark ignores files and folders with this name."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _opened(path: Path, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
-    # Absolute: pyarrow would take "s3:x/y" for a URI.
+    # Use the absolute path, because pyarrow would treat "s3:x/y" as a URI.
     return pq.ParquetFile(
         path.absolute(), pre_buffer=False, buffer_size=_READ_BUFFER, read_dictionary=list(as_dictionary)
     )
 
 
 def _footer(path: Path) -> int:
-    """Sum up a file's footer: that its length, in the last eight bytes, is right has been seen when it was opened."""
+    """Compute the checksum of a file's footer. Opening the file has checked the footer's length (last 8 bytes)."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 8, 0))
@@ -259,19 +259,19 @@ def _is_binary(type: pa.DataType) -> bool:
 
 
 def _is_text(type: pa.DataType) -> bool:
-    """Whether values are of any length, so that a dictionary may hold long ones."""
+    """Whether values have variable length, so that a dictionary may have long values."""
     if pa.types.is_dictionary(type):
         type = type.value_type
     return _plain_type(type) in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _plain_type(type: pa.DataType) -> pa.DataType:
-    """Give the type without views, which pyarrow can neither filter nor tell the size of."""
+    """Replace a view type, because pyarrow can neither filter views nor compute their size."""
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(type, type)
 
 
 def _plain(batch: pa.RecordBatch, payload: str) -> pa.RecordBatch:
-    """Bring columns to layouts that pyarrow's own functions take, payloads to plain binary."""
+    """Convert columns to types that pyarrow's functions support, and payloads to binary."""
     for index, field in enumerate(batch.schema):
         plain = _plain_type(field.type)
         if field.name == payload and plain != pa.large_binary():
@@ -299,11 +299,11 @@ def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowG
 
 
 def _counted_from(chunk: pq.ColumnChunkMetaData) -> int | None:
-    """Find the least of integers without nulls that are as many as lie between it and the greatest."""
+    """Return the minimum of an integer column whose statistics allow that it increases by one per row, else None."""
     found = chunk.statistics if chunk.physical_type in ("INT32", "INT64") else None
     if found is None or not found.has_min_max or not found.has_null_count or found.null_count:
         return None
-    # Raw: Python has not every date and timestamp that a column may hold.
+    # Raw values, because Python cannot represent all dates and timestamps of a column.
     low, high = found.min_raw, found.max_raw
     return int(low) if low >= 0 and high - low == chunk.num_values - 1 else None
 
@@ -311,16 +311,16 @@ def _counted_from(chunk: pq.ColumnChunkMetaData) -> int | None:
 def _alike(
     encoded: pq.ParquetFile, groups: Sequence[int], texts: Sequence[str], n_rows: int
 ) -> Iterator[tuple[bool, list[int]]]:
-    """Row groups one after the other, those together that may or may not expand.
+    """Group consecutive row groups by whether they may expand.
 
-    In a dictionary a long value stands once, however many rows have it: a few kilobytes can be gigabytes of rows.
+    A dictionary stores a value once for any number of rows, so a few kilobytes can become gigabytes.
     """
     for may_expand, found in groupby(groups, lambda group: _may_expand(encoded, group, texts, n_rows)):
         yield may_expand, list(found)
 
 
 def _may_expand(encoded: pq.ParquetFile, group: int, texts: Sequence[str], n_rows: int) -> bool:
-    """Whether so many rows might pass what a batch may hold, all having the longest value of their dictionary."""
+    """Whether `n_rows` rows may exceed the size of a batch, if all have the longest value of their dictionary."""
     metadata = encoded.metadata.row_group(group)
     chunks = [metadata.column(leaf) for leaf in range(metadata.num_columns)]
     with_dictionary = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
@@ -333,7 +333,7 @@ def _may_expand(encoded: pq.ParquetFile, group: int, texts: Sequence[str], n_row
 
 
 def _decoded_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Put the values for the places in dictionaries, in pieces of about `BATCH_BYTES`."""
+    """Decode dictionaries, in pieces of about `BATCH_BYTES`."""
     encoded = [at for at, field in enumerate(batch.schema) if pa.types.is_dictionary(field.type)]
     if not encoded or not len(batch):
         yield batch
@@ -345,7 +345,7 @@ def _decoded_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             lengths = pc.binary_length(column.dictionary).cast(pa.int64())
             sizes = pc.add(sizes, pc.fill_null(lengths.take(column.indices), 0))
     start = 0
-    # The piece that a row belongs to, by the bytes before it.
+    # The number of each row's piece, from the bytes before the row.
     numbers = pc.divide(pc.subtract(pc.cumulative_sum(sizes), sizes), BATCH_BYTES)
     for length in pc.run_end_encode(numbers).run_ends.to_pylist():
         piece = batch.slice(start, length - start)
@@ -357,7 +357,7 @@ def _decoded_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch where sizes vary too much for the average to keep it small."""
+    """Split a batch that is too large. The number of rows is based on the average size, and sizes may vary."""
     if batch.nbytes <= 2 * BATCH_BYTES or batch.num_rows < 2:
         yield batch
         return

@@ -1,6 +1,7 @@
-"""What becomes of transactions, and the versions that relations have, by the few messages that say so.
+"""Statistics of transactions, and the versions of relations, for `pgdecode inspect`.
 
-`ChangeDecoder` would keep the changes of open transactions; their number and the catalog can be had without.
+Only messages that begin or end transactions or describe relations are processed. So changes are never buffered, unlike
+in `ChangeDecoder`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog
 
-# No server sends so many versions of relations, a corrupt file may.
+# The greatest number of versions of relations. Only a corrupt file has more.
 MAX_VERSIONS = 100_000
 _OF_ROWS = ("insert", "update", "delete", "truncate", "message", "origin")
 _CONTROL = pa.array([message.kind for message in MESSAGES if message.kind not in _OF_ROWS])
 
 
 class _Counter(CommittedOutcomes):
-    """Counts the transactions that lose their outcome; gives nothing."""
+    """Counts transactions that end without an outcome. Emits no changes."""
 
     wants_lost = True
 
@@ -33,23 +34,23 @@ class _Counter(CommittedOutcomes):
         self.n_lost = 0
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
-        """Leave what is counted by its message; only its LSN matters to what comes."""
+        """Record only the LSN, which later messages are compared with. `MessageStatistics` counts commits."""
         assembler.transaction_index.note_lsn(row, assembler.batch.value("lsn", row))
 
     def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
-        """Count it."""
+        """Count a transaction without an outcome."""
         self.n_lost += 1
 
 
 class TransactionStatistics:
-    """Counts over payloads in slot order.
+    """Statistics of transactions in payloads in slot order.
 
     Attributes
     ----------
     fault : str or None
-        Why the payloads could not be followed any further, or the first message that stands where it cannot.
+        The first message in an impossible place, or the reason why processing stopped.
     complete : bool
-        Whether all were followed.
+        Whether all payloads were processed.
     """
 
     def __init__(self, files: OrderedFiles) -> None:
@@ -62,21 +63,21 @@ class TransactionStatistics:
 
     @property
     def n_undecided(self) -> int:
-        """Transactions without an outcome: those that are still open, and those that never got one."""
+        """Number of transactions without an outcome: those still open, and those that were lost."""
         return self._outcomes.n_lost + self._state.n_undecided
 
     @property
     def n_skipped(self) -> int:
-        """Transactions whose beginning is missing, as far as their ends are there."""
+        """Number of transactions whose beginning is missing, as far as other messages show them."""
         return self._state.skipped.count
 
     @property
     def catalog(self) -> RelationCatalog:
-        """The relations met so far."""
+        """The versions of relations so far."""
         return RelationCatalog(self._state.relations.versions)
 
     def add(self, file: PayloadFile, batch: DecodedBatch) -> None:
-        """Follow the next rows, whose envelope has `kind`."""
+        """Process the next rows. Their envelope must have the column `kind`."""
         if not self.complete:
             return
         try:

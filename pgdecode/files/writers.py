@@ -1,4 +1,4 @@
-"""One output file: record batches to Parquet, JSON lines or CSV."""
+"""Writes record batches to one file: Parquet, JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pgdecode.files.change_text import change_lines, flat_changes, flat_table, t
 from pgdecode.files.envelope_text import flat_columns, json_lines
 from pgdecode.protocol.options import Format
 
-# Decoded bytes that make a row group. Small ones would cost readers, and the writer keeps a record of each. All writers
-# of a job together gather so much, unless they are many.
+# Bytes of decoded data in a row group. Small row groups are slow to read, and the writer keeps metadata of each. All
+# writers of a job together buffer this much, but each at least `_LEAST_GROUP_BYTES`.
 _GROUP_BYTES = 32 * 2**20
 _LEAST_GROUP_BYTES = 2**20
 
@@ -28,18 +28,18 @@ WriteBatch = Callable[[pa.RecordBatch], None]
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows of one kind are laid out in each format.
+    """The layout of one kind of rows in each format.
 
     Attributes
     ----------
     columns : callable
-        Picks from a batch what Parquet is to hold.
+        Selects the columns for Parquet from a batch.
     lines : callable
-        Makes a line of JSON of each row.
+        Converts each row to a line of JSON.
     flat : callable
-        Makes the columns of CSV.
+        Converts a batch to columns for CSV.
     distinct : tuple of str
-        Columns whose values hardly repeat: in Parquet a dictionary of them would cost time and room.
+        Columns with mostly distinct values. A Parquet dictionary would cost time and space.
     """
 
     columns: Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -49,15 +49,15 @@ class Layout:
 
 
 def message_layout(keep: Sequence[str] = (), fields: Sequence[str] | None = None) -> Layout:
-    """Lay out messages.
+    """Return the layout of messages.
 
     Parameters
     ----------
     keep : sequence of str
-        Columns to write before the envelope's.
+        Columns to write before the envelope columns.
     fields : sequence of str, optional
-        Envelope columns to write, by default the whole envelope; in JSON lines, each message's own fields. Batches
-        have those of `render.fields_to_decode(fields)` at least.
+        Envelope columns to write. By default, all columns; in JSON lines, the fields of each message. Batches must have
+        the columns of `fields_to_decode(fields)`.
     """
     names = [*keep, *envelope_schema(fields).names]
     return Layout(
@@ -68,7 +68,7 @@ def message_layout(keep: Sequence[str] = (), fields: Sequence[str] | None = None
 
 
 def _with_fields(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Leave out structs without fields, which Parquet has not: the old row of a table without columns."""
+    """Leave out structs without fields, which Parquet does not support: `_old` of a table without columns."""
     return batch.select(
         [item.name for item in batch.schema if not (pa.types.is_struct(item.type) and not list(item.type))]
     )
@@ -82,12 +82,12 @@ TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table, ("_position", "_com
 def open_writer(
     path: Path, format: Format, schema: pa.Schema, layout: Layout, n_writers: int = 1
 ) -> Iterator[WriteBatch]:
-    """Create a file; what comes out of the context writes a batch to it.
+    """Create a file, and yield a function that writes a batch to it.
 
     Parameters
     ----------
     path, format, schema, layout, n_writers
-        As of `writer_to`; the file must not exist.
+        As in `writer_to`. The file must not exist.
     """
     with open(path, "xb") as file, writer_to(file, format, schema, layout, n_writers) as write:
         yield write
@@ -97,18 +97,18 @@ def open_writer(
 def writer_to(
     file: BinaryIO, format: Format, schema: pa.Schema, layout: Layout, n_writers: int = 1
 ) -> Iterator[WriteBatch]:
-    """Write to an open file; what comes out of the context writes a batch to it.
+    """Yield a function that writes a batch to an open file.
 
     Parameters
     ----------
     file : binary file
-        Is left open.
+        It stays open.
     format : {"parquet", "jsonl", "csv"}
     schema : pa.Schema
         Of the batches.
     layout : Layout
     n_writers : int
-        How many are open at a time.
+        Number of writers that are open at the same time.
     """
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     if format == "parquet":
@@ -121,13 +121,13 @@ def writer_to(
     elif format == "jsonl":
         yield lambda batch: file.writelines(line.encode() + b"\n" for line in layout.lines(batch))
     else:
-        # Text is always quoted and null is nothing at all: as in PostgreSQL's CSV, an empty string is not a null.
+        # Text is quoted and null is empty, so an empty string differs from null, as in PostgreSQL's CSV.
         with pyarrow.csv.CSVWriter(file, layout.flat(empty).schema) as table:
             yield lambda batch: table.write_batch(layout.flat(batch))
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """Paths of the columns that Parquet makes of a schema."""
+    """List the paths of the Parquet columns of a schema."""
     return [path for field in schema for path in _leaves_of(field.name, field.type)]
 
 
@@ -139,14 +139,14 @@ def _leaves_of(path: str, type: pa.DataType) -> Iterator[str]:
         yield from _leaves_of(f"{path}.key_value.key", type.key_type)
         yield from _leaves_of(f"{path}.key_value.value", type.item_type)
     elif pa.types.is_nested(type):
-        # Lists, whatever their items are called in Arrow.
+        # In Parquet the items of a list are always called "element".
         yield from _leaves_of(f"{path}.list.element", type.value_type)
     else:
         yield path
 
 
 class _RowGroups:
-    """Gathers batches until they are worth a row group."""
+    """Collects batches until they are large enough for a row group."""
 
     def __init__(self, writer: pq.ParquetWriter, group_bytes: int) -> None:
         self._writer = writer

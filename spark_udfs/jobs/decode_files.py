@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.files.atomic_output import check_target
-from pgdecode.files.change_export import part_name
+from pgdecode.files.change_export import table_file_name
 from pgdecode.files.file_metadata import catalog_of, types_of
 from pgdecode.files.ordered_files import OrderFault, check_positions
 from pgdecode.files.payload_files import FileFault, PathError, PayloadFile, payload_files
@@ -307,7 +307,7 @@ def _changes(
     route: Route,
 ) -> DecodedFiles:
     position, session = order
-    folders = {name: f"{hidden}/{part_name(name)}" if asked.in_folders else hidden for name in asked.names}
+    folders = {name: f"{hidden}/{table_file_name(name)}" if asked.in_folders else hidden for name in asked.names}
     try:
         if direct and files:
             places = {name: as_path(folder) for name, folder in folders.items()}

@@ -21,7 +21,7 @@ from pgdecode.changes.record_batches import Builder
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
 from pgdecode.files.envelope_text import fields_to_decode
-from pgdecode.files.message_export import side_by_side
+from pgdecode.files.message_export import with_kept_columns
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_files import FileFault, PayloadFile
 from pgdecode.files.writers import message_layout
@@ -101,7 +101,7 @@ class MessageTask:
                 detail = f"column {field.name!r} is {column.type} and does not fit {field.type}, as another file has it"
                 raise FileFault(f"{piece.path}: {detail}") from None
             source = source.set_column(source.schema.get_field_index(field.name), field.name, fitted)
-        return side_by_side(replace(batch, source=source), self.kept.names, schema)
+        return with_kept_columns(replace(batch, source=source), self.kept.names, schema)
 
 
 class SplitTask(NamedTuple):

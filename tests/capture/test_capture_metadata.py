@@ -110,7 +110,7 @@ def test_other_json_than_a_list_of_types_is_refused(content: str) -> None:
     if content == "{}":
         assert from_json(content) == ()
         return
-    with pytest.raises(ValueError, match="no list of types in JSON"):
+    with pytest.raises(ValueError, match="the JSON is not a list of types"):
         from_json(content)
 
 

@@ -55,7 +55,7 @@ MISTAKES = {
     ),
     "an output in no folder": (["decode", "in.parquet", "no/out"], r"no/out: there is no folder no"),
     "an output over the input": (["decode", "in.parquet", "in.parquet", "--overwrite"], r"in\.parquet: is the input"),
-    "an output around the input": (["decode", "raw/in.parquet", "raw", "--overwrite"], r"raw: the input lies in it"),
+    "an output around the input": (["decode", "raw/in.parquet", "raw", "--overwrite"], r"raw: contains the input"),
     "a format that the name denies": (
         ["decode", "in.parquet", "out.csv", "--format", "jsonl"],
         r"--format jsonl, but out\.csv ends in \.csv \(see pgdecode decode --help\)",

@@ -304,8 +304,8 @@ def test_an_output_is_there_whole_or_not_at_all(
     ("source", "target", "message"),
     [
         pytest.param("raw", "raw", "is the input", id="the input itself"),
-        pytest.param("raw", "raw/out", "lies in the input", id="inside the input"),
-        pytest.param("raw/in.parquet", "raw", "the input lies in it", id="around the input"),
+        pytest.param("raw", "raw/out", "is inside the input", id="inside the input"),
+        pytest.param("raw/in.parquet", "raw", "contains the input", id="around the input"),
         pytest.param("raw", "there", "exists already", id="something else"),
         pytest.param("raw", "nowhere/out", "there is no folder", id="in a folder that is not there"),
     ],
@@ -330,7 +330,9 @@ def test_overwriting_is_for_what_decode_writes_and_not_for_a_folder_of_other_thi
         path.touch()
     check_target(target, source, overwrite=True)
     (target / "day=1" / "thesis.tex").touch()
-    with pytest.raises(PathError, match=r"not replaced, it holds what pgdecode did not write: day=1/thesis\.tex"):
+    with pytest.raises(
+        PathError, match=r"not replaced, because it has a file that pgdecode did not write: day=1/thesis\.tex"
+    ):
         check_target(target, source, overwrite=True)
 
 
