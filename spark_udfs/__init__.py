@@ -1,7 +1,7 @@
-"""pgoutput payloads on Spark: functions of columns and DataFrames, and jobs, over `pgdecode`.
+"""Decodes pgoutput payloads on Spark, with functions for columns and DataFrames, and with jobs.
 
-The package is needed on the driver and on every executor, in one version. pyspark is imported with the first name
-that is used, and a session is never made by an import.
+The driver and all executors need this package, in the same version. pyspark is imported when the first name is used. An
+import never creates a session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "table_changes",
 ]
 
-_ROOMS = {
+_MODULES = {
     "changes": "spark_udfs.dataframes.changes",
     "decode_files": "spark_udfs.jobs.decode_files",
     "from_pgoutput": "spark_udfs.columns.row_column",
@@ -50,10 +50,10 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        room = import_module(_ROOMS[name])
+        module = import_module(_MODULES[name])
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing != "pyspark":
             raise
         raise ModuleNotFoundError(f"spark_udfs needs {missing}: pip install 'pgdecode[spark]'", name=missing) from error
-    return getattr(room, name)
+    return getattr(module, name)

@@ -229,8 +229,8 @@ def table_changes(
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation))
     has_time = session_has_time(df.sparkSession)
-    product = output_of(found.indexes, relation, options, value_options, passes, has_time)
-    return decoded(found, product, options, fields, observation=observation)
+    output = output_of(found.indexes, relation, options, value_options, passes, has_time)
+    return decoded(found, output, options, fields, observation=observation)
 
 
 def output_of(
@@ -287,15 +287,15 @@ def indexed_rows(
 
 def decoded(
     found: Indexed,
-    product: Output,
+    output: Output,
     options: ChangeOptions,
     fields: Iterable[str] | None,
     format: Format = "parquet",
     observation: Observation | None = None,
 ) -> DataFrame:
     """Have the tasks decode what was indexed, to columns, to columns of text ("csv") or to lines ("jsonl")."""
-    names = named(fields, product.schema.names)
-    schema = spark_schema(product.schema)
+    names = named(fields, output.schema.names)
+    schema = spark_schema(output.schema)
     columns = [schema[name] for name in names]
     if format != "parquet":
         texts = names if format == "csv" else ["value"]
@@ -311,9 +311,7 @@ def decoded(
         # What is left out must be counted first.
         options = replace(options, mode="PERMISSIVE") if drops_bad else options
     indexes = tuple(JsonIndex.of(item.source, item.index, item.counts) for item in found.indexes)
-    function = PartitionDecodingFunction(
-        indexes, product, options, names, found.source, format, observation is not None
-    )
+    function = PartitionDecodingFunction(indexes, output, options, names, found.source, format, observation is not None)
     with pandas_not_minded():
         made = found.rows.mapInArrow(function, StructType(columns))
     return made if observation is None else observed(made, ERROR, observation, drops_bad, found).drop(ERROR)

@@ -145,13 +145,13 @@ class _TakenTable(TableBuilder):
 
     def __init__(
         self,
-        product: TableOutput,
+        output: TableOutput,
         numbers: Mapping[int, RelationVersion],
         options: ChangeOptions,
         others: Collection[int],
     ) -> None:
-        super().__init__(product.table, numbers, options, others, with_version=product.with_version)
-        self.product = product
+        super().__init__(output.table, numbers, options, others, with_version=output.with_version)
+        self.output = output
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
         """Build the table's changes in a stretch."""
@@ -160,14 +160,14 @@ class _TakenTable(TableBuilder):
         if self.with_version:
             versions = [rows.column(len(rows.schema) - 1)]
             rows = pa.RecordBatch.from_arrays(rows.columns[:-1], schema=self.table.schema)
-        if not self.product.any_year:
+        if not self.output.any_year:
             fault = functools.partial(self._fault, rows, change_slice)
             n_columns = len(self.table.columns)
             rows = with_years(rows, n_columns, fault, self.options.mode, self.table.value_options.unrepresentable)
         columns = rows.columns
-        if not self.product.as_decoded:
-            columns = [taken(column, has_time=self.product.has_time) for column in columns]
-        return pa.RecordBatch.from_arrays([*columns, *versions], schema=self.product.schema)
+        if not self.output.as_decoded:
+            columns = [taken(column, has_time=self.output.has_time) for column in columns]
+        return pa.RecordBatch.from_arrays([*columns, *versions], schema=self.output.schema)
 
     def _fault(self, rows: pa.RecordBatch, change_slice: ChangeSlice, row: int, cell: Cell) -> pgdecode.DecodeError:
         """Make the error of a year, which is found again in the payload."""

@@ -90,10 +90,10 @@ class PartitionDecodingFunction:
     Attributes
     ----------
     indexes : tuple of JsonIndex
-    product : Product
+    output : Product
     options : ChangeOptions
     fields : tuple of str
-        Columns of the product to give.
+        Columns of the output to give.
     source : str or None
         Name of the column for the source, which comes first.
     format : str
@@ -105,7 +105,7 @@ class PartitionDecodingFunction:
     """
 
     indexes: tuple[JsonIndex, ...]
-    product: Output
+    output: Output
     options: ChangeOptions
     fields: tuple[str, ...]
     source: str | None
@@ -126,7 +126,7 @@ class PartitionDecodingFunction:
                 raise RowsMoved(f"source {source!r} was not indexed: {NOT_THE_SAME}")
             index = known[source].unpacked
             if source not in builders:
-                builders[source] = self.product.builder(source, index, self.options)
+                builders[source] = self.output.builder(source, index, self.options)
             for number, start, end in ascending_stretches(index, positions):
                 if run is None or run.number != number or run.source != source:
                     if run is not None:
@@ -152,14 +152,14 @@ class PartitionDecodingFunction:
                 names = [*([self.source] if self.source else ()), *self.fields]
                 given = pa.RecordBatch.from_arrays(columns, names=names)
             if self.with_errors:
-                given = given.append_column(ERROR, batch.column(self.product.error))
+                given = given.append_column(ERROR, batch.column(self.output.error))
             yield given
 
     def _as_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.format == "jsonl":
-            lines = pa.array(self.product.layout.lines(batch.select(list(self.fields))), pa.string())
+            lines = pa.array(self.output.layout.lines(batch.select(list(self.fields))), pa.string())
             return pa.RecordBatch.from_arrays([lines], names=["value"])
-        columns = [column.cast(pa.string()) for column in self.product.layout.flat(batch.select(list(self.fields)))]
+        columns = [column.cast(pa.string()) for column in self.output.layout.flat(batch.select(list(self.fields)))]
         return pa.RecordBatch.from_arrays(columns, names=list(self.fields))
 
 

@@ -109,7 +109,7 @@ def snapshot(
     every = [version for item in versions.values() for version in item.values()]
     numbers = {source: tuple(item) for source, item in versions.items()}
     others = {item.source: _others(item.index, versions[item.source]) for item in found.indexes}
-    product = TableOutput(
+    output = TableOutput(
         tuple(every),
         numbers,
         value_options,
@@ -118,24 +118,24 @@ def snapshot(
         others=others,
         with_version=True,
     )
-    names = tuple(column.name for column in product.table.columns)
+    names = tuple(column.name for column in output.table.columns)
     # Bad changes are left out once they have been counted.
     changes_mode: Mode = "FAILFAST" if mode == "FAILFAST" else "PERMISSIVE"
-    changes = decoded(found, product, replace(options, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
+    changes = decoded(found, output, replace(options, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
     last = list(dict.fromkeys(name for item in versions.values() if item for name in _last_names(item)))
     with_errors = mode == "PERMISSIVE"
-    schema = snapshot_schema(product.schema, last, with_errors=with_errors)
+    schema = snapshot_schema(output.schema, last, with_errors=with_errors)
     buckets = max(1, sum(sum(item.counts) for item in found.indexes) // _ROWS_PER_BUCKET)
     by_source = [] if found.source is None else [F.col(_quoted(found.source))]
     new, old = _places(changes, every, names, by_source)
     if old is not None and any(item.may_move for item in found.indexes):
         changes, new, old = _together(changes, new, old)
     if observation is not None:
-        changes = observed(changes, product.error, observation, mode == "DROPMALFORMED", found)
+        changes = observed(changes, output.error, observation, mode == "DROPMALFORMED", found)
     elif mode == "DROPMALFORMED":
-        changes = changes.where(F.col(product.error).isNull())
+        changes = changes.where(F.col(output.error).isNull())
     spread, kept, bucket = _spread(changes, new, old, buckets)
-    sent = pa.schema([product.schema.field(name) for name in (*_FIELDS, *names, VERSION.name)])
+    sent = pa.schema([output.schema.field(name) for name in (*_FIELDS, *names, VERSION.name)])
     function = SnapshotFunction(versions, sent, schema, found.source, kept, with_errors)
     made = spark_schema(schema).fields
     if found.source is not None:

@@ -1,4 +1,4 @@
-"""Whole jobs: Parquet files of payloads in, decoded files out."""
+"""The job `decode_files`: decodes Parquet files of payloads to files."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ from spark_udfs.schema.spark_types import session_has_time
 
 Route = Literal["auto", "files", "dataframe"]
 _SETTINGS = {
-    # Names in a file may differ by case alone.
+    # Names in a file may differ only by case.
     "spark.sql.caseSensitive": "true",
-    # Spark's default is INT96, which others read as nanoseconds: too narrow for what a payload can hold.
+    # Spark's default is INT96, which other readers read as nanoseconds. Their range is too small for PostgreSQL.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 _OF_SPARK = (PySparkException, Py4JError)
 # The last line of a traceback.
 _RAISED = re.compile(r"^[\w.]+: .+", re.MULTILINE)
-# An error of Spark's own.
+# An error condition of Spark.
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
-# How that begins for a bad payload, for a file that is at fault, and for all that these packages raise in a task.
+# How the last line of a traceback begins: for a bad payload, for a FileFault, and for all errors of these packages.
 _FAULT = f"{DecodeError.__module__}."
 _FILE_FAULT = f"{FileFault.__module__}.{FileFault.__name__}: "
 _OURS = re.compile(r"(?:pgdecode|spark_udfs)\.[\w.]+: ")
 
 
 class JobFailed(FileFault):
-    """A job that Spark gave up; the text is one line, which names file and row where a payload is at fault."""
+    """The Spark job failed. The text is one line, with the file and row if a payload is bad."""
 
 
 def decode_files(
@@ -92,99 +92,98 @@ def decode_files(
     Parameters
     ----------
     spark : SparkSession or None
-        None: the one that runs in this process, else a local one on all cores, which is stopped in the end. A session
-        of Spark Connect will not do.
+        None: the active session of this process, or a new local session on all cores, which is stopped at the end. A
+        session of Spark Connect is not supported.
     source : path or URI
-        A Parquet file, or a folder with `*.parquet` files at any depth. A path is one of this machine, and on a cluster
-        one that all machines share; what a URI (`hdfs://...`, `s3a://...`) means is up to `spark.read.parquet`.
+        A Parquet file, or a folder with `*.parquet` files at any depth. A path is on this machine; on a cluster, all
+        machines must share it. A URI (`hdfs://...`, `s3a://...`) is passed to `spark.read.parquet`.
     target : path or URI
         The folder to write. It must not exist, and appears when it is complete.
     what : "messages", "changes", "schema.table", or a sequence of tables and "changes"
-        A row per message; or per committed change of any table; or per change of one table, typed. A string makes one
-        output, whose files lie in `target`. A sequence makes a folder in `target` for each of its outputs, under its
-        name, also where it has one item; the files are read once. Messages are no item of a sequence.
+        One row per message; or one row per committed change of all tables; or one row per change of a table, with typed
+        columns. A string makes one output, whose files are in `target`. A sequence, also of one item, makes a folder in
+        `target` for each output, under its name; the input is read once. Messages cannot be an item of a sequence.
     payload : str
-        The column that holds the messages, binary.
+        The payload column, which is binary.
     position : str
-        For changes and tables: the column of integers that says the order in which the slot gave the payloads. All
-        files together are one sequence.
+        For changes and tables: the column with positions, which are integers in slot order. All files together are one
+        sequence.
     keep : sequence of str
-        For messages: other columns of the input, which come first in the output.
+        For messages: other columns of the input. They come first in the output.
     fields : sequence of str, optional
-        Columns to write, in this order; by default all, of messages all but `xid_basis`.
+        Columns to write, in this order; by default all, but for messages without `xid_basis`.
     in_stream : {"auto", "ordered"} or bool
-        For messages, as of `pgdecode.decode_messages`. "ordered" (None means the same): the rows of each file are in
-        slot order, and one task decodes each file from its first row to its last. "auto" is the default because tasks
-        otherwise read parts of files.
+        For messages, as in `pgdecode.decode_messages`. "ordered" (None means the same): the rows of each file are in
+        slot order, and one task decodes the whole file. The default is "auto", so that several tasks can decode parts
+        of one file.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
-        At a bad payload: stop, and leave nothing; write a row of nulls with its `error`; leave the row out. What is
-        written or left out so is counted.
+        At a bad payload: fail, and leave no output; write a row of nulls with its `error`; leave the row out. Bad rows
+        are counted in the last two modes.
     start : {"transaction", "anywhere"}
-        For changes and tables, as of `spark_udfs.changes`: whether transactions whose beginning is missing are an
-        error, or left out whole and counted.
+        For changes and tables, as in `spark_udfs.changes`: whether transactions without a beginning are an error, or
+        are left out and counted.
     empty : {"null", "error"}
-        What to make of payloads of no bytes: null messages, which are passed over in changes, or bad payloads.
+        How to treat payloads of 0 bytes: as null messages, which changes ignore, or as bad payloads.
     session : str, optional
-        For changes and tables: the column whose value tells one connection to the server from the next, as of
+        For changes and tables: the column whose value identifies the connection to the server, as in
         `spark_udfs.changes`.
     include_uncommitted, catalog, types, unrepresentable, encoding, datestyle
-        For changes and tables, as of `spark_udfs.table_changes`; all years pass.
+        For changes and tables, as in `spark_udfs.table_changes`. Dates and timestamps of all years are allowed.
     columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
-        For changes and tables, as of `pgdecode.ChangeDecoder`: {"public.orders": {"price": "numeric(20,4)"}}.
+        For changes and tables, as in `pgdecode.ChangeDecoder`: {"public.orders": {"price": "numeric(20,4)"}}.
     format : {"parquet", "jsonl", "csv"}
-        JSON lines and CSV have the form that `pgdecode decode` gives them.
+        JSON lines and CSV have the same form as those of `pgdecode decode`.
     route : {"auto", "files", "dataframe"}
-        Who reads and writes the files, see Notes: the tasks, in Python; or Spark. "auto" takes the first where it can.
+        What reads and writes the files, see Notes: the tasks, with pyarrow ("files"), or Spark ("dataframe"). "auto"
+        uses "files" if possible.
 
     Returns
     -------
     DecodedFiles
-        `bad_rows`, by the code of their error; `skipped` and `undecided` transactions. The manifest says the same.
+        `bad_rows` by error code, and the number of `skipped` and `undecided` transactions. The manifest has them too.
 
     Raises
     ------
     FileExistsError
         If the target exists.
     PathError
-        If there is no input, if a column is missing, not binary or not of integers, if no payload describes a table, if
-        the target lies in the source, or if a route cannot be taken.
+        If there is no input, if a column is missing or has a wrong type, if no payload describes a table, if the target
+        is inside the source, or if the route is not possible.
     TypeError, ValueError
-        For options that do not exist or not for this output, and if a `keep` column has the name of an envelope column.
+        For options that do not exist or do not apply, and if a `keep` column has the name of an envelope column.
     JobFailed
-        If a payload is bad in FAILFAST mode, which the text names by file, row and offset; if positions are null or
-        come twice; or if Spark fails. Nothing is left behind.
+        If a payload is bad in FAILFAST mode (the text has its file, row and offset); if a position is null or occurs
+        twice; or if Spark fails. There is no output then.
     JavaNotFound
         If a local Spark is needed and there is no Java.
 
     Notes
     -----
-    Where source and target are paths, the tasks read row groups with pyarrow, decode them and write Parquet with
-    pyarrow; nothing but their reports passes through the JVM, which takes a fraction of the time. Each holds a batch of
-    payloads and a row group of the output, for changes also the transaction that is open. An attempt at a task writes
-    under a name of its own. The driver takes one for each task, and writes beside the parts `_manifest.json`, which
-    says of each its rows, bytes, SHA-256 and the rows of the input that it is of, and counts `bad_rows`, `skipped` and
-    `undecided`, and `_SUCCESS`; then the folder gets
-    its name. Failures, retries and speculation leave no trace, and the same input, cut in the same way, gives the same
-    bytes. A file that is replaced meanwhile fails the job.
+    On the route "files", the tasks read row groups, decode them, and write files with pyarrow. Rows do not pass through
+    the JVM, which saves most of the time. Each task needs memory for a batch of payloads and a row group of the output;
+    for changes also for the open transaction. Each attempt of a task writes a file with a unique name. The driver
+    commits one attempt of each task. It also writes `_SUCCESS` and `_manifest.json`, which has the rows, bytes, SHA-256
+    and input rows of each file, and `bad_rows`, `skipped` and `undecided`. Then the folder gets its name. Failures,
+    retries and Spark's speculative execution do not change the output. The same input with the same splits gives the
+    same bytes. If an input file is replaced during the job, the job fails.
 
-    Changes and tables are decoded while the files are read for the first time, on what the beginnings of the files tell
-    of relations. That is enough where transactions are neither streamed nor prepared and no table changes; a task for
-    which it was not decodes its files again, knowing all that the other tasks have read.
+    Changes and tables are decoded speculatively while the files are read for the first time. For this, the relations at
+    the beginnings of the files are enough, if there are no streamed or prepared transactions and no table changes. If
+    that was wrong for a task, it decodes its files again, with the complete index.
 
-    Spark reads and writes instead where one of the two is a URI, and for changes and tables where rows of a file do not
-    stand in the order of their positions or the files' ranges of positions overlap. By both routes come the same rows
-    in columns of the same names, which Spark reads as the same types; not the same bytes, nor files of the same sizes.
-    In messages with `in_stream="auto"` the guesses (`xid_basis`) depend on what else is in a batch, and columns of
-    `keep` are of Spark's types where Spark wrote them. Files whose names have a colon, or begin with `_` or `.`, Spark
-    does not read.
+    The route "dataframe" is used if the source or the target is a URI; also for changes and tables, if the rows of a
+    file are not in the order of their positions, or if the files' ranges of positions overlap. Both routes give the
+    same rows, and columns with the same names and, when Spark reads them, the same types. Bytes and sizes of files
+    differ. For messages with `in_stream="auto"`, guesses (`xid_basis`) depend on the other rows of a batch. Columns of
+    `keep` have Spark's types on the route "dataframe". Spark does not read files whose names have a colon or begin with
+    `_` or `.`.
 
-    The rows of a file stay in their order, and so do the parts of a file that is cut; of several files, those whose
-    tasks write do. Changes and tables on the route "dataframe" come in no order. (commit_position, position) says in
-    which changes are to be applied.
+    The rows of a file keep their order, also if it was split. Several files are in the order of their tasks. On the
+    route "dataframe", changes and tables have no order. Apply changes in the order of (commit_position, position).
 
-    On a cluster, pgdecode must be there for the Python of the executors, in the version of the driver. It is compiled,
-    so that `--py-files` does not carry it: install the wheel in the executors' image, or send a whole environment,
-    packed with venv-pack or conda-pack, by `--archives env.tar.gz#env` and `PYSPARK_PYTHON=env/bin/python`.
+    On a cluster, the Python of the executors needs pgdecode in the same version as the driver. `--py-files` cannot
+    distribute it, because it is compiled. Install the wheel in the executors' image, or send an environment that
+    venv-pack or conda-pack has made, with `--archives env.tar.gz#env` and `PYSPARK_PYTHON=env/bin/python`.
     """
     names = (what,) if isinstance(what, str) else tuple(what)
     of_changes = {
@@ -199,42 +198,42 @@ def decode_files(
         "datestyle": datestyle != "ISO, MDY",
     }
     chosen = None if fields is None else tuple(fields)
-    asked: MessageJob | ChangeJob
+    config: MessageJob | ChangeJob
     if what == MESSAGES:
         _refuse(of_changes, "changes and tables")
-        asked = MessageJob(tuple(dict.fromkeys(keep)), chosen, stream_option(in_stream), mode, format, empty)
-        needed = asked.keep
+        config = MessageJob(tuple(dict.fromkeys(keep)), chosen, stream_option(in_stream), mode, format, empty)
+        needed = config.keep
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
         value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns)
         options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
-        asked = ChangeJob(
+        config = ChangeJob(
             _outputs(names), chosen, value_options, options, catalog, format, in_folders=not isinstance(what, str)
         )
 
         needed = (position,) if session is None else (position, session)
-    # Tasks may be elsewhere than this process.
+    # Absolute, because tasks may have another working directory.
     files = payload_files(Path(source).absolute(), payload, needed) if is_path(source) else None
-    if files is not None and isinstance(asked, ChangeJob):
+    if files is not None and isinstance(config, ChangeJob):
         check_positions(files, position)
         paths = [file.path for file in files]
-        said = replace(asked.value_options, types=types_of(paths, types))
-        asked = replace(asked, value_options=said, catalog=asked.catalog or catalog_of(paths))
+        with_types = replace(config.value_options, types=types_of(paths, types))
+        config = replace(config, value_options=with_types, catalog=config.catalog or catalog_of(paths))
     direct = _is_direct(route, source, target)
     if is_path(target):
         _check_target(Path(target), Path(source) if is_path(source) else None)
     try:
         with nullcontext(spark) if spark is not None else local_session() as running, staged(running, target) as hidden:
-            if isinstance(asked, MessageJob):
-                return _messages(running, source, files, payload, hidden, asked, direct)
-            return _changes(running, source, files, payload, (position, session), hidden, asked, direct, route)
+            if isinstance(config, MessageJob):
+                return _messages(running, source, files, payload, hidden, config, direct)
+            return _changes(running, source, files, payload, (position, session), hidden, config, direct, route)
     except _OF_SPARK as error:
-        raise JobFailed(_said(error, source)) from error
+        raise JobFailed(_error_line(error, source)) from error
 
 
 def _outputs(names: Sequence[str]) -> tuple[str | None, ...]:
     if MESSAGES in names:
-        raise ValueError('what="messages" is no item of a sequence: messages are the only output')
+        raise ValueError('what: "messages" cannot be an item of a sequence: messages are the only output')
     unknown = [name for name in names if name != CHANGES and "." not in name]
     if unknown or not names:
         raise ValueError(f'what is "messages", "changes" or tables as "schema.table", not {(unknown or names)!r}')
@@ -268,30 +267,30 @@ def _messages(
     files: Sequence[PayloadFile] | None,
     payload: str,
     hidden: str,
-    asked: MessageJob,
+    config: MessageJob,
     direct: bool,
 ) -> DecodedFiles:
     if direct and files:
-        return file_route.write_messages(spark, files, as_path(hidden), asked)
-    settings = {**_SETTINGS, **(frame_route.FILE_BY_FILE if asked.in_stream == "ordered" else {})}
+        return file_route.write_messages(spark, files, as_path(hidden), config)
+    settings = {**_SETTINGS, **(frame_route.FILE_BY_FILE if config.in_stream == "ordered" else {})}
     with _set(spark, settings):
-        found = frame_route.read(spark, source, files, payload, asked.keep)
+        found = frame_route.read(spark, source, files, payload, config.keep)
         try:
-            return frame_route.write_messages(found, payload, hidden, asked)
+            return frame_route.write_messages(found, payload, hidden, config)
         except _OF_SPARK as error:
             if not _one_line(error).startswith(_FAULT):
                 raise
-            fault = _first_fault(found, payload, asked)
+            fault = _first_fault(found, payload, config)
             if fault is None:
                 raise
             raise JobFailed(fault) from error
 
 
-def _first_fault(found: DataFrame, payload: str, asked: MessageJob) -> str | None:
+def _first_fault(found: DataFrame, payload: str, config: MessageJob) -> str | None:
     try:
-        return frame_route.first_fault(found, payload, asked)
+        return frame_route.first_fault(found, payload, config)
     except _OF_SPARK:
-        # It is named by its row in a batch, then.
+        # The original error is raised. It has the row in the batch.
         return None
 
 
@@ -302,16 +301,16 @@ def _changes(
     payload: str,
     order: tuple[str, str | None],
     hidden: str,
-    asked: ChangeJob,
+    config: ChangeJob,
     direct: bool,
     route: Route,
 ) -> DecodedFiles:
     position, session = order
-    folders = {name: f"{hidden}/{table_file_name(name)}" if asked.in_folders else hidden for name in asked.names}
+    folders = {name: f"{hidden}/{table_file_name(name)}" if config.in_folders else hidden for name in config.names}
     try:
         if direct and files:
             places = {name: as_path(folder) for name, folder in folders.items()}
-            done = file_route.write_changes(spark, files, position, asked, session_has_time(spark), places, session)
+            done = file_route.write_changes(spark, files, position, config, session_has_time(spark), places, session)
             if done is not None:
                 return done
             if route == "files":
@@ -319,7 +318,7 @@ def _changes(
         with _set(spark, _SETTINGS):
             columns = (position,) if session is None else (position, session)
             found = frame_route.read(spark, source, files, payload, columns)
-            return frame_route.write_changes(found, payload, position, folders, asked, session)
+            return frame_route.write_changes(found, payload, position, folders, config, session)
     except KeyError as error:
         raise PathError(f"{source}: {error.args[0]}") from error
     except OrderFault as error:
@@ -330,7 +329,7 @@ def _changes(
 
 @contextmanager
 def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session for a while."""
+    """Change settings of a session temporarily."""
     former = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -344,16 +343,16 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
                 spark.conf.set(name, before)
 
 
-def _said(error: Exception, source: Location) -> str:
-    """Say in one line why a job failed, with the file where a worker or Spark knows it."""
-    said = _one_line(error)
-    if said.startswith(_FILE_FAULT):
-        return said.removeprefix(_FILE_FAULT)
-    return _OURS.sub(lambda _: f"{source}: ", said, count=1) if _OURS.match(said) else said
+def _error_line(error: Exception, source: Location) -> str:
+    """Describe in one line why a job failed, with the file if it is known."""
+    line = _one_line(error)
+    if line.startswith(_FILE_FAULT):
+        return line.removeprefix(_FILE_FAULT)
+    return _OURS.sub(lambda _: f"{source}: ", line, count=1) if _OURS.match(line) else line
 
 
 def _one_line(error: Exception) -> str:
-    """Pick from many lines what the Python of a worker, or Spark, means to say."""
+    """Find the essential line of an error from a Python worker or from Spark."""
     texts = [str(error)]
     if isinstance(error, Py4JJavaError):
         texts = []
@@ -365,7 +364,7 @@ def _one_line(error: Exception) -> str:
         raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
         if raised:
             return str(raised[-1]).strip()
-    # Spark's words name the file or the table; those of what they were caused by seldom do.
+    # Spark's error conditions name the file or the table. Their causes usually do not.
     named = next((found for text in texts if (found := _CONDITION.search(text))), None)
     lines = [line for line in texts[-1].splitlines() if line.strip()]
     return (named[0] if named else lines[0] if lines else type(error).__name__).strip()

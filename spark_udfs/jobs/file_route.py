@@ -1,4 +1,4 @@
-"""Jobs whose tasks read and write files themselves: Spark deals out the tasks, and runs them again where they fail."""
+"""The route "files": tasks read and write files with pyarrow. Spark only distributes and retries the tasks."""
 
 from __future__ import annotations
 
@@ -31,9 +31,17 @@ from spark_udfs.jobs.file_tasks import (
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.output_committer import DecodedFiles, Part, attempts, commit, part_name
 from spark_udfs.jobs.split_statistics import SplitStatistics
-from spark_udfs.jobs.splits import MESSAGES, Split, ordered, spans, speculation_of, split_previews, unpacked
+from spark_udfs.jobs.splits import (
+    MESSAGES,
+    Split,
+    from_ipc,
+    make_splits,
+    sort_by_position,
+    speculation_of,
+    split_previews,
+)
 
-# Tasks of less are not worth their start; and some more than there are cores, so that all end at about the same time.
+# The least size of a task, because starting one has a cost; and enough tasks that all cores finish about together.
 _LEAST_TASK_BYTES = 8 << 20
 _TASKS_PER_CORE = 2
 
@@ -42,7 +50,7 @@ Sized = TypeVar("Sized", PayloadFile, Split)
 Result = TypeVar("Result")
 
 
-def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Path, asked: MessageJob) -> DecodedFiles:
+def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Path, config: MessageJob) -> DecodedFiles:
     """Decode files to messages.
 
     Parameters
@@ -51,96 +59,100 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Pa
     files : sequence of PayloadFile
         At least one.
     folder : Path
-        To be made.
-    asked : MessageJob
+        The folder to create.
+    config : MessageJob
     """
-    work = MessageTask(folder, files[0].schema, asked.fields, asked.in_stream, asked.mode, asked.empty, asked.format)
-    # Where order tells the stream state, a task goes from the first row of a file to its last.
-    tasks = _tasks(spark, files) if asked.in_stream == "ordered" else cut(spark, files)
+    work = MessageTask(
+        folder, files[0].schema, config.fields, config.in_stream, config.mode, config.empty, config.format
+    )
+    # With "ordered", the stream state depends on earlier rows, so files are not split.
+    tasks = _tasks(spark, files) if config.in_stream == "ordered" else cut(spark, files)
     with attempts(folder):
         parts = [part for found in run_tasks(spark, work, tasks) for part in found]
-        return commit(folder, parts, _inputs(tasks, asked.format))
+        return commit(folder, parts, _inputs(tasks, config.format))
 
 
 def write_changes(
     spark: SparkSession,
     files: Sequence[PayloadFile],
     position: str,
-    asked: ChangeJob,
+    config: ChangeJob,
     has_time: bool,
     folders: Mapping[str | None, Path],
     session: str | None = None,
 ) -> DecodedFiles | None:
     """Decode files to changes and tables.
 
-    Tasks decode by a forecast of what transactions and relations let them know, and look through the payloads for what
-    is true of them meanwhile. What was decoded by a wrong forecast is decoded again.
+    Tasks decode their splits speculatively with a preliminary index, and collect split statistics at the same time.
+    Splits whose speculation was wrong are decoded again with the final index.
 
     Parameters
     ----------
     spark : SparkSession
     files : sequence of PayloadFile
-        With the column of positions, and that of sessions.
+        They have the position column and the session column.
     position : str
-    asked : ChangeJob
+    config : ChangeJob
     has_time : bool
-        As of `TableOutput`.
+        As in `TableOutput`.
     folders : mapping
-        To be made, for what was asked.
+        The folder to create for each output.
     session : str, optional
-        The column that tells connections apart.
+        The session column.
 
     Returns
     -------
     DecodedFiles or None
-        None where rows do not stand in the order of their positions, or files' ranges of positions overlap. Nothing
-        is written then.
+        None if rows are not in the order of their positions, or if the files' ranges of positions overlap. There is no
+        output then.
 
     Raises
     ------
     KeyError
-        If nothing describes a table that was asked for.
+        If no message describes a table of the job.
     """
     pieces = [piece for piece in _pieces(spark, files) if piece.n_rows]
-    looks = split_previews(pieces, position)
-    if looks is None:
+    previews = split_previews(pieces, position)
+    if previews is None:
         return None
-    pieces, looks = ordered(pieces, looks)
-    cut_spans = spans(pieces, looks) if session is None else [Split(piece) for piece in pieces]
-    tasks = [SplitTask(number, tuple(item)) for number, item in enumerate(_gathered(spark, cut_spans))]
-    places = tuple(folders[name] for name in asked.names)
+    pieces, previews = sort_by_position(pieces, previews)
+    splits = make_splits(pieces, previews) if session is None else [Split(piece) for piece in pieces]
+    tasks = [SplitTask(number, tuple(item)) for number, item in enumerate(_grouped(spark, splits))]
+    places = tuple(folders[name] for name in config.names)
 
     def work_by(index: PartitionIndex, counts: tuple[int, ...]) -> ChangeTask:
-        products = asked.products([SourceIndex(None, index, counts, may_move=False)], has_time, in_files=True)
-        columns = tuple(asked.columns(product) for product in products)
+        outputs = config.outputs([SourceIndex(None, index, counts, may_move=False)], has_time, in_files=True)
+        columns = tuple(config.columns(output) for output in outputs)
         plain = JsonIndex.of(None, index, counts)
-        return ChangeTask(places, tuple(products), columns, plain, position, asked.options, asked.format)
+        return ChangeTask(places, tuple(outputs), columns, plain, position, config.options, config.format)
 
-    told = speculation_of(looks, asked.catalog) if session is None else None
+    speculated = speculation_of(previews, config.catalog) if session is None else None
     try:
-        early = None if told is None else work_by(told, tuple(span.n_rows for span in cut_spans))
+        speculative = None if speculated is None else work_by(speculated, tuple(split.n_rows for split in splits))
     except (KeyError, ValueError):
-        # The table, or a column that was asked for, may be described later.
-        early = None
-    with_head = asked.options.start == "anywhere"
+        # A later message may describe the table or the column.
+        speculative = None
+    with_head = config.options.start == "anywhere"
     with ExitStack() as stack:
         for place in places:
             stack.enter_context(attempts(place))
-        found = run_tasks(spark, SplitStatisticsTask(position, session, told is None, with_head, early), tasks)
+        found = run_tasks(
+            spark, SplitStatisticsTask(position, session, speculated is None, with_head, speculative), tasks
+        )
         statistics = _in_order(found)
         if statistics is None:
             decoded = None
         else:
-            indexed = _indexed(spark, tasks, found, SplitStatisticsTask(position, session, True, with_head), asked)
+            indexed = _indexed(spark, tasks, found, SplitStatisticsTask(position, session, True, with_head), config)
             index = indexed.index
             work = work_by(index, indexed.counts)
-            done = [surveyed.parts for surveyed in found]
-            if told is not None and early is not None:
-                done = _standing(tasks, done, told, early, index, work)
-            again = [task for task, parts in zip(tasks, done, strict=True) if parts is None]
-            rest = iter(run_tasks(spark, work, again) if again else [])
+            done = [result.parts for result in found]
+            if speculated is not None and speculative is not None:
+                done = _confirmed(tasks, done, speculated, speculative, index, work)
+            rejected = [task for task, parts in zip(tasks, done, strict=True) if parts is None]
+            rest = iter(run_tasks(spark, work, rejected) if rejected else [])
             parts = [next(rest) if parts is None else parts for parts in done]
-            inputs = _inputs(tasks, asked.format)
+            inputs = _inputs(tasks, config.format)
             bad_rows: Counter[str] = Counter()
             for number, place in enumerate(places):
                 of_output = [of_task[number] for of_task in parts]
@@ -157,12 +169,12 @@ def _indexed(
     tasks: Sequence[SplitTask],
     found: Sequence[SplitStatisticsResult],
     in_full: SplitStatisticsTask,
-    asked: ChangeJob,
+    config: ChangeJob,
 ) -> SourceIndex:
-    """Fold what tasks have found, once it is enough."""
+    """Make the final index from the split statistics. Collect more messages first if they are not enough."""
     statistics = [split_statistics for item in found for split_statistics in item.statistics or ()]
-    tables = tables_of(asked.options, *(name for name in asked.names if name is not None))
-    indexed = _folded(statistics, asked)
+    tables = tables_of(config.options, *(name for name in config.names if name is not None))
+    indexed = _make_index(statistics, config)
     is_full = all(split_statistics.in_full for split_statistics in statistics)
     is_plain = all(split_statistics.is_plain for split_statistics in statistics)
     if not is_full and not (is_plain and is_enough(indexed, tables)):
@@ -180,23 +192,23 @@ def _indexed(
                 if all(split_statistics.in_full for split_statistics in of_task)
                 else next(rest).statistics or []
             )
-        indexed = _folded(statistics, asked)
+        indexed = _make_index(statistics, config)
     doubtful = unused_versions(indexed.index, tables)
     if doubtful:
         plain = JsonIndex.of(None, indexed.index, indexed.counts)
-        work = UsedTask(in_full.position, plain, doubtful, asked.options)
+        work = UsedTask(in_full.position, plain, doubtful, config.options)
         used = {number for item in run_tasks(spark, work, tasks) for number in item}
         indexed = replace(indexed, index=with_used(indexed.index, used))
     return indexed
 
 
-def _folded(statistics: Sequence[SplitStatistics], asked: ChangeJob) -> SourceIndex:
+def _make_index(statistics: Sequence[SplitStatistics], config: ChangeJob) -> SourceIndex:
     in_full = all(split_statistics.in_full for split_statistics in statistics)
-    return source_index(None, _runs(statistics), _messages(statistics), asked.catalog, asked.options, in_full=in_full)
+    return source_index(None, _runs(statistics), _messages(statistics), config.catalog, config.options, in_full=in_full)
 
 
 def _in_order(found: Sequence[SplitStatisticsResult]) -> list[SplitStatistics] | None:
-    """Surveys of all spans; None where positions do not ascend."""
+    """List the statistics of all splits; None if positions do not ascend."""
     statistics: list[SplitStatistics] = []
     for item in found:
         if item.statistics is None:
@@ -206,34 +218,34 @@ def _in_order(found: Sequence[SplitStatisticsResult]) -> list[SplitStatistics] |
     return statistics if all(before.last < after.first for before, after in pairwise(runs)) else None
 
 
-def _standing(
+def _confirmed(
     tasks: Sequence[SplitTask],
     done: Sequence[list[Part] | None],
-    told: PartitionIndex,
-    early: ChangeTask,
+    speculated: PartitionIndex,
+    speculative: ChangeTask,
     index: PartitionIndex,
     work: ChangeTask,
 ) -> list[list[Part] | None]:
-    """Leave out parts of which the forecast was wrong."""
-    if [item.apart_from_numbers for item in early.products] != [item.apart_from_numbers for item in work.products]:
+    """Replace the parts of tasks whose speculation was wrong by None."""
+    if [item.apart_from_numbers for item in speculative.outputs] != [item.apart_from_numbers for item in work.outputs]:
         return [None] * len(tasks)
     first = 0
-    standing = []
+    confirmed = []
     for task, parts in zip(tasks, done, strict=True):
-        runs = range(first, first + len(task.spans))
-        standing.append(parts if all(holds(told, index, run) for run in runs) else None)
-        first += len(task.spans)
-    return standing
+        runs = range(first, first + len(task.splits))
+        confirmed.append(parts if all(holds(speculated, index, run) for run in runs) else None)
+        first += len(task.splits)
+    return confirmed
 
 
 def run_tasks(spark: SparkSession, work: Callable[[Item], Result], tasks: Sequence[Item]) -> list[Result]:
-    """Have each task done once, whatever becomes of its attempts; results are in the order of the tasks."""
+    """Run the tasks with Spark, which retries failed attempts. Return the results in the order of the tasks."""
     done: list[Result] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
     return done
 
 
 def cut(spark: SparkSession, files: Sequence[PayloadFile]) -> list[Task]:
-    """Cut files into tasks, between row groups."""
+    """Divide files into tasks, between row groups."""
     return _tasks(spark, _pieces(spark, files))
 
 
@@ -244,7 +256,7 @@ def _task_bytes(spark: SparkSession, n_bytes: int) -> int:
 
 
 def _pieces(spark: SparkSession, files: Sequence[PayloadFile]) -> list[PayloadFile]:
-    """Cut files into pieces that are each worth a task, between row groups."""
+    """Divide files into pieces of about the size of a task, between row groups."""
     wanted = _task_bytes(spark, sum(file.n_bytes for file in files))
     pieces = []
     for file in files:
@@ -259,29 +271,29 @@ def _pieces(spark: SparkSession, files: Sequence[PayloadFile]) -> list[PayloadFi
 
 
 def _tasks(spark: SparkSession, pieces: Sequence[PayloadFile]) -> list[Task]:
-    return [Task(number, tuple(item)) for number, item in enumerate(_gathered(spark, pieces))]
+    return [Task(number, tuple(item)) for number, item in enumerate(_grouped(spark, pieces))]
 
 
-def _gathered(spark: SparkSession, pieces: Sequence[Sized]) -> list[list[Sized]]:
-    """Gather small pieces into tasks; there is one at least."""
+def _grouped(spark: SparkSession, pieces: Sequence[Sized]) -> list[list[Sized]]:
+    """Group small pieces into tasks. There is at least one group."""
     wanted = _task_bytes(spark, sum(piece.n_bytes for piece in pieces))
-    gathered: list[list[Sized]] = [[]]
+    groups: list[list[Sized]] = [[]]
     n_bytes = 0
     for piece in pieces:
-        if gathered[-1] and n_bytes + piece.n_bytes > wanted:
-            gathered.append([])
+        if groups[-1] and n_bytes + piece.n_bytes > wanted:
+            groups.append([])
             n_bytes = 0
-        gathered[-1].append(piece)
+        groups[-1].append(piece)
         n_bytes += piece.n_bytes
-    return gathered
+    return groups
 
 
 def _inputs(tasks: Sequence[Task] | Sequence[SplitTask], format: str) -> dict[str, list[dict[str, Any]]]:
-    """Say by the name of each part which rows it is of."""
+    """For each part, list its input rows."""
     found = {}
     for task in tasks:
         if isinstance(task, SplitTask):
-            places = [place for span in task.spans for place in span.places]
+            places = [place for split in task.splits for place in split.places]
         else:
             places = [(piece, piece.start, piece.n_rows) for piece in task.pieces]
         found[part_name(task.number, format)] = [
@@ -300,7 +312,7 @@ def _runs(statistics: Sequence[SplitStatistics]) -> pa.Table:
         "may_move": pa.array([False] * len(runs), pa.bool_()),
     }
     if any(run.session is not None for run in runs):
-        # Numbers in their place: a column may be of any type.
+        # Replace sessions by numbers, because the column may have any type.
         numbers: dict[Any, int] = {}
         columns["session"] = pa.array([numbers.setdefault(run.session, len(numbers)) for run in runs], pa.int64())
     return pa.table(columns)
@@ -308,5 +320,5 @@ def _runs(statistics: Sequence[SplitStatistics]) -> pa.Table:
 
 def _messages(statistics: Sequence[SplitStatistics]) -> pa.Table:
     return pa.concat_tables(
-        [MESSAGES.empty_table(), *(unpacked(split_statistics.messages) for split_statistics in statistics)]
+        [MESSAGES.empty_table(), *(from_ipc(split_statistics.messages) for split_statistics in statistics)]
     )

@@ -1,6 +1,6 @@
-"""What Spark's Python workers do with files themselves: read row groups, decode them, and write a part of the output.
+"""The tasks of the route "files": they read row groups, decode them, and write parts of the output.
 
-Nothing but what became of it passes through Spark. A task holds a batch of payloads and a row group of the output.
+Only results pass through Spark. A task needs memory for a batch of payloads and a row group of the output.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spark_udfs.runtime.worker import enter_task
 
 
 class Task(NamedTuple):
-    """Pieces of files, in the order of the output."""
+    """The number of a task, and its pieces of files in the order of the output."""
 
     number: int
     pieces: tuple[PayloadFile, ...]
@@ -54,12 +54,12 @@ class MessageTask:
     folder : Path
         Of the output.
     kept : pa.Schema
-        The columns that are carried along, as the output has them.
+        The `keep` columns with their types in the output.
     fields, in_stream, mode, empty
-        As of `decoded_batches`.
+        As in `decoded_batches`.
     format : str
     version : str
-        Of pgdecode on the driver.
+        The version of pgdecode on the driver.
     """
 
     folder: Path
@@ -86,54 +86,55 @@ class MessageTask:
                     piece, fields=wanted, in_stream=self.in_stream, mode=self.mode, empty=self.empty
                 ):
                     bad_rows.update(batch.bad_rows)
-                    write(self._fitted(piece, batch, schema))
+                    write(self._with_kept_types(piece, batch, schema))
         return parts
 
-    def _fitted(self, piece: PayloadFile, batch: DecodedBatch, schema: pa.Schema) -> pa.RecordBatch:
+    def _with_kept_types(self, piece: PayloadFile, batch: DecodedBatch, schema: pa.Schema) -> pa.RecordBatch:
         source = batch.source
         for field in self.kept:
             column = source.column(field.name)
             if column.type == field.type:
                 continue
             try:
-                fitted = column.cast(field.type)
+                converted = column.cast(field.type)
             except pa.ArrowException:
-                detail = f"column {field.name!r} is {column.type} and does not fit {field.type}, as another file has it"
+                detail = (
+                    f"column {field.name!r} is {column.type} and does not fit {field.type}, its type in another file"
+                )
                 raise FileFault(f"{piece.path}: {detail}") from None
-            source = source.set_column(source.schema.get_field_index(field.name), field.name, fitted)
+            source = source.set_column(source.schema.get_field_index(field.name), field.name, converted)
         return with_kept_columns(replace(batch, source=source), self.kept.names, schema)
 
 
 class SplitTask(NamedTuple):
-    """Spans of files, in the order of the output."""
+    """The number of a task, and its splits in the order of the output."""
 
     number: int
-    spans: tuple[Split, ...]
+    splits: tuple[Split, ...]
 
 
 @dataclass(frozen=True)
 class ChangeTask:
-    """Decodes pieces, each of them a run, to changes and tables.
+    """Decodes splits to changes and tables.
 
     Attributes
     ----------
     folders : tuple of Path
         Of the outputs.
-    products : tuple of Product
-        What is written to each.
+    outputs : tuple of Output
     columns : tuple of tuple of str
-        Columns of each product that are written.
+        The columns to write of each output.
     index : JsonIndex
         Of all runs.
     position : str
     options : ChangeOptions
     format : str
     version : str
-        Of pgdecode on the driver.
+        The version of pgdecode on the driver.
     """
 
     folders: tuple[Path, ...]
-    products: tuple[Output, ...]
+    outputs: tuple[Output, ...]
     columns: tuple[tuple[str, ...], ...]
     index: JsonIndex
     position: str
@@ -144,45 +145,47 @@ class ChangeTask:
     def __call__(self, task: SplitTask) -> list[Part]:
         """Write the task's part of each output."""
         enter_task(self.version)
-        return self.written(task)
+        return self.write(task)
 
-    def written(self, task: SplitTask, looks: Sequence[SplitStatisticsReader] = ()) -> list[Part]:
-        """Write them; where spans are looked through meanwhile, by a forecast.
+    def write(self, task: SplitTask, readers: Sequence[SplitStatisticsReader] = ()) -> list[Part]:
+        """Write the task's part of each output. With readers, decode speculatively and collect split statistics.
 
         Raises
         ------
         SchemaChanged
-            If the forecast does not hold.
+            If the speculation is wrong.
         """
         index = self.index.unpacked
-        builders = [product.builder(None, index, self.options) for product in self.products]
-        if looks:
+        builders = [output.builder(None, index, self.options) for output in self.outputs]
+        if readers:
             builders = [SpeculativeDecoding(builder) for builder in builders]
-        outputs: list[list[Part]] = [[] for _ in self.products]
-        bad_rows: list[Counter[str]] = [Counter() for _ in self.products]
-        places = zip(self.folders, self.products, self.columns, outputs, bad_rows, strict=True)
+        parts_by_output: list[list[Part]] = [[] for _ in self.outputs]
+        bad_rows: list[Counter[str]] = [Counter() for _ in self.outputs]
+        places = zip(self.folders, self.outputs, self.columns, parts_by_output, bad_rows, strict=True)
         with ExitStack() as stack:
             writers = []
-            for folder, product, names, parts, counts in places:
-                schema = pa.schema([product.schema.field(name) for name in names])
-                part = attempted(folder, task.number, self.format, schema, product.layout, len(outputs), parts, counts)
+            for folder, output, names, parts, counts in places:
+                schema = pa.schema([output.schema.field(name) for name in names])
+                part = attempted(
+                    folder, task.number, self.format, schema, output.layout, len(parts_by_output), parts, counts
+                )
                 writers.append(stack.enter_context(part))
-            for number, span in enumerate(task.spans):
-                look = looks[number] if looks else None
-                with nullcontext() if looks else self._placed(span):
-                    for output, batch in self._decoded(span.batches(self.position), builders, look, bad_rows):
-                        writers[output](batch.select(list(self.columns[output])))
-        return [part for parts in outputs for part in parts]
+            for place, split in enumerate(task.splits):
+                reader = readers[place] if readers else None
+                with nullcontext() if readers else self._as_file_fault(split):
+                    for number, batch in self._decode(split.batches(self.position), builders, reader, bad_rows):
+                        writers[number](batch.select(list(self.columns[number])))
+        return [part for parts in parts_by_output for part in parts]
 
-    def _decoded(
+    def _decode(
         self,
         batches: Batches,
         builders: Sequence[Builder],
-        look: SplitStatisticsReader | None,
+        reader: SplitStatisticsReader | None,
         bad_rows: list[Counter[str]],
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         index = self.index.unpacked
-        followed = None if look is None else look.follow
+        followed = None if reader is None else reader.add_assembled
         run = None
         for positions, payloads in batches:
             try:
@@ -199,31 +202,31 @@ class ChangeTask:
             yield from run.finish()
 
     @contextmanager
-    def _placed(self, span: Split) -> Iterator[None]:
-        """Turn a bad payload into a fault of its file, found again by its position."""
+    def _as_file_fault(self, split: Split) -> Iterator[None]:
+        """Convert a DecodeError to a FileFault with the row in the file, which is found by the position."""
         try:
             yield
         except DecodeError as error:
-            path, where = span.piece.path, f"rows from {span.piece.start + span.n_skipped}"
+            path, where = split.piece.path, f"rows from {split.piece.start + split.n_skipped}"
             if error.position is not None:
-                found = span.row_of(error.position, self.position)
+                found = split.row_of(error.position, self.position)
                 where = f"position {error.position}"
                 if found is not None:
                     path, where = found[0].path, f"row {found[1]}, {where}"
             raise FileFault(f"{path}: {where}: {error.cell}") from error
         except (RowsMoved, OrderFault) as error:
-            raise FileFault(f"{span.piece.path}: has changed while it was decoded") from error
+            raise FileFault(f"{split.piece.path}: has changed while it was decoded") from error
 
 
 class SplitStatisticsResult(NamedTuple):
-    """What a task found.
+    """The result of a `SplitStatisticsTask`.
 
     Attributes
     ----------
-    surveys : list of Survey or None
-        One for each span; None where rows do not stand in the order of their positions.
+    statistics : list of SplitStatistics or None
+        One for each split; None if rows are not in the order of their positions.
     parts : list of Part or None
-        What it wrote, if it was to decode meanwhile and nothing came that was not foreseen.
+        The output of speculative decoding, if that was requested and succeeded.
     """
 
     statistics: list[SplitStatistics] | None
@@ -232,19 +235,19 @@ class SplitStatisticsResult(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitStatisticsTask:
-    """Surveys spans; and decodes them meanwhile, by a forecast.
+    """Collects the statistics of splits, and decodes the splits speculatively at the same time.
 
     Attributes
     ----------
     position : str
     session : str or None
-        The column that tells connections apart.
+        The session column.
     in_full, with_head : bool
-        As of `SplitStatisticsReader`.
+        As in `SplitStatisticsReader`.
     work : ChangeTask or None
-        What is to be done by the forecast; spans for which that fails are surveyed in full.
+        The task for speculative decoding. If it fails, statistics are collected in full.
     version : str
-        Of pgdecode on the driver.
+        The version of pgdecode on the driver.
     """
 
     position: str
@@ -255,42 +258,43 @@ class SplitStatisticsTask:
     version: str = pgdecode.__version__
 
     def __call__(self, task: SplitTask) -> SplitStatisticsResult:
-        """Look through a task's spans."""
+        """Collect the statistics of a task's splits."""
         enter_task(self.version)
         in_full = self.in_full
         try:
             if self.work is not None:
-                looks = [SplitStatisticsReader(with_head=self.with_head) for _ in task.spans]
-                # Whatever is wrong with the payloads is said where they are decoded by the index of the whole.
+                readers = [SplitStatisticsReader(with_head=self.with_head) for _ in task.splits]
+                # Errors of payloads are reported when the split is decoded again with the final index.
                 with suppress(DecodeError, RowsMoved, SchemaChanged):
-                    parts = self.work.written(task, looks)
-                    return SplitStatisticsResult([look.split_statistics() for look in looks], parts)
+                    parts = self.work.write(task, readers)
+                    return SplitStatisticsResult([reader.split_statistics() for reader in readers], parts)
                 in_full = True
-            looks = [SplitStatisticsReader(in_full=in_full, with_head=self.with_head) for _ in task.spans]
-            for span, look in zip(task.spans, looks, strict=True):
+            readers = [SplitStatisticsReader(in_full=in_full, with_head=self.with_head) for _ in task.splits]
+            for split, reader in zip(task.splits, readers, strict=True):
                 if self.session is None:
-                    for positions, payloads in span.batches(self.position):
-                        look.take(positions, payloads)
+                    for positions, payloads in split.batches(self.position):
+                        reader.add(positions, payloads)
                 else:
-                    for positions, payloads, sessions in span.batches_with(self.position, self.session):
-                        look.take(positions, payloads, sessions)
-            return SplitStatisticsResult([look.split_statistics() for look in looks])
+                    for positions, payloads, sessions in split.batches_with(self.position, self.session):
+                        reader.add(positions, payloads, sessions)
+            return SplitStatisticsResult([reader.split_statistics() for reader in readers])
         except OrderFault:
             return SplitStatisticsResult(None)
 
 
 @dataclass(frozen=True)
 class UsedTask:
-    """Finds the versions of relations that committed changes use, among some.
+    """Finds which of some versions of relations the committed changes use.
 
     Attributes
     ----------
     position : str
     index : JsonIndex
     among : frozenset of int
+        Numbers of the versions.
     options : ChangeOptions
     version : str
-        Of pgdecode on the driver.
+        The version of pgdecode on the driver.
     """
 
     position: str
@@ -300,17 +304,17 @@ class UsedTask:
     version: str = pgdecode.__version__
 
     def __call__(self, task: SplitTask) -> set[int]:
-        """Look through a task's spans."""
+        """Find the versions that the changes of a task's splits use."""
         enter_task(self.version)
         index = self.index.unpacked
         found: set[int] = set()
 
-        def pieces(span: Split) -> Iterator[tuple[int, tuple[pa.Array, pa.Array]]]:
-            for positions, payloads in span.batches(self.position):
+        def pieces(split: Split) -> Iterator[tuple[int, tuple[pa.Array, pa.Array]]]:
+            for positions, payloads in split.batches(self.position):
                 for number, start, end in slices(index, values_of(positions)):
                     yield number, (payloads.slice(start, end - start), positions.slice(start, end - start))
 
-        for span in task.spans:
-            for number, of_run in groupby(pieces(span), lambda piece: piece[0]):
+        for split in task.splits:
+            for number, of_run in groupby(pieces(split), lambda piece: piece[0]):
                 found |= used_versions(index, (piece for _, piece in of_run), number, self.among, self.options)
         return found

@@ -1,4 +1,4 @@
-"""Jobs through DataFrames: Spark reads and writes the files, on any store that it reaches."""
+"""The route "dataframe": Spark reads and writes the files, in any storage that it supports."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from spark_udfs.runtime.storage import Location, as_location, as_pattern, change
 from spark_udfs.runtime.worker import ERROR, FaultFinder, Options, PartitionFunction
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
 
-# To open a file is said to cost as much as a partition may hold, 2 TiB: each file is one partition, and none is cut.
-# Spark adds these up in 64 bits, enough for four million files.
+# Make each file one partition: opening a file has the same cost as a whole partition of 2 TiB. Spark adds these costs
+# in 64 bits, which is enough for four million files.
 FILE_BY_FILE = {
     "spark.sql.files.maxPartitionBytes": str(2**41),
     "spark.sql.files.openCostInBytes": str(2**41),
@@ -37,52 +37,53 @@ FILE_BY_FILE = {
 def read(
     spark: SparkSession, source: Location, files: Sequence[PayloadFile] | None, payload: str, keep: Sequence[str]
 ) -> DataFrame:
-    """Read what lies at a place; `files` is what was found there, where it is a path.
+    """Read Parquet files. If `source` is a path, `files` are the files there.
 
     Raises
     ------
     PathError
-        If a column is missing or not binary, or Spark does not read a file of such a name.
+        If a column is missing or has a wrong type, or Spark ignores files with such a name.
     """
     if files is None:
         found = spark.read.parquet(as_pattern(source))
         _check_columns(found, source, payload, keep)
         return found
     for file in files:
-        # Spark would leave it out without a word; what is hidden in a folder is not among the files.
+        # Spark would silently ignore this file. Hidden files in a folder are not in `files`.
         if is_hidden(file.path.name):
-            raise PathError(f"{file.path}: Spark reads no file whose name begins with _ or .")
+            raise PathError(f"{file.path}: Spark does not read files whose names begin with _ or .")
         if ":" in file.path.name:
-            raise PathError(f"{file.path}: Spark reads no file with a colon in its name")
+            raise PathError(f"{file.path}: Spark does not read files with a colon in their names")
     reader = spark.read
-    # Told what to read, Spark does not fail on the types of other columns. What it has no name for, it may still read.
+    # With a schema, unsupported types of other columns do not matter. If a type of these columns cannot be converted
+    # to Spark's, Spark may still be able to read it without a schema.
     with suppress(TypeError):
         others = (field for field in files[0].schema if field.name != payload)
         reader = reader.schema(spark_schema(pa.schema([*others, pa.field(payload, pa.binary())])))
     return reader.parquet(*(as_pattern(file.path) for file in files))
 
 
-def write_messages(found: DataFrame, payload: str, folder: str, asked: MessageJob) -> DecodedFiles:
+def write_messages(found: DataFrame, payload: str, folder: str, config: MessageJob) -> DecodedFiles:
     """Decode rows to messages."""
-    function = partition_function(payload, asked)
-    # Under names of their own, since mapInArrow trips over dots and backticks.
-    columns = dict.fromkeys((*asked.keep, payload))
+    function = partition_function(payload, config)
+    # mapInArrow does not support dots and backticks in names, so columns are renamed.
+    columns = dict.fromkeys((*config.keep, payload))
     rows = found.select(*(_column(name).alias(f"c{place}") for place, name in enumerate(columns)))
     envelope = envelope_schema(function.fields)
-    if asked.format == "parquet":
+    if config.format == "parquet":
         fields = [*(found.schema[name] for name in function.keep), *spark_schema(envelope).fields]
-    elif asked.format == "csv":
+    elif config.format == "csv":
         fields = [StructField(name, StringType()) for name in (*function.keep, *envelope.names)]
     else:
         fields = [StructField("value", StringType())]
     observation = Observation()
     made = _mapped(rows, function, [*fields, StructField(ERROR, StringType())])
-    _write_as(observed(made, ERROR, observation, function.drop_bad).drop(ERROR), asked.format, folder)
+    _write_as(observed(made, ERROR, observation, function.drop_bad).drop(ERROR), config.format, folder)
     return DecodedFiles(_bad_rows([observation]))
 
 
 def _bad_rows(observations: Sequence[Observation]) -> dict[str, int]:
-    """Sum up the bad rows that were observed."""
+    """Add up the observed numbers of bad rows."""
     known = codes()
     found: Counter[str] = Counter()
     for observation in observations:
@@ -90,17 +91,17 @@ def _bad_rows(observations: Sequence[Observation]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def partition_function(payload: str, asked: MessageJob) -> PartitionFunction:
-    """Make of what was asked what the tasks do."""
-    keep = tuple(dict.fromkeys(asked.keep))
-    names = tuple(envelope_schema(asked.fields).names)
-    needed = names if asked.format == "parquet" else fields_to_decode(asked.fields)
+def partition_function(payload: str, config: MessageJob) -> PartitionFunction:
+    """Make the function of the tasks for a job."""
+    keep = tuple(dict.fromkeys(config.keep))
+    names = tuple(envelope_schema(config.fields).names)
+    needed = names if config.format == "parquet" else fields_to_decode(config.fields)
     needed = tuple(dict.fromkeys((*needed, "error")))
-    mode: RowMode = "FAILFAST" if asked.mode == "FAILFAST" else "PERMISSIVE"
+    mode: RowMode = "FAILFAST" if config.mode == "FAILFAST" else "PERMISSIVE"
     place = list(dict.fromkeys((*keep, payload))).index(payload)
-    fields = None if asked.fields is None else names
-    options = Options(needed, asked.in_stream, mode, asked.empty)
-    return PartitionFunction(options, place, keep, fields, asked.format, asked.mode == "DROPMALFORMED")
+    fields = None if config.fields is None else names
+    options = Options(needed, config.in_stream, mode, config.empty)
+    return PartitionFunction(options, place, keep, fields, config.format, config.mode == "DROPMALFORMED")
 
 
 def write_changes(
@@ -108,52 +109,52 @@ def write_changes(
     payload: str,
     position: str,
     folders: Mapping[str | None, str],
-    asked: ChangeJob,
+    config: ChangeJob,
     session: str | None = None,
 ) -> DecodedFiles:
-    """Decode rows to changes and tables, each to its folder.
+    """Decode rows to changes and tables, and write each output to its folder.
 
     Raises
     ------
     OrderFault
         If positions are null or negative.
     PathError
-        If they are not integers, or sessions of a type that cannot be compared.
+        If positions are not integers, or sessions have a type that cannot be compared.
     KeyError
-        If nothing describes a table.
+        If no message describes a table.
     """
     positions = _column(position)
-    # So Spark reads unsigned integers of 64 bits.
+    # This is the type with which Spark reads unsigned 64-bit integers.
     if found.schema[position].dataType == DecimalType(20, 0):
         positions = positions.cast("bigint").alias(position)
     sessions = None if session is None else _column(session)
-    tables = tables_of(asked.options, *(name for name in asked.names if name is not None))
+    tables = tables_of(config.options, *(name for name in config.names if name is not None))
     try:
-        rows = indexed_rows(found, _column(payload), positions, None, asked.catalog, sessions, asked.options, tables)
+        rows = indexed_rows(found, _column(payload), positions, None, config.catalog, sessions, config.options, tables)
     except TypeError as error:
         raise PathError(str(error)) from error
     except ValueError as error:
         raise OrderFault(str(error)) from error
-    products = asked.products(rows.indexes, session_has_time(found.sparkSession), in_files=False)
+    outputs = config.outputs(rows.indexes, session_has_time(found.sparkSession), in_files=False)
     observations = []
-    for name, product in zip(asked.names, products, strict=True):
+    for name, output in zip(config.names, outputs, strict=True):
         observations.append(Observation())
-        columns = asked.columns(product)
-        made = decoded(rows, product, asked.options, columns, asked.format, observations[-1])
-        _write_as(made, asked.format, folders[name])
+        columns = config.columns(output)
+        made = decoded(rows, output, config.options, columns, config.format, observations[-1])
+        _write_as(made, config.format, folders[name])
     skipped = sum(item.index.n_skipped for item in rows.indexes)
     undecided = sum(item.index.n_undecided for item in rows.indexes)
     return DecodedFiles(_bad_rows(observations), skipped, undecided)
 
 
-def first_fault(found: DataFrame, payload: str, asked: MessageJob) -> str | None:
-    """Find the first bad row again and name it by file and place.
+def first_fault(found: DataFrame, payload: str, config: MessageJob) -> str | None:
+    """Find the first bad row, and describe it with its file and row.
 
-    A second pass, only where one has failed: a task knows no more than a row's place in its batch, and to send each
-    row's file and place along would slow down every job.
+    This is a second pass after a failure, because a task knows only the row in its batch. Passing the file and row of
+    each payload to the tasks would slow down every job.
     """
     rows = found.select(_column(payload).alias("data"), F.col("_metadata.file_path"), F.col("_metadata.row_index"))
-    options = partition_function(payload, asked).options
+    options = partition_function(payload, config).options
     finder = FaultFinder(replace(options, fields=("error",), mode="PERMISSIVE"))
     fields = [StructField("file", StringType()), StructField("row", LongType()), StructField("error", StringType())]
     fault = _mapped(rows, finder, fields).first()
@@ -179,11 +180,11 @@ def _mapped(rows: DataFrame, function: PartitionFunction | FaultFinder, fields: 
 
 
 def _write_as(rows: DataFrame, format: Format, target: str) -> None:
-    """Write rows that have the columns of a format."""
+    """Write rows that already have the columns of the format."""
     if format == "parquet":
         rows.write.parquet(target)
     elif format == "csv":
-        # Quotes are doubled and blanks kept, as other readers expect.
+        # Double quotes and keep blanks, as other readers expect.
         rows.write.csv(target, header=True, escape='"', ignoreLeadingWhiteSpace=False, ignoreTrailingWhiteSpace=False)
     else:
         rows.write.text(target)

@@ -1,4 +1,4 @@
-"""What a job was asked for, checked."""
+"""The configuration of a job, checked on creation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHANGES = "changes"
 
 @dataclass(frozen=True)
 class MessageJob:
-    """Messages: `keep` columns, then the envelope's `fields`, None for all that there are by default.
+    """A job that writes messages: `keep` columns, then the envelope's `fields`, or None for the default columns.
 
     Raises
     ------
@@ -40,7 +40,7 @@ class MessageJob:
     def __post_init__(self) -> None:
         check_option("mode", self.mode, Mode)
         check_option("format", self.format, Format)
-        # Readers with Spark's default could not tell them apart by case.
+        # By default, Spark does not distinguish names by case.
         taken = {column.name for column in ENVELOPE}
         collision = next((name for name in self.keep if name.lower() in taken), None)
         if collision is not None:
@@ -51,7 +51,7 @@ class MessageJob:
 
 @dataclass(frozen=True)
 class ChangeJob:
-    """Changes of all tables (None), or of one ("schema.table"): one output for each of `names`.
+    """A job that writes changes of all tables (None) or of one table ("schema.table"): one output for each of `names`.
 
     With `in_folders` each output has a folder of its own in the target; without, there is one output.
 
@@ -72,15 +72,15 @@ class ChangeJob:
     def __post_init__(self) -> None:
         check_option("format", self.format, Format)
         if self.fields is not None and len(self.names) > 1:
-            raise ValueError("fields are of one output; here are several")
+            raise ValueError("fields can be used only with one output")
 
-    def products(self, indexes: Sequence[SourceIndex], has_time: bool, *, in_files: bool) -> list[Output]:
-        """Say how each is made.
+    def outputs(self, indexes: Sequence[SourceIndex], has_time: bool, *, in_files: bool) -> list[Output]:
+        """Make the `Output` of each name.
 
         Raises
         ------
         KeyError
-            If nothing describes a table.
+            If no message describes a table.
         """
         found: list[Output] = []
         for name in self.names:
@@ -91,8 +91,8 @@ class ChangeJob:
                 found.append(replace(table, in_files=in_files))
         return found
 
-    def columns(self, product: Output) -> tuple[str, ...]:
-        """Give the columns that are written of one."""
-        # Neither Spark nor Parquet has a struct without fields, which the old row of a table without columns is.
-        names = [field.name for field in product.schema if field.type != pa.struct([])]
+    def columns(self, output: Output) -> tuple[str, ...]:
+        """Return the columns to write of an output."""
+        # Spark and Parquet do not support structs without fields: `_old` of a table without columns.
+        names = [field.name for field in output.schema if field.type != pa.struct([])]
         return named(self.fields, names)

@@ -1,7 +1,7 @@
-"""Files that tasks write and the driver commits.
+"""Commits the files that tasks write.
 
-A task may be run several times, at once even: each attempt writes under a name of its own and tells the driver of it.
-Spark takes the result of one attempt for each task. What that one wrote gets the task's name; the rest goes.
+Spark may run a task several times, even concurrently. Each attempt writes a file with a unique name. Spark returns the
+result of one attempt of each task to the driver, which renames its file and deletes the others.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _BUFFER = 1 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """What one attempt wrote.
+    """A file that one attempt has written.
 
     Attributes
     ----------
     attempt : str
-        Name of the file among the attempts.
+        Name of the file before the commit.
     name : str
-        That it gets.
+        Name of the file after the commit.
     n_rows, n_bytes : int
     sha256 : str
-        Of its bytes: the same for all attempts at a task.
+        Of its bytes, which are the same for all attempts of a task.
     bad_rows : mapping
-        Rows with an error, given or left out, by its code.
+        Number of rows with an error, written or left out, by error code.
     """
 
     attempt: str
@@ -58,16 +58,16 @@ class Part:
 
 @dataclass(frozen=True)
 class DecodedFiles:
-    """What a job has decoded.
+    """The counts of a job.
 
     Attributes
     ----------
     bad_rows : dict
-        Rows with an error, given or left out, by the code of the error; of all outputs together.
+        Number of rows with an error, written or left out, by error code, for all outputs together.
     skipped : int
-        Transactions that were left out because their beginning is missing, with `start="anywhere"`.
+        Number of transactions left out because their beginning is missing, with `start="anywhere"`.
     undecided : int
-        Transactions without an outcome.
+        Number of transactions without an outcome.
     """
 
     bad_rows: dict[str, int]
@@ -76,12 +76,12 @@ class DecodedFiles:
 
 
 def part_name(number: int, format: str) -> str:
-    """Name what a task writes."""
+    """Return the name of a task's file."""
     return f"part-{number:05}.{format}"
 
 
 class _Digested(io.FileIO):
-    """A new file whose bytes are digested while they are written."""
+    """A new file that computes the SHA-256 of its bytes while they are written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "xb")
@@ -89,7 +89,7 @@ class _Digested(io.FileIO):
         self.n_bytes = 0
 
     def write(self, data: Any) -> int:
-        """Write as much as goes."""
+        """Write bytes, and return how many were written."""
         n = super().write(data)
         self.digest.update(memoryview(data).cast("B")[:n])
         self.n_bytes += n
@@ -107,19 +107,19 @@ def attempted(
     parts: list[Part],
     bad_rows: Mapping[str, int],
 ) -> Iterator[WriteBatch]:
-    """Write the part of a task; once it is complete, it is appended to `parts`.
+    """Write the file of an attempt. Once it is complete, append it to `parts`.
 
     Parameters
     ----------
     folder : Path
-        Where `attempts` are awaited.
+        A folder of `attempts`.
     number : int
         Of the task.
     format, schema, layout, n_writers
-        As of `writer_to`.
+        As in `writer_to`.
     parts : list of Part
     bad_rows : mapping
-        As of `Part`, when all is written.
+        As in `Part`. It is read when all rows have been written.
     """
     attempt = f"{number:05}.{uuid.uuid4().hex}"
     path = folder / _ATTEMPTS / attempt
@@ -142,13 +142,13 @@ def attempted(
 
 @contextmanager
 def attempts(folder: Path) -> Iterator[None]:
-    """Make a folder into which tasks may write; in the end what was not committed is removed."""
+    """Make a folder for attempts. At the end, remove all files that were not committed."""
     place = folder / _ATTEMPTS
     place.mkdir(parents=True)
     try:
         yield
     finally:
-        # An attempt that is still under way finds no folder any more, and can put nothing into one that is removed.
+        # Rename first: an attempt that is still running can then not create a file while the folder is being removed.
         former = place.rename(folder / f"{_ATTEMPTS}.{uuid.uuid4().hex}")
         shutil.rmtree(former)
 
@@ -160,23 +160,23 @@ def commit(
     skipped: int = 0,
     undecided: int = 0,
 ) -> DecodedFiles:
-    """Give parts their names, and write beside them what they are and that they are all.
+    """Rename the parts, and write the manifest and the file `_SUCCESS`.
 
     Parameters
     ----------
     folder : Path
         Of the attempts.
     parts : sequence of Part
-        One for each task. Those without rows are left out, but for one if there is no other, which has the columns.
+        One for each task. Parts without rows are left out. If none has rows, the first stays, for its schema.
     about : mapping
-        By the name of a part, the rows of the input that it was made of.
+        The input rows of each part, by its name.
     skipped, undecided : int
-        As of `DecodedFiles`.
+        As in `DecodedFiles`.
 
     Raises
     ------
     OSError
-        If a part is not there as its task wrote it.
+        If a part is missing or has another size.
     """
     chosen = [part for part in parts if part.n_rows] or list(parts[:1])
     for part in chosen:

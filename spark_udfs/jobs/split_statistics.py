@@ -1,4 +1,4 @@
-"""What is to be known of a span before its changes are decoded, or once they have been decoded by a forecast."""
+"""Statistics of splits, and the messages of each that the index needs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from pgdecode.partitions.partition_index import first_boundary
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, ROWS, needed
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.relations.version_tracker import SchemaChanged
-from spark_udfs.jobs.splits import numbers, packed, taken
+from spark_udfs.jobs.splits import row_numbers, take_messages, to_ipc
 
 _MOST_HEAD_ROWS = 1000
 
 
-class SurveyedRun(NamedTuple):
-    """Rows of a span that one connection has sent.
+class RunStatistics(NamedTuple):
+    """Statistics of a run: consecutive rows of a split that one session has sent.
 
     Attributes
     ----------
     first, last : int
         Positions.
     has_rows : bool
-        Whether inserts, updates, deletes or truncates are in it.
+        Whether it has inserts, updates, deletes or truncates.
     n_rows : int
     session : object
-        Value of the column that tells connections apart, where there is one.
+        Value of the session column; None without one.
     """
 
     first: int
@@ -46,48 +46,48 @@ class SurveyedRun(NamedTuple):
 
 
 class SplitStatistics(NamedTuple):
-    """What is to be known of a span before changes are decoded.
+    """Statistics of a split, for the index.
 
     Attributes
     ----------
-    runs : tuple of SurveyedRun
-        One, or more where connections are told apart.
+    runs : tuple of RunStatistics
+        One, or one for each session if there is a session column.
     messages : bytes
         Arrow stream of the messages that `pgdecode.partitions.partition_index.index_partitions` needs.
     is_plain : bool
-        Whether there are no messages of streams and of two-phase commits.
+        Whether there are no messages of streams and two-phase commits.
     in_full : bool
-        As of `index_partitions`.
+        As in `index_partitions`.
     """
 
-    runs: tuple[SurveyedRun, ...]
+    runs: tuple[RunStatistics, ...]
     messages: bytes
     is_plain: bool
     in_full: bool
 
 
 class SplitStatisticsReader:
-    """Looks through a span batch by batch.
+    """Collects the statistics of a split, batch by batch.
 
     Parameters
     ----------
     in_full : bool
-        Whether to find all boundaries that matter where there are streams.
+        Whether to collect all boundaries that matter if there are streams.
     with_head : bool
-        Whether to find rows before the first boundary, too, as is done in full.
+        Whether to collect rows before the first boundary. `in_full` includes this.
     """
 
     def __init__(self, *, in_full: bool = False, with_head: bool = False) -> None:
         self.in_full = in_full
         self.is_head = with_head or in_full
         self.n_head_rows = 0
-        self.runs: list[SurveyedRun] = []
+        self.runs: list[RunStatistics] = []
         self.tags: set[int] = set()
         self.found: list[pa.RecordBatch] = []
         self.last_end: tuple[pa.Array, pa.Array] | None = None
 
-    def take(self, positions: pa.Array, payloads: pa.Array, sessions: pa.Array | None = None) -> None:
-        """Take up the next rows.
+    def add(self, positions: pa.Array, payloads: pa.Array, sessions: pa.Array | None = None) -> None:
+        """Process the next rows.
 
         Raises
         ------
@@ -95,48 +95,48 @@ class SplitStatisticsReader:
             If positions are negative.
         """
         if sessions is None:
-            self._take(positions, payloads, None)
+            self._add(positions, payloads, None)
             return
         start = 0
         encoded = pc.run_end_encode(sessions)
         for session, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
-            self._take(positions.slice(start, end - start), payloads.slice(start, end - start), session)
+            self._add(positions.slice(start, end - start), payloads.slice(start, end - start), session)
             start = end
 
-    def _take(self, positions: pa.Array, payloads: pa.Array, session: Any) -> None:
+    def _add(self, positions: pa.Array, payloads: pa.Array, session: Any) -> None:
         source = Source([payloads])
         if self.in_full:
             control, _, _, tags = tagged(source, EVERYWHERE + AT_THE_ENDS, b"")
-            places = numbers(control)
+            places = row_numbers(control)
             rows = places.take(pa.array(needed(payloads.take(places).to_pylist()), pa.int64()))
             first_end = last_end = -1
         else:
             control, first_end, last_end, tags = tagged(source, EVERYWHERE, AT_THE_ENDS)
-            rows = numbers(control)
-        self._note(positions, payloads, tags, rows, first_end, last_end, session)
+            rows = row_numbers(control)
+        self._record(positions, payloads, tags, rows, first_end, last_end, session)
 
-    def follow(self, positions: pa.Array, payloads: pa.Array, assembler: TransactionAssembler) -> None:
-        """Take up the next rows once their transactions have been followed, which has shown all that `take` looks for.
+    def add_assembled(self, positions: pa.Array, payloads: pa.Array, assembler: TransactionAssembler) -> None:
+        """Process the next rows, like `add`, from the results of their transaction assembler.
 
         Raises
         ------
         OrderFault
             If positions are negative.
         SchemaChanged
-            If there are messages of streams and of two-phase commits, or bad payloads, which may be anything.
+            If there are messages of streams and two-phase commits, or bad payloads, which may be such messages.
         """
         transaction_index, batch = assembler.transaction_index, assembler.batch
-        handled = [(row, batch.kinds[row]) for row in assembler.control_rows]
-        if any(kind == NO_KIND and batch.error(row) is not None for row, kind in handled):
+        control_kinds = [(row, batch.kinds[row]) for row in assembler.control_rows]
+        if any(kind == NO_KIND and batch.error(row) is not None for row, kind in control_kinds):
             raise SchemaChanged
-        tags = [(row, ord(MESSAGES[kind].tag)) for row, kind in handled if kind != NO_KIND]
+        tags = [(row, ord(MESSAGES[kind].tag)) for row, kind in control_kinds if kind != NO_KIND]
         rows = pa.array([row for row, tag in tags if tag in EVERYWHERE], pa.int64())
         found = {tag for _, tag in tags} | set(ROWS[:1] if transaction_index.has_rows else b"")
-        self._note(positions, payloads, found, rows, transaction_index.first_end, transaction_index.last_end, None)
+        self._record(positions, payloads, found, rows, transaction_index.first_end, transaction_index.last_end, None)
         if not self.is_plain:
             raise SchemaChanged
 
-    def _note(
+    def _record(
         self,
         positions: pa.Array,
         payloads: pa.Array,
@@ -152,54 +152,56 @@ class SplitStatisticsReader:
         has_rows = not set(tags).isdisjoint(ROWS)
         if self.runs and self.runs[-1].session == session:
             run = self.runs[-1]
-            self.runs[-1] = SurveyedRun(run.first, last, run.has_rows or has_rows, run.n_rows + len(positions), session)
+            self.runs[-1] = RunStatistics(
+                run.first, last, run.has_rows or has_rows, run.n_rows + len(positions), session
+            )
         else:
             self._end_run()
-            self.runs.append(SurveyedRun(first, last, has_rows, len(positions), session))
+            self.runs.append(RunStatistics(first, last, has_rows, len(positions), session))
         self.tags.update(tags)
         if self.is_head:
-            self._look_for_head(positions, payloads)
+            self._find_head(positions, payloads)
         if first_end >= 0:
             if self.last_end is None:
-                self.found.append(taken(positions, payloads, [first_end]))
+                self.found.append(take_messages(positions, payloads, [first_end]))
             self.last_end = positions.slice(last_end, 1), payloads.slice(last_end, 1)
         if len(rows):
-            self.found.append(taken(positions, payloads, rows))
+            self.found.append(take_messages(positions, payloads, rows))
 
-    def _look_for_head(self, positions: pa.Array, payloads: pa.Array) -> None:
-        """Find rows, and logical messages of a transaction outside streams, that stand before the first boundary."""
+    def _find_head(self, positions: pa.Array, payloads: pa.Array) -> None:
+        """Collect rows, and transactional logical messages outside streams, from before the first boundary."""
         end = first_boundary(payloads)
         head = payloads if end < 0 else payloads.slice(0, end)
-        found = numbers(tagged(Source([head]), ROWS + b"M", b"")[0]).to_pylist()
+        found = row_numbers(tagged(Source([head]), ROWS + b"M", b"")[0]).to_pylist()
         places = [at for at in found if bytes(payloads[at].as_buffer()[:1]) != b"M" or _is_of_plain(payloads[at])]
         self.n_head_rows += len(places)
-        self.found.append(taken(positions, payloads, places[:_MOST_HEAD_ROWS]))
+        self.found.append(take_messages(positions, payloads, places[:_MOST_HEAD_ROWS]))
         self.is_head = end < 0 and self.n_head_rows < _MOST_HEAD_ROWS
 
     def _end_run(self) -> None:
-        """Keep the last boundary of a run."""
+        """Collect the last boundary of a run."""
         if self.last_end is not None:
-            self.found.append(taken(*self.last_end, [0]))
+            self.found.append(take_messages(*self.last_end, [0]))
             self.last_end = None
 
     @property
     def is_plain(self) -> bool:
-        """Whether no message of streams and of two-phase commits has come."""
+        """Whether there was no message of streams and two-phase commits."""
         return self.tags.isdisjoint(APART)
 
     def split_statistics(self) -> SplitStatistics:
-        """Say what there was."""
+        """Return the statistics of all rows."""
         self._end_run()
-        return SplitStatistics(tuple(self.runs), packed(self.found), self.is_plain, self.in_full)
+        return SplitStatistics(tuple(self.runs), to_ipc(self.found), self.is_plain, self.in_full)
 
 
 def _is_of_plain(payload: pa.Scalar) -> bool:
-    """Whether a logical message says, where it does outside streams, that it is part of a transaction."""
+    """Whether a logical message outside streams is transactional, according to its flag."""
     return bytes(payload.as_buffer()[1:2]) == b"\1"
 
 
 class SpeculativeDecoding:
-    """Builds batches if all their changes have a version of their relation."""
+    """Builds batches speculatively: only if all changes have a version of their relation."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
@@ -212,7 +214,7 @@ class SpeculativeDecoding:
         Raises
         ------
         SchemaChanged
-            If a relation is not known, or a payload is bad: it may have described one.
+            If a relation is unknown, or a payload is bad, because it may be a Relation message.
         """
         if not change_slice.changes.is_known:
             raise SchemaChanged

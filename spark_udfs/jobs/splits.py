@@ -1,7 +1,7 @@
-"""Pieces of files that each begin and end between transactions, where that is near: what a task decodes as a run.
+"""Splits: parts of files that a task decodes, which begin and end between transactions if possible.
 
-Row groups end anywhere. As lines of text files that are cut by bytes belong to who has their beginning, a transaction
-belongs to the span in which it begins: the few rows of it that the next piece begins with are sent along.
+A piece consists of row groups, which may end inside a transaction. Such a transaction belongs to the split where it
+begins. Its rows at the beginning of the next piece, if they are few, are sent to the task with the split.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from spark_udfs.dataframes.partition_worker import RUN_ROWS
 
 # Messages with their positions.
 MESSAGES = pa.schema([("position", pa.int64()), ("payload", pa.large_binary())])
-# What is read at a time: a batch costs Python some calls, however many rows it has.
+# Rows to read at once. Each batch costs some Python calls, whatever its number of rows.
 _READ_ROWS = 2 * RUN_ROWS
-# Rows among which a piece is searched for its first Begin, and their bytes that may be sent along.
-_LOOK_ROWS = 1024
-_LOOK_BYTES = 1 << 20
+# How many rows of a piece are searched for its first Begin, and how many bytes before it may be sent with a split.
+_PREVIEW_ROWS = 1024
+_HEAD_BYTES = 1 << 20
 _LAST_POSITION = 2**63 - 1
 
 Batches = Iterator[tuple[pa.Array, pa.Array]]
@@ -41,22 +41,22 @@ Batches = Iterator[tuple[pa.Array, pa.Array]]
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of a piece, and those at the beginning of the next one that are of its last transaction.
+    """The rows of a piece, and the rows of its last transaction at the beginning of the next piece.
 
     Attributes
     ----------
     piece : PayloadFile
     n_skipped : int
-        Rows at its beginning that are the span's before.
+        Number of rows at its beginning that belong to the previous split.
     rest : PayloadFile or None
-        The next piece, where the span has rows of it.
+        The next piece, if the split has rows of it.
     n_rest : int
-        How many.
+        Number of these rows.
     messages : bytes
         Arrow stream of these rows.
     counted_from : int or None
-        The position that the piece's first row must have, and the rows behind it up to the span's first one more and
-        more: they have been told by statistics, and not been read.
+        The position of the piece's first row, if positions were deduced from the file's statistics. `batches` checks
+        that positions increase by one from there to the first row of the split.
     """
 
     piece: PayloadFile
@@ -68,17 +68,17 @@ class Split:
 
     @property
     def n_rows(self) -> int:
-        """Rows in all."""
+        """Number of rows."""
         return self.piece.n_rows - self.n_skipped + self.n_rest
 
     @property
     def n_bytes(self) -> int:
-        """What they take up unpacked, about."""
+        """Approximate uncompressed size."""
         return self.piece.n_bytes
 
     @property
     def places(self) -> list[tuple[PayloadFile, int, int]]:
-        """Files, the first row of each, and how many rows."""
+        """Files, the first row in each, and the number of rows."""
         own = (self.piece, self.piece.start + self.n_skipped, self.piece.n_rows - self.n_skipped)
         if self.rest is None:
             return [own]
@@ -87,12 +87,12 @@ class Split:
         return [own, (self.rest, self.rest.start, self.n_rest)]
 
     def batches(self, position: str) -> Batches:
-        """Positions and payloads, in batches of at least one row.
+        """Yield positions and payloads, in batches of at least one row.
 
         Raises
         ------
         OrderFault
-            If positions do not ascend, or are not what they have been told.
+            If positions do not ascend, or differ from the file's statistics.
         FileFault
             If the file is damaged.
         """
@@ -103,25 +103,25 @@ class Split:
             placed = positions.of(self.piece, self.piece.start + row, source)
             skipped = min(max(self.n_skipped - row, 0), len(source))
             if row <= self.n_skipped:
-                self._check_told(row, placed[: self.n_skipped - row + 1])
+                self._check_counted(row, placed[: self.n_skipped - row + 1])
             row += len(source)
             if skipped < len(source):
                 payloads = source.column(self.piece.payload)
                 last, type = placed[-1].as_py(), payloads.type
                 yield placed.slice(skipped), payloads.slice(skipped)
         if self.n_rest:
-            rest = unpacked(self.messages)
+            rest = from_ipc(self.messages)
             if rest["position"][0].as_py() <= last:
-                raise OrderFault(f"{self.piece.path}: goes past the beginning of another piece")
+                raise OrderFault(f"{self.piece.path}: its positions overlap with those of another piece")
             yield rest["position"].combine_chunks(), rest["payload"].combine_chunks().cast(type)
 
     def batches_with(self, position: str, session: str) -> Iterator[tuple[pa.Array, pa.Array, pa.Array]]:
-        """Positions, payloads and the values of a further column, for a span that is a piece.
+        """Yield positions, payloads and the values of the session column, for a split that is a whole piece.
 
         Raises
         ------
         OrderFault, FileFault
-            As of `batches`.
+            As in `batches`.
         """
         positions = Positions(position)
         row = 0
@@ -131,16 +131,16 @@ class Split:
             if len(source):
                 yield placed, source.column(self.piece.payload), source.column(session)
 
-    def _check_told(self, row: int, positions: pa.Array) -> None:
+    def _check_counted(self, row: int, positions: pa.Array) -> None:
         if self.counted_from is None:
             return
-        # They ascend: between two that are as far apart as their rows they count up.
+        # Positions ascend. If the first and the last are as far apart as their rows, all increase by one.
         first = self.counted_from + row
         if (positions[0].as_py(), positions[-1].as_py()) != (first, first + len(positions) - 1):
-            raise OrderFault(f"{self.piece.path}: positions are not what the file's statistics say")
+            raise OrderFault(f"{self.piece.path}: positions differ from the file's statistics")
 
     def row_of(self, wanted: int, position: str) -> tuple[PayloadFile, int] | None:
-        """Find the file, and its row, that have a position."""
+        """Find the file and the row of a position."""
         n_before = 0
         for positions, _ in self.batches(position):
             place = pc.index(positions, wanted).as_py()
@@ -156,22 +156,22 @@ class Split:
 
 @dataclass(frozen=True)
 class SplitPreview:
-    """What the first rows of a piece show.
+    """Information from the first rows of a piece.
 
     Attributes
     ----------
     first : int
-        Position of the first one.
+        Position of the first row.
     head : pa.RecordBatch
-        Those before the first Begin, none where it is far.
+        The rows before the first Begin; none if there are too many.
     start : int
-        Position of the row after them.
+        Position of the row after `head`.
     relations : pa.RecordBatch
         Relation and Type messages.
     is_plain : bool
         Whether there are no messages of streams and two-phase commits.
     is_counted : bool
-        Whether positions have been told by statistics, and not been read.
+        Whether positions were deduced from the file's statistics, and not read.
     """
 
     first: int
@@ -183,44 +183,44 @@ class SplitPreview:
 
 
 def split_previews(pieces: Sequence[PayloadFile], position: str) -> list[SplitPreview] | None:
-    """Look at the beginning of each piece, all of them with rows; None if positions do not ascend there."""
-    rows = [_LOOK_ROWS] * len(pieces)
-    rows[:1] = [RUN_ROWS]  # where relations are described, most of all
+    """Preview the first rows of each piece; None if positions do not ascend there. All pieces have rows."""
+    rows = [_PREVIEW_ROWS] * len(pieces)
+    rows[:1] = [RUN_ROWS]  # most relations are described at the beginning of the first piece
     try:
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             found = list(threads.map(partial(_split_preview, position), pieces, rows))
     except OrderFault:
         return None
-    return None if any(look.first < 0 for look in found) else found
+    return None if any(preview.first < 0 for preview in found) else found
 
 
 def _split_preview(position: str, piece: PayloadFile, n_rows: int) -> SplitPreview:
     first = dict(piece.groups[0].counted).get(position, -1)
     is_counted = first >= 0 and piece.groups[0].n_rows >= min(n_rows, piece.n_rows)
     if is_counted:
-        # The column of positions takes as long to read as that of payloads.
+        # Reading the position column would take as long as reading the payload column.
         source = replace(piece, keep=()).first_rows(n_rows)
         positions = pa.Array.from_buffers(pa.int64(), len(source), [None, counted(first, len(source))])
     else:
         source = piece.first_rows(n_rows)
         positions = Positions(position).of(piece, piece.start, source)
     payloads = source.column(piece.payload)
-    begin = tagged(Source([payloads.slice(0, _LOOK_ROWS)]), b"", b"B")[1]
-    head = taken(positions, payloads, range(max(begin, 0)))
-    if head.nbytes > _LOOK_BYTES:
+    begin = tagged(Source([payloads.slice(0, _PREVIEW_ROWS)]), b"", b"B")[1]
+    head = take_messages(positions, payloads, range(max(begin, 0)))
+    if head.nbytes > _HEAD_BYTES:
         head = head.slice(0, 0)
     rows, _, _, tags = tagged(Source([payloads]), RELATIONS, b"")
-    relations = taken(positions, payloads, numbers(rows))
+    relations = take_messages(positions, payloads, row_numbers(rows))
     is_plain = not set(APART) & set(tags)
     return SplitPreview(positions[0].as_py(), head, positions[len(head)].as_py(), relations, is_plain, is_counted)
 
 
-def spans(pieces: Sequence[PayloadFile], found: Sequence[SplitPreview]) -> list[Split]:
-    """Cut pieces, in the order of their positions, where their first transactions begin."""
-    n_rows = [0, *(len(look.head) for look in found[1:]), 0]
+def make_splits(pieces: Sequence[PayloadFile], found: Sequence[SplitPreview]) -> list[Split]:
+    """Make splits of pieces in the order of their positions. Each begins with a piece's first transaction."""
+    n_rows = [0, *(len(preview.head) for preview in found[1:]), 0]
     rests = [*pieces[1:], None]
-    heads = [*(packed([look.head]) for look in found[1:]), b""]
-    firsts = [look.first if look.is_counted else None for look in found]
+    heads = [*(to_ipc([preview.head]) for preview in found[1:]), b""]
+    firsts = [preview.first if preview.is_counted else None for preview in found]
     return [
         Split(piece, skipped, rest, n, messages, first) if n else Split(piece, skipped, counted_from=first)
         for piece, skipped, rest, n, messages, first in zip(
@@ -229,40 +229,40 @@ def spans(pieces: Sequence[PayloadFile], found: Sequence[SplitPreview]) -> list[
     ]
 
 
-def ordered(
+def sort_by_position(
     pieces: Sequence[PayloadFile], found: Sequence[SplitPreview]
 ) -> tuple[list[PayloadFile], list[SplitPreview]]:
-    """Put pieces into the order of their positions."""
+    """Sort pieces by their first positions."""
     places = sorted(range(len(found)), key=lambda place: found[place].first)
     return [pieces[place] for place in places], [found[place] for place in places]
 
 
 def speculation_of(found: Sequence[SplitPreview], catalog: RelationCatalog | None) -> PartitionIndex | None:
-    """Tell spans what they have to know, if their beginnings are like the rest; None if that is not to be hoped for."""
-    starts = [*(look.first for look in found[:1]), *(look.start for look in found[1:]), _LAST_POSITION]
-    if not all(look.is_plain for look in found) or any(a >= b for a, b in pairwise(starts)):
+    """Make the preliminary index of splits from their previews; None if speculation would probably fail."""
+    starts = [*(preview.first for preview in found[:1]), *(preview.start for preview in found[1:]), _LAST_POSITION]
+    if not all(preview.is_plain for preview in found) or any(a >= b for a, b in pairwise(starts)):
         return None
     runs = [Partition(first, after - 1) for first, after in pairwise(starts)]
-    messages = pa.Table.from_batches([look.relations for look in found], MESSAGES).sort_by("position")
+    messages = pa.Table.from_batches([preview.relations for preview in found], MESSAGES).sort_by("position")
     return speculate(runs, messages["payload"], messages["position"].combine_chunks(), catalog=catalog)
 
 
-def numbers(rows: pa.Buffer | None) -> pa.Array:
-    """Numbers of rows, as `tagged` gives them."""
+def row_numbers(rows: pa.Buffer | None) -> pa.Array:
+    """Convert the row numbers from `tagged` to an array."""
     if rows is None:
         return pa.array([], pa.int64())
     return pa.Array.from_buffers(pa.int64(), rows.size // 8, [None, rows])
 
 
-def taken(positions: pa.Array, payloads: pa.Array, rows: pa.Array | Iterable[int]) -> pa.RecordBatch:
-    """Take some messages."""
+def take_messages(positions: pa.Array, payloads: pa.Array, rows: pa.Array | Iterable[int]) -> pa.RecordBatch:
+    """Select messages by their rows."""
     rows = rows if isinstance(rows, pa.Array) else pa.array(rows, pa.int64())
     columns = [positions.take(rows), payloads.take(rows).cast(pa.large_binary())]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
 
 
-def packed(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """Make messages bytes."""
+def to_ipc(batches: Sequence[pa.RecordBatch]) -> bytes:
+    """Write messages as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, MESSAGES) as stream:
         for batch in batches:
@@ -270,7 +270,7 @@ def packed(batches: Sequence[pa.RecordBatch]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def unpacked(messages: bytes) -> pa.Table:
-    """Undo `packed`."""
+def from_ipc(messages: bytes) -> pa.Table:
+    """Read messages that `to_ipc` wrote."""
     with pa.ipc.open_stream(messages) as reader:
         return reader.read_all()

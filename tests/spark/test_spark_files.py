@@ -56,11 +56,11 @@ def write_cut(folder: Path, column: pa.Array, cuts: list[int], group_rows: int) 
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=group_rows)
 
 
-def changes_of(folder: Path, asked: ChangeJob, target: Path) -> dict[str | None, pa.Table]:
+def changes_of(folder: Path, config: ChangeJob, target: Path) -> dict[str | None, pa.Table]:
     """Decode a folder, and read back what was written of each."""
     files = payload_files(folder, "data", ("seq",))
-    folders = {name: target / (name or "changes") for name in asked.names}
-    assert file_route.write_changes(None, files, "seq", asked, True, folders)  # type: ignore[arg-type]
+    folders = {name: target / (name or "changes") for name in config.names}
+    assert file_route.write_changes(None, files, "seq", config, True, folders)  # type: ignore[arg-type]
     return {name: read_back(place) for name, place in folders.items()}
 
 
@@ -68,7 +68,7 @@ def read_back(folder: Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(part) for part in sorted(folder.glob("part-*.parquet"))])
 
 
-def asked(*names: str | None, **options: Any) -> ChangeJob:
+def change_job(*names: str | None, **options: Any) -> ChangeJob:
     return ChangeJob(names or (None,), None, ValueOptions(), ChangeOptions(**options), None, "parquet")
 
 
@@ -84,7 +84,7 @@ def test_files_of_a_capture_give_apart_what_one_decoder_gives(
     column = capture.column
     cuts = sorted(rng.sample(range(1, len(column)), 3))
     write_cut(tmp_path / "raw", column, cuts, max(len(column) // 9, 1))
-    wanted = asked(mode="PERMISSIVE", include_uncommitted=include_uncommitted)
+    wanted = change_job(mode="PERMISSIVE", include_uncommitted=include_uncommitted)
     found = changes_of(tmp_path / "raw", wanted, tmp_path / "out")[None]
     decoder = pgdecode.ChangeDecoder(mode="PERMISSIVE", include_uncommitted=include_uncommitted)
     expected = [decoder.decode(column, pa.array(range(0, 3 * len(column), 3), pa.int64()))]
@@ -97,7 +97,7 @@ def test_files_of_a_capture_give_apart_what_one_decoder_gives(
 def test_several_tables_are_read_at_once_and_each_is_as_alone(mode: str, tmp_path: Path) -> None:
     column = captures.capture("18.shop.v1").column
     write_cut(tmp_path / "raw", column, [100, 700], 50)
-    found = changes_of(tmp_path / "raw", asked(*SHOP, None, mode=mode), tmp_path / "out")
+    found = changes_of(tmp_path / "raw", change_job(*SHOP, None, mode=mode), tmp_path / "out")
     positions = pa.array(range(0, 3 * len(column), 3), pa.int64())
     for name in SHOP:
         expected = pgdecode.ChangeDecoder().table(column, name, positions)
@@ -113,7 +113,7 @@ def test_several_tables_are_read_at_once_and_each_is_as_alone(mode: str, tmp_pat
 def test_rows_of_ordered_files_come_in_slot_order(tmp_path: Path) -> None:
     column = captures.capture("18.shop.v1").column
     write_cut(tmp_path / "raw", column, [100, 700], 50)
-    found = changes_of(tmp_path / "raw", asked(), tmp_path / "out")[None]
+    found = changes_of(tmp_path / "raw", change_job(), tmp_path / "out")[None]
     assert len(list((tmp_path / "out" / "changes").glob("part-*"))) > 3
     assert found.to_pylist() == found.sort_by(ORDER).to_pylist()
 
@@ -139,7 +139,7 @@ def test_files_that_are_no_runs_are_not_decoded_by_tasks(positions: list[list[in
         pq.write_table(table, tmp_path / f"{number}.parquet")
     files = payload_files(tmp_path, "data", ("seq",))
     folders: dict[str | None, Path] = {None: tmp_path / "out"}
-    assert not file_route.write_changes(None, files, "seq", asked(), False, folders)  # type: ignore[arg-type]
+    assert not file_route.write_changes(None, files, "seq", change_job(), False, folders)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 
@@ -148,7 +148,7 @@ def test_files_that_are_no_runs_are_not_decoded_by_tasks(positions: list[list[in
 def test_an_input_without_changes_gives_an_output_with_their_columns(rows: int, tmp_path: Path) -> None:
     table = pa.table({"seq": pa.array(range(rows), pa.int64()), "data": pa.array([None] * rows, pa.binary())})
     pq.write_table(table, tmp_path / "raw.parquet")
-    found = changes_of(tmp_path / "raw.parquet", asked(), tmp_path / "out")[None]
+    found = changes_of(tmp_path / "raw.parquet", change_job(), tmp_path / "out")[None]
     assert found.schema.names == pgdecode.ChangeDecoder().decode([]).schema.names
     assert found.num_rows == 0
 
@@ -161,7 +161,7 @@ def test_a_bad_payload_is_named_by_its_row_in_the_file_wherever_the_file_is_cut(
     write_cut(tmp_path / "raw", pa.array(spoilt, pa.binary()), [], 60)
     (file,) = (tmp_path / "raw").iterdir()
     with pytest.raises(FileFault) as caught:
-        changes_of(tmp_path / "raw", asked(), tmp_path / "out")
+        changes_of(tmp_path / "raw", change_job(), tmp_path / "out")
     said = str(caught.value)
     assert said.startswith(f"{file}: row {row}, position {3 * row}: TRUNCATED at offset ")
     folder = tmp_path / "out" / "changes"
@@ -191,7 +191,7 @@ def test_rows_that_are_not_those_that_were_looked_through_are_named_by_their_fil
     monkeypatch.setattr(file_route, "run_tasks", run_and_replace)
     folders: dict[str | None, Path] = {None: tmp_path / "out"}
     with pytest.raises(FileFault, match=r"raw\.parquet: has changed while it was decoded"):
-        file_route.write_changes(None, files, "seq", asked(), True, folders)  # type: ignore[arg-type]
+        file_route.write_changes(None, files, "seq", change_job(), True, folders)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("tasks_here")
@@ -327,9 +327,9 @@ file_route.run_tasks = lambda spark, work, tasks: [work(task) for task in tasks]
 file_route._task_bytes = lambda spark, n_bytes: 2**40
 files = payload_files(Path(sys.argv[1]), "data", ("seq",))
 names = ("public.pgbench_accounts", None)
-asked = ChangeJob(names, None, ValueOptions(), ChangeOptions(), None, "parquet")
+config = ChangeJob(names, None, ValueOptions(), ChangeOptions(), None, "parquet")
 folders = {name: Path(sys.argv[2], name or "changes") for name in names}
-file_route.write_changes(None, files, "seq", asked, False, folders)
+file_route.write_changes(None, files, "seq", config, False, folders)
 with open("/proc/self/status") as status:
     print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")))
 """

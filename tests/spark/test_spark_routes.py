@@ -119,7 +119,7 @@ def test_a_file_that_spark_would_not_read_is_decoded_by_tasks_or_refused(
     pq.write_table(pa.table({"data": column}), tmp_path / name)
     decode_files(spark, tmp_path / name, tmp_path / "out", fields=["kind"])
     assert read_back(tmp_path / "out").num_rows == len(column)
-    with pytest.raises(PathError, match=f"{name}: Spark reads no file "):
+    with pytest.raises(PathError, match=f"{name}: Spark does not read files "):
         decode_files(spark, tmp_path / name, tmp_path / "new", route="dataframe")
     assert sorted(os.listdir(tmp_path)) == sorted([name, "out"])
 
@@ -139,11 +139,15 @@ def test_a_path_is_no_uri_and_names_may_have_colons(
     [
         pytest.param({"what": []}, 'what is "messages", "changes" or tables', id="nothing"),
         pytest.param({"what": "orders"}, r'what is .*, not \["?.?orders', id="no schema"),
-        pytest.param({"what": ["messages", "public.orders"]}, "no item of a sequence", id="messages and more"),
+        pytest.param(
+            {"what": ["messages", "public.orders"]}, "cannot be an item of a sequence", id="messages and more"
+        ),
         pytest.param({"what": "changes", "keep": ["seq"]}, "keep: only for messages", id="keep"),
         pytest.param({"what": "changes", "in_stream": None}, "in_stream: only for messages", id="stream state"),
         pytest.param({"unrepresentable": "null"}, "unrepresentable: only for changes and tables", id="of changes"),
-        pytest.param({"what": SHOP, "fields": ["_op"]}, "fields are of one output", id="fields of several"),
+        pytest.param(
+            {"what": SHOP, "fields": ["_op"]}, "fields can be used only with one output", id="fields of several"
+        ),
         pytest.param({"route": "java"}, 'route is "auto", "files" or "dataframe", not', id="route"),
     ],
 )

@@ -68,7 +68,7 @@ def plain(split_statistics: SplitStatistics) -> SplitStatistics:
     """A survey with its messages in their order, without relations that are described as they were before."""
     said: dict[bytes, bytes] = {}
     messages = []
-    for message in splits.unpacked(split_statistics.messages).combine_chunks().sort_by("position").to_pylist():
+    for message in splits.from_ipc(split_statistics.messages).combine_chunks().sort_by("position").to_pylist():
         payload = message["payload"]
         if payload[:1] == b"Y":
             said.clear()
@@ -88,7 +88,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
     return found
 
 
-def asked(*names: str | None, **options: Any) -> ChangeJob:
+def change_job(*names: str | None, **options: Any) -> ChangeJob:
     return ChangeJob(names or (None,), None, ValueOptions(), ChangeOptions(**options), None, "parquet")
 
 
@@ -152,7 +152,7 @@ def test_plain_transactions_are_decoded_in_one_pass_wherever_files_and_row_group
     payloads = transactions(60).payloads
     # Each piece has a Begin.
     cuts = [place + rng.randrange(5) for place in range(50, 300, 50)]
-    wanted = asked(None, f"public.t{A}", mode=mode)
+    wanted = change_job(None, f"public.t{A}", mode=mode)
     found = decoded(written(tmp_path / "raw", payloads, cuts, 20, statistics), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
     assert tasks.n_by_kind["SplitStatisticsTask"] > 10
@@ -198,7 +198,7 @@ def test_statistics_that_are_wrong_of_positions_are_found_out(
     files[piece] = replace(files[piece], groups=(group._replace(counted=((name, first + by),)),))
     folders = {None: tmp_path / "out"}
     # As where positions do not ascend: the other route reads them all.
-    assert not file_route.write_changes(None, files, "seq", asked(None), True, folders)  # type: ignore[arg-type]
+    assert not file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 
@@ -214,13 +214,13 @@ def test_statistics_that_hide_a_gap_between_the_first_rows_are_found_out(tasks: 
     group = files[1].groups[0]
     files[1] = replace(files[1], groups=(group._replace(counted=(("seq", 200),)),))
     folders = {None: tmp_path / "out"}
-    assert not file_route.write_changes(None, files, "seq", asked(None), True, folders)  # type: ignore[arg-type]
+    assert not file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
 
 
 def test_a_capture_of_plain_transactions_is_decoded_in_one_pass(tasks: Tasks, tmp_path: Path) -> None:
     payloads = pq.read_table(Path(__file__).parents[2] / "benchmarks/data/pgbench.text.parquet")["data"].to_pylist()
     payloads = payloads[:20_000]
-    wanted = asked("public.pgbench_accounts", None)
+    wanted = change_job("public.pgbench_accounts", None)
     found = decoded(written(tmp_path / "raw", payloads, [3_000, 15_001], 5_000), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
     assert tasks.n_again == 0
@@ -233,7 +233,7 @@ def test_a_table_that_changes_midway_is_decoded_again_with_all_its_columns(tasks
     slot.insert(A, "1", "2", "3")
     slot.commit()
     payloads = [*slot.payloads, *transactions(10).payloads[2:-1]]
-    wanted = asked(f"public.t{A}", mode="PERMISSIVE")
+    wanted = change_job(f"public.t{A}", mode="PERMISSIVE")
     # Past what is looked at of each piece.
     found = decoded(written(tmp_path / "raw", payloads, [40], 70_000), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
@@ -244,7 +244,7 @@ def test_only_tasks_that_need_a_relation_described_late_decode_again(
 ) -> None:
     monkeypatch.setattr(splits, "_READ_ROWS", 10)
     monkeypatch.setattr(splits, "RUN_ROWS", 10)
-    monkeypatch.setattr(splits, "_LOOK_ROWS", 10)
+    monkeypatch.setattr(splits, "_PREVIEW_ROWS", 10)
     slot = transactions(20)
     slot.begin(800)
     slot.relation(B, ["a"])
@@ -260,7 +260,7 @@ def test_only_tasks_that_need_a_relation_described_late_decode_again(
     payloads = slot.payloads
     cuts = [40, 80, n_before, n_before + 50, n_second]
     files = written(tmp_path / "raw", payloads, cuts)
-    wanted = asked(None, f"public.t{A}")
+    wanted = change_job(None, f"public.t{A}")
     found = decoded(files, wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
     assert tasks.n_by_kind["SplitStatisticsTask"] == 6
@@ -271,10 +271,10 @@ def test_only_tasks_that_need_a_relation_described_late_decode_again(
 def test_a_transaction_that_ends_far_in_the_next_piece_is_decoded_again(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(splits, "_LOOK_ROWS", 8)
+    monkeypatch.setattr(splits, "_PREVIEW_ROWS", 8)
     payloads = [*transactions(20).payloads, *transactions(3, 40).payloads[:1], *transactions(3, 40).payloads[2:]]
     n = len(transactions(20).payloads)
-    wanted = asked(None, mode="PERMISSIVE")
+    wanted = change_job(None, mode="PERMISSIVE")
     found = decoded(written(tmp_path / "raw", payloads, [20, 40, n + 10, n + 44]), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
     # The task that has its beginning, that in the middle of which it ends, and the next one, that begins in another.
@@ -287,9 +287,9 @@ def test_streams_and_two_phase_commits_are_decoded_by_the_index_of_the_whole(
 ) -> None:
     payloads = list(captures.capture(name).payloads)
     files = written(tmp_path / "raw", payloads, [len(payloads) // 2], 100)
-    found = decoded(files, asked(None), tmp_path / "out")[None]
+    found = decoded(files, change_job(None), tmp_path / "out")[None]
     by_row = sorted(map(repr, found))
-    assert by_row == sorted(map(repr, expected(payloads, asked(None))[None]))
+    assert by_row == sorted(map(repr, expected(payloads, change_job(None))[None]))
     assert tasks.n_again == tasks.n_by_kind["SplitStatisticsTask"]
 
 
@@ -297,7 +297,7 @@ def test_a_stream_that_begins_and_ends_in_a_piece_is_decoded_by_the_index_of_the
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # Past what the driver looks at.
-    for name in ("_READ_ROWS", "RUN_ROWS", "_LOOK_ROWS"):
+    for name in ("_READ_ROWS", "RUN_ROWS", "_PREVIEW_ROWS"):
         monkeypatch.setattr(splits, name, 10)
     slot = transactions(20)
     slot.start(900, first=True)
@@ -306,8 +306,8 @@ def test_a_stream_that_begins_and_ends_in_a_piece_is_decoded_by_the_index_of_the
     slot.stream_commit(900)
     cut = len(slot.payloads)
     slot.payloads += transactions(20).payloads
-    found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), asked(None), tmp_path / "out")
-    assert found == expected(slot.payloads, asked(None))
+    found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), change_job(None), tmp_path / "out")
+    assert found == expected(slot.payloads, change_job(None))
     assert tasks.n_again == 1
 
 
@@ -319,7 +319,7 @@ def test_a_begin_that_is_sent_again_may_be_the_last_end_of_its_piece(
     slot.begin(800)
     slot.payloads.append(slot.payloads[-1])
     slot.insert(A, "3", "4")
-    wanted = asked(None, mode="PERMISSIVE", include_uncommitted=include_uncommitted)
+    wanted = change_job(None, mode="PERMISSIVE", include_uncommitted=include_uncommitted)
     assert decoded(written(tmp_path / "raw", slot.payloads, []), wanted, tmp_path / "out") == expected(
         slot.payloads, wanted
     )
@@ -333,8 +333,8 @@ def test_a_commit_in_another_batch_than_its_begin_is_an_end(
     slot = transactions(7, 9)
     cut = len(slot.payloads)
     slot.payloads += transactions(3).payloads
-    found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), asked(None), tmp_path / "out")
-    assert found == expected(slot.payloads, asked(None))
+    found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), change_job(None), tmp_path / "out")
+    assert found == expected(slot.payloads, change_job(None))
     assert tasks.n_again == 0
 
 
@@ -347,7 +347,7 @@ def test_attempts_that_came_to_nothing_and_repeated_ones_leave_no_trace(
     manifests = []
     for attempts in (1, 2):
         monkeypatch.setattr(file_route, "run_tasks", Tasks(attempts))
-        decoded(files, asked(None), tmp_path / f"out{attempts}")
+        decoded(files, change_job(None), tmp_path / f"out{attempts}")
         folder = tmp_path / f"out{attempts}" / "changes"
         manifests.append((folder / output_committer.MANIFEST).read_bytes())
         assert not [path for path in folder.iterdir() if path.name.startswith("_temporary")]
@@ -357,7 +357,7 @@ def test_attempts_that_came_to_nothing_and_repeated_ones_leave_no_trace(
 def test_the_manifest_names_each_row_of_the_input_once(tasks: Tasks, tmp_path: Path) -> None:
     payloads = transactions(60).payloads
     files = written(tmp_path / "raw", payloads, [33, 90], 20)
-    decoded(files, asked(None), tmp_path / "out")
+    decoded(files, change_job(None), tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / "changes" / output_committer.MANIFEST).read_text())
     rows = []
     for part in manifest["files"]:
@@ -404,13 +404,13 @@ def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
     if any(payload[:1] == b"R" for payload in payloads):
         name = pgdecode.RelationCatalog.from_messages(payloads).names[0]
         names = data.draw(st.sampled_from([(name,), (None, name)]))
-    wanted = asked(*names, mode="PERMISSIVE", include_uncommitted=data.draw(st.booleans()))
+    wanted = change_job(*names, mode="PERMISSIVE", include_uncommitted=data.draw(st.booleans()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_route, "run_tasks", Tasks())
         patch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
         patch.setattr(splits, "_READ_ROWS", data.draw(st.sampled_from([3, 65_536])))
         patch.setattr(splits, "RUN_ROWS", data.draw(st.sampled_from([3, 65_536])))
-        patch.setattr(splits, "_LOOK_ROWS", data.draw(st.sampled_from([2, 1024])))
+        patch.setattr(splits, "_PREVIEW_ROWS", data.draw(st.sampled_from([2, 1024])))
         try:
             rows_of = expected(payloads, wanted)
         except KeyError:
@@ -435,9 +435,9 @@ def test_a_column_that_is_asked_for_may_be_described_late(
     slot.insert(A, "1", "2", "3")
     slot.commit()
     name = f"public.t{A}"
-    wanted = replace(asked(name), fields=("c", "_op"))
+    wanted = replace(change_job(name), fields=("c", "_op"))
     found = decoded(written(tmp_path / "raw", slot.payloads, []), wanted, tmp_path / "out")[name]
-    assert found == [{"c": row["c"], "_op": row["_op"]} for row in expected(slot.payloads, asked(name))[name]]
+    assert found == [{"c": row["c"], "_op": row["_op"]} for row in expected(slot.payloads, change_job(name))[name]]
     assert found[-1] == {"c": "3", "_op": "insert"}
 
 
@@ -449,7 +449,7 @@ def test_an_error_that_no_forecast_accounts_for_is_raised(
 
     monkeypatch.setattr(DecodedPartition, "take", mistake)
     with pytest.raises(IndexError, match="a mistake of ours"):
-        decoded(written(tmp_path / "raw", transactions(3).payloads, []), asked(None), tmp_path / "out")
+        decoded(written(tmp_path / "raw", transactions(3).payloads, []), change_job(None), tmp_path / "out")
     assert tasks.n_again == 0
 
 
@@ -469,13 +469,13 @@ def test_a_bad_description_where_pieces_are_looked_at_leaves_later_ones_alone(
 ) -> None:
     monkeypatch.setattr(splits, "_READ_ROWS", 3)
     monkeypatch.setattr(splits, "RUN_ROWS", 3)
-    monkeypatch.setattr(splits, "_LOOK_ROWS", 3)
+    monkeypatch.setattr(splits, "_PREVIEW_ROWS", 3)
     payloads = described_badly().payloads
-    wanted = asked(None, mode="PERMISSIVE")
+    wanted = change_job(None, mode="PERMISSIVE")
     found = decoded(written(tmp_path / "raw", payloads, [24]), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
     with pytest.raises(FileFault, match=r"00000\.parquet: row 1, position 1: TRUNCATED"):
-        decoded(payload_files(tmp_path / "raw", "data", ("seq",)), asked(None), tmp_path / "new")
+        decoded(payload_files(tmp_path / "raw", "data", ("seq",)), change_job(None), tmp_path / "new")
 
 
 def test_the_manifest_is_right_of_a_file_whose_row_groups_lie_in_another_order(tasks: Tasks, tmp_path: Path) -> None:
@@ -487,7 +487,7 @@ def test_the_manifest_is_right_of_a_file_whose_row_groups_lie_in_another_order(t
         file.write_table(table.slice(48))
         file.write_table(table.slice(0, 48))
     files = payload_files(tmp_path / "raw", "data", ("seq",))
-    assert decoded(files, asked(None), tmp_path / "out") == expected(payloads, asked(None))
+    assert decoded(files, change_job(None), tmp_path / "out") == expected(payloads, change_job(None))
     manifest = json.loads((tmp_path / "out" / "changes" / output_committer.MANIFEST).read_text())
     pieces = [(piece["first_row"], piece["rows"]) for part in manifest["files"] for piece in part["input"]]
     n = len(payloads) - 48
