@@ -36,7 +36,7 @@ try:
     from spark_udfs.jobs.file_route import cut, run_tasks
     from spark_udfs.jobs.file_tasks import Task
     from spark_udfs.jobs.output_committer import Part, attempted, attempts, commit, part_name
-    from spark_udfs.runtime.session import local_session, pandas_not_minded
+    from spark_udfs.runtime.session import ignore_pandas_warning, local_session
     from spark_udfs.runtime.worker import ScalarFunction
 except ImportError as problem:
     sys.exit(f"{problem}\nthis needs the compiled package and extras: python -m pip install -e '.[spark]'")
@@ -135,7 +135,7 @@ def constant(df: DataFrame, like: DataFrame, n_rows: int) -> DataFrame:
     """Make a DataFrame with as many rows and the same columns as a result, without decoding."""
     rows = decoded_sample(TABLE if "_op" in like.columns else "changes")
     function = Constant(rows.select(like.columns), like.count() / n_rows)
-    with pandas_not_minded():
+    with ignore_pandas_warning():
         return df.select("seq", "data").mapInArrow(function, StructType(like.schema.fields))
 
 

@@ -13,7 +13,7 @@ from pgdecode import Relation, Type
 from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, check_option
 from spark_udfs.columns.row_worker import ArrowRows, JsonRelation, Keywords, PandasRows, RowOptions, relation_of
 from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
-from spark_udfs.schema.spark_types import session_has_time, taken_schema
+from spark_udfs.schema.spark_types import session_has_time, supported_schema
 from spark_udfs.schema.years import Years, any_year
 
 Others = Literal["error", "null"]
@@ -66,7 +66,7 @@ def from_pgoutput(
     col : Column or str
         Binary, one message per row, tag byte first; or the name of such a column.
     relation : Relation, bytes, or what has the same attributes
-        What the table's columns are, as the stream's Relation message said it: `pgdecode.decode` gives one, and so do
+        What the table's columns are, as the stream's Relation message values it: `pgdecode.decode` gives one, and so do
         the message's bytes where it was not sent inside a stream.
     fields : iterable of str, optional
         Fields of the struct, in the order wanted; by default all that `pgdecode.decode_rows` gives. What is brought
@@ -116,7 +116,7 @@ def from_pgoutput(
 
     Notes
     -----
-    A relation means what its last Relation message said: after a change of the table's columns another one holds.
+    A relation means what its last Relation message values: after a change of the table's columns another one holds.
     Payloads from before and after can be told by their place only. A row with another number of columns is an error;
     where only names or types have changed, values are taken for what they are not.
 
@@ -187,20 +187,20 @@ def _user_defined(
     plain = _relation_to_json(relation)
     sent = [_message(message, Type) for message in type_messages]
     plain_keywords: dict[str, Any] = {
-        name: dict(said) if isinstance(said, Mapping) else said for name, said in keywords.items()
+        name: dict(values) if isinstance(values, Mapping) else values for name, values in keywords.items()
     }
     chosen = Keywords(
         type_messages=tuple((message.type_id, message.namespace, message.name) for message in sent), **plain_keywords
     )
     # With no row in it, this says what all rows will look like, and what decode_rows has against the options.
-    schema = pgdecode.decode_rows([], relation_of(plain), **chosen.given()).schema
+    schema = pgdecode.decode_rows([], relation_of(plain), **chosen.as_arguments()).schema
     names = _names(fields, schema)
     has_time = session_has_time(SparkSession.active())
     options = RowOptions(plain, chosen, names, others == "null", passes, has_time)
     return user_defined(
         maker,
         _FUNCTIONS[maker](options),
-        taken_schema(pa.schema([schema.field(name) for name in names]), has_time=has_time),
+        supported_schema(pa.schema([schema.field(name) for name in names]), has_time=has_time),
     )
 
 

@@ -16,7 +16,7 @@ from pgdecode.payloads.payload_input import payload_parts
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues
 from spark_udfs.runtime.worker import enter_task
-from spark_udfs.schema.spark_types import taken
+from spark_udfs.schema.spark_types import to_supported_type
 from spark_udfs.schema.years import checked_years
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ class Keywords:
     unrepresentable: UnrepresentableValues = "error"
     empty: Empty = "null"
 
-    def given(self) -> dict[str, Any]:
+    def as_arguments(self) -> dict[str, Any]:
         """Give them as `decode_rows` takes them."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return said | {"type_messages": [Type(*plain) for plain in self.type_messages]}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"type_messages": [Type(*plain) for plain in self.type_messages]}
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class RowOptions:
         errors = None
         if self.null_others:
             payloads, errors = self._own(payloads)
-        rows = pgdecode.decode_rows(payloads, relation, **self.keywords.given())
+        rows = pgdecode.decode_rows(payloads, relation, **self.keywords.as_arguments())
         if not self.any_year:
             rows = checked_years(rows, payloads, relation, self.keywords.mode, self.keywords.unrepresentable)
         if errors is not None:
             rows = rows.set_column(rows.schema.get_field_index("_error"), "_error", pc.coalesce(errors, rows["_error"]))
-        found = [taken(rows[name], has_time=self.has_time) for name in self.fields]
+        found = [to_supported_type(rows[name], has_time=self.has_time) for name in self.fields]
         return pa.RecordBatch.from_arrays(found, names=list(self.fields))
 
     def _own(self, payloads: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -9,7 +9,7 @@ import pyspark
 from pyspark.sql import functions as F
 
 from pgdecode.protocol.options import check_option
-from spark_udfs.runtime.session import pandas_not_minded
+from spark_udfs.runtime.session import ignore_pandas_warning
 from spark_udfs.schema.spark_types import spark_schema
 
 Adapter = Literal["auto", "arrow", "pandas"]
@@ -31,15 +31,15 @@ def adapter_named(adapter: Adapter) -> Literal["arrow", "pandas"]:
         If there is no such adapter, or not in this pyspark.
     """
     check_option("adapter", adapter, Adapter)
-    there_is = vars(F)
+    available = vars(F)
     if adapter == "auto":
-        return "arrow" if "arrow_udf" in there_is else "pandas"
-    if _MAKERS[adapter] not in there_is:
+        return "arrow" if "arrow_udf" in available else "pandas"
+    if _MAKERS[adapter] not in available:
         raise ValueError(f'adapter "{adapter}" needs pyspark 4.1 or later, this is {pyspark.__version__}')
     return adapter
 
 
 def user_defined(adapter: str, function: Any, schema: pa.Schema) -> Any:
     """Make Spark's function of one that a worker calls, and that gives a struct with the columns of `schema`."""
-    with pandas_not_minded():
+    with ignore_pandas_warning():
         return vars(F)[_MAKERS[adapter]](function, spark_schema(schema))

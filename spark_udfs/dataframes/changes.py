@@ -15,10 +15,10 @@ from pgdecode.changes.table_rows import versions_of
 from pgdecode.protocol.errors import listed
 from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues
 from pgdecode.rows.value_options import ValueOptions
-from spark_udfs.dataframes.control_index import Indexed, SourceIndex, indexed, payload_rows, relation_catalogs
+from spark_udfs.dataframes.control_index import IndexedRows, SourceIndex, index_rows, payload_rows, relation_catalogs
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
 from spark_udfs.dataframes.partition_worker import JsonIndex, PartitionDecodingFunction
-from spark_udfs.runtime.session import pandas_not_minded
+from spark_udfs.runtime.session import ignore_pandas_warning
 from spark_udfs.runtime.worker import ERROR
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
 from spark_udfs.schema.years import Years, any_year
@@ -33,17 +33,17 @@ def relation_catalog(
     position: Column | str = "seq",
     source: Column | str | None = None,
 ) -> RelationCatalog | dict[Any, RelationCatalog]:
-    """Collect the relations that payloads describe, every version of each.
+    """Collect all versions of the relations that payloads describe.
 
     Parameters
     ----------
     df, payload, position, source
-        As of `changes`; in any order.
+        As in `changes`. Rows may be in any order.
 
     Returns
     -------
     RelationCatalog, or dict of RelationCatalog
-        With `source`, one for each of its values: an OID means another table in another database.
+        With `source`, one catalog for each of its values, because OIDs differ between databases.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def relation_catalog(
 
     Notes
     -----
-    Reads `df` once, in the JVM, when it is called; only the few messages about relations and streams leave it.
+    The function reads `df` once, immediately. Only the few messages about relations and streams leave the JVM.
     """
     rows, _ = payload_rows(df, payload, position, source)
     catalogs = relation_catalogs(rows)
@@ -77,77 +77,75 @@ def changes(
     datestyle: str = "ISO, MDY",
     fields: Iterable[str] | None = None,
 ) -> DataFrame:
-    """Decode payloads into committed changes: what `pgdecode.ChangeDecoder` gives for all of them in their order.
+    """Decode payloads to committed changes. The result is that of one `pgdecode.ChangeDecoder` for all payloads.
 
     Parameters
     ----------
     df : DataFrame
-        All payloads, one message per row. How they are spread over partitions and files makes no difference to the
-        result, but see Notes.
+        All payloads, one message per row. Partitions and files do not affect the result, but see Notes.
     payload : Column or str
-        Binary, tag byte first. Nulls are passed over.
+        Binary, tag byte first. Nulls are ignored.
     position : Column or str
-        Integers that ascend as the slot gave the payloads, no two the same in one source. An LSN is no such order.
+        Integers that ascend in slot order and are unique in a source. An LSN is not a position.
     source : Column or str, optional
-        What tells slots (databases) apart, where the payloads are of several: strings, integers, booleans or dates.
-        Order, streams, transactions and relations are then each source's own.
-    catalog : RelationCatalog, or mapping of sources to such, optional
-        Relations that the payloads do not describe, because they begin mid-stream; with `source`, one for each.
-        Versions from later positions than the first payload's do not count.
+        Identifies the slot (database) of a payload, if there are several: strings, integers, booleans or dates. Each
+        source has its own order, streams, transactions and relations.
+    catalog : RelationCatalog, or mapping of sources to catalogs, optional
+        Relations that the payloads do not describe, because the payloads begin in the middle of a session; with
+        `source`, one catalog for each. Versions from positions after the first payload are ignored.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
-        Fail the query at a bad payload, naming its position; or keep it as a row that says why in `error`; or leave it
-        out.
+        Fail the query at a bad payload, with its position; or return it as a row with the reason in `error`; or leave
+        it out.
     include_uncommitted : bool
-        Give also the changes that were rolled back (`committed` false) or lost their end (null).
+        Return also changes that were rolled back (`committed` is false) or that have no outcome (null).
     start : {"transaction", "anywhere"}
-        Where the payloads begin. By default between transactions: what belongs to one whose beginning is missing is an
-        error. With "anywhere" such transactions are left out whole; an `observation` says how many.
+        Where the payloads begin. With "transaction", they begin between transactions, and a message of a transaction
+        without a beginning is an error. With "anywhere", such transactions are left out, and `observation` counts them.
     empty : {"null", "error"}
-        What to make of payloads of no bytes, which servers send for an origin without a name: pass them over, or refuse
-        them.
+        What to do with payloads of 0 bytes, which servers send for an origin without a name: ignore them, or treat them
+        as bad payloads.
     session : Column or str, optional
-        What tells one connection to the server from the next: strings, integers, booleans, dates or timestamps. Where
-        its value is another than at the position before, the server has begun again what was not confirmed, as
-        `ChangeDecoder.reconnected` says.
+        Identifies the connection to the server: strings, integers, booleans, dates or timestamps. When its value
+        changes, the server sends unconfirmed transactions again, see `ChangeDecoder.reconnected`.
     observation : pyspark.sql.Observation, optional
-        Gets counts when the result has been computed: `rows`, bad ones among them; the bad rows by the code of their
-        error, such as `TRUNCATED`, also those that "DROPMALFORMED" leaves out; and of transactions, `skipped` (without
-        their beginning, by `start`) and `undecided` (without an outcome). One for each call.
+        Receives counts when the result has been computed: `rows`, including bad rows; bad rows by error code, such as
+        `TRUNCATED`, including those that "DROPMALFORMED" leaves out; and the transactions `skipped` (without a
+        beginning, see `start`) and `undecided` (without an outcome). Each call needs its own observation.
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
-        What types are that the stream does not describe, as for `pgdecode.decode_rows`.
+        Types that the stream does not describe, as in `pgdecode.decode_rows`.
     encoding, datestyle : str
-        client_encoding and DateStyle of the session that captured the payloads, as for `pgdecode.decode_rows`.
+        client_encoding and DateStyle of the session that captured the payloads, as in `pgdecode.decode_rows`.
     fields : iterable of str, optional
-        Columns of the result, in the order wanted; by default all. To bring decoded columns back to Spark is most of
-        the cost: name what you need.
+        Columns of the result, in this order; by default all. Returning decoded columns to Spark is most of the cost, so
+        name only the columns that you need.
 
     Returns
     -------
     DataFrame
-        The columns of `ChangeDecoder.decode`, after that of the source where there is one. Apply changes in the order
-        of (commit_position, position); the rows come in no order. docs/options.md explains why the columns are called
-        `op` and not `_op`.
+        The source column, if any, then the columns of `ChangeDecoder.decode`. The rows have no order. Apply the changes
+        in the order of (commit_position, position). docs/options.md explains why the columns are called `op`
+        and not `_op`.
 
     Raises
     ------
     TypeError
         For a streaming DataFrame, and for columns of other types.
     ValueError
-        For options that do not exist, and null or negative positions.
+        For options that do not exist, and for null or negative positions.
 
     Notes
     -----
-    What payloads must know of each other, transactions and relations, takes a pass over `df` in the JVM when the
-    function is called. It is folded into an index of some kilobytes on the driver. The result is lazy, and reads `df`
-    again, each time: each task then decodes its rows alone, without a shuffle.
+    The call itself reads `df` once in the JVM, to find transactions and relations. The driver makes an index of some
+    kilobytes from them. The result is lazy. Each time it is computed, it reads `df` again, and each task decodes its
+    rows independently, without a shuffle.
 
-    That works where the rows of each file, or of each partition of what is no file, are a range of positions of their
-    own, as capture tools write them. If they lie in order and without gaps, they are decoded as they are read; else
-    each task sorts its rows first. Where ranges overlap, as after a `repartition`, rows are shuffled into ranges,
-    payloads and all.
+    This requires that the rows of each file, or of each partition if the input is not files, are a separate range of
+    positions, as capture tools write them. If the rows are in order and without gaps, they are decoded as they are
+    read; otherwise each task sorts its rows first. If ranges overlap, for example after a `repartition`, all rows are
+    shuffled into ranges.
 
-    `df` must give the same rows in the same partitions each time it is read, and a task that finds others fails;
-    `persist()` what is not so.
+    `df` must return the same rows in the same partitions each time it is read; otherwise tasks fail. If it does not,
+    call `persist()` first.
 
     Examples
     --------
@@ -157,7 +155,7 @@ def changes(
     options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
     value_options = ValueOptions(types, encoding=encoding, datestyle=datestyle)
     found = indexed_rows(df, payload, position, source, catalog, session, options)
-    return decoded(found, ChangeOutput(value_options), options, fields, observation=observation)
+    return decode_indexed(found, ChangeOutput(value_options), options, fields, observation=observation)
 
 
 def table_changes(
@@ -182,42 +180,42 @@ def table_changes(
     years: Years = "1-9999",
     fields: Iterable[str] | None = None,
 ) -> DataFrame:
-    """Decode payloads into the committed changes of one table, as typed columns.
+    """Decode payloads to the committed changes of one table, as typed columns.
 
     Parameters
     ----------
     df, payload, position, source, catalog, mode, include_uncommitted, start, empty, session, observation, types, \
     encoding, datestyle
-        As of `changes`. A bad payload may be of any table, and is a row of the result in "PERMISSIVE" mode.
+        As in `changes`. A bad payload may be of any table, so in "PERMISSIVE" mode all bad payloads are in the result.
     relation : str
         "schema.table".
     columns : mapping of a column's name to a PostgreSQL type, optional
         Types of columns of the table, before `types`, as for `pgdecode.decode_rows`: {"price": "numeric(20,4)"}.
     unrepresentable : {"error", "null", "clamp", "text"}
-        What to make of a value that PostgreSQL has and the column's type has not, as for `pgdecode.decode_rows`.
+        What to do with a value that the column's type cannot represent, as in `pgdecode.decode_rows`.
     years : {"1-9999", "any"}
-        As of `from_pgoutput`: dates and timestamps of other years are not representable, or pass.
+        As in `from_pgoutput`: whether dates and timestamps of other years are unrepresentable, or allowed.
     fields : iterable of str, optional
-        As of `changes`; leave out `_old` where the old rows are not needed.
+        As in `changes`. Leave out `_old` if you do not need the old rows.
 
     Returns
     -------
     DataFrame
-        The columns of `ChangeDecoder.table`, after that of the source where there is one: `_op`, `_position`,
-        `_commit_position`, `_xid`, `_commit_lsn`, `_commit_timestamp`, `_old_type`, `_old`, `_unchanged`, `_error`,
-        and the table's, over all its versions. A time of day is a string, or a TIME where the session has that type.
-        (`_commit_position`, `_position`) is the order in which to apply changes; the rows come in no order.
+        The source column, if any, then the columns of `ChangeDecoder.table`: `_op`, `_position`, `_commit_position`,
+        `_xid`, `_commit_lsn`, `_commit_timestamp`, `_old_type`, `_old`, `_unchanged`, `_error`, and the columns of all
+        versions of the table. A time of day is a string, or a TIME if the session has this type. The rows have no
+        order. Apply the changes in the order of (`_commit_position`, `_position`).
 
     Raises
     ------
     KeyError
         If neither a payload nor `catalog` describes the table.
     TypeError, ValueError
-        As of `changes`.
+        As in `changes`.
 
     Notes
     -----
-    As of `changes`.
+    As in `changes`.
 
     Examples
     --------
@@ -230,7 +228,7 @@ def table_changes(
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation))
     has_time = session_has_time(df.sparkSession)
     output = output_of(found.indexes, relation, options, value_options, passes, has_time)
-    return decoded(found, output, options, fields, observation=observation)
+    return decode_indexed(found, output, options, fields, observation=observation)
 
 
 def output_of(
@@ -241,12 +239,12 @@ def output_of(
     passes: bool,
     has_time: bool,
 ) -> TableOutput:
-    """Say how the changes of a table are made; `passes` lets any year pass, `has_time` gives TIME and not strings.
+    """Make the `TableOutput` of a table. `passes` allows all years; `has_time` uses TIME instead of strings.
 
     Raises
     ------
     KeyError
-        If nothing describes the table.
+        If no message describes the table.
     """
     everything = {item.source: tuple(versions_of(item.index.catalog, relation)) for item in indexes}
     numbers, others = everything, {}
@@ -264,7 +262,7 @@ def output_of(
 
 
 def tables_of(options: ChangeOptions, *relations: str) -> tuple[str, ...]:
-    """Say of which tables the shape must be known: with all that was not committed, it is that of all versions."""
+    """List the tables whose `shape` must be exact. With `include_uncommitted`, all versions determine the columns."""
     return () if options.include_uncommitted else relations
 
 
@@ -277,24 +275,24 @@ def indexed_rows(
     session: Column | str | None,
     options: ChangeOptions,
     tables: Collection[str] = (),
-) -> Indexed:
-    """Find the runs among the rows of a DataFrame; the shapes of some tables are to be exact."""
+) -> IndexedRows:
+    """Check the arguments, and index the rows of a DataFrame. The index has the exact shape of `tables`."""
     if catalog is not None and isinstance(catalog, RelationCatalog) == (source is not None):
-        raise TypeError("catalog is a RelationCatalog, or where there is a source, a mapping of sources to such")
+        raise TypeError("catalog is a RelationCatalog, or with source= a mapping of sources to catalogs")
     rows, name = payload_rows(df, payload, position, source, session)
-    return indexed(rows, name, catalog, options, tables)
+    return index_rows(rows, name, catalog, options, tables)
 
 
-def decoded(
-    found: Indexed,
+def decode_indexed(
+    found: IndexedRows,
     output: Output,
     options: ChangeOptions,
     fields: Iterable[str] | None,
     format: Format = "parquet",
     observation: Observation | None = None,
 ) -> DataFrame:
-    """Have the tasks decode what was indexed, to columns, to columns of text ("csv") or to lines ("jsonl")."""
-    names = named(fields, output.schema.names)
+    """Decode indexed rows to columns ("parquet"), columns of text ("csv"), or lines ("jsonl")."""
+    names = check_fields(fields, output.schema.names)
     schema = spark_schema(output.schema)
     columns = [schema[name] for name in names]
     if format != "parquet":
@@ -308,19 +306,19 @@ def decoded(
     drops_bad = options.mode == "DROPMALFORMED"
     if observation is not None:
         columns.append(StructField(ERROR, StringType()))
-        # What is left out must be counted first.
+        # Bad rows must be counted before they are dropped.
         options = replace(options, mode="PERMISSIVE") if drops_bad else options
     indexes = tuple(JsonIndex.of(item.source, item.index, item.counts) for item in found.indexes)
     function = PartitionDecodingFunction(indexes, output, options, names, found.source, format, observation is not None)
-    with pandas_not_minded():
+    with ignore_pandas_warning():
         made = found.rows.mapInArrow(function, StructType(columns))
-    return made if observation is None else observed(made, ERROR, observation, drops_bad, found).drop(ERROR)
+    return made if observation is None else count_bad_rows(made, ERROR, observation, drops_bad, found).drop(ERROR)
 
 
-def observed(
-    rows: DataFrame, error: str, observation: Observation, drops_bad: bool, found: Indexed | None = None
+def count_bad_rows(
+    rows: DataFrame, error: str, observation: Observation, drops_bad: bool, found: IndexedRows | None = None
 ) -> DataFrame:
-    """Count the bad rows by the code of their error, and leave them out where that is wanted."""
+    """Count the bad rows by error code, and drop them with `drops_bad`."""
     code = F.substring_index(F.col(error), " ", 1)
     counts = [F.count(F.when(code == item, 1)).alias(item) for item in codes()]
     indexes = [item.index for item in found.indexes] if found is not None else []
@@ -328,7 +326,7 @@ def observed(
         "skipped": sum(index.n_skipped for index in indexes),
         "undecided": sum(index.n_undecided for index in indexes),
     }
-    # Spark observes nothing but aggregates; without rows, the greatest of equal numbers is null.
+    # Spark can observe only aggregates. Without rows, the maximum is null.
     known = [F.coalesce(F.max(F.lit(n)), F.lit(n)).alias(name) for name, n in of_index.items()]
     counted = rows.observe(observation, F.count(F.lit(1)).alias("rows"), *known, *counts)
     return counted.where(F.col(error).isNull()) if drops_bad else counted
@@ -345,20 +343,20 @@ def codes() -> list[str]:
     return sorted(found - {""})
 
 
-def named(fields: Iterable[str] | None, there_are: Sequence[str]) -> tuple[str, ...]:
-    """Check which columns are asked for; by default all.
+def check_fields(fields: Iterable[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    """Check the option `fields`, and return the names; by default all.
 
     Raises
     ------
     TypeError, ValueError
-        If they are not some of those that there are, each once.
+        If a name is unknown or repeated, or there is none.
     """
     if isinstance(fields, str):
         raise TypeError(f"fields is a sequence of column names, not the string {fields!r}")
-    names = tuple(there_are if fields is None else fields)
-    unknown = [name for name in names if name not in there_are]
+    names = tuple(known if fields is None else fields)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"no such column: {', '.join(map(repr, unknown))}; there are {', '.join(there_are)}")
+        raise ValueError(f"no such column: {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
     if not names or len(set(names)) != len(names):
         raise ValueError("fields names each column once, and at least one")
     return names

@@ -1,4 +1,4 @@
-"""What the payloads of a DataFrame must know of each other: one pass in the JVM, folded into an index on the driver."""
+"""Makes the index of a DataFrame of payloads: one pass in the JVM, and the rest on the driver."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWH
 from pgdecode.protocol.options import ChangeOptions
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import JsonIndex
-from spark_udfs.runtime.session import pandas_not_minded
+from spark_udfs.runtime.session import ignore_pandas_warning
 
-# What makes a catalog.
+# Tags of the messages that are needed to make a catalog.
 _OF_RELATIONS = b"SEcApRY"
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _SOURCES = (*_INTEGERS, T.StringType, T.BooleanType, T.DateType)
 _SESSIONS = (*_SOURCES, T.TimestampType, T.TimestampNTZType)
-# In the ranges of positions into which rows are brought that lie in no order. Spark groups by some hundred of them
-# without sorting.
+# Rows in each range of positions, if rows must be shuffled into ranges. Spark aggregates some hundred groups without
+# sorting.
 _ROWS_PER_RANGE = 100_000
 _MOST_RANGES = 1024
-# Before the first boundary, for what is wrong there.
+# The greatest number of rows from before the first boundary.
 _MOST_HEAD_ROWS = 1000
 
 
 @dataclass(frozen=True)
 class SourceIndex:
-    """The runs of one source.
+    """The index of one source.
 
     Attributes
     ----------
     source : object
-        Value of the source column, None where there is no such column.
+        Value of the source column; None without one.
     index : PartitionIndex
     counts : tuple of int
-        Rows in each run.
+        Number of rows in each run.
     may_move : bool
-        Whether an update may be among them that changes the key of its row.
+        Whether an update may change the key of its row.
     is_certain : bool
-        Whether the messages that it was made of were enough.
+        Whether the collected messages were enough for the index.
     """
 
     source: Any
@@ -60,18 +60,18 @@ class SourceIndex:
 
 
 @dataclass(frozen=True)
-class Indexed:
-    """Rows that can be decoded apart.
+class IndexedRows:
+    """Rows whose runs can be decoded independently.
 
     Attributes
     ----------
     rows : DataFrame
-        position, payload and, where there is one, source; each run lies in one partition, in ascending order and
-        without rows of others between.
+        position, payload and, if any, source. All rows of a run are consecutive in one Spark partition, in ascending
+        order of position.
     indexes : tuple of SourceIndex
         One for each source.
     source : str or None
-        The column's name.
+        Name of the source column.
     """
 
     rows: DataFrame
@@ -86,7 +86,7 @@ def payload_rows(
     source: Column | str | None,
     session: Column | str | None = None,
 ) -> tuple[DataFrame, str | None]:
-    """Select position (bigint), payload, source and session, under these names; and say what the source's was.
+    """Select position (bigint), payload, source and session with these names. Return also the source column's name.
 
     Raises
     ------
@@ -95,8 +95,8 @@ def payload_rows(
     """
     if df.isStreaming:
         raise TypeError(
-            "a streaming DataFrame has no end, so that the outcome of a transaction may be beyond it: read the rows as "
-            "a batch, or decode them in order with pgdecode.ChangeDecoder, which carries its state along"
+            "a streaming DataFrame is not supported, because outcomes of transactions may come later: read the rows as "
+            "a batch, or decode them in order with pgdecode.ChangeDecoder, which keeps its state"
         )
     wanted = {
         "position": (position, _INTEGERS, "integers"),
@@ -107,9 +107,9 @@ def payload_rows(
     chosen = {word: item for word, item in wanted.items() if item[0] is not None}
     given = df.select(*(_column(item) for item, _, _ in chosen.values()))  # type: ignore[arg-type]
     fields = given.schema.fields
-    for (word, (_, types, said)), field in zip(chosen.items(), fields, strict=True):
+    for (word, (_, types, expected)), field in zip(chosen.items(), fields, strict=True):
         if not isinstance(field.dataType, types):
-            raise TypeError(f"{word} is a column of {said}, {field.name!r} is {field.dataType.simpleString()}")
+            raise TypeError(f"{word} is a column of {expected}, {field.name!r} is {field.dataType.simpleString()}")
     rows = given.toDF(*chosen).withColumn("position", F.col("position").cast("bigint"))
     return rows, fields[2].name if source is not None else None
 
@@ -119,7 +119,7 @@ def _column(item: Column | str) -> Column:
 
 
 def relation_catalogs(rows: DataFrame) -> dict[Any, RelationCatalog]:
-    """Collect the relations of each source."""
+    """Collect the relation catalog of each source."""
     tag = F.substring("payload", 1, 1)
     found = rows.where(tag.isin(_bytes(_OF_RELATIONS))).toArrow()
     catalogs = {}
@@ -132,26 +132,26 @@ def relation_catalogs(rows: DataFrame) -> dict[Any, RelationCatalog]:
     return catalogs
 
 
-def indexed(
+def index_rows(
     rows: DataFrame,
     source: str | None,
     catalog: RelationCatalog | Mapping[Any, RelationCatalog] | None,
     options: ChangeOptions,
     tables: Collection[str] = (),
-) -> Indexed:
-    """Find the runs in rows, and what they must know of each other.
+) -> IndexedRows:
+    """Find the runs in rows, and make the index.
 
     Parameters
     ----------
     rows : DataFrame
-        As `payload_rows` gives it.
+        The result of `payload_rows`.
     source : str or None
-        Name of the source column, where there is one.
-    catalog : RelationCatalog, or mapping of sources to such, optional
+        Name of the source column.
+    catalog : RelationCatalog, or mapping of sources to catalogs, optional
         Relations that the payloads do not describe.
     options : ChangeOptions
     tables : collection of str
-        Those whose shape must be exact, as "schema.table".
+        Tables whose shape must be exact, as "schema.table".
 
     Raises
     ------
@@ -160,41 +160,43 @@ def indexed(
     """
     by_source = [] if source is None else ["source"]
     by_session = ["session"] if "session" in rows.columns else []
-    spread = rows
+    sorted_rows = rows
     runs = _runs_of_partitions(rows, [*by_source, *by_session])
     _check_positions(runs)
     if _overlap(runs):
         bounds = _bounds(rows, pc.sum(runs["n"]).as_py())
         ranged = rows.withColumn("range", _range(bounds))
-        runs = _grouped(ranged, ["range", *by_source, *by_session])
+        runs = _aggregate(ranged, ["range", *by_source, *by_session])
         if by_session and _overlap(runs):
-            # A session that comes again, as the number of a process may.
-            runs = _grouped(_with_stretches(ranged, by_source), ["range", *by_source, *by_session, "stretch"])
-        spread = ranged.repartition("range", *by_source).drop("range").sortWithinPartitions(*by_source, "position")
+            # A session's value occurs again later, such as the number of a process.
+            runs = _aggregate(
+                _with_session_numbers(ranged, by_source), ["range", *by_source, *by_session, "session_number"]
+            )
+        sorted_rows = ranged.repartition("range", *by_source).drop("range").sortWithinPartitions(*by_source, "position")
     elif not pc.all(runs["is_dense"]).as_py():
-        spread = rows.sortWithinPartitions(*by_source, "position")
-    spread = spread.drop("session")
+        sorted_rows = rows.sortWithinPartitions(*by_source, "position")
+    sorted_rows = sorted_rows.drop("session")
     catalogs = {None: catalog} if catalog is None or isinstance(catalog, RelationCatalog) else catalog
     in_full = bool(pc.any(runs["has_apart"]).as_py())
-    indexes = _indexes(rows, spread, runs, catalogs, options, in_full)
+    indexes = _indexes(rows, sorted_rows, runs, catalogs, options, in_full)
     if not in_full and not all(is_enough(item, tables) for item in indexes):
-        indexes = _indexes(rows, spread, runs, catalogs, options, in_full=True)
-    doubtful = {item.source: unused_versions(item.index, tables) for item in indexes}
-    if any(doubtful.values()):
-        indexes = _with_used(spread, indexes, doubtful, options)
-    return Indexed(spread, indexes, source)
+        indexes = _indexes(rows, sorted_rows, runs, catalogs, options, in_full=True)
+    uncertain = {item.source: unused_versions(item.index, tables) for item in indexes}
+    if any(uncertain.values()):
+        indexes = _with_used(sorted_rows, indexes, uncertain, options)
+    return IndexedRows(sorted_rows, indexes, source)
 
 
 def _indexes(
     rows: DataFrame,
-    spread: DataFrame,
+    sorted_rows: DataFrame,
     runs: pa.Table,
     catalogs: Mapping[Any, RelationCatalog | None],
     options: ChangeOptions,
     in_full: bool,
 ) -> tuple[SourceIndex, ...]:
-    """Collect the messages that the indexes of all sources need, and fold them."""
-    messages = _all_messages(spread, runs) if in_full else _messages(rows, runs)
+    """Collect the messages for the indexes of all sources, and make the indexes."""
+    messages = _all_messages(sorted_rows, runs) if in_full else _messages(rows, runs)
     head = _head_rows(rows, runs) if in_full or options.start == "anywhere" else None
     if head is not None:
         messages = pa.concat_tables([messages, head.cast(messages.schema)])
@@ -214,16 +216,16 @@ def _indexes(
 
 
 def is_enough(found: SourceIndex, tables: Collection[str]) -> bool:
-    """Whether an index is right that was not made in full, where no streams are, the shapes of some tables included."""
+    """Whether an index without `in_full` is correct, including the shapes of tables. There must be no streams."""
     catalog = found.index.catalog
-    # Which of several versions make the shape of a table goes by the outcome of the transactions that sent them.
+    # If a table has several versions, its shape depends on the outcomes of the transactions that sent them.
     return found.is_certain and not (tables and len({item.relation_id for item in catalog}) < len(catalog))
 
 
 def unused_versions(index: PartitionIndex, tables: Collection[str]) -> frozenset[int]:
-    """Find the versions of tables that no committed transaction has sent: one may still have used them.
+    """Find the versions of tables that no committed transaction has sent. Committed rows may use them nevertheless.
 
-    A table is all relations that have ever borne its name.
+    A table includes all relations that have ever had its name.
     """
     versions = list(index.catalog)
     relation_ids = {item.relation_id for item in versions if item.qualified_name in tables}
@@ -233,29 +235,32 @@ def unused_versions(index: PartitionIndex, tables: Collection[str]) -> frozenset
 
 
 def with_used(index: PartitionIndex, used: Iterable[int]) -> PartitionIndex:
-    """Take versions that committed changes use into the shapes of tables."""
+    """Add used versions to the shape of an index."""
     return replace(index, shape=tuple(sorted({*index.shape, *used})))
 
 
 def _with_used(
-    spread: DataFrame, indexes: Sequence[SourceIndex], doubtful: Mapping[Any, frozenset[int]], options: ChangeOptions
+    sorted_rows: DataFrame,
+    indexes: Sequence[SourceIndex],
+    uncertain: Mapping[Any, frozenset[int]],
+    options: ChangeOptions,
 ) -> tuple[SourceIndex, ...]:
-    """Look among the rows of relations for those that use versions which no committed transaction has sent."""
+    """Find which of the uncertain versions committed rows use, and add them to the indexes."""
     relation_ids = {
-        list(item.index.catalog)[number].relation_id for item in indexes for number in doubtful[item.source]
+        list(item.index.catalog)[number].relation_id for item in indexes for number in uncertain[item.source]
     }
     oids = [F.lit(oid.to_bytes(4, "big")) for oid in relation_ids]
     tag = F.substring("payload", 1, 1)
     is_row = tag.isin(_bytes(b"IUD"))
-    # Its OID stands behind the tag or, in a stream, behind the xid.
+    # The OID follows the tag or, in a stream, the xid.
     of_relation = F.substring("payload", 2, 4).isin(oids) | F.substring("payload", 6, 4).isin(oids)
     plain = tuple(JsonIndex.of(item.source, item.index, item.counts) for item in indexes)
-    function = UsedFunction(plain, dict(doubtful), options, "source" in spread.columns)
+    function = UsedFunction(plain, dict(uncertain), options, "source" in sorted_rows.columns)
     fields = [T.StructField("version", T.IntegerType())]
-    if "source" in spread.columns:
-        fields.insert(0, T.StructField("source", spread.schema["source"].dataType))
-    with pandas_not_minded():
-        found = spread.where(~is_row | of_relation).mapInArrow(function, T.StructType(fields)).distinct().toArrow()
+    if "source" in sorted_rows.columns:
+        fields.insert(0, T.StructField("source", sorted_rows.schema["source"].dataType))
+    with ignore_pandas_warning():
+        found = sorted_rows.where(~is_row | of_relation).mapInArrow(function, T.StructType(fields)).distinct().toArrow()
     used: dict[Any, set[int]] = {}
     sources = found["source"].to_pylist() if "source" in found.column_names else [None] * len(found)
     for source, version in zip(sources, found["version"].to_pylist(), strict=True):
@@ -267,43 +272,43 @@ def _with_used(
 
 
 def _runs_of_partitions(rows: DataFrame, by_source: Sequence[str]) -> pa.Table:
-    """Collect the groups of rows that a task reads from one piece of a file, or from what is no file."""
-    # Rows that came from this process are projected by the optimizer, as if all were in partition 0, unless something
-    # stands between: here a sample of all of them.
+    """Collect the statistics of runs: the rows that a task reads from one part of a file, or from another partition."""
+    # If the rows come from this process, the optimizer computes the projection as if all were in partition 0. A sample
+    # of all rows prevents this.
     numbered = rows.sample(withReplacement=False, fraction=1.0, seed=0).withColumn("partition", F.spark_partition_id())
-    # Distances from place to position: the same for all rows of a group without gaps that lies in order. Without the
-    # number of the partition, which is in the upper bits, for the numbers must not overflow.
+    # The distance between the row's number and its position is constant in a run that is in order and without gaps. The
+    # upper bits of the row's number are the partition, and are removed to avoid an overflow.
     placed = numbered.withColumn(
         "distance", F.col("position") - F.monotonically_increasing_id().bitwiseAND(F.lit(2**33 - 1))
     )
-    # A number for each piece of a file; where two have the same, they make one run, which is as well.
+    # A hash identifies each part of a file. Two parts with the same hash make one run, which is correct too.
     piece = F.xxhash64(F.input_file_name(), F.expr("input_file_block_start()"))
     try:
-        return _grouped(placed.withColumn("piece", piece), ["partition", "piece", *by_source])
+        return _aggregate(placed.withColumn("piece", piece), ["partition", "piece", *by_source])
     except AnalysisException as error:
         if error.getCondition() != "MULTI_SOURCES_UNSUPPORTED_FOR_EXPRESSION":
             raise
         # A union or join of several reads.
-        return _grouped(placed, ["partition", *by_source])
+        return _aggregate(placed, ["partition", *by_source])
 
 
-def _with_stretches(rows: DataFrame, by_source: Sequence[str]) -> DataFrame:
-    """Give each row the number of its stretch of one session; of payloads, keep what `_grouped` looks at."""
+def _with_session_numbers(rows: DataFrame, by_source: Sequence[str]) -> DataFrame:
+    """Add numbers of sessions in the order of positions. Keep only the bytes of payloads that `_aggregate` needs."""
     heads = rows.withColumn("payload", F.substring("payload", 1, 27))
     window = Window.partitionBy("range", *by_source).orderBy("position")
     is_new = ~F.col("session").eqNullSafe(F.lag("session").over(window))
-    return heads.withColumn("is_new", is_new.cast("int")).withColumn("stretch", F.sum("is_new").over(window))
+    return heads.withColumn("is_new", is_new.cast("int")).withColumn("session_number", F.sum("is_new").over(window))
 
 
-def _grouped(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
-    """Collect what is to be known of each group of rows: numbers, which Spark aggregates far faster than others."""
+def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
+    """Collect the statistics of each group of rows. All are numbers, which Spark aggregates fastest."""
     tag = F.substring("payload", 1, 1)
     at_end = F.when(tag.isin(_bytes(AT_THE_ENDS)), F.col("position"))
-    # Of an update, the tag of its first tuple: outside a stream and inside.
+    # The tag of an update's first tuple: outside a stream, and inside a stream.
     starts_with_key = (F.substring("payload", 6, 1) == F.lit(b"K")) | (F.substring("payload", 10, 1) == F.lit(b"K"))
-    # Outside streams; the flag says that it is part of a transaction.
+    # A transactional logical message outside streams: the flag is 1.
     is_logical = F.substring("payload", 1, 2) == F.lit(b"M\1")
-    # A bad Begin or Commit bounds nothing.
+    # A Begin or Commit with a wrong length is bad, and is not a boundary.
     n_bytes = F.when(tag == F.lit(b"B"), 21).when(tag == F.lit(b"C"), 26)
     is_cut = F.coalesce(n_bytes != F.length("payload"), F.lit(False))
     wanted = [
@@ -323,30 +328,30 @@ def _grouped(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
         in_order = F.min("distance") == F.max("distance")
         without_gaps = F.max("position") - F.min("position") == F.count("*") - 1
         wanted.append((in_order & without_gaps).alias("is_dense"))
-    return rows.groupBy(*keys).agg(*wanted).drop("partition", "piece", "range", "stretch").toArrow()
+    return rows.groupBy(*keys).agg(*wanted).drop("partition", "piece", "range", "session_number").toArrow()
 
 
 def _messages(rows: DataFrame, runs: pa.Table) -> pa.Table:
-    """Collect the messages that `index_partitions` needs, where no stream is."""
+    """Collect the messages that `index_partitions` needs if there are no streams."""
     ends = {position for name in ("first_end", "last_end") for position in runs[name].to_pylist()} - {None}
     tag = F.substring("payload", 1, 1)
     is_end = tag.isin(_bytes(AT_THE_ENDS)) & F.col("position").isin(sorted(ends))
     return rows.where(tag.isin(_bytes(EVERYWHERE)) | is_end).drop("session").toArrow()
 
 
-def _all_messages(spread: DataFrame, runs: pa.Table) -> pa.Table:
-    """Collect those that it needs where there are streams: each task chooses among its own."""
+def _all_messages(sorted_rows: DataFrame, runs: pa.Table) -> pa.Table:
+    """Collect the messages that `index_partitions` needs if there are streams. Each task selects from its own."""
     tag = F.substring("payload", 1, 1)
-    control = spread.where(tag.isin(_bytes(EVERYWHERE + AT_THE_ENDS)))
+    control = sorted_rows.where(tag.isin(_bytes(EVERYWHERE + AT_THE_ENDS)))
     firsts = {
         source: tuple(sorted(runs["first"].take(places).to_pylist())) for source, places in _by_source(runs).items()
     }
-    with pandas_not_minded():
-        return control.mapInArrow(ControlFunction(firsts, "source" in spread.columns), control.schema).toArrow()
+    with ignore_pandas_warning():
+        return control.mapInArrow(ControlFunction(firsts, "source" in sorted_rows.columns), control.schema).toArrow()
 
 
 def _head_rows(rows: DataFrame, runs: pa.Table) -> pa.Table | None:
-    """Collect rows before the first boundary of each source, the most that may be."""
+    """Collect at most `_MOST_HEAD_ROWS` rows from before the first boundaries of the sources."""
     heads: dict[Any, tuple[int, int]] = {}
     for source, places in _by_source(runs).items():
         first, end = (pc.min(runs[name].take(places)).as_py() for name in ("first_row", "first_boundary"))
@@ -368,7 +373,7 @@ def _bytes(tags: bytes) -> list[Column]:
 
 
 def _bounds(rows: DataFrame, n_rows: int) -> list[int]:
-    """Choose where ranges of positions begin, such that about as many rows lie in each."""
+    """Choose the bounds of ranges of positions with about equal numbers of rows."""
     n = min(1 + n_rows // _ROWS_PER_RANGE, _MOST_RANGES)
     if n == 1:
         return []
@@ -378,7 +383,7 @@ def _bounds(rows: DataFrame, n_rows: int) -> list[int]:
 
 
 def _range(bounds: Sequence[int]) -> Column:
-    """Give the number of the range that a position lies in, found by halving."""
+    """Return the number of a position's range, as a binary search."""
 
     def among(first: int, last: int) -> Column:
         if first == last:
@@ -397,14 +402,14 @@ def _range(bounds: Sequence[int]) -> Column:
 def _check_positions(found: pa.Table) -> None:
     n_nulls = pc.sum(pc.subtract(found["n"], found["n_positions"])).as_py()
     if n_nulls:
-        raise ValueError(f"position is null in {n_nulls} rows: it tells the order in which the slot gave the payloads")
+        raise ValueError(f"position is null in {n_nulls} rows, but each payload needs its position in slot order")
     first = pc.min(found["first"]).as_py()
     if first is not None and first < 0:
         raise ValueError(f"position {first} is negative")
 
 
 def _by_source(found: pa.Table) -> dict[Any, pa.Array]:
-    """Places of each source's rows."""
+    """Find the rows of each source."""
     if "source" not in found.column_names:
         return {None: pa.array(range(len(found)), pa.int64())}
     places: dict[Any, list[int]] = {}
@@ -414,7 +419,7 @@ def _by_source(found: pa.Table) -> dict[Any, pa.Array]:
 
 
 def _overlap(found: pa.Table) -> bool:
-    """Whether runs of a source reach into each other."""
+    """Whether the ranges of runs of a source overlap."""
     for places in _by_source(found).values():
         ends = sorted(zip(*(found[name].take(places).to_pylist() for name in ("first", "last")), strict=True))
         if any(before[1] >= after[0] for before, after in pairwise(ends)):
@@ -423,7 +428,7 @@ def _overlap(found: pa.Table) -> bool:
 
 
 def _in_order(messages: pa.Table) -> pa.Table:
-    """Sort messages; one that is there twice comes once."""
+    """Sort messages by position, and remove duplicates."""
     ordered = messages.sort_by("position").combine_chunks()
     positions = ordered["position"]
     if len(positions) < 2:
@@ -441,21 +446,21 @@ def source_index(
     *,
     in_full: bool,
 ) -> SourceIndex:
-    """Fold what was collected of one source.
+    """Make the index of one source.
 
     Parameters
     ----------
     source : object
-        Value of the source column, None where there is no such column.
+        Value of the source column; None without one.
     found : pa.Table
-        Of each run: `first`, `last` (positions), `has_rows`, `n` (rows), `may_move`, and perhaps its `session`.
+        For each run: `first`, `last` (positions), `has_rows`, `n` (rows), `may_move`, and optionally `session`.
     messages : pa.Table
         `position` and `payload` of the messages that `index_partitions` needs, in any order.
     catalog : RelationCatalog, optional
         Relations that the payloads do not describe.
     options : ChangeOptions
     in_full : bool
-        As of `index_partitions`.
+        As in `index_partitions`.
     """
     found = found.sort_by("first")
     messages = _in_order(messages)

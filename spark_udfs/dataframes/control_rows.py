@@ -1,4 +1,4 @@
-"""What tasks find out for the index: which messages it needs, and which versions of relations changes use."""
+"""Functions of tasks that help to make the index: they select its messages, and find used versions of relations."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pgdecode
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.protocol.boundaries import needed
 from pgdecode.protocol.options import ChangeOptions
-from spark_udfs.dataframes.partition_worker import JsonIndex, ascending_stretches, pieces_by_source
+from spark_udfs.dataframes.partition_worker import JsonIndex, ascending_slices, pieces_by_source
 from spark_udfs.runtime.worker import enter_task
 
 
 @dataclass(frozen=True)
 class ControlFunction:
-    """For `mapInArrow` over the messages that a run may have to know of others: those that are needed.
+    """A function for `mapInArrow` that selects the messages for the index among those that begin or end transactions.
 
     Attributes
     ----------
     firsts : mapping
         By source, the first positions of its runs, in order.
     has_source : bool
-        Whether a third column has the source.
+        Whether the third column is the source.
     version : str
-        Of pgdecode on the driver.
+        The version of pgdecode on the driver.
     """
 
     firsts: Mapping[Any, tuple[int, ...]]
@@ -37,7 +37,7 @@ class ControlFunction:
     version: str = pgdecode.__version__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Choose in each batch."""
+        """Select messages in each batch."""
         enter_task(self.version)
         for batch in batches:
             positions, payloads = batch.column(0).to_pylist(), batch.column(1).to_pylist()
@@ -58,18 +58,20 @@ class ControlFunction:
 
 @dataclass(frozen=True)
 class UsedFunction:
-    """For `mapInArrow` over position and payload, and the source where there is one: versions that changes use.
+    """A function for `mapInArrow` that finds the versions of relations that committed changes use.
+
+    The columns are position, payload and, if any, source.
 
     Attributes
     ----------
     indexes : tuple of JsonIndex
     among : mapping
-        By source, the numbers of versions to look for.
+        By source, the numbers of the versions to look for.
     options : ChangeOptions
     has_source : bool
-        Whether a third column has the source.
+        Whether the third column is the source.
     version : str
-        Of pgdecode on the driver.
+        The version of pgdecode on the driver.
     """
 
     indexes: tuple[JsonIndex, ...]
@@ -79,7 +81,7 @@ class UsedFunction:
     version: str = pgdecode.__version__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Follow run after run."""
+        """Process the runs one after the other."""
         enter_task(self.version)
         indexes = {item.source: item.unpacked for item in self.indexes if self.among.get(item.source)}
         found: dict[Any, set[int]] = {}
@@ -92,7 +94,7 @@ class UsedFunction:
                     continue
                 if sent is not None:
                     types[source] = sent
-                for number, start, end in ascending_stretches(indexes[source], positions):
+                for number, start, end in ascending_slices(indexes[source], positions):
                     yield (source, number), (payloads.slice(start, end - start), positions.slice(start, end - start))
 
         for (source, number), of_run in groupby(pieces(), lambda piece: piece[0]):

@@ -1,4 +1,4 @@
-"""What is made of the changes of runs: rows of all tables, or those of one by its columns."""
+"""Outputs of decoded changes: rows of all tables, or typed rows of one table."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.value_options import ValueOptions
-from spark_udfs.schema.spark_types import taken, taken_schema
+from spark_udfs.schema.spark_types import supported_schema, to_supported_type
 from spark_udfs.schema.years import Cell, with_years, year_fault
 
 
 class Output(Protocol):
-    """What is made of changes: data that pickle small."""
+    """A kind of output. It is small when pickled."""
 
     @property
     def schema(self) -> pa.Schema:
-        """What Spark gets."""
+        """Schema of the batches for Spark."""
 
     @property
     def error(self) -> str:
-        """Name of the column that says what is wrong with a row."""
+        """Name of the error column."""
 
     @property
     def layout(self) -> Layout:
-        """How rows are written as text."""
+        """Layout of the rows in files."""
 
     @property
     def apart_from_numbers(self) -> Output:
-        """The same, whatever numbers versions have in a catalog."""
+        """A copy without the numbers of versions, for comparisons between indexes."""
 
     def builder(self, source: Any, index: PartitionIndex, options: ChangeOptions) -> Builder:
-        """Make what builds the batches of one source, by the schema."""
+        """Make the builder for the batches of one source."""
 
 
 @dataclass(frozen=True)
@@ -56,45 +56,45 @@ class ChangeOutput:
 
     @property
     def schema(self) -> pa.Schema:
-        """That of `ChangeDecoder.decode`."""
+        """The schema of `ChangeDecoder.decode`."""
         return CHANGES
 
     @property
     def layout(self) -> Layout:
-        """That of `pgdecode decode --changes`."""
+        """The layout of `pgdecode decode --changes`."""
         return CHANGE_LAYOUT
 
     @property
     def apart_from_numbers(self) -> ChangeOutput:
-        """Itself."""
+        """The output itself, which has no numbers of versions."""
         return self
 
     def builder(self, source: Any, index: PartitionIndex, options: ChangeOptions) -> Builder:
-        """Make what builds the batches of one source."""
+        """Make the builder for the batches of one source."""
         return ChangeBuilder(list(index.catalog), {}, self.value_options, options)
 
 
 @dataclass(frozen=True)
 class TableOutput:
-    """Changes of one table, typed.
+    """Typed changes of one table.
 
     Attributes
     ----------
     versions : tuple of RelationVersion
-        Those that make its shape, of all sources.
+        The versions that determine its columns, from all sources.
     numbers : mapping
-        By source, their numbers in that source's catalog.
-    reading : Reading
+        By source, the numbers of these versions in the source's catalog.
+    value_options : ValueOptions
     any_year : bool
-        Let years pass that Python has not.
+        Whether years that Python cannot represent are allowed.
     has_time : bool
-        Give times of day as Spark's TIME, else as strings.
+        Whether times of day are Spark's TIME; otherwise they are strings.
     in_files : bool
-        Give TIME as Spark has it in files, not as it takes it from Python.
+        Whether TIME has its type in files, instead of the type that Spark accepts from Python.
     others : mapping
-        By source, the numbers of the table's further versions, which no change has.
+        By source, the numbers of the table's further versions, which no change uses.
     with_version : bool
-        Give the number of the version of each row too, in a last column.
+        Whether to add a last column with the number of each row's version.
     """
 
     versions: tuple[RelationVersion, ...]
@@ -109,39 +109,39 @@ class TableOutput:
 
     @functools.cached_property
     def table(self) -> Table:
-        """What the versions have in common."""
+        """The common columns of all versions."""
         return Table(self.versions, self.value_options)
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
-        """That of the table, of types that Spark takes."""
-        schema = self.table.schema if self.as_decoded else taken_schema(self.table.schema, has_time=self.has_time)
+        """The schema of the table, with types that Spark supports."""
+        schema = self.table.schema if self.as_decoded else supported_schema(self.table.schema, has_time=self.has_time)
         return schema.append(VERSION) if self.with_version else schema
 
     @property
     def layout(self) -> Layout:
-        """That of `pgdecode decode --table`."""
+        """The layout of `pgdecode decode --table`."""
         return TABLE_LAYOUT
 
     @property
     def apart_from_numbers(self) -> TableOutput:
-        """The same versions, whatever numbers they have."""
+        """A copy without the numbers of versions, for comparisons between indexes."""
         return replace(self, numbers={}, others={})
 
     @property
     def as_decoded(self) -> bool:
-        """Whether columns are of the types that they are decoded to."""
+        """Whether columns keep the types that the decoder returns."""
         return self.in_files and self.has_time
 
     def builder(self, source: Any, index: PartitionIndex, options: ChangeOptions) -> Builder:
-        """Make what builds the batches of one source."""
+        """Make the builder for the batches of one source."""
         versions = list(index.catalog)
         numbers = {number: versions[number] for number in self.numbers[source]}
-        return _TakenTable(self, numbers, options, self.others.get(source, ()))
+        return _SparkTableBuilder(self, numbers, options, self.others.get(source, ()))
 
 
-class _TakenTable(TableBuilder):
-    """Builds batches of the types and the years that Spark takes."""
+class _SparkTableBuilder(TableBuilder):
+    """Builds batches with types and years that Spark supports."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _TakenTable(TableBuilder):
         self.output = output
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
-        """Build the table's changes in a stretch."""
+        """Build the table's changes in a slice."""
         rows = super().batch(change_slice)
         versions = []
         if self.with_version:
@@ -166,11 +166,11 @@ class _TakenTable(TableBuilder):
             rows = with_years(rows, n_columns, fault, self.options.mode, self.table.value_options.unrepresentable)
         columns = rows.columns
         if not self.output.as_decoded:
-            columns = [taken(column, has_time=self.output.has_time) for column in columns]
+            columns = [to_supported_type(column, has_time=self.output.has_time) for column in columns]
         return pa.RecordBatch.from_arrays([*columns, *versions], schema=self.output.schema)
 
     def _fault(self, rows: pa.RecordBatch, change_slice: ChangeSlice, row: int, cell: Cell) -> pgdecode.DecodeError:
-        """Make the error of a year, which is found again in the payload."""
+        """Make the error of an unrepresentable year, with its location in the payload."""
         position = rows["_position"][row]
         place = pc.index(change_slice.position, position).as_py()
         version = self.versions[change_slice.versions[place].as_py()]

@@ -1,7 +1,7 @@
-"""Changes in Spark's Python workers: callables that decode the runs of a partition, one after the other.
+"""Decodes changes in Spark's Python workers: a function that decodes the runs of a Spark partition one after the other.
 
-Run and index are `pgdecode.partitions.partition_index`' words: a task gets whole runs, each in ascending order of
-position, and an index that says what it must know of the others.
+A run is a contiguous range of positions, as in `pgdecode.partitions.partition_index`. A task gets whole runs, each in
+ascending order of position, and the index.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from pgdecode.protocol.options import ChangeOptions, Format
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.runtime.worker import ERROR, enter_task
 
-# What is decoded at a time, if not more comes at once, and at most put into one batch: Spark's own batches are short,
-# and a change may come out some times as large as it was sent.
+# Rows to decode at once, because Spark's own batches are short; and the greatest number of changes in a batch, because
+# a decoded change may be some times as large as its payload.
 RUN_ROWS = 65_536
-# What is worth it, too: rather than waiting for some more rows and then copying all of them together.
+# Enough rows to decode them. Waiting for more rows would only mean copying all of them.
 _ENOUGH_ROWS = RUN_ROWS - RUN_ROWS // 8
 _BYTES = 16 << 20
 
 
 class RowsMoved(RuntimeError):
-    """Rows that are not those that were indexed."""
+    """The rows differ from those that were indexed."""
 
 
 NOT_THE_SAME = (
-    "the DataFrame does not give the same rows in the same partitions each time it is read: persist() it, or write it "
-    "and read what was written"
+    "the DataFrame does not return the same rows in the same partitions each time it is read: call persist(), or write "
+    "it to files and read these"
 )
 
 
 @dataclass(frozen=True)
 class JsonIndex:
-    """What the runs of one source must know, as data that pickle small.
+    """The index of one source as compressed JSON, which is small when pickled.
 
     Attributes
     ----------
     source : object
-        Value of the source column, None where there is no such column.
+        Value of the source column; None without one.
     index : bytes
         `PartitionIndex.to_json`, compressed.
     counts : tuple of int
-        Rows in each run.
+        Number of rows in each run.
     """
 
     source: Any
@@ -68,7 +68,7 @@ class JsonIndex:
 
     @classmethod
     def of(cls, source: Any, index: PartitionIndex, counts: tuple[int, ...]) -> JsonIndex:
-        """Pack an index."""
+        """Compress an index."""
         return cls(source, zlib.compress(index.to_json().encode(), 1), counts)
 
     @property
@@ -79,29 +79,31 @@ class JsonIndex:
 
 @functools.lru_cache(maxsize=8)
 def _index(packed: bytes) -> PartitionIndex:
-    """Unpack an index once: workers live on from task to task."""
+    """Decompress an index. The cache is useful because a worker process runs many tasks."""
     return PartitionIndex.from_json(zlib.decompress(packed))
 
 
 @dataclass(frozen=True)
 class PartitionDecodingFunction:
-    """For `mapInArrow` over position and payload, and the source where there is one: the changes of a partition.
+    """A function for `mapInArrow` that decodes the changes of a Spark partition.
+
+    The columns are position, payload and, if any, source.
 
     Attributes
     ----------
     indexes : tuple of JsonIndex
-    output : Product
+    output : Output
     options : ChangeOptions
     fields : tuple of str
-        Columns of the output to give.
+        Columns of the output to return.
     source : str or None
-        Name of the column for the source, which comes first.
+        Name of the source column, which comes first.
     format : str
-        "parquet" gives columns, "csv" columns of text, "jsonl" one column of lines.
+        "parquet" returns columns, "csv" columns of text, "jsonl" one column of lines.
     with_errors : bool
-        Give what is wrong with each row as a last column too, `ERROR`.
+        Whether to add a last column, `ERROR`, with the error of each row.
     version : str
-        Of pgdecode on the driver.
+        The version of pgdecode on the driver.
     """
 
     indexes: tuple[JsonIndex, ...]
@@ -114,7 +116,7 @@ class PartitionDecodingFunction:
     version: str = pgdecode.__version__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode run after run."""
+        """Decode the runs one after the other."""
         enter_task(self.version)
         known = {item.source: item for item in self.indexes}
         builders: dict[Any, Builder] = {}
@@ -127,21 +129,21 @@ class PartitionDecodingFunction:
             index = known[source].unpacked
             if source not in builders:
                 builders[source] = self.output.builder(source, index, self.options)
-            for number, start, end in ascending_stretches(index, positions):
+            for number, start, end in ascending_slices(index, positions):
                 if run is None or run.number != number or run.source != source:
                     if run is not None:
-                        yield from self._given(run.finish(), last_sent)
+                        yield from self._spark_batches(run.finish(), last_sent)
                     run = DecodedPartition(number, known[source], [builders[source]], self.options)
                 last_sent = sent
                 piece = (positions.slice(start, end - start), payloads.slice(start, end - start))
-                yield from self._given(run.take(*piece), sent)
+                yield from self._spark_batches(run.add(*piece), sent)
         if run is not None:
-            yield from self._given(run.finish(), last_sent)
+            yield from self._spark_batches(run.finish(), last_sent)
 
-    def _given(
+    def _spark_batches(
         self, batches: Iterator[tuple[int, pa.RecordBatch]], source: pa.Scalar | None
     ) -> Iterator[pa.RecordBatch]:
-        """Bring batches to the columns that Spark gets."""
+        """Convert batches to the columns for Spark."""
         for _, batch in batches:
             if self.format != "parquet":
                 given = self._as_text(batch)
@@ -166,7 +168,7 @@ class PartitionDecodingFunction:
 def pieces_by_source(
     batches: Iterator[pa.RecordBatch], has_source: bool
 ) -> Iterator[tuple[pa.Scalar | None, pa.Array, pa.Array]]:
-    """Cut batches of position, payload and perhaps source into rows of one source each."""
+    """Split batches of position, payload and, if any, source into pieces of one source each."""
     for batch in batches:
         positions, payloads = batch.column(0), batch.column(1)
         if not has_source:
@@ -179,8 +181,8 @@ def pieces_by_source(
             start = end
 
 
-def ascending_stretches(index: PartitionIndex, positions: pa.Array) -> Iterator[tuple[int, int, int]]:
-    """Cut positions into ascending stretches of one run each."""
+def ascending_slices(index: PartitionIndex, positions: pa.Array) -> Iterator[tuple[int, int, int]]:
+    """Split positions into ascending slices of one run each: (run, start, end)."""
     numbers = values_of(positions)
     descents = pc.less_equal(positions.slice(1), positions.slice(0, max(len(positions) - 1, 0)))
     first = 0
@@ -195,15 +197,16 @@ def ascending_stretches(index: PartitionIndex, positions: pa.Array) -> Iterator[
 
 def _not_ascending(before: int, after: int) -> Exception:
     if before == after:
-        return OrderFault(f"position {after} comes twice: it tells the order of payloads, so each has its own")
+        return OrderFault(f"position {after} occurs twice, but positions must be unique")
     return RowsMoved(f"position {after} comes after {before}: {NOT_THE_SAME}")
 
 
 class DecodedPartition:
-    """A run that is being decoded, as many rows at a time as are worth it, to batches of each of several builders.
+    """Decodes one run with several builders, in batches of a good size.
 
-    Batches come with the number of their builder. `followed` is told positions, payloads and assembler of what is about
-    to be built. Bad rows are counted for each builder, by the code of their error, in `bad_rows` where that is given.
+    Batches are yielded with the number of their builder. `on_assembled` is called with the positions, payloads and
+    assembler of each piece, before batches are built. Bad rows are counted for each builder by error code, in
+    `bad_rows`.
     """
 
     def __init__(
@@ -212,14 +215,14 @@ class DecodedPartition:
         plain: JsonIndex,
         builders: Sequence[Builder],
         options: ChangeOptions,
-        followed: Callable[[pa.Array, pa.Array, TransactionAssembler], None] | None = None,
+        on_assembled: Callable[[pa.Array, pa.Array, TransactionAssembler], None] | None = None,
         bad_rows: list[Counter[str]] | None = None,
     ) -> None:
         self.source = plain.source
         self.number = number
         self.decoder = PartitionDecoder(plain.unpacked, number, options, _numbers(builders))
         self.builders = builders
-        self.followed = followed
+        self.on_assembled = on_assembled
         self.drop_bad = options.mode == "DROPMALFORMED"
         self.bad_rows: list[Counter[str]] = [Counter() for _ in builders] if bad_rows is None else bad_rows
         self.n_expected = plain.counts[number]
@@ -229,8 +232,8 @@ class DecodedPartition:
         self.n_waiting = 0
         self.n_bytes = 0
 
-    def take(self, positions: pa.Array, payloads: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Take up the next rows; give what is decided when there are enough."""
+    def add(self, positions: pa.Array, payloads: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Add the next rows. If there are enough, decode them and yield the committed changes."""
         first = positions[0].as_py()
         if first <= self.last:
             raise _not_ascending(self.last, first)
@@ -240,31 +243,31 @@ class DecodedPartition:
         self.n_waiting += len(positions)
         self.n_bytes += payloads.nbytes
         if self.n_waiting >= _ENOUGH_ROWS or self.n_bytes >= _BYTES:
-            yield from self._decoded()
+            yield from self._decode()
 
     def finish(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Give the rest."""
+        """Decode the last rows, and yield the remaining changes."""
         if self.n_rows != self.n_expected:
             run = self.decoder.run
             raise RowsMoved(
-                f"positions {run.first} to {run.last}: {self.n_expected} rows were indexed, here are {self.n_rows}: "
+                f"positions {run.first} to {run.last}: {self.n_expected} rows were indexed, {self.n_rows} were read: "
                 f"{NOT_THE_SAME}"
             )
-        yield from self._decoded()
-        yield from self._built(*self.decoder.finish())
+        yield from self._decode()
+        yield from self._build(*self.decoder.finish())
 
-    def _decoded(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _decode(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         if self.pieces:
             positions, payloads = self.pieces[0]
             if len(self.pieces) > 1:
                 positions, payloads = (pa.concat_arrays(column) for column in zip(*self.pieces, strict=True))
             self.pieces, self.n_waiting, self.n_bytes = [], 0, 0
             assembler, changes = self.decoder.follow(payloads, positions)
-            if self.followed is not None:
-                self.followed(positions, payloads, assembler)
-            yield from self._built(assembler, changes)
+            if self.on_assembled is not None:
+                self.on_assembled(positions, payloads, assembler)
+            yield from self._build(assembler, changes)
 
-    def _built(
+    def _build(
         self, assembler: TransactionAssembler, changes: CommittedChanges
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         assembler.release()
@@ -277,7 +280,7 @@ class DecodedPartition:
 
 
 def _numbers(builders: Sequence[Builder]) -> frozenset[int] | None:
-    """Versions of relations whose changes one of the builders builds, None for all."""
+    """Collect the versions of relations whose changes the builders build; None for all."""
     found: set[int] = set()
     for builder in builders:
         if builder.numbers is None:
@@ -287,7 +290,7 @@ def _numbers(builders: Sequence[Builder]) -> frozenset[int] | None:
 
 
 def _cuts(changes: CommittedChanges) -> Iterator[tuple[int, int]]:
-    """Cut what was committed into stretches, (start, length), whose payloads are of a bounded size."""
+    """Divide committed changes into slices, (start, length), with a limited size of payloads."""
     n = changes.found["rows"].size // 8
     if sum(part.nbytes for part in changes.parts) <= _BYTES:
         yield from ((start, min(RUN_ROWS, n - start)) for start in range(0, n, RUN_ROWS))

@@ -1,4 +1,4 @@
-"""A table as its changes leave it: `snapshot` of a DataFrame of payloads."""
+"""`snapshot`: applies the changes of a table in a DataFrame of payloads, and returns the rows at the end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.value_options import ValueOptions
-from spark_udfs.dataframes.changes import Catalogs, decoded, indexed_rows, observed, tables_of
-from spark_udfs.dataframes.control_index import Indexed
+from spark_udfs.dataframes.changes import Catalogs, count_bad_rows, decode_indexed, indexed_rows, tables_of
+from spark_udfs.dataframes.control_index import IndexedRows
 from spark_udfs.dataframes.outputs import TableOutput
-from spark_udfs.runtime.session import pandas_not_minded
+from spark_udfs.runtime.session import ignore_pandas_warning
 from spark_udfs.runtime.worker import enter_task
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
 from spark_udfs.schema.years import Years, any_year
@@ -39,7 +39,7 @@ _FIELDS = (
     "_unchanged",
     "_error",
 )
-# Payloads of all tables for each of the parts that are worked on apart: each must fit into a task's memory.
+# Payloads of all tables per bucket. Each bucket must fit into the memory of a task.
 _ROWS_PER_BUCKET = 250_000
 
 
@@ -63,7 +63,7 @@ def snapshot(
     datestyle: str = "ISO, MDY",
     years: Years = "1-9999",
 ) -> DataFrame:
-    """Apply the committed changes of a table; give the rows that are there in the end.
+    """Apply the committed changes of a table, and return the rows that it has at the end.
 
     Parameters
     ----------
@@ -71,35 +71,35 @@ def snapshot(
     datestyle, years
         As of `table_changes`.
     relation : str
-        "schema.table", as the table is called in the end; changes from under former names count.
+        "schema.table", the last name of the table. Changes under former names are included.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
-        Fail the query at a bad payload, naming its position; or keep it as a row that says why in a further column,
-        `_error`; or leave it out. A bad change is not applied.
+        Fail the query at a bad payload, with its position; or return it as a row with the reason in an additional
+        column, `_error`; or leave it out. A bad change is not applied.
     observation : pyspark.sql.Observation, optional
-        As of `table_changes`: counts of the table's changes.
+        As in `table_changes`. It counts the table's changes.
 
     Returns
     -------
     DataFrame
-        The columns of `pgdecode.snapshot`, after that of the source where there is one: `_position`,
-        `_commit_position`, `_commit_timestamp`, `_unknown` and the table's. `_unknown` names the columns of a row whose
-        values no payload has told: they are null, without being NULL in the database.
+        The source column, if any, then the columns of `pgdecode.snapshot`: `_position`, `_commit_position`,
+        `_commit_timestamp`, `_unknown` and the columns of the table. `_unknown` lists the columns of a row whose values
+        are in no payload. They are null here, but not necessarily NULL in the database.
 
     Raises
     ------
     KeyError
-        If no payload has described the table, or it has another name in the end.
+        If no payload has described the table, or its last name is another.
     TypeError, ValueError
-        As of `changes`.
+        As in `changes`.
 
     Notes
     -----
-    What `pgdecode.snapshot` says of rows and what is known of them holds here; transactions that were delivered twice
-    count twice, which matters to tables without a key.
+    The notes of `pgdecode.snapshot` on rows and unknown values apply. Transactions that were delivered twice are
+    applied twice, which gives wrong results for tables without a key.
 
-    The changes are shuffled by the key of their row. An update that changes a key and leaves out a TOAST value takes
-    that from the row before, so that both keys must come to one place: where the payloads may hold such updates, they
-    are looked for when the function is called, by a pass that decodes the table's changes.
+    The changes are shuffled by the key of their row. If an update changes a key and leaves out a TOAST value, the value
+    comes from the row with the old key, so both keys must be in the same bucket. If the payloads may have such updates,
+    the call itself decodes the table's changes once to find them.
     """
     options = ChangeOptions(mode, start=start, empty=empty)
     value_options = ValueOptions(types, unrepresentable, encoding, datestyle, {relation: columns or {}})
@@ -119,34 +119,34 @@ def snapshot(
         with_version=True,
     )
     names = tuple(column.name for column in output.table.columns)
-    # Bad changes are left out once they have been counted.
+    # Bad changes must be counted before they are dropped.
     changes_mode: Mode = "FAILFAST" if mode == "FAILFAST" else "PERMISSIVE"
-    changes = decoded(found, output, replace(options, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
+    changes = decode_indexed(found, output, replace(options, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
     last = list(dict.fromkeys(name for item in versions.values() if item for name in _last_names(item)))
     with_errors = mode == "PERMISSIVE"
     schema = snapshot_schema(output.schema, last, with_errors=with_errors)
     buckets = max(1, sum(sum(item.counts) for item in found.indexes) // _ROWS_PER_BUCKET)
     by_source = [] if found.source is None else [F.col(_quoted(found.source))]
-    new, old = _places(changes, every, names, by_source)
+    new, old = _key_hashes(changes, every, names, by_source)
     if old is not None and any(item.may_move for item in found.indexes):
-        changes, new, old = _together(changes, new, old)
+        changes, new, old = _link_keys(changes, new, old)
     if observation is not None:
-        changes = observed(changes, output.error, observation, mode == "DROPMALFORMED", found)
+        changes = count_bad_rows(changes, output.error, observation, mode == "DROPMALFORMED", found)
     elif mode == "DROPMALFORMED":
         changes = changes.where(F.col(output.error).isNull())
-    spread, kept, bucket = _spread(changes, new, old, buckets)
+    spread, kept, bucket = _assign_buckets(changes, new, old, buckets)
     sent = pa.schema([output.schema.field(name) for name in (*_FIELDS, *names, VERSION.name)])
     function = SnapshotFunction(versions, sent, schema, found.source, kept, with_errors)
     made = spark_schema(schema).fields
     if found.source is not None:
         given = changes.schema[found.source]
         made = [StructField(found.source, given.dataType, given.nullable), *made]
-    with pandas_not_minded():
+    with ignore_pandas_warning():
         return spread.groupBy(bucket, *by_source).applyInArrow(function, StructType(made))
 
 
-def _versions(found: Indexed, relation: str) -> dict[Any, dict[int, RelationVersion]]:
-    """Versions that make the table's shape in each source, by their numbers; at least one has it."""
+def _versions(found: IndexedRows, relation: str) -> dict[Any, dict[int, RelationVersion]]:
+    """For each source, find the versions that determine the table's columns, by their numbers."""
     versions: dict[Any, dict[int, RelationVersion]] = {}
     missing: KeyError | None = None
     for item in found.indexes:
@@ -163,7 +163,7 @@ def _versions(found: Indexed, relation: str) -> dict[Any, dict[int, RelationVers
 
 
 def _others(index: PartitionIndex, chosen: Mapping[int, RelationVersion]) -> tuple[int, ...]:
-    """Further versions of the table, of which there must be no change."""
+    """List the further versions of the table, which no change uses."""
     if not chosen:
         return ()
     relation_id = next(iter(chosen.values())).relation_id
@@ -175,15 +175,15 @@ def _last_names(versions: Mapping[int, RelationVersion]) -> list[str]:
     return [column.name for column in last.columns]
 
 
-# -- which rows come together ----------------------------------------------------------------------------------------
+# -- buckets ---------------------------------------------------------------------------------------------------------
 
 
-def _places(
+def _key_hashes(
     changes: DataFrame, versions: Iterable[RelationVersion], names: Iterable[str], by_source: list[Column]
 ) -> tuple[Column, Column | None]:
-    """Give a number that is the same for all changes of a row: of its new values, and of its old ones.
+    """Return the hash of the key of the new values, and of the old values, if any. All changes of a row have equal hashes.
 
-    It is made of columns that every version has, and has in the identity of its rows, if it has one.
+    The hash uses the columns that all versions have, and that are in every replica identity.
     """
     shared = set(names)
     identities = []
@@ -193,7 +193,7 @@ def _places(
         if identity:
             identities.append(identity)
     if not identities:
-        # Nothing but inserts.
+        # Without a replica identity, there are only inserts.
         return F.xxhash64("_position"), None
     kinds = {field.name: field.dataType.typeName() for field in changes.schema.fields}
     chosen = [name for name in sorted(shared.intersection(*identities)) if kinds[name] != "map"]
@@ -202,13 +202,16 @@ def _places(
     return F.xxhash64(F.lit(0), *by_source, *new), F.xxhash64(F.lit(0), *by_source, *old)
 
 
-def _together(changes: DataFrame, new: Column, old: Column) -> tuple[DataFrame, Column, Column]:
-    """Give one number to all keys that rows have had from which a change takes values that it does not tell."""
+def _link_keys(changes: DataFrame, new: Column, old: Column) -> tuple[DataFrame, Column, Column]:
+    """Replace the hashes of keys that must be in one bucket by one number.
+
+    These are the keys of rows whose key an update changed without sending all values.
+    """
     takes = (F.col("_op") == "update") & F.col("_old_type").isNotNull() & (F.size("_unchanged") > 0)
     pairs = changes.where(takes).select(new.alias("new"), old.alias("old")).where("new <> old").distinct().toArrow()
     if not len(pairs):
         return changes, new, old
-    found = _joined(zip(pairs["new"].to_pylist(), pairs["old"].to_pylist(), strict=True))
+    found = _connected(zip(pairs["new"].to_pylist(), pairs["old"].to_pylist(), strict=True))
     session = changes.sparkSession
     columns = ["_pgdecode_number", "_pgdecode_shared"]
     shared = session.createDataFrame(list(found.items()), ", ".join(f"{name} bigint" for name in columns))
@@ -219,8 +222,8 @@ def _together(changes: DataFrame, new: Column, old: Column) -> tuple[DataFrame, 
     return changes, new, old
 
 
-def _joined(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Give all numbers that are linked by pairs, however many, one of them."""
+def _connected(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Find the connected components of pairs of numbers. Map each number to one of its component."""
     above: dict[int, int] = {}
 
     def top(number: int) -> int:
@@ -234,10 +237,10 @@ def _joined(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     return {number: top(number) for number in above}
 
 
-def _spread(changes: DataFrame, new: Column, old: Column | None, buckets: int) -> tuple[DataFrame, str, str]:
-    """Send each change to where its new row belongs and to where its old one does, a truncate everywhere.
+def _assign_buckets(changes: DataFrame, new: Column, old: Column | None, buckets: int) -> tuple[DataFrame, str, str]:
+    """Copy each change to the buckets of its new row and its old row, and a truncate to all buckets.
 
-    Also gives the names of two columns: whether the new row is to be kept there, and the number of the place.
+    Returns also the names of two columns: whether the bucket keeps the new row, and the number of the bucket.
     """
     kept, bucket = "_pgdecode_kept", "_pgdecode_bucket"
     home = F.pmod(new, F.lit(buckets))
@@ -265,7 +268,7 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class SnapshotFunction:
-    """For `applyInArrow`: the rows that the changes of one place leave.
+    """A function for `applyInArrow` that applies the changes of one bucket.
 
     Attributes
     ----------
@@ -274,15 +277,15 @@ class SnapshotFunction:
     changes : pa.Schema
         Of the changes.
     schema : pa.Schema
-        Of the rows.
+        Of the resulting rows.
     source : str or None
         Name of the source column.
     kept : str
-        As `_spread` names it.
+        Name of the column from `_assign_buckets`, whether the bucket keeps the new row.
     with_errors : bool
-        Give bad changes as rows.
+        Whether to return bad changes as rows.
     version : str
-        Of pgdecode on the driver.
+        The version of pgdecode on the driver.
     """
 
     versions: Mapping[Any, Mapping[int, RelationVersion]]
@@ -292,7 +295,7 @@ class SnapshotFunction:
     kept: str
     with_errors: bool
     version: str = pgdecode.__version__
-    # Otherwise pyspark counts self as an argument, and gives the group's key for it.
+    # Otherwise pyspark counts `self` as an argument, and passes the group's key as the first argument.
     __signature__ = inspect.Signature([inspect.Parameter("table", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
 
     def __call__(self, table: pa.Table) -> pa.Table:

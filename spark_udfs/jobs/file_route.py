@@ -193,10 +193,10 @@ def _indexed(
                 else next(rest).statistics or []
             )
         indexed = _make_index(statistics, config)
-    doubtful = unused_versions(indexed.index, tables)
-    if doubtful:
+    uncertain = unused_versions(indexed.index, tables)
+    if uncertain:
         plain = JsonIndex.of(None, indexed.index, indexed.counts)
-        work = UsedTask(in_full.position, plain, doubtful, config.options)
+        work = UsedTask(in_full.position, plain, uncertain, config.options)
         used = {number for item in run_tasks(spark, work, tasks) for number in item}
         indexed = replace(indexed, index=with_used(indexed.index, used))
     return indexed

@@ -185,7 +185,7 @@ class ChangeTask:
         bad_rows: list[Counter[str]],
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         index = self.index.unpacked
-        followed = None if reader is None else reader.add_assembled
+        on_assembled = None if reader is None else reader.add_assembled
         run = None
         for positions, payloads in batches:
             try:
@@ -196,8 +196,8 @@ class ChangeTask:
                 if run is None or run.number != number:
                     if run is not None:
                         yield from run.finish()
-                    run = DecodedPartition(number, self.index, builders, self.options, followed, bad_rows)
-                yield from run.take(positions.slice(start, end - start), payloads.slice(start, end - start))
+                    run = DecodedPartition(number, self.index, builders, self.options, on_assembled, bad_rows)
+                yield from run.add(positions.slice(start, end - start), payloads.slice(start, end - start))
         if run is not None:
             yield from run.finish()
 

@@ -17,10 +17,10 @@ from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_files import PathError, PayloadFile, is_hidden
 from pgdecode.protocol.options import Format, RowMode
-from spark_udfs.dataframes.changes import codes, decoded, indexed_rows, observed, tables_of
+from spark_udfs.dataframes.changes import codes, count_bad_rows, decode_indexed, indexed_rows, tables_of
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.output_committer import DecodedFiles
-from spark_udfs.runtime.session import pandas_not_minded
+from spark_udfs.runtime.session import ignore_pandas_warning
 from spark_udfs.runtime.storage import Location, as_location, as_pattern, change_suffix
 from spark_udfs.runtime.worker import ERROR, FaultFinder, Options, PartitionFunction
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
@@ -78,7 +78,7 @@ def write_messages(found: DataFrame, payload: str, folder: str, config: MessageJ
         fields = [StructField("value", StringType())]
     observation = Observation()
     made = _mapped(rows, function, [*fields, StructField(ERROR, StringType())])
-    _write_as(observed(made, ERROR, observation, function.drop_bad).drop(ERROR), config.format, folder)
+    _write_as(count_bad_rows(made, ERROR, observation, function.drop_bad).drop(ERROR), config.format, folder)
     return DecodedFiles(_bad_rows([observation]))
 
 
@@ -140,7 +140,7 @@ def write_changes(
     for name, output in zip(config.names, outputs, strict=True):
         observations.append(Observation())
         columns = config.columns(output)
-        made = decoded(rows, output, config.options, columns, config.format, observations[-1])
+        made = decode_indexed(rows, output, config.options, columns, config.format, observations[-1])
         _write_as(made, config.format, folders[name])
     skipped = sum(item.index.n_skipped for item in rows.indexes)
     undecided = sum(item.index.n_undecided for item in rows.indexes)
@@ -175,7 +175,7 @@ def _column(name: str) -> Column:
 
 
 def _mapped(rows: DataFrame, function: PartitionFunction | FaultFinder, fields: list[StructField]) -> DataFrame:
-    with pandas_not_minded():
+    with ignore_pandas_warning():
         return rows.mapInArrow(function, StructType(fields))
 
 

@@ -12,7 +12,7 @@ from pgdecode.envelope.schema import envelope_schema
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import ChangeOptions, Empty, Format, InStream, Mode, check_option
 from pgdecode.rows.value_options import ValueOptions
-from spark_udfs.dataframes.changes import named, output_of
+from spark_udfs.dataframes.changes import check_fields, output_of
 from spark_udfs.dataframes.control_index import SourceIndex
 from spark_udfs.dataframes.outputs import ChangeOutput, Output
 
@@ -95,4 +95,4 @@ class ChangeJob:
         """Return the columns to write of an output."""
         # Spark and Parquet do not support structs without fields: `_old` of a table without columns.
         names = [field.name for field in output.schema if field.type != pa.struct([])]
-        return named(self.fields, names)
+        return check_fields(self.fields, names)

@@ -108,7 +108,7 @@ def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSessi
     for name, value in chosen.items():
         builder = builder.config(name, value)
     # Without an address given, Spark looks up the host's name, which not every machine can resolve.
-    with pandas_not_minded(), _environment(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"):
+    with ignore_pandas_warning(), _environment(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"):
         return builder.getOrCreate()
 
 
@@ -132,7 +132,7 @@ def _sockets(folder: Path, master: str) -> dict[str, str]:
 
 
 @contextmanager
-def pandas_not_minded() -> Iterator[None]:
+def ignore_pandas_warning() -> Iterator[None]:
     """Keep pyspark from warning of pandas 3, which it does wherever it might come to need pandas."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)

@@ -64,7 +64,7 @@ def spark_schema(schema: pa.Schema) -> spark.StructType:
     return _struct(schema, "")
 
 
-def taken_schema(schema: pa.Schema, *, has_time: bool = HAS_TIME) -> pa.Schema:
+def supported_schema(schema: pa.Schema, *, has_time: bool = HAS_TIME) -> pa.Schema:
     """Give the schema of decoded rows as Spark takes them: `spark_schema` refuses nothing in it.
 
     Parameters
@@ -79,18 +79,18 @@ def taken_schema(schema: pa.Schema, *, has_time: bool = HAS_TIME) -> pa.Schema:
     pa.Schema
         The same names in the same order.
     """
-    return pa.schema([field.with_type(taken_type(field.type, has_time=has_time)) for field in schema])
+    return pa.schema([field.with_type(supported_type(field.type, has_time=has_time)) for field in schema])
 
 
-def taken_type(arrow: pa.DataType, *, has_time: bool = HAS_TIME) -> pa.DataType:
+def supported_type(arrow: pa.DataType, *, has_time: bool = HAS_TIME) -> pa.DataType:
     """Give the type of a decoded column as Spark takes it."""
     time = pa.time64("ns") if has_time else pa.string()
     return type_with_nested_fields(arrow, lambda leaf: time if leaf == _TIME else leaf)
 
 
-def taken(column: pa.Array, *, has_time: bool = HAS_TIME) -> pa.Array:
-    """Bring a decoded column to its `taken_type`."""
-    if column.type == taken_type(column.type, has_time=has_time):
+def to_supported_type(column: pa.Array, *, has_time: bool = HAS_TIME) -> pa.Array:
+    """Bring a decoded column to its `supported_type`."""
+    if column.type == supported_type(column.type, has_time=has_time):
         return column
     change = _as_nanoseconds if has_time else _as_text
     return with_nested_fields(column, lambda leaf: change(leaf) if leaf.type == _TIME else leaf)

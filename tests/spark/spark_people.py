@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from spark.test_spark_functions import arrow_table
 
 from pgdecode import Begin, Insert
-from spark_udfs.schema.spark_types import taken, taken_schema
+from spark_udfs.schema.spark_types import supported_schema, to_supported_type
 from support.compare import same_values
 from support.generators.encoder import encode
 
@@ -40,8 +40,8 @@ def dicts(rows: DataFrame, column: SparkColumn) -> list[dict[str, Any]]:
 
 def for_spark(rows: pa.RecordBatch, has_time: bool = False) -> pa.RecordBatch:
     """Bring decoded rows to the types they have on Spark, which test_spark_schemas looks at."""
-    columns = [taken(column, has_time=has_time) for column in rows.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=taken_schema(rows.schema, has_time=has_time))
+    columns = [to_supported_type(column, has_time=has_time) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=supported_schema(rows.schema, has_time=has_time))
 
 
 def assert_same(found: pa.Table, expected: pa.RecordBatch) -> None:

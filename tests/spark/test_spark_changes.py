@@ -269,9 +269,9 @@ def test_a_catalog_describes_what_begins_mid_stream(spark: SparkSession, tmp_pat
     rest = table(SHOP).slice(250)
     expected = pgdecode.ChangeDecoder(catalog=catalogs[SHOP]).decode(rest["data"], rest["seq"]).to_pylist()
     assert found(decoded) == as_set(expected) != []
-    with pytest.raises(TypeError, match="catalog is a RelationCatalog, or where there is a source, a mapping"):
+    with pytest.raises(TypeError, match="catalog is a RelationCatalog, or with source= a mapping"):
         changes(without, source="server", catalog=catalogs[SHOP])
-    with pytest.raises(TypeError, match="catalog is a RelationCatalog, or where there is a source, a mapping"):
+    with pytest.raises(TypeError, match="catalog is a RelationCatalog, or with source= a mapping"):
         changes(without, catalog=catalogs)
 
 

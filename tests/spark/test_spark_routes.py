@@ -107,7 +107,7 @@ def test_positions_behind_a_uri_are_refused_too(spark: SparkSession, tmp_path: P
 
 def test_a_position_that_comes_twice_is_told_with_the_source(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"seq": [1, 2, 2], "data": [b"E"] * 3}), tmp_path / "raw.parquet")
-    with pytest.raises(JobFailed, match=rf"^{tmp_path}/raw\.parquet: position 2 comes twice: "):
+    with pytest.raises(JobFailed, match=rf"^{tmp_path}/raw\.parquet: position 2 occurs twice, "):
         decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
 
 

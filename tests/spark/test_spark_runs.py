@@ -137,7 +137,7 @@ def decode(task: PartitionDecodingFunction, parts: list[tuple[pa.Array, pa.Array
 def test_a_run_of_which_a_task_has_but_a_part_is_refused() -> None:
     payloads, positions = first_capture()
     task = function(*indexed(payloads, positions, [1000]), ChangeOptions())
-    with pytest.raises(RuntimeError, match=r"^positions 0 to 999: 1000 rows were indexed, here are 999: .*persist"):
+    with pytest.raises(RuntimeError, match=r"^positions 0 to 999: 1000 rows were indexed, 999 were read: .*persist"):
         decode(task, [(payloads.slice(0, 999), positions.slice(0, 999))])
 
 

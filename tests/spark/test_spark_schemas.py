@@ -13,7 +13,7 @@ from pgdecode import Column, Relation, Type
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.types import pgtypes
-from spark_udfs.schema.spark_types import spark_schema, taken, taken_schema
+from spark_udfs.schema.spark_types import spark_schema, supported_schema, to_supported_type
 
 HAS_TIME = hasattr(spark, "TimeType")
 
@@ -139,9 +139,9 @@ def every_type() -> tuple[Relation, list[Type]]:
 def test_no_type_of_postgresql_comes_out_as_one_that_spark_refuses(has_time: bool) -> None:
     relation, messages = every_type()
     rows = pgdecode.decode_rows([None], relation, type_messages=messages)
-    schema = taken_schema(rows.schema, has_time=has_time)
+    schema = supported_schema(rows.schema, has_time=has_time)
     assert spark_schema(schema).names == rows.schema.names
-    columns = [taken(column, has_time=has_time) for column in rows.columns]
+    columns = [to_supported_type(column, has_time=has_time) for column in rows.columns]
     assert [column.type for column in columns] == schema.types
     found = {schema.field(f"c{i}").type for i, column in enumerate(relation.columns) if column.type_id in (1083, 1183)}
     time = pa.time64("ns") if has_time else pa.string()
@@ -163,7 +163,7 @@ def times(texts: list[str | None]) -> pa.Array:
 
 
 def test_a_time_as_text_is_what_the_server_prints() -> None:
-    assert taken(times([*TIMES, None]), has_time=False).to_pylist() == [*TIMES, None]
+    assert to_supported_type(times([*TIMES, None]), has_time=False).to_pylist() == [*TIMES, None]
 
 
 @pytest.mark.parametrize("has_time", [False, True])
@@ -182,8 +182,8 @@ def test_times_within_lists_and_structs_are_brought_along(has_time: bool) -> Non
         None,
     ]
     for start in (0, 1):
-        found = taken(struct.slice(start), has_time=has_time)
+        found = to_supported_type(struct.slice(start), has_time=has_time)
         found.validate(full=True)
         as_text = pa.struct([("t", pa.list_(pa.string())), ("other", lists.type)])
-        plain = found if not has_time else taken(found.cast(struct.type), has_time=False)
+        plain = found if not has_time else to_supported_type(found.cast(struct.type), has_time=False)
         assert plain.cast(as_text).to_pylist() == expected[start:]
