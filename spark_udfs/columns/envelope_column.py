@@ -24,70 +24,72 @@ def parse_pgoutput(
     adapter: Adapter = "auto",
     empty: Empty = "null",
 ) -> Column:
-    """Decode a column of pgoutput payloads into a struct with the columns of the envelope.
+    """Decode a column of pgoutput payloads to a struct with the columns of the envelope.
 
     Parameters
     ----------
     col : Column or str
         Binary, one message per row, tag byte first; or the name of such a column.
     fields : iterable of str, optional
-        Fields of the struct, in the order wanted; by default the whole envelope, which is all columns of
-        `pgdecode.envelope.schema.envelope_schema()`. What is not asked for is not built, and the cost of bringing
-        decoded columns back to Spark is most of the whole: name what you need.
+        Fields of the struct, in this order; by default all columns of the envelope,
+        `pgdecode.envelope.schema.envelope_schema()`. Returning decoded columns to Spark is most of the cost, so name
+        only the fields that you need.
     in_stream : {"auto", "ordered"}, bool or boolean Column
-        Which messages were sent inside a stream, where some carry the xid of their transaction (protocol version 2
-        and later). "auto": the structure of each payload decides; see Notes. It is the default because Spark gives a
-        function its rows in any order. "ordered" (None means the same): the rows of each Arrow batch are in slot
-        order, and the Stream Start and Stream Stop messages among them decide. True, False: all, none. A boolean
-        Column without nulls says it of each row.
+        Which messages were sent inside a stream, where some messages carry the xid of their transaction (protocol
+        version 2 and later). "auto": the structure of each payload decides, see Notes. This is the default, because
+        Spark passes rows to a function in any order. "ordered" (None means the same): the rows of each Arrow batch are
+        in slot order, and their Stream Start and Stream Stop messages decide. True: all; False: none. A boolean Column
+        without nulls has the answer for each row.
     mode : {"FAILFAST", "PERMISSIVE"}
-        Fail the query at a bad payload, or give a struct that holds nothing but its `error`.
+        At a bad payload, fail the query, or return a struct with only `error`.
     adapter : {"auto", "arrow", "pandas"}
-        "auto" makes an `arrow_udf` where this pyspark has one (4.1 and later), else a `pandas_udf`. Both give the
-        same rows, pandas more slowly.
+        "auto" makes an `arrow_udf` if pyspark supports it (4.1 and later), otherwise a `pandas_udf`. Both return the
+        same rows; pandas is slower.
     empty : {"null", "error"}
-        What a payload of no bytes is, which servers send for a replication origin without a name: a struct of nulls, or
-        a bad payload.
+        How to treat a payload of 0 bytes, which servers send for a replication origin without a name: as a struct of
+        nulls, or as a bad payload.
 
     Returns
     -------
     Column
-        A struct, of the same type for all payloads. Null payloads give a struct of nulls. LSNs, OIDs and xids are
+        A struct of the same type for all payloads. A null payload becomes a struct of nulls. LSNs, OIDs and xids are
         bigint.
 
     Raises
     ------
     TypeError, ValueError
-        At once, for options that do not exist. When the query runs, it fails with the text of a
-        `pgdecode.DecodeError` for a bad payload; its row counts from the start of the Arrow batch, so that
-        PERMISSIVE and a filter on `error` is how to find it. No text holds bytes of a payload.
+        Immediately, for options that do not exist. At a bad payload, the query fails with the text of a
+        `pgdecode.DecodeError`. Its row is counted from the start of the Arrow batch; to find the payload, use
+        PERMISSIVE and a filter on `error`. The text has no bytes of the payload.
 
     Notes
     -----
-    The function gets payloads in no order, and cannot know
+    The function gets payloads in any order, so it cannot know
 
-    - of every Relation, Type, Truncate and Logical Message, and of a rare Update, whether it was sent inside a stream:
-      the bytes of some make sense both ways. Then relations that other rows of the same Arrow batch name decide, or
-      else a rule, and the field `xid_basis` (by name only) says "evidence" or "guess". Where you know better, give a
-      Column as `in_stream`. Where rows are in slot order, `in_stream="ordered"` finds the state from
-      order, in each batch anew. To carry it on, decode file by file with `decode_files(..., in_stream="ordered")`, or
-      decode the batches of your own order with a `pgdecode.MessageDecoder`, in `DataFrame.mapInArrow` for instance.
-    - the name and the columns of the relation that a row belongs to. `relation_id` is what was sent; the Relation
-      message that explains it came before, and the same OID may get other columns later.
-    - whether the transaction of a row committed. Streamed rows come before that is decided. Nor is the LSN an order:
-      keep the position at which the slot gave each payload, and keep it beside the struct.
+    - whether a Relation, Type, Truncate or Logical Message, or in rare cases an Update, was sent inside a stream: some
+      bytes can be decoded both ways. In this case the relations in other rows of the same Arrow batch decide, or else a
+      rule. The field `xid_basis` (only if named) is then "evidence" or "guess". If you know the stream state, pass a
+      Column as `in_stream`. If rows are in slot order, `in_stream="ordered"` finds the state from the order, but starts
+      again with each batch. To keep the state between batches, decode whole files with
+      `decode_files(..., in_stream="ordered")`, or use a `pgdecode.MessageDecoder`, for example in
+      `DataFrame.mapInArrow`.
+    - the name and the columns of a row's relation. `relation_id` is the OID that was sent. The Relation message that
+      describes it came earlier, and the same OID may get other columns later.
+    - whether the transaction of a row was committed. Streamed rows are sent before the commit. The LSN is not an order
+      either: keep the position of each payload in slot order beside the struct.
 
-    Spark evaluates the function twice where a filter or join uses its result, and what comes after uses it too::
+    If a filter or join uses the result, and a later step uses it too, Spark evaluates the function twice::
 
         parsed = df.select("seq", parse_pgoutput("data").alias("m"))
-        parsed.where("m.kind = 'insert'").select("m.new")  # once below the filter, once above; "m.*" is no way out
+        parsed.where("m.kind = 'insert'").select("m.new")  # once for the filter, once after it; also with "m.*"
 
-    Let the first evaluation be a cheap one, `df.where(parse_pgoutput("data", fields=["kind"])["kind"] == "insert")`;
-    or have Spark look at the first byte, which is the kind: `df.where("substring(data, 1, 1) = X'49'")`; or cache or
-    write what was parsed, and filter that. With `in_stream="ordered"` a row depends on its neighbours: the function is
-    then declared nondeterministic, is evaluated once, and no filter is pushed below it.
+    There are three ways to avoid this cost. Make the first evaluation cheap:
+    `df.where(parse_pgoutput("data", fields=["kind"])["kind"] == "insert")`. Or let Spark filter by the first byte,
+    which is the kind: `df.where("substring(data, 1, 1) = X'49'")`. Or cache or write the result before you filter it.
+    With `in_stream="ordered"`, a row depends on its neighbours. The function is then nondeterministic for Spark, is
+    evaluated once, and filters are not pushed below it.
 
-    pgdecode must be installed for the Python of the executors, in the version of the driver.
+    The Python of the executors needs pgdecode in the same version as the driver.
 
     Examples
     --------
@@ -111,16 +113,16 @@ def register(
     adapter: Adapter = "auto",
     empty: Empty = "null",
 ) -> None:
-    """Make `parse_pgoutput` known to SQL: `SELECT parse_pgoutput(data) FROM t`.
+    """Register `parse_pgoutput` for SQL: `SELECT parse_pgoutput(data) FROM t`.
 
-    A second argument, where it is given, is a boolean column that says which payloads lie in a stream.
+    The optional second argument is a boolean column: whether each payload was sent inside a stream.
 
     Parameters
     ----------
     spark : SparkSession
-        Where the name is to be known, until the session ends or the name is registered anew.
+        The session of the function.
     fields, in_stream, mode, adapter, empty
-        As of `parse_pgoutput`.
+        As in `parse_pgoutput`.
     """
     spark.udf.register("parse_pgoutput", _user_defined(fields, in_stream, mode, adapter, empty))
 
@@ -128,7 +130,7 @@ def register(
 def _user_defined(
     fields: Iterable[str] | None, in_stream: object, mode: RowMode, adapter: Adapter, empty: Empty
 ) -> Any:
-    """Check the options and make the function for Spark that decodes by them."""
+    """Check the options, and make the Spark function."""
     maker = adapter_named(adapter)
     states = stream_option(in_stream, "a boolean Column")
     schema = MessageDecoder(in_stream=states, fields=fields, mode=mode, empty=empty).schema

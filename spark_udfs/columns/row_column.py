@@ -18,7 +18,7 @@ from spark_udfs.schema.years import Years, any_year
 
 Others = Literal["error", "null"]
 _FUNCTIONS = {"arrow": ArrowRows, "pandas": PandasRows}
-# What a message of a kind is known by, wherever it comes from.
+# The attributes that an object needs to be used as a message.
 _ATTRIBUTES = {
     Relation: ("relation_id", "namespace", "name", "replica_identity", "columns"),
     Type: ("type_id", "namespace", "name"),
@@ -59,76 +59,75 @@ def from_pgoutput(
     adapter: Adapter = "auto",
     empty: Empty = "null",
 ) -> Column:
-    """Decode the insert, update and delete payloads of one relation into a struct of typed columns.
+    """Decode the insert, update and delete payloads of one relation to a struct of typed columns.
 
     Parameters
     ----------
     col : Column or str
         Binary, one message per row, tag byte first; or the name of such a column.
-    relation : Relation, bytes, or what has the same attributes
-        What the table's columns are, as the stream's Relation message values it: `pgdecode.decode` gives one, and so do
-        the message's bytes where it was not sent inside a stream.
+    relation : Relation, bytes, or an object with the same attributes
+        The table's columns: a Relation message from `pgdecode.decode`, or the bytes of a Relation message that was not
+        sent inside a stream.
     fields : iterable of str, optional
-        Fields of the struct, in the order wanted; by default all that `pgdecode.decode_rows` gives. What is brought
-        back to Spark is most of the cost: leave out `_old` where the old rows are not needed.
+        Fields of the struct, in this order; by default all columns of `pgdecode.decode_rows`. Returning decoded columns
+        to Spark is most of the cost, so leave out `_old` if you do not need the old rows.
     mode : {"FAILFAST", "PERMISSIVE"}
-        Fail the query at a bad row or value; or null the row, where the message is malformed, or the one value, and
-        say why in the field `_error`.
+        Fail the query at a bad row or value; or return a null row for a malformed message, or a null for a bad value,
+        with the reason in the field `_error`.
     types, columns, encoding, datestyle
-        As of `pgdecode.decode_rows`: what types or columns are, {"public.price": "numeric"}, and the settings of the
+        As in `pgdecode.decode_rows`: types of types or columns, {"public.price": "numeric"}, and settings of the
         capturing session.
     type_messages : iterable of Type or bytes, optional
-        The stream's Type messages: they give domains, hstore, citext and pgvector their meaning by name.
+        The stream's Type messages. Domains, hstore, citext and pgvector types are recognised by their names in them.
     unrepresentable : {"error", "null", "clamp", "text"}
-        As of `decode_rows`: what to make of a value that PostgreSQL has and the field's type has not: NaN in a decimal,
-        infinity in a date, and by `years` also a year that Python has not.
+        As in `decode_rows`: what to do with a value that the field's type cannot represent, such as NaN in a decimal,
+        infinity in a date, and with `years="1-9999"` also a year that Python cannot represent.
     others : {"error", "null"}
-        What to make of messages that are no rows of this relation: rows of other tables, and messages of other kinds.
-        "error": they are bad rows. "null": a struct of nulls, as of a null payload; a malformed insert, update or
-        delete is a bad row all the same, whatever table it would have been of.
+        How to treat messages that are not rows of this relation: rows of other tables, and messages of other kinds.
+        "error": as bad rows. "null": as a struct of nulls, like a null payload. A malformed insert, update or delete is
+        always a bad row.
     years : {"1-9999", "any"}
-        "1-9999": dates and timestamps of other years (in UTC, where they have a zone), also those within arrays,
-        ranges and `_old`, are not representable. "any": they pass. Spark computes with them and writes them to files,
-        but `collect()` and `toPandas()` raise at the first one; and so they do, by Python's own limits, at a timestamp
-        with zone within a day or two of either end, `0001-01-01 00:00:00+00` for one.
+        "1-9999": dates and timestamps of other years (in UTC if they have a time zone) are unrepresentable, also in
+        arrays, ranges and `_old`. "any": they are allowed. Spark can compute with them and write them to files, but
+        `collect()` and `toPandas()` raise at the first one. Because of Python's limits, these also raise at a timestamp
+        with time zone within a day or two of either end, such as `0001-01-01 00:00:00+00`.
     adapter : {"auto", "arrow", "pandas"}
-        "auto" makes an `arrow_udf` where this pyspark has one (4.1 and later), else a `pandas_udf`. Both give the
-        same rows, pandas more slowly.
+        "auto" makes an `arrow_udf` if pyspark supports it (4.1 and later), otherwise a `pandas_udf`. Both return the
+        same rows; pandas is slower.
     empty : {"null", "error"}
-        What a payload of no bytes is, which servers send for a replication origin without a name: a struct of nulls, or
-        a bad payload.
+        How to treat a payload of 0 bytes, which servers send for a replication origin without a name: as a struct of
+        nulls, or as a bad payload.
 
     Returns
     -------
     Column
-        A struct, whose fields are the columns of `pgdecode.decode_rows`: `_op`, `_xid`, `_old_type`, `_old`,
-        `_unchanged`, `_error` and those of the table (docs/options.md explains these names). Null payloads give a
-        struct of nulls. A timestamp without zone is a timestamp_ntz. A time is a string, because Spark writes its own
-        type TIME to no file. If the session sets `spark.sql.timeType.enabled`, it is a TIME.
+        A struct with the columns of `pgdecode.decode_rows`: `_op`, `_xid`, `_old_type`, `_old`, `_unchanged`, `_error`
+        and those of the table (docs/options.md explains these names). A null payload becomes a struct of nulls. A
+        timestamp without time zone is a timestamp_ntz. A time of day is a string, because Spark cannot write its type
+        TIME to files by default. If the session sets `spark.sql.timeType.enabled`, it is a TIME.
 
     Raises
     ------
     TypeError, ValueError
-        At once, for options that do not exist and for a relation whose columns cannot stand in one struct. When the
-        query runs, it fails with the text of a `pgdecode.DecodeError` for a bad row; its row counts from the start of
-        the Arrow batch, so that PERMISSIVE and a filter on `_error` is how to find it. No text holds bytes of a
-        payload.
+        Immediately, for options that do not exist, and for a relation whose columns cannot be fields of one struct. At
+        a bad row, the query fails with the text of a `pgdecode.DecodeError`. Its row is counted from the start of the
+        Arrow batch; to find the row, use PERMISSIVE and a filter on `_error`. The text has no bytes of the payload.
 
     Notes
     -----
-    A relation means what its last Relation message values: after a change of the table's columns another one holds.
-    Payloads from before and after can be told by their place only. A row with another number of columns is an error;
-    where only names or types have changed, values are taken for what they are not.
+    A Relation message is valid until the table's columns change; then there is another one. Only their positions show
+    which payloads belong to which. A row with another number of columns is an error. If only names or types have
+    changed, values are decoded as the wrong columns or types.
 
-    Where the payloads of other tables are many, have Spark leave them out before, by a function that gives little::
+    If there are many payloads of other tables, let Spark filter them out first, with a function that returns little::
 
         sent = parse_pgoutput("data", fields=["kind", "relation_id"])
         rows = df.where((sent["relation_id"] == relation.relation_id) & sent["kind"].isin("insert", "update", "delete"))
 
-    A filter on the struct itself has it decoded twice, see `parse_pgoutput`.
+    A filter on the struct itself decodes the payloads twice, see `parse_pgoutput`.
 
-    Names that differ in case only, as PostgreSQL has them where they are quoted, are two fields: Spark takes them by
-    name where `spark.sql.caseSensitive` says so, or with `fields`.
+    Quoted names in PostgreSQL may differ only by case. They become two fields. To select one by name, set
+    `spark.sql.caseSensitive`, or use `fields`.
 
     Examples
     --------
@@ -156,16 +155,16 @@ def from_pgoutput(
 
 
 def register_relation(spark: SparkSession, name: str, relation: Any, **options: Unpack[RelationOptions]) -> None:
-    """Make `from_pgoutput` of one relation known to SQL: `SELECT from_products(data) FROM t`.
+    """Register `from_pgoutput` of one relation for SQL: `SELECT from_products(data) FROM t`.
 
     Parameters
     ----------
     spark : SparkSession
-        Where the name is to be known, until the session ends or the name is registered anew.
+        The session of the function.
     name : str
         Of the function, such as "from_products".
     relation, **options
-        As of `from_pgoutput`.
+        As in `from_pgoutput`.
     """
     spark.udf.register(name, _user_defined(relation, **options))
 
@@ -180,7 +179,7 @@ def _user_defined(
     type_messages: Iterable[Any] = (),
     **keywords: Any,
 ) -> Any:
-    """Check the options and make the function for Spark that decodes by them; `keywords` are of `decode_rows`."""
+    """Check the options, and make the Spark function. `keywords` are those of `decode_rows`."""
     maker = adapter_named(adapter)
     check_option("others", others, Others)
     passes = any_year(years)
@@ -192,7 +191,7 @@ def _user_defined(
     chosen = Keywords(
         type_messages=tuple((message.type_id, message.namespace, message.name) for message in sent), **plain_keywords
     )
-    # With no row in it, this says what all rows will look like, and what decode_rows has against the options.
+    # Decoding zero rows checks the options, and returns the schema of all rows.
     schema = pgdecode.decode_rows([], relation_of(plain), **chosen.as_arguments()).schema
     names = _names(fields, schema)
     has_time = session_has_time(SparkSession.active())
@@ -205,7 +204,7 @@ def _user_defined(
 
 
 def _message(message: Any, kind: type) -> Any:
-    """Decode a message that is bytes, and hold what is none to the attributes of its kind."""
+    """Decode a message if it is bytes, and check that the object has the attributes of its kind."""
     # Up to Spark 4.0, a collected binary is a bytearray.
     found = pgdecode.decode(bytes(message)) if isinstance(message, bytes | bytearray | memoryview) else message
     if not all(hasattr(found, name) for name in _ATTRIBUTES[kind]):

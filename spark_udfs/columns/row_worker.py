@@ -1,4 +1,4 @@
-"""Typed rows in Spark's Python workers: callables that travel as a class name, a relation and a few options."""
+"""Decodes typed rows in Spark's Python workers. The functions are small when pickled: a class name and options."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ JsonRelation = tuple[int, str, str, str, tuple[tuple[int, str, int, int], ...]]
 
 
 def relation_of(plain: JsonRelation) -> Relation:
-    """Make the message again."""
+    """Make the Relation message."""
     relation_id, namespace, name, replica_identity, columns = plain
     return Relation(relation_id, namespace, name, replica_identity, tuple(Column(*column) for column in columns))
 
 
 @dataclass(frozen=True)
 class Keywords:
-    """Keywords of `pgdecode.decode_rows`, by their names there, as data that pickle small."""
+    """Keyword arguments of `pgdecode.decode_rows`, with the same names. They are small when pickled."""
 
     types: Mapping[str | int, str] | None = None
     columns: Mapping[str, str] | None = None
@@ -48,29 +48,30 @@ class Keywords:
     empty: Empty = "null"
 
     def as_arguments(self) -> dict[str, Any]:
-        """Give them as `decode_rows` takes them."""
+        """Return the arguments for `decode_rows`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"type_messages": [Type(*plain) for plain in self.type_messages]}
 
 
 @dataclass(frozen=True)
 class RowOptions:
-    """Which rows to decode and how, as the driver was told, and which version of the package the driver has.
+    """The options of the function.
 
     Attributes
     ----------
     relation : tuple
-        Its id, namespace, name, replica identity, and of each column flags, name, type and modifier.
+        Its id, namespace, name and replica identity, and the flags, name, type and modifier of each column.
     keywords : Keywords
     fields : tuple of str
-        Columns of `decode_rows` to give.
+        Columns of `decode_rows` to return.
     null_others : bool
-        Give nulls for messages that are no rows of the relation.
+        Whether messages that are not rows of the relation become nulls.
     any_year : bool
-        Let years pass that Python has not.
+        Whether years that Python cannot represent are allowed.
     has_time : bool
-        Give times of day as Spark's TIME, else as strings.
+        Whether times of day are Spark's TIME; otherwise they are strings.
     version : str
+        The version of pgdecode on the driver.
     """
 
     relation: JsonRelation
@@ -82,7 +83,7 @@ class RowOptions:
     version: str = pgdecode.__version__
 
     def decode(self, payloads: pa.Array) -> pa.RecordBatch:
-        """Decode a batch into columns of the types that Spark takes."""
+        """Decode a batch to columns with types that Spark supports."""
         enter_task(self.version)
         relation = relation_of(self.relation)
         errors = None
@@ -97,7 +98,7 @@ class RowOptions:
         return pa.RecordBatch.from_arrays(found, names=list(self.fields))
 
     def _own(self, payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Null the payloads that are no rows of the relation, and say which rows of any relation are malformed."""
+        """Replace payloads that are not rows of the relation by null. Return also the errors of malformed rows."""
         (payloads,) = payload_parts(payloads)
         nothing = pa.scalar(None, payloads.type)
         tags = pc.binary_slice(payloads, 0, 1)
@@ -116,9 +117,9 @@ class RowOptions:
 class RowFunction:
     """A function of payloads."""
 
-    # A signature without hints is a scalar function to pyspark; hints of an object it does not resolve.
+    # pyspark treats a signature without type hints as a scalar function. It cannot resolve the hints of an object.
     __signature__ = inspect.Signature([inspect.Parameter("payloads", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
-    # What plans and columns are called by.
+    # Name of the function in plans and columns.
     __name__ = "from_pgoutput"
 
     def __init__(self, options: RowOptions) -> None:
@@ -126,7 +127,7 @@ class RowFunction:
 
 
 class ArrowRows(RowFunction):
-    """For `arrow_udf`: Arrow columns as they are."""
+    """A function for `arrow_udf`."""
 
     def __call__(self, payloads: pa.Array) -> pa.StructArray:
         """Decode a batch."""
@@ -134,7 +135,7 @@ class ArrowRows(RowFunction):
 
 
 class PandasRows(RowFunction):
-    """For `pandas_udf`: a series of bytes in, a frame out that converts to just the declared Arrow types."""
+    """A function for `pandas_udf`. The returned frame converts exactly to the declared Arrow types."""
 
     def __call__(self, payloads: pd.Series) -> pd.DataFrame:
         """Decode a batch."""

@@ -1,4 +1,4 @@
-"""Which of Spark's kinds of function a column function becomes."""
+"""Makes Spark functions: `arrow_udf` or `pandas_udf`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_udfs.runtime.session import ignore_pandas_warning
 from spark_udfs.schema.spark_types import spark_schema
 
 Adapter = Literal["auto", "arrow", "pandas"]
-# The functions of Spark that make them.
+# The functions of pyspark that make them.
 _MAKERS = {"arrow": "arrow_udf", "pandas": "pandas_udf"}
 
 
@@ -23,12 +23,12 @@ def adapter_named(adapter: Adapter) -> Literal["arrow", "pandas"]:
     Parameters
     ----------
     adapter : {"auto", "arrow", "pandas"}
-        "auto" is "arrow" where this pyspark has it.
+        "auto" is "arrow" if pyspark supports it.
 
     Raises
     ------
     TypeError, ValueError
-        If there is no such adapter, or not in this pyspark.
+        If the adapter does not exist, or pyspark does not support it.
     """
     check_option("adapter", adapter, Adapter)
     available = vars(F)
@@ -40,6 +40,6 @@ def adapter_named(adapter: Adapter) -> Literal["arrow", "pandas"]:
 
 
 def user_defined(adapter: str, function: Any, schema: pa.Schema) -> Any:
-    """Make Spark's function of one that a worker calls, and that gives a struct with the columns of `schema`."""
+    """Make a Spark function that calls `function` in workers, and returns a struct with the columns of `schema`."""
     with ignore_pandas_warning():
         return vars(F)[_MAKERS[adapter]](function, spark_schema(schema))

@@ -181,7 +181,7 @@ def _last_names(versions: Mapping[int, RelationVersion]) -> list[str]:
 def _key_hashes(
     changes: DataFrame, versions: Iterable[RelationVersion], names: Iterable[str], by_source: list[Column]
 ) -> tuple[Column, Column | None]:
-    """Return the hash of the key of the new values, and of the old values, if any. All changes of a row have equal hashes.
+    """Return hashes of the key of the new values, and of the old values, if any. Changes of a row have equal hashes.
 
     The hash uses the columns that all versions have, and that are in every replica identity.
     """

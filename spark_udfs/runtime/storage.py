@@ -1,4 +1,4 @@
-"""Places that Spark reads and writes: paths of this machine, and URIs of any file system that Hadoop knows."""
+"""Locations that Spark reads and writes: local paths, and URIs of file systems that Hadoop supports."""
 
 from __future__ import annotations
 
@@ -17,63 +17,63 @@ from pgdecode.files.atomic_output import remove
 
 Location = str | os.PathLike[str]
 
-# One letter and a colon is a drive.
+# A single letter before a colon is a drive, not a scheme.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
 def is_path(location: Location) -> bool:
-    """Tell a path of this machine from a URI, which a `Path` never is."""
+    """Whether a location is a local path, not a URI. A `Path` is always a path."""
     return isinstance(location, os.PathLike) or not _SCHEME.match(location)
 
 
 def as_uri(location: Location) -> str:
-    """Name a place for Hadoop, which unescapes nothing and may have another default file system than this machine's."""
+    """Return a URI for Hadoop. It is not escaped. A path gets the scheme `file`, which may not be Hadoop's default."""
     return f"file:{os.path.abspath(location)}" if is_path(location) else os.fspath(location)
 
 
 def as_pattern(location: Location) -> str:
-    """Name a place for Spark's reader, which would take some characters of a path for wildcards."""
+    """Return a location for Spark's reader. Characters of a path that Spark treats as wildcards are escaped."""
     return _GLOB.sub(r"\\\1", as_uri(location)) if is_path(location) else os.fspath(location)
 
 
 def as_location(uri: str) -> str:
-    """Give the path that Spark escaped to a URI, or the URI if it is not of this machine."""
+    """Return the local path of a URI that Spark has escaped, or the URI if it is not a local one."""
     parts = urlsplit(uri)
     return unquote(parts.path) if parts.scheme == "file" else uri
 
 
 def as_path(uri: str) -> Path:
-    """Give the path that `staged` gave as a URI; Hadoop escapes nothing in it."""
+    """Return the local path of a URI from `staged`, which is not escaped."""
     return Path(uri.removeprefix("file:"))
 
 
 @contextmanager
 def staged(spark: SparkSession, target: Location) -> Iterator[str]:
-    """Give a folder beside the target, which takes the target's name in the end; on any exception it is removed.
+    """Yield a temporary folder beside the target, and rename it to the target at the end. Remove it on any exception.
 
-    As `pgdecode.files.atomic_output.staged`, but wherever Spark can write.
+    Like `pgdecode.files.atomic_output.staged`, but for all file systems that Spark can write.
 
     Raises
     ------
     FileExistsError
-        If the target exists, at the beginning or in the end.
+        If the target exists, at the beginning or at the end.
     """
     if is_path(target):
-        # Not by way of the JVM, which takes some milliseconds for each step.
+        # Without the JVM, which needs some milliseconds for each step.
         with _staged_here(Path(os.path.abspath(target))) as folder:
             yield as_uri(folder)
         return
     files, path = _hadoop(spark, as_uri(target))
     if files.exists(path):
         raise FileExistsError(f"{target}: exists already")
-    # Not by Path.suffix, which takes what is before a colon in the name for a scheme.
+    # Hadoop's Path.suffix would treat a name's part before a colon as a scheme.
     _, hidden = _hadoop(spark, f"{path.toString()}.{uuid.uuid4().hex}.partial")
     try:
         yield hidden.toString()
-        # Into a folder that came to be in the meantime, this one would be moved.
+        # If another process has created the target, `rename` would move this folder into it.
         if files.exists(path) or not files.rename(hidden, path):
-            raise FileExistsError(f"{target}: cannot be named so; has it come to exist?")
+            raise FileExistsError(f"{target}: cannot be renamed to this; was it created meanwhile?")
     finally:
         files.delete(hidden, True)
 
@@ -85,9 +85,9 @@ def _staged_here(target: Path) -> Iterator[Path]:
         raise FileExistsError(f"{target}: exists already")
     try:
         yield hidden
-        # It would take the place of an empty folder.
+        # `rename` would replace an empty folder.
         if os.path.lexists(target):
-            raise FileExistsError(f"{target}: cannot be named so; has it come to exist?")
+            raise FileExistsError(f"{target}: cannot be renamed to this; was it created meanwhile?")
         hidden.rename(target)
     finally:
         remove(hidden)
@@ -103,7 +103,7 @@ def change_suffix(spark: SparkSession, folder: str, former: str, suffix: str) ->
 
 
 def _hadoop(spark: SparkSession, uri: str) -> tuple[Any, Any]:
-    """Hadoop's file system of a URI, and its path there."""
+    """Return Hadoop's file system and path of a URI."""
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(uri)
     return path.getFileSystem(context._jsc.hadoopConfiguration()), path

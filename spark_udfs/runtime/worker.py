@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: callables that travel as a class name and a few options."""
+"""Functions for Spark's Python workers. They are small when pickled: a class name and a few options."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from pgdecode.protocol.options import Empty, Format, InStream, RowMode
 if TYPE_CHECKING:
     import pandas as pd
 
-# What is wrong with a row, where that is told apart from its columns.
+# An error column in addition to the columns of the output.
 ERROR = "_pgdecode_error"
 
 
 def enter_task(version: str) -> None:
-    """Hold this process to the driver's version of pgdecode, and make it ready for many tasks.
+    """Check that this process has the driver's version of pgdecode, and prepare it for many tasks.
 
     Raises
     ------
     RuntimeError
-        If it has another.
+        If it has another version.
     """
     if version != pgdecode.__version__:
         raise RuntimeError(
             f"pgdecode {version} on the driver, but {pgdecode.__version__} on a worker ({sys.executable}): "
-            "install the same on all"
+            "install the same version on all machines"
         )
     if TaskContext.get() is not None:
-        _settle()
+        _freeze_loaded_objects()
 
 
 @functools.cache
-def _settle() -> None:
-    """Keep what is loaded out of garbage collection, once in a process: workers collect after each task, for 25 ms."""
+def _freeze_loaded_objects() -> None:
+    """Exclude loaded objects from garbage collection. Workers run a collection after each task, which takes 25 ms."""
     gc.freeze()
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to decode, as the driver was told, and which version of the package the driver has."""
+    """The options of decoding, and the version of pgdecode on the driver."""
 
     fields: tuple[str, ...]
     in_stream: InStream | bool
@@ -59,23 +59,23 @@ class Options:
     version: str = pgdecode.__version__
 
     def decoder(self, in_stream: pa.Array | None = None) -> pgdecode.MessageDecoder:
-        """Make a decoder; a column of stream states comes before what the options say of them."""
+        """Make a decoder. A column of stream states takes precedence over the option."""
         enter_task(self.version)
         states = self.in_stream if in_stream is None else in_stream
         return pgdecode.MessageDecoder(in_stream=states, fields=self.fields, mode=self.mode, empty=self.empty)
 
 
 class ScalarFunction:
-    """A function of payloads and, where the second column is given, of whether each was sent inside a stream."""
+    """A function of payloads. The optional second column is whether each payload was sent inside a stream."""
 
-    # A signature without hints is a scalar function to pyspark; hints of an object it does not resolve.
+    # pyspark treats a signature without type hints as a scalar function. It cannot resolve the hints of an object.
     __signature__ = inspect.Signature(
         [
             inspect.Parameter("payloads", inspect.Parameter.POSITIONAL_OR_KEYWORD),
             inspect.Parameter("in_stream", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
         ]
     )
-    # What plans and columns are called by.
+    # Name of the function in plans and columns.
     __name__ = "parse_pgoutput"
 
     def __init__(self, options: Options) -> None:
@@ -83,7 +83,7 @@ class ScalarFunction:
 
 
 class ArrowFunction(ScalarFunction):
-    """For `arrow_udf`: Arrow columns as they are."""
+    """A function for `arrow_udf`."""
 
     def __call__(self, payloads: pa.Array, in_stream: pa.Array | None = None) -> pa.StructArray:
         """Decode a batch."""
@@ -91,7 +91,7 @@ class ArrowFunction(ScalarFunction):
 
 
 class PandasFunction(ScalarFunction):
-    """For `pandas_udf`: series of bytes in, a frame out that converts to just the declared Arrow types."""
+    """A function for `pandas_udf`. The returned frame converts exactly to the declared Arrow types."""
 
     def __call__(self, payloads: pd.Series, in_stream: pd.Series | None = None) -> pd.DataFrame:
         """Decode a batch."""
@@ -102,30 +102,30 @@ class PandasFunction(ScalarFunction):
 
 
 def _booleans(states: pd.Series) -> pa.Array:
-    # With a null among them, booleans come as objects.
+    # A boolean series with nulls has the dtype object.
     return pa.Array.from_pandas(states, type=pa.bool_() if states.dtype == object else None)
 
 
 @dataclass(frozen=True)
 class PartitionFunction:
-    """For `mapInArrow`: the rows of one partition in their order, as what is to be written, each with its error.
+    """A function for `mapInArrow` that decodes the messages of a Spark partition, and adds the column `ERROR`.
 
-    Input columns are known by their place, for Spark does not bring every name this far.
+    Input columns are identified by index, because Spark does not pass all names unchanged.
 
     Attributes
     ----------
     options : Options
-        Their fields are all that `format` needs, and `error`.
+        Their fields are those that `format` needs, and `error`.
     payload : int
-        The place of the payloads.
+        Index of the payload column.
     keep : tuple of str
-        Names of the first columns, which are carried along.
+        Names of the first columns, which are returned unchanged.
     fields : tuple of str or None
-        Envelope columns to write, as of `render.json_lines`.
+        Envelope columns to write, as in `json_lines`.
     format : str
-        "parquet" gives columns, "csv" columns of text, "jsonl" one column of lines.
+        "parquet" returns columns, "csv" columns of text, "jsonl" one column of lines.
     drop_bad : bool
-        Whether bad rows are to be left out, once they have been counted.
+        Whether the caller drops bad rows, after it has counted them.
     """
 
     options: Options
@@ -136,15 +136,15 @@ class PartitionFunction:
     drop_bad: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode one batch after the other; the stream state is carried along."""
+        """Decode the batches in order. The stream state is kept between batches."""
         decoder = self.options.decoder()
         for batch in batches:
             envelope = decoder.decode(batch.column(self.payload))
             columns = [*batch.columns[: len(self.keep)], *envelope.columns]
             rows = pa.RecordBatch.from_arrays(columns, names=[*self.keep, *envelope.schema.names])
-            yield self._written(rows).append_column(ERROR, envelope.column("error"))
+            yield self._formatted(rows).append_column(ERROR, envelope.column("error"))
 
-    def _written(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _formatted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.format == "jsonl":
             lines = json_lines(rows, keep=self.keep, fields=self.fields)
             return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], names=["value"])
@@ -157,12 +157,15 @@ class PartitionFunction:
 
 @dataclass(frozen=True)
 class FaultFinder:
-    """For `mapInArrow` over payload, file and row in the file: the first bad row of a partition, with its error."""
+    """A function for `mapInArrow` that finds the first bad row of a Spark partition.
+
+    The columns are payload, file, and row in the file.
+    """
 
     options: Options
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Look for it."""
+        """Find the first bad row."""
         decoder = self.options.decoder()
         for batch in batches:
             errors = decoder.decode(batch.column(0)).column("error")

@@ -1,1 +1,1 @@
-"""Arrow types as Spark's."""
+"""Conversion of Arrow types to Spark types."""

@@ -1,4 +1,4 @@
-"""Arrow types and arrays with other leaves: what lists and structs hold, at any depth."""
+"""Changes the nested fields of Arrow types and arrays: the elements of lists and structs, at any depth."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def type_with_nested_fields(arrow: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Give a type with `change` made to all that is no list or struct in it; maps are leaves."""
+    """Apply `change` to all types in a type that are not lists or structs. A map is not divided further."""
     if pa.types.is_struct(arrow):
         return pa.struct([field.with_type(type_with_nested_fields(field.type, change)) for field in arrow])
     if pa.types.is_list(arrow):
@@ -17,7 +17,7 @@ def type_with_nested_fields(arrow: pa.DataType, change: Callable[[pa.DataType], 
 
 
 def with_nested_fields(array: pa.Array, change: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Give an array with `change` made to the arrays of all that is no list or struct in it; maps are leaves."""
+    """Apply `change` to all arrays in an array that are not lists or structs. A map is not divided further."""
     if pa.types.is_struct(array.type):
         children = [with_nested_fields(array.field(i), change) for i in range(array.type.num_fields)]
         fields = [field.with_type(child.type) for field, child in zip(array.type, children, strict=True)]

@@ -1,4 +1,4 @@
-"""Arrow schemas as Spark's: what Spark takes from a Python worker, and what it is given in place of the rest."""
+"""Converts Arrow schemas to Spark schemas, and columns to types that Spark accepts from Python workers."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _SIMPLE: dict[pa.DataType, spark.DataType] = {
 }
 HAS_TIME = hasattr(spark, "TimeType")
 if HAS_TIME:
-    # Spark reads nanoseconds only, whatever the precision of its own type.
+    # Spark accepts only nanoseconds, whatever the precision of its type TIME.
     _SIMPLE[pa.time64("ns")] = spark.TimeType()
 _MAX_DECIMAL_DIGITS = 38
-# As times of day are decoded.
+# The type of decoded times of day.
 _TIME = pa.time64("us")
 
 
 def session_has_time(session: SparkSession) -> bool:
-    """Whether a session has the type TIME in full; otherwise Spark refuses to write it to any file."""
+    """Whether a session supports TIME completely. Otherwise Spark cannot write it to files."""
     return HAS_TIME and session.conf.get("spark.sql.timeType.enabled") == "true"
 
 
 def spark_schema(schema: pa.Schema) -> spark.StructType:
-    """Spark schema of record batches that a Python worker returns.
+    """Convert the schema of record batches that a Python worker returns to a Spark schema.
 
     Parameters
     ----------
@@ -52,27 +52,27 @@ def spark_schema(schema: pa.Schema) -> spark.StructType:
     Returns
     -------
     StructType
-        The same names in the same order: Spark takes returned columns by position.
+        The same names in the same order. Spark identifies returned columns by position.
 
     Raises
     ------
     TypeError
-        If Spark takes no column of such a type. Some it would misread without a word, such as a dictionary.
+        If Spark does not accept such a type from Python. Spark would silently misread some, such as dictionaries.
     ValueError
-        If a name comes twice in one struct.
+        If a struct has two fields with the same name.
     """
     return _struct(schema, "")
 
 
 def supported_schema(schema: pa.Schema, *, has_time: bool = HAS_TIME) -> pa.Schema:
-    """Give the schema of decoded rows as Spark takes them: `spark_schema` refuses nothing in it.
+    """Replace the types in a schema of decoded rows that Spark does not support.
 
     Parameters
     ----------
     schema : pa.Schema
         Of `pgdecode.decode_rows`.
     has_time : bool
-        Whether Spark's type TIME is to be used; else times of day are strings.
+        Whether to use Spark's type TIME. Otherwise times of day are strings.
 
     Returns
     -------
@@ -83,13 +83,13 @@ def supported_schema(schema: pa.Schema, *, has_time: bool = HAS_TIME) -> pa.Sche
 
 
 def supported_type(arrow: pa.DataType, *, has_time: bool = HAS_TIME) -> pa.DataType:
-    """Give the type of a decoded column as Spark takes it."""
+    """Return the type that replaces the type of a decoded column."""
     time = pa.time64("ns") if has_time else pa.string()
     return type_with_nested_fields(arrow, lambda leaf: time if leaf == _TIME else leaf)
 
 
 def to_supported_type(column: pa.Array, *, has_time: bool = HAS_TIME) -> pa.Array:
-    """Bring a decoded column to its `supported_type`."""
+    """Convert a decoded column to its `supported_type`."""
     if column.type == supported_type(column.type, has_time=has_time):
         return column
     change = _as_nanoseconds if has_time else _as_text
@@ -101,7 +101,7 @@ def _as_nanoseconds(times: pa.Array) -> pa.Array:
 
 
 def _as_text(times: pa.Array) -> pa.Array:
-    # As the server prints it: no zeros at the end of a fraction, and no fraction of zeros.
+    # Like the server: without trailing zeros in a fraction, and without a fraction of zeros.
     return pc.replace_substring_regex(times.cast(pa.string()), r"\.?0+$", "")
 
 
@@ -129,4 +129,4 @@ def _type(arrow: pa.DataType, path: str) -> spark.DataType:
         return spark.MapType(key, value, arrow.item_field.nullable)
     if pa.types.is_struct(arrow):
         return _struct(arrow, path)
-    raise TypeError(f"column {path!r}: Spark takes no {arrow} from Python")
+    raise TypeError(f"column {path!r}: Spark does not accept {arrow} from Python")

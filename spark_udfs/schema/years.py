@@ -1,4 +1,4 @@
-"""Dates and timestamps of years that Python has not: Spark holds them, but its collect() and toPandas() raise."""
+"""Dates and timestamps of years that Python cannot represent. Spark can, but collect() and toPandas() raise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Years = Literal["1-9999", "any"]
 
 
 def any_year(years: Years) -> bool:
-    """Whether all years pass, by the option `years`.
+    """Check the option `years`, and return whether all years are allowed.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def any_year(years: Years) -> bool:
 
 
 class Cell(NamedTuple):
-    """A column of the table, or of the old row."""
+    """A column of the new row or of the old row."""
 
     column: int
     in_old: bool
@@ -45,26 +45,26 @@ class Cell(NamedTuple):
 def checked_years(
     rows: pa.RecordBatch, payloads: pa.Array, relation: Relation, mode: Mode, unrepresentable: UnrepresentableValues
 ) -> pa.RecordBatch:
-    """Treat dates and timestamps outside the years 1 to 9999 (UTC) as values that cannot be represented.
+    """Treat dates and timestamps outside the years 1 to 9999 (UTC) as unrepresentable values.
 
     Parameters
     ----------
     rows : pa.RecordBatch
-        What `pgdecode.decode_rows` made of the payloads.
+        The result of `pgdecode.decode_rows` for the payloads.
     payloads : pa.Array
     relation : Relation
     mode, unrepresentable : str
-        As of `decode_rows`; "clamp" brings such a value to the nearest that there is.
+        As in `decode_rows`. "clamp" replaces such a value by the nearest value in these years.
 
     Returns
     -------
     pa.RecordBatch
-        Of the same schema.
+        With the same schema.
 
     Raises
     ------
     Unrepresentable
-        In FAILFAST mode, for the first such row, where `unrepresentable` is neither "null" nor "clamp".
+        In FAILFAST mode, for the first such row, unless `unrepresentable` is "null" or "clamp".
     """
 
     def fault(row: int, cell: Cell) -> Unrepresentable:
@@ -81,7 +81,7 @@ def with_years(
     mode: Mode,
     unrepresentable: UnrepresentableValues,
 ) -> pa.RecordBatch:
-    """Treat such dates and timestamps in the last `n_columns` columns and in `_old`; `fault` makes a cell's error."""
+    """Do the same as `checked_years` for the last `n_columns` columns and `_old`. `fault` makes the error of a cell."""
     bad = _bad_cells(rows, n_columns)
     if not bad:
         return rows
@@ -95,19 +95,19 @@ def with_years(
                 ((mask.index(True).as_py(), cell) for cell, mask in bad.items()), key=lambda found: found[0]
             )
             raise fault(row, cell)
-        told: dict[int, str] = {}
+        errors: dict[int, str] = {}
         for cell, mask in bad.items():
             for row in pc.indices_nonzero(mask).to_pylist():
-                if row not in told:
-                    told[row] = fault(row, cell).cell
-        texts = pa.array([told.get(row) for row in range(len(rows))], pa.string())
+                if row not in errors:
+                    errors[row] = fault(row, cell).cell
+        texts = pa.array([errors.get(row) for row in range(len(rows))], pa.string())
         at = rows.schema.get_field_index("_error")
         rows = rows.set_column(at, rows.schema.field(at), pc.coalesce(rows["_error"], texts))
     return _without(rows, bad, n_columns)
 
 
 def _bad_cells(rows: pa.RecordBatch, n_columns: int) -> dict[Cell, pa.BooleanArray]:
-    """Rows with such a value, by where they have it: in the table's columns, and in those of the old rows."""
+    """For each column of the new and old rows with such values, find the rows that have one."""
     found = {}
     for in_old, columns in ((False, rows.columns[len(rows.schema) - n_columns :]), (True, rows["_old"].flatten())):
         for number, column in enumerate(columns):
@@ -118,7 +118,7 @@ def _bad_cells(rows: pa.RecordBatch, n_columns: int) -> dict[Cell, pa.BooleanArr
 
 
 def _without(rows: pa.RecordBatch, bad: dict[Cell, pa.BooleanArray], n_columns: int) -> pa.RecordBatch:
-    """Null the bad cells."""
+    """Replace the bad cells by null."""
     columns = rows.columns
     old = rows["_old"]
     children = old.flatten()
@@ -134,10 +134,10 @@ def _without(rows: pa.RecordBatch, bad: dict[Cell, pa.BooleanArray], n_columns: 
 def year_fault(
     payload: bytes, streamed: bool, relation: Relation, cell: Cell, row: int | None = None
 ) -> Unrepresentable:
-    """Make the error of a cell, which is numbered as the relation's columns are."""
+    """Make the error of a cell. Its column is an index of the relation's columns."""
     return Unrepresentable(
         f"column {shown(relation.columns[cell.column].name)} is outside the years 1 to 9999, which Spark cannot "
-        'collect (years="any" lets it pass)',
+        'collect (years="any" allows it)',
         row=row,
         offset=_offset(payload, streamed, cell),
         tag=payload[:1].decode(),
@@ -147,26 +147,27 @@ def year_fault(
 
 
 def _offset(payload: bytes, streamed: bool, cell: Cell) -> int:
-    """Find the first byte of the value that decoded to a cell, which lies in the new tuple or the old one."""
+    """Find the offset of a cell's value in the payload."""
     message = pgdecode.decode(payload, in_stream=streamed)
     old, new = (getattr(message, name, None) for name in ("old", "new"))
-    # Tag, xid, relation; then each tuple's own tag and number of columns.
+    # Tag, xid and relation OID; then the tag and the number of columns of the first tuple.
     at = (9 if streamed else 5) + 3
     if old is not None:
         if cell.in_old or new is None or new[cell.column] is None:
             return at + _before(old, cell.column)
-        # What would be a next value's kind and length is the new tuple's tag and number of columns.
+        # `_before` counts 5 bytes for the kind and length of a next value. Here the tag and the number of columns of
+        # the new tuple follow, which are 3 bytes.
         at += _before(old, len(old)) - 5 + 3
     return at + _before(new or (), cell.column)
 
 
 def _before(values: tuple[bytes | None, ...], column: int) -> int:
-    """Bytes of a tuple before a value: kind and length of that one, and of those before it with their bytes."""
+    """Count the bytes of a tuple before a value's data: the earlier values, and the value's kind and length."""
     return sum(1 if value is None else 5 + len(value) for value in values[:column]) + 5
 
 
 def holds_years(arrow: pa.DataType) -> bool:
-    """Whether values of a type may be, or hold, dates or timestamps."""
+    """Whether a type is, or contains, a date or timestamp type."""
     if pa.types.is_struct(arrow):
         return any(holds_years(field.type) for field in arrow)
     if pa.types.is_list(arrow):
@@ -175,17 +176,17 @@ def holds_years(arrow: pa.DataType) -> bool:
 
 
 def outside(array: pa.Array) -> pa.BooleanArray | None:
-    """Tell the values with a date or timestamp outside the years 1 to 9999 (UTC) in them; None if none has.
+    """Find values that are, or contain, a date or timestamp outside the years 1 to 9999 (UTC).
 
     Parameters
     ----------
     array : pa.Array
-        Of any type; what is in structs and lists counts for the value that holds it.
+        Of any type, including structs and lists.
 
     Returns
     -------
     pa.BooleanArray or None
-        As long as the array, without nulls.
+        Whether each value is or contains one, without nulls; None if no value does.
     """
     if pa.types.is_struct(array.type):
         return _any([outside(child) for child in array.flatten() if holds_years(child.type)])
@@ -207,7 +208,7 @@ def outside(array: pa.Array) -> pa.BooleanArray | None:
 
 
 def clamped(array: pa.Array) -> pa.Array:
-    """Bring the dates and timestamps in an array, which is no struct or list, to the nearest of the years 1 to 9999."""
+    """Replace dates and timestamps by the nearest in the years 1 to 9999. The array is not a struct or list."""
     found = _range(array.type)
     if found is None:
         return array
@@ -217,7 +218,7 @@ def clamped(array: pa.Array) -> pa.Array:
 
 
 def _range(arrow: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """Give the first and the last value of a type that Python has too, as the integers they are."""
+    """Return the first and the last value of a type in the years 1 to 9999, as integers; None for other types."""
     if pa.types.is_date32(arrow):
         return pa.scalar(_FIRST_DAY, pa.int32()), pa.scalar(_LAST_DAY, pa.int32())
     if pa.types.is_timestamp(arrow):

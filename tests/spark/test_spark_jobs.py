@@ -323,7 +323,7 @@ def test_a_target_that_comes_to_exist_meanwhile_is_left_alone(
 ) -> None:
     target = tmp_path / "out"
     monkeypatch.setattr(f"spark_udfs.jobs.{route}.write_messages", lambda *given: target.mkdir())
-    with pytest.raises(FileExistsError, match="has it come to exist"):
+    with pytest.raises(FileExistsError, match="was it created meanwhile"):
         decode_files(spark, FILE, target if route == "file_route" else target.as_uri())
     assert_nothing_but(tmp_path, "out")
     assert_nothing_but(tmp_path / "out")

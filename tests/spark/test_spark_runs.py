@@ -151,8 +151,8 @@ def test_a_position_that_was_not_indexed_is_refused() -> None:
 @pytest.mark.parametrize(
     ("taken", "error"),
     [
-        pytest.param([[5, 6, 6]], "position 6 comes twice", id="in a batch"),
-        pytest.param([[5, 6], [6]], "position 6 comes twice", id="between batches"),
+        pytest.param([[5, 6, 6]], "position 6 occurs twice", id="in a batch"),
+        pytest.param([[5, 6], [6]], "position 6 occurs twice", id="between batches"),
         pytest.param([[5, 4]], "position 4 comes after 5: .*persist", id="descending in a batch"),
         pytest.param([[5], [4]], "position 4 comes after 5: .*persist", id="descending between batches"),
     ],

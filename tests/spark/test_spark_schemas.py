@@ -92,12 +92,12 @@ def test_types_have_their_names_in_spark(arrow: pa.DataType, expected: str) -> N
 def test_what_spark_would_refuse_later_or_misread_is_refused(arrow: pa.DataType) -> None:
     with pytest.raises(TypeError) as error:
         simple(arrow)
-    assert str(error.value) == f"column 'x': Spark takes no {arrow} from Python"
+    assert str(error.value) == f"column 'x': Spark does not accept {arrow} from Python"
 
 
 def test_refusal_names_the_column_it_lies_in() -> None:
     inner = pa.struct([("ok", pa.int64()), ("bad", pa.uint16())])
-    with pytest.raises(TypeError, match=r"^column 'a\.element\.bad': Spark takes no uint16 from Python$"):
+    with pytest.raises(TypeError, match=r"^column 'a\.element\.bad': Spark does not accept uint16 from Python$"):
         spark_schema(pa.schema([("a", pa.list_(inner))]))
 
 

@@ -131,6 +131,6 @@ def test_a_table_that_is_not_there_is_named(spark: SparkSession) -> None:
 
 
 def test_numbers_that_are_linked_are_one() -> None:
-    found = room._joined([(1, 2), (3, 4), (5, 6), (2, 3)])
+    found = room._connected([(1, 2), (3, 4), (5, 6), (2, 3)])
     assert len({found[number] for number in (1, 2, 3, 4)}) == 1
     assert found[5] == found[6] != found[1]

@@ -87,7 +87,7 @@ def test_what_python_has_not_cannot_be_represented(type_id: int, text: bytes) ->
     payloads: list[bytes | None] = [insert(b"1", None), insert(b"2", text), None]
     with pytest.raises(pgdecode.Unrepresentable) as error:
         checked(payloads, table)
-    detail = "column 'b' is outside the years 1 to 9999, which Spark cannot collect (years=\"any\" lets it pass)"
+    detail = "column 'b' is outside the years 1 to 9999, which Spark cannot collect (years=\"any\" allows it)"
     # I, relation, N, number of columns, then two times kind and length, with the digit between them
     assert str(error.value) == f"row 1, offset 19: {detail}"
     assert (error.value.row, error.value.tag, error.value.relation) == (1, "I", RELATION_ID)
