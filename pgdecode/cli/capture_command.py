@@ -1,4 +1,4 @@
-"""The command `capture`: a live slot to payload files."""
+"""The command `capture`: writes the messages of a live slot to payload files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _until(context: click.Context, option: click.Parameter, value: str | None) -
         lsn_from_text(value)
     except ValueError:
         raise click.BadParameter(
-            f"{value!r} is none of now, an LSN such as 16/B374D848, and a duration such as 90s, 5min or 1h",
+            f"{value!r} is not now, an LSN such as 16/B374D848, or a duration such as 90s, 5min or 1h",
             context,
             option,
         ) from None
@@ -69,7 +69,7 @@ def _messages(context: click.Context, option: click.Parameter, value: str | None
 def _retention(context: click.Context, option: click.Parameter, value: str | None) -> Retention | None:
     if value is None:
         return None
-    # What has no unit is bytes.
+    # A number without a unit is bytes.
     seconds, n_bytes = seconds_from_text(value), bytes_from_text(value)
     if seconds is None and n_bytes is None:
         raise click.BadParameter(
@@ -92,7 +92,7 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     return found
 
 
-@click.command(short_help="Land what a live slot sends as Parquet files.")
+@click.command(short_help="Capture the messages of a live slot to Parquet files.")
 @click.argument("dsn")
 @click.argument("out", type=parameters.path, metavar="OUT")
 @click.option("--slot", required=True, metavar="NAME", help="The replication slot to read.")
@@ -103,35 +103,35 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     metavar="NAME",
     help="The publication whose tables are sent. Repeatable.",
 )
-@click.option("--protocol", type=click.IntRange(1, 4), help="Default: the least that the other options need.")
+@click.option("--protocol", type=click.IntRange(1, 4), help="Default: the lowest that the other options need.")
 @click.option(
     "--streaming",
     type=click.Choice(["off", "on", "parallel"]),
     default="off",
     show_default=True,
-    help="Have large transactions sent before they commit.",
+    help="Request large transactions before they commit.",
 )
-@click.option("--two-phase", is_flag=True, help="Have prepared transactions sent when they are prepared.")
-@click.option("--binary", is_flag=True, help="Have values sent in binary form where their type has one.")
+@click.option("--two-phase", is_flag=True, help="Request prepared transactions when they are prepared.")
+@click.option("--binary", is_flag=True, help="Request values in binary form if their type has one.")
 @click.option(
     "--messages",
     is_flag=False,
     flag_value="on",
     callback=_messages,
     metavar="[N]",
-    help="Alone: have the messages of pg_logical_emit_message sent, too. With a number N: as --max-messages N.",
+    help="Alone: request also the messages of pg_logical_emit_message. With a number N: the same as --max-messages N.",
 )
-@click.option("--origin", type=click.Choice(["any", "none"]), help="none: leave out what was replicated to the server.")
-@click.option("--create-slot", is_flag=True, help="Create the slot if there is none of this name.")
-@click.option("--temporary", is_flag=True, help="With --create-slot: for as long as this capture is connected.")
-@click.option("--failover", is_flag=True, help="With --create-slot: have it synchronised to standbys.")
+@click.option("--origin", type=click.Choice(["any", "none"]), help="none: leave out changes replicated to the server.")
+@click.option("--create-slot", is_flag=True, help="Create the slot if it does not exist.")
+@click.option("--temporary", is_flag=True, help="With --create-slot: drop the slot when this capture disconnects.")
+@click.option("--failover", is_flag=True, help="With --create-slot: synchronise the slot to standbys.")
 @click.option("--drop-slot", "drop", is_flag=True, help="Drop the slot, and do nothing else.")
 @click.option(
     "--until",
     callback=_until,
     metavar="now|LSN|DURATION",
-    help="Stop when all is captured that was committed by now, or by an LSN, or at the end of a time such as 10min. "
-    "Default: go on until SIGINT or SIGTERM.",
+    help="Stop when all changes committed until now or up to an LSN are captured, or after a time such as 10min. "
+    "Default: continue until SIGINT or SIGTERM.",
 )
 @click.option(
     "--max-messages",
@@ -139,14 +139,14 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     metavar="N",
     help="Stop after N messages, at the end of the transaction.",
 )
-@click.option("--accept-gap", is_flag=True, help="Go on although changes are missing; the log of OUT says so.")
+@click.option("--accept-gap", is_flag=True, help="Continue although changes are missing. The log of OUT records this.")
 @click.option(
     "--file-size",
     default="256MB",
     show_default=True,
     callback=_bytes,
     metavar="SIZE",
-    help="Begin a new file after so many bytes of messages.",
+    help="Begin a new file after this size of messages.",
 )
 @click.option(
     "--file-time",
@@ -154,13 +154,13 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     show_default=True,
     callback=_seconds,
     metavar="DURATION",
-    help="Begin a new file after this time. What is in complete files is confirmed to the server.",
+    help="Begin a new file after this time. Messages in complete files are confirmed to the server.",
 )
 @click.option(
     "--retain",
     callback=_retention,
     metavar="DURATION|SIZE",
-    help="Delete files that are older, or the oldest past this size, once they are confirmed.",
+    help="Delete confirmed files that are older than this, or the oldest if all are larger than this.",
 )
 @click.option(
     "--retry",
@@ -168,10 +168,10 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     show_default=True,
     callback=_seconds,
     metavar="DURATION",
-    help="Try for so long to connect again after the connection is lost.",
+    help="How long to try to reconnect after the connection is lost.",
 )
-@click.option("--status", "as_status", is_flag=True, help="Say how OUT and the slot stand, and do nothing else.")
-@click.option("--json", "as_json", is_flag=True, help="With --status: print one JSON object, not a table.")
+@click.option("--status", "as_status", is_flag=True, help="Print the status of OUT and the slot, and do nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="With --status: print a JSON object instead of a table.")
 def capture(
     dsn: str,
     out: Path,
@@ -197,21 +197,21 @@ def capture(
     as_status: bool,
     as_json: bool,
 ) -> int:
-    """Land what slot NAME of the server at DSN sends in OUT, a folder of Parquet files, every committed change once.
+    """Write the messages of slot NAME on the server DSN to OUT, a folder of Parquet files: each committed change once.
 
-    DSN is a URI or keyword string of libpq, or "" where PG* variables say it all; passwords are best kept in a
-    password file. Files have the columns seq, lsn, received and data; OUT is what "pgdecode decode" takes as IN. A file
-    appears when it is complete and on disk, and the server may forget what is in it only then. A capture that was
-    interrupted, however, goes on where OUT ends.
+    DSN is a URI or keyword string of libpq, or "" if PG* variables have all parameters. Keep passwords in a password
+    file. Files have the columns seq, lsn, received and data; "pgdecode decode" reads OUT as IN. A file appears when it
+    is complete and on disk. Only then may the server discard its messages. However a capture was interrupted, the next
+    one continues where OUT ends.
 
-    The slot is never created, dropped or advanced unasked. Where changes are missing between OUT and the slot, or the
-    server is another one, nothing is captured without --accept-gap.
+    The slot is never created, dropped or advanced without request. If changes are missing between OUT and the slot, or
+    the server is another one, nothing is captured without --accept-gap.
 
-    Exit codes: 0 done; 2 what was asked for cannot be done; 3 refused, or ended by the state of the server or of OUT.
+    Exit codes: 0 done; 2 not possible as requested; 3 refused, or ended by the state of the server or of OUT.
     """
     try:
         if as_json and not as_status:
-            raise click.UsageError("--json is of --status")
+            raise click.UsageError("--json needs --status")
         if drop:
             drop_slot(dsn, slot)
             click.echo(f"slot {printable(slot)}: dropped", err=True)
@@ -223,7 +223,7 @@ def capture(
             raise click.UsageError("Missing option '--publication'.")
         if isinstance(messages, int) and not isinstance(messages, bool):
             max_messages, messages = messages, None
-        with _shown() as show:
+        with _live_progress() as show:
             running = Capture(
                 dsn,
                 out,
@@ -242,19 +242,19 @@ def capture(
             )
             with _stopped_by_signals(running):
                 result = running.run(until=until, max_messages=max_messages)
-        _say_result(out, result)
+        _print_result(out, result)
         if retain is not None:
             delete_files(out, retain)
     except RequestError as error:
-        raise click.UsageError(_in_words_of_the_command(str(error))) from error
+        raise click.UsageError(_with_flags(str(error))) from error
     except StoppedError as error:
-        hint = " (--accept-gap goes on)" if type(error).__name__ == "GapError" else ""
+        hint = " (--accept-gap continues)" if type(error).__name__ == "GapError" else ""
         click.echo(f"pgdecode: {printable(str(error))}{hint}", err=True)
         return STOPPED
     return 0
 
 
-def _in_words_of_the_command(text: str) -> str:
+def _with_flags(text: str) -> str:
     for words, flags in _FLAGS.items():
         text = text.replace(words, flags)
     return printable(text)
@@ -266,7 +266,7 @@ def _warn(text: str) -> None:
 
 @contextmanager
 def _stopped_by_signals(running: Capture) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the capture in order; a second one ends the process."""
+    """Make SIGINT and SIGTERM stop the capture cleanly. A second signal ends the process."""
     former: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -283,8 +283,8 @@ def _stopped_by_signals(running: Capture) -> Iterator[None]:
 
 
 @contextmanager
-def _shown() -> Iterator[Any]:
-    """Show on a terminal how a capture goes; give what to tell."""
+def _live_progress() -> Iterator[Any]:
+    """Show the progress of a capture on a terminal. Yield the function to call with it; None without a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -311,12 +311,12 @@ def _shown() -> Iterator[Any]:
         yield show
 
 
-def _say_result(out: Path, result: CaptureResult) -> None:
-    again = f", {counted(result.reconnects, 'reconnect')}" if result.reconnects else ""
+def _print_result(out: Path, result: CaptureResult) -> None:
+    reconnects = f", {counted(result.reconnects, 'reconnect')}" if result.reconnects else ""
     click.echo(
         f"{printable(str(out))}: {counted(result.messages, 'message')} ({size_text(result.payload_bytes)}) in "
         f"{result.seconds:.2f} s, {counted(result.files, 'file')} ({size_text(result.file_bytes)}); recorded up to "
-        f"{lsn_to_text(result.recorded)}{again}",
+        f"{lsn_to_text(result.recorded)}{reconnects}",
         err=True,
     )
 

@@ -1,4 +1,4 @@
-"""The commands `inspect`, `cat` and `decode`: their options, and what they print."""
+"""The command group, and the commands `inspect` and `cat`."""
 
 from __future__ import annotations
 
@@ -36,17 +36,16 @@ from pgdecode.protocol.options import InStream, Mode
 
 KINDS = (*(message.kind for message in MESSAGES), "error")
 KINDS_OF_CHANGES = (*CHANGES, "error")
-CAT_BATCH_ROWS = 4096  # small, so that the first lines come at once
+CAT_BATCH_ROWS = 4096  # small, so that the first lines are printed immediately
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pgdecode", message="%(prog)s %(version)s")
 @click.pass_context
 def pgdecode(context: click.Context) -> None:
-    """Decode PostgreSQL logical replication messages (pgoutput) kept in Parquet files, one message per row.
+    """Decode PostgreSQL logical replication messages (pgoutput) in Parquet files, one message per row.
 
-    Exit codes: 0 done; 1 data that cannot be decoded, or output that cannot be written; 2 what was asked for cannot
-    be done.
+    Exit codes: 0 done; 1 data cannot be decoded, or output cannot be written; 2 not possible as requested.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
@@ -58,9 +57,9 @@ pgdecode.add_command(capture)
 pgdecode.add_command(demo_command)
 
 
-@pgdecode.command(short_help="Say what is in a file or folder.")
+@pgdecode.command(short_help="Describe the messages in a file or folder.")
 @click.argument("path", type=parameters.path)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, not tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables.")
 @parameters.payload
 @parameters.in_stream
 @parameters.position
@@ -73,28 +72,33 @@ pgdecode.add_command(demo_command)
 def inspect(
     path: Path, as_json: bool, payload: str, in_stream: str, position: str | None, write_catalog: Path | None
 ) -> None:
-    """Say what is in PATH, a Parquet file or a folder of them.
+    """Describe the messages in PATH, a Parquet file or a folder of them.
 
-    Messages by kind, transactions, the range of LSNs, protocol features, relations with their columns, versions and
-    changes, and messages that cannot be decoded: they are part of the report, the exit code is 0. Which transactions
-    have no outcome, and from where on a version of a relation counts, is known if messages are in slot order.
+    The report has messages by kind, transactions, the range of LSNs, protocol features, and relations with their
+    columns, versions and changes. Messages that cannot be decoded are part of the report; the exit code is 0. If the
+    messages are in slot order, the report also has transactions without an outcome, and the position from which each
+    version of a relation applies.
     """
     files = ordered_files(path, payload, position)
     if write_catalog is not None and write_catalog.exists():
         raise PathError(f"{write_catalog}: exists already")
-    summary = MessageStatistics()
+    message_statistics = MessageStatistics()
     transaction_statistics = TransactionStatistics(files) if in_stream == "ordered" else None
     with progress(files.n_rows) as on_rows:
         for file in files.files:
             batches = decoded_batches(file, fields=FIELDS, in_stream=parameters.IN_STREAM[in_stream], mode="PERMISSIVE")
             for batch in batches:
-                summary.add(batch, file.path, payload)
+                message_statistics.add(batch, file.path, payload)
                 if transaction_statistics is not None:
                     transaction_statistics.add(file, batch)
                 on_rows(batch.n_read)
     if write_catalog is not None:
         _write_catalog(write_catalog, transaction_statistics)
-    figures = {"path": printable(str(path)), "files": len(files.files), **summary.as_dict(transaction_statistics)}
+    figures = {
+        "path": printable(str(path)),
+        "files": len(files.files),
+        **message_statistics.as_dict(transaction_statistics),
+    }
     with standard_output() as write:
         if as_json:
             write(json.dumps(figures, ensure_ascii=False, indent=2) + "\n")
@@ -106,7 +110,7 @@ def inspect(
 def _write_catalog(target: Path, transaction_statistics: TransactionStatistics | None) -> None:
     if transaction_statistics is None or not transaction_statistics.complete:
         why = (
-            "--in-stream says that messages are in no order"
+            "with this --in-stream, messages have no order"
             if transaction_statistics is None
             else transaction_statistics.fault
         )
@@ -117,7 +121,7 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
 
 @pgdecode.command(short_help="Print messages or changes as JSON, one object a line.")
 @click.argument("path", type=parameters.path)
-@click.option("--changes", is_flag=True, help="Print committed changes, not messages.")
+@click.option("--changes", is_flag=True, help="Print committed changes instead of messages.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
 @click.option(
     "--kind",
@@ -125,7 +129,7 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
     multiple=True,
     metavar="KIND,...",
     callback=parameters.known(KINDS),
-    help="Only messages (or changes) of these kinds, such as insert,update; 'error' means bad ones.",
+    help="Print only messages or changes of these kinds, such as insert,update. 'error' means bad ones.",
 )
 @parameters.payload
 @parameters.in_stream
@@ -143,17 +147,17 @@ def cat(
     mode: Mode,
     **of_changes: Any,
 ) -> None:
-    r"""Print the messages in PATH, a Parquet file or a folder of them, as one JSON object each.
+    r"""Print each message in PATH, a Parquet file or a folder of them, as a JSON object.
 
-    An object has the fields of its message that are not null. LSNs are as in PostgreSQL (16/B374D848), times in UTC
-    (as microseconds since 1970 where ISO 8601 does not reach). Values of tuples are strings; those in binary format
-    or not in UTF-8 are \x and hexadecimal digits. Columns whose TOASTed value was not sent are null, and their
-    ordinals, counted from 0, are in "unchanged". A null row is {}. With --mode PERMISSIVE a bad message is
+    An object has the fields of its message that are not null. LSNs are in PostgreSQL's form (16/B374D848). Times are
+    in UTC; outside the years 1 to 9999 they are microseconds since 1970. Values of tuples are strings; those in binary
+    format or not in UTF-8 are \x and hexadecimal digits. Columns whose TOASTed value was not sent are null, and
+    "unchanged" has their ordinals, counted from 0. A null row is {}. With --mode PERMISSIVE a bad message is
     {"row": ..., "error": ...}.
 
-    With --changes, print what the transactions in PATH commit, in the order in which to apply it. "old" and "new" map
-    columns to PostgreSQL's text form, binary values too; a column that was not sent is not in them, and "unchanged"
-    names those whose TOASTed value was not.
+    With --changes, print the changes that the transactions in PATH commit, in the order in which to apply them. "old"
+    and "new" map columns to PostgreSQL's text form, also for binary values. They do not have columns that were not
+    sent. "unchanged" names the columns whose TOASTed value was not sent.
     """
     context = click.get_current_context()
     lines: Iterator[list[str]]
@@ -162,8 +166,8 @@ def cat(
         unknown = next((kind for kind in kinds if kind not in KINDS_OF_CHANGES), None)
         if unknown is not None:
             raise click.UsageError(f"--kind {unknown}: with --changes there are {', '.join(KINDS_OF_CHANGES)}")
-        asked = parameters.change_parameters(mode, of_changes)
-        lines = _change_lines(ordered_files(path, payload, position, session), asked, kinds)
+        options = parameters.change_parameters(mode, of_changes)
+        lines = _change_lines(ordered_files(path, payload, position, session), options, kinds)
     else:
         parameters.refuse(context, parameters.OF_CHANGES, "--changes")
         lines = _message_lines(payload_files(path, payload), kinds, parameters.IN_STREAM[in_stream], mode)
@@ -177,10 +181,10 @@ def cat(
             left -= len(found[:left])
 
 
-def _change_lines(files: OrderedFiles, asked: FileChangeOptions, kinds: tuple[str, ...]) -> Iterator[list[str]]:
-    """Render changes of these kinds, batch by batch."""
+def _change_lines(files: OrderedFiles, options: FileChangeOptions, kinds: tuple[str, ...]) -> Iterator[list[str]]:
+    """Format changes of these kinds as lines, batch by batch."""
     with scratch_folder() as spill:
-        reader = FileChanges(files, replace(asked, spill=spill))
+        reader = FileChanges(files, replace(options, spill=spill))
         found = (rows for batch in files.batches(CAT_BATCH_ROWS) for _, rows in reader.decode(batch))
         for rows in chain(found, (rows for _, rows in reader.finish())):
             yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows)
@@ -189,7 +193,7 @@ def _change_lines(files: OrderedFiles, asked: FileChangeOptions, kinds: tuple[st
 def _message_lines(
     files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: InStream | bool, mode: Mode
 ) -> Iterator[list[str]]:
-    """Render messages of these kinds, batch by batch."""
+    """Format messages of these kinds as lines, batch by batch."""
     for file in files:
         batches = decoded_batches(
             file, fields=fields_to_decode(), in_stream=in_stream, mode=mode, batch_rows=CAT_BATCH_ROWS
@@ -215,7 +219,7 @@ def _lines(batch: DecodedBatch, kinds: tuple[str, ...], file: str | None) -> lis
 
 
 def _chosen(rows: pa.RecordBatch, column: str, kinds: tuple[str, ...]) -> pa.Array:
-    """Tell the rows of these kinds."""
+    """Find the rows of these kinds."""
     wanted = [rows.column("error").is_valid()] if "error" in kinds else []
     wanted += [pc.equal(rows.column(column), kind) for kind in kinds]
     return functools.reduce(pc.or_kleene, wanted)

@@ -1,4 +1,4 @@
-"""The command `decode`: messages, changes or tables to files."""
+"""The command `decode`: writes messages, changes or tables to files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENVELOPE_NAMES = tuple(column.name for column in ENVELOPE)
 
 @dataclass(frozen=True)
 class Request:
-    """What `decode` was asked for."""
+    """The arguments of `decode` that messages and changes share."""
 
     source: Path
     target: Path
@@ -43,7 +43,7 @@ class Request:
 
     @property
     def as_file(self) -> bool:
-        """Whether the target is to be a file, by its name."""
+        """Whether the target is a file and not a folder, according to its name."""
         return self.engine == "local" and self.target.suffix == f".{self.format}"
 
 
@@ -51,23 +51,23 @@ class Request:
 @click.argument("source", type=parameters.path, metavar="IN")
 @click.argument("target", type=parameters.path, metavar="OUT")
 @click.option("--messages", is_flag=True, help="Write one row per message (this is the default).")
-@click.option("--changes", is_flag=True, help="Write one row per committed change of any table.")
+@click.option("--changes", is_flag=True, help="Write one row per committed change of all tables.")
 @parameters.tables
 @click.option(
     "--engine",
     type=click.Choice(get_args(Engine)),
     default="local",
     show_default=True,
-    help="In this process, in constant memory; or as a job of a local Spark.",
+    help="local: in this process, with constant memory; spark: as a job on a local Spark.",
 )
-@click.option("--format", type=click.Choice(get_args(Format)), help="Default: what the name OUT ends in, else parquet.")
+@click.option("--format", type=click.Choice(get_args(Format)), help="Default: the suffix of OUT, or else parquet.")
 @parameters.payload
 @click.option(
     "--keep",
     multiple=True,
     metavar="COLUMN,...",
     callback=parameters.names,
-    help="Columns of the input to carry along, in front of the decoded ones. For messages.",
+    help="Columns of the input to write before the decoded columns. For messages.",
 )
 @click.option(
     "--fields",
@@ -80,9 +80,9 @@ class Request:
 @parameters.changes
 @parameters.unrepresentable
 @parameters.mode
-@click.option("--batch-rows", type=click.IntRange(min=1), metavar="N", help=f"Rows at a time. Default: {BATCH_ROWS}.")
-@click.option("--overwrite", is_flag=True, help="Replace OUT, once the new output is complete.")
-@click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Then print the first N rows of OUT.")
+@click.option("--batch-rows", type=click.IntRange(min=1), metavar="N", help=f"Rows per batch. Default: {BATCH_ROWS}.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT when the new output is complete.")
+@click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Print the first N rows of OUT.")
 def decode(
     source: Path,
     target: Path,
@@ -106,23 +106,23 @@ def decode(
 ) -> None:
     """Decode IN, a Parquet file or a folder of them, to OUT.
 
-    Messages: OUT is a file if IN is one and OUT ends in .parquet, .jsonl or .csv; else a folder, with a file for each
-    input under the same name. With --engine spark it is always a folder. It appears when it is complete, or not at
-    all.
+    Messages: OUT is a file if IN is a file and OUT ends in .parquet, .jsonl or .csv. Otherwise it is a folder with a
+    file for each input file, under the same name. With --engine spark it is always a folder. OUT appears only when it
+    is complete.
 
-    In JSON lines each object has the fields of its message, as "pgdecode cat" prints them; with --fields it has all
-    of these, null where empty. In CSV nested columns are JSON text and an empty string is "", unlike null.
+    In JSON lines, each object has the fields of its message, as in "pgdecode cat". With --fields, it has all of these
+    fields, including null ones. In CSV, nested columns are JSON text. An empty string is "", and null is empty.
 
-    Changes and tables: IN is one sequence in slot order (see --position), and OUT has what its transactions commit,
-    in the order in which to apply it. OUT is a file if it ends in .parquet, .jsonl or .csv; else, and always with
-    several tables, a folder with "changes", or with a file for each table under its name. All versions of a table must
-    be known before its first row is written: where not all come in the beginning, IN is read twice more. Large
-    transactions are kept in files beside OUT until they end. With --engine spark the rows come in no order, and a file
-    named above is a folder of files.
+    Changes and tables: IN is one sequence in slot order (see --position). OUT has the committed changes in the order in
+    which to apply them. OUT is a file if it ends in .parquet, .jsonl or .csv. Otherwise, and always with several
+    tables, it is a folder with the file "changes", or with a file for each table, named after it. All versions of a
+    table must be known before its first row is written. If versions occur after the beginning, IN is read twice more.
+    Large transactions are kept in files beside OUT until they end. With --engine spark, the rows have no order, and a
+    file named above is a folder of files.
     """
     context = click.get_current_context()
     if messages + changes + bool(tables) > 1:
-        raise click.UsageError("--messages, --changes and --table: one of them")
+        raise click.UsageError("use only one of --messages, --changes and --table")
     if changes or tables:
         parameters.refuse(context, parameters.OF_MESSAGES, "messages")
     else:
@@ -133,20 +133,20 @@ def decode(
         parameters.refuse(context, ["batch_rows", "drop_duplicates"], "--engine local")
     chosen = _format(target, format)
     request = Request(source, target, engine, chosen, payload, mode, batch_rows or BATCH_ROWS)
-    begun = time.monotonic()
+    started = time.monotonic()
     if changes or tables:
-        asked = parameters.change_parameters(mode, of_changes, unrepresentable)
+        options = parameters.change_parameters(mode, of_changes, unrepresentable)
         files = ordered_files(source, payload, position, session)
         n_rows = files.n_rows
         layout = TABLE_LAYOUT if tables else CHANGE_LAYOUT
         if engine == "spark" and files.position is None:
-            raise click.UsageError("--engine spark needs --position COLUMN: rows on Spark have no order of their own")
+            raise click.UsageError("--engine spark needs --position COLUMN, because rows on Spark have no order")
         check_target(target, source, overwrite=overwrite)
         with staged(target) as hidden, scratch_folder(target.parent) as spill:
-            done = _decode_changes(request, hidden, files, tables, replace(asked, spill=spill))
+            done = _decode_changes(request, hidden, files, tables, replace(options, spill=spill))
             written = _size(hidden)
     else:
-        # Spark would not tell apart names that differ in case only.
+        # By default, Spark does not distinguish names by case.
         collision = next((name for name in keep if name.lower() in ENVELOPE_NAMES), None)
         if collision is not None:
             raise click.UsageError(f"--keep {collision}: a decoded column has that name")
@@ -158,7 +158,7 @@ def decode(
             done = _decode_messages(request, hidden, found, keep, fields, parameters.IN_STREAM[in_stream])
             written = _size(hidden)
     read, counts = done
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     click.echo(
         f"{printable(str(target))}: {counted(n_rows, 'row')}{read} in {seconds:.2f} s, {counts}; "
         f"{size_text(written)} written",
@@ -176,7 +176,7 @@ def _decode_messages(
     fields: tuple[str, ...],
     in_stream: InStream | bool,
 ) -> tuple[str, str]:
-    """Decode messages by the engine asked for; what to say of it."""
+    """Decode messages with the chosen engine. Return the texts for the report: input and output."""
     if request.engine == "spark":
         decoded = _with_spark(request, target, keep=keep, fields=fields or None, in_stream=in_stream)
         return "", _bad_by_class(decoded.bad_rows, request.mode)
@@ -197,9 +197,9 @@ def _decode_messages(
 
 
 def _decode_changes(
-    request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], asked: FileChangeOptions
+    request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], options: FileChangeOptions
 ) -> tuple[str, str]:
-    """Decode changes or tables by the engine asked for; what to say of it."""
+    """Decode changes or tables with the chosen engine. Return the texts for the report, as `_decode_messages` does."""
     if request.engine == "spark":
         decoded = _with_spark(
             request,
@@ -207,16 +207,16 @@ def _decode_changes(
             what=_what(request, tables),
             position=files.position,
             session=files.session,
-            start=asked.change_options.start,
-            empty=asked.change_options.empty,
-            include_uncommitted=asked.change_options.include_uncommitted,
-            catalog=asked.catalog,
-            types=asked.value_options.types,
-            unrepresentable=asked.value_options.unrepresentable,
-            encoding=asked.value_options.encoding,
-            datestyle=asked.value_options.datestyle,
+            start=options.change_options.start,
+            empty=options.change_options.empty,
+            include_uncommitted=options.change_options.include_uncommitted,
+            catalog=options.catalog,
+            types=options.value_options.types,
+            unrepresentable=options.value_options.unrepresentable,
+            encoding=options.value_options.encoding,
+            datestyle=options.value_options.datestyle,
         )
-        left = _without_rows(decoded.skipped, decoded.undecided, asked)
+        left = _without_rows(decoded.skipped, decoded.undecided, options)
         return "", f"{_bad_by_class(decoded.bad_rows, request.mode)}{left}"
     with progress(files.n_rows * (2 if tables else 1)) as on_rows:
         totals = convert_changes(
@@ -225,22 +225,22 @@ def _decode_changes(
             relations=tables,
             as_file=len(tables) < 2 and request.as_file,
             format=request.format,
-            options=asked,
+            options=options,
             batch_rows=request.batch_rows,
             on_rows=on_rows,
         )
-    left = _without_rows(totals.skipped, totals.undecided, asked)
+    left = _without_rows(totals.skipped, totals.undecided, options)
     if totals.empty_payloads:
-        left += f", {counted(totals.empty_payloads, 'empty payload')} passed over"
+        left += f", {counted(totals.empty_payloads, 'empty payload')} ignored"
     made = f"{counted(totals.changes, 'change')}, {_bad_by_class(totals.bad_rows, request.mode)}{left}"
     return f" ({size_text(totals.payload_bytes)} of messages)", made
 
 
-def _without_rows(skipped: int, undecided: int, asked: FileChangeOptions) -> str:
-    """Say how many transactions have no beginning or no outcome."""
+def _without_rows(skipped: int, undecided: int, options: FileChangeOptions) -> str:
+    """Describe how many transactions have no beginning or no outcome."""
     text = f", {counted(skipped, 'transaction')} without a beginning left out" if skipped else ""
     if undecided:
-        verb = "included" if asked.change_options.include_uncommitted else "left out"
+        verb = "included" if options.change_options.include_uncommitted else "left out"
         text += f", {counted(undecided, 'transaction')} without an outcome {verb}"
     return text
 
@@ -253,8 +253,8 @@ def _what(request: Request, tables: tuple[str, ...]) -> str | tuple[str, ...]:
     return tables[0] if is_one else tables
 
 
-def _with_spark(request: Request, target: Path, **asked: Any) -> Any:
-    """Run the job on Spark, and give what it has decoded: `spark_udfs.DecodedFiles`."""
+def _with_spark(request: Request, target: Path, **options: Any) -> Any:
+    """Run the job on Spark, and return its `DecodedFiles`."""
     try:
         from spark_udfs import decode_files
         from spark_udfs.runtime.jvm import JavaNotFound
@@ -270,7 +270,7 @@ def _with_spark(request: Request, target: Path, **asked: Any) -> Any:
             payload=request.payload,
             mode=request.mode,
             format=request.format,
-            **asked,
+            **options,
         )
     except JavaNotFound as error:
         raise click.UsageError(str(error)) from error
@@ -285,20 +285,20 @@ def _format(target: Path, format: Format | None) -> Format:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of the files in a folder."""
+    """Return the size of a file, or of all files in a folder, in bytes."""
     return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())
 
 
 def _bad(n_rows: int, mode: str) -> str:
     if n_rows == 0:
-        return "no bad ones"
-    return f"{n_rows:,} bad ones {'left out' if mode == 'DROPMALFORMED' else 'with their error'}"
+        return "no bad rows"
+    return f"{counted(n_rows, 'bad row')} {'left out' if mode == 'DROPMALFORMED' else 'with an error'}"
 
 
 def _bad_by_class(bad_rows: Mapping[str, int], mode: str) -> str:
-    said = _bad(sum(bad_rows.values()), mode)
+    text = _bad(sum(bad_rows.values()), mode)
     classes = ", ".join(f"{n_rows:,} {code}" for code, n_rows in sorted(bad_rows.items()))
-    return f"{said} ({classes})" if bad_rows else said
+    return f"{text} ({classes})" if bad_rows else text
 
 
 def _show(target: Path, n_rows: int, format: str, layout: Layout) -> None:

@@ -1,4 +1,4 @@
-"""The command `demo`: a server, a shop, a capture and its tables, in one go."""
+"""The command `demo`: starts a server, captures a small shop, and shows its changes and tables."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _STOPPED = 3
 @click.command("demo", short_help="Start a server, capture a small shop, show its tables and changes.")
 @click.argument("out", type=parameters.path, metavar="[OUT]", required=False)
 def demo_command(out: Path | None) -> int:
-    """Show the whole road: a live server, captured files, changes and tables.
+    """Show all steps: a live server, captured files, changes and tables.
 
-    Starts an embedded PostgreSQL (pip install 'pgdecode[demo]'), runs a small shop on it, captures what its slot sends,
-    decodes it, and prints what changed and the tables as they then are. Nothing is left behind but OUT, the folder of
+    Starts an embedded PostgreSQL (pip install 'pgdecode[demo]'), runs a small shop on it, captures the messages of its
+    slot, decodes them, and prints the changes and the tables after them. Nothing remains except OUT, the folder of
     captured files, if it is given.
     """
     console = Console(highlight=False)
@@ -50,7 +50,7 @@ def demo_command(out: Path | None) -> int:
             )
             show(console, folder)
             if out is not None:
-                console.print(f"The files are in {printable(str(out))}. Go on with:")
+                console.print(f"The files are in {printable(str(out))}. Next steps:")
                 console.print(f"  pgdecode inspect {printable(str(out))}", markup=False)
                 console.print(f"  pgdecode cat {printable(str(out))} --changes", markup=False)
     except RequestError as error:
@@ -73,7 +73,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 def show(console: Console, folder: Path) -> None:
-    """Print the files, what changed, and the tables."""
+    """Print the files, the changes, and the tables."""
     paths = sorted(folder.glob("*.parquet"))
     types = types_of(paths)
     raw = pa.concat_tables([pq.read_table(path) for path in paths])
@@ -87,12 +87,12 @@ def show(console: Console, folder: Path) -> None:
     for change in changes.to_pylist():
         row = dict(change["new"] or change["old"] or ())
         before = dict(change["old"] or ()) if change["op"] == "update" else {}
-        said = ", ".join(
+        text = ", ".join(
             f"{name}: {before[name]} → {value}" if before.get(name, value) != value else f"{name}: {value}"
             for name, value in row.items()
         )
         table.add_row(
-            "" if change["xid"] == xid else str(change["xid"]), change["op"], change["relation_name"], printable(said)
+            "" if change["xid"] == xid else str(change["xid"]), change["op"], change["relation_name"], printable(text)
         )
         xid = change["xid"]
     console.print(table)

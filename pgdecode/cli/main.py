@@ -1,4 +1,4 @@
-"""Entry of the `pgdecode` command: one line for each mistake, and the exit code that tells which kind it was."""
+"""Entry point of the `pgdecode` command: converts exceptions to one line and an exit code."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What stands after `pgdecode`; by default the process's own.
+        The arguments after `pgdecode`; by default those of the process.
 
     Returns
     -------
     int
-        0: done. 1: data that cannot be read or decoded, or an output that cannot be written. 2: what was asked for
-        cannot be done. 130: interrupted.
+        0: done. 1: data cannot be read or decoded, or an output cannot be written. 2: not possible as requested.
+        130: interrupted.
     """
     try:
         import click
@@ -43,40 +43,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        return _say("the command line needs: pip install 'pgdecode[cli]'", MISUSE)
+        return _fail("the command line needs: pip install 'pgdecode[cli]'", MISUSE)
     try:
         with _signals():
             code = pgdecode.main(args=arguments, prog_name="pgdecode", standalone_mode=False)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "pgdecode"
-        return _say(f"{error.format_message().rstrip('.')} (see {command} --help)", MISUSE)
+        return _fail(f"{error.format_message().rstrip('.')} (see {command} --help)", MISUSE)
     except TableError as error:
-        return _say(f"--table {error.relation}: {error.reason}", MISUSE)
+        return _fail(f"--table {error.relation}: {error.reason}", MISUSE)
     except TargetExists as error:
-        return _say(f"{error} (--overwrite replaces it)", MISUSE)
+        return _fail(f"{error} (--overwrite replaces it)", MISUSE)
     except PathError as error:
-        return _say(str(error), MISUSE)
+        return _fail(str(error), MISUSE)
     except FileFault as error:
-        return _say(str(error).replace(ANY_ORDER, "--in-stream auto"), DATA_FAULT)
+        return _fail(str(error).replace(ANY_ORDER, "--in-stream auto"), DATA_FAULT)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _say(f"{where}{error.strerror or error}", DATA_FAULT)
+        return _fail(f"{where}{error.strerror or error}", DATA_FAULT)
     except (pa.ArrowException, OverflowError) as error:
-        return _say(str(error), DATA_FAULT)
+        return _fail(str(error), DATA_FAULT)
     except UnicodeEncodeError as error:
-        return _say(f"{error.object!a}: not a name that can be written as UTF-8", MISUSE)
+        return _fail(f"{error.object!a}: this name cannot be encoded as UTF-8", MISUSE)
     except click.Abort:
-        return _say("interrupted", INTERRUPTED)
+        return _fail("interrupted", INTERRUPTED)
     return code or FINE
 
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """End on SIGTERM and SIGHUP as on Ctrl-C: by way of the code that removes what is half written."""
-    # Only the main thread may say what a signal does.
+    """Make SIGTERM and SIGHUP raise an exception, as Ctrl-C does, so that incomplete outputs are removed."""
+    # Only the main thread can set signal handlers.
     ours = threading.current_thread() is threading.main_thread()
     names = [name for name in ("SIGTERM", "SIGHUP") if ours and hasattr(signal, name)]
-    former = {name: signal.signal(getattr(signal, name), _leave) for name in names}
+    former = {name: signal.signal(getattr(signal, name), _exit) for name in names}
     try:
         yield
     finally:
@@ -84,10 +84,10 @@ def _signals() -> Iterator[None]:
             signal.signal(getattr(signal, name), handler)
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _say(text: str, code: int) -> int:
+def _fail(text: str, code: int) -> int:
     print(f"pgdecode: {printable(text)}", file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""Options that commands share, and how their values are read."""
+"""Options that commands share, and functions that parse their values."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ IN_STREAM: dict[str, InStream | bool] = {"ordered": "ordered", "auto": "auto", "
 
 
 def names(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    """Split names that were given with commas, by repeating the option, or both."""
+    """Split names that are separated by commas. The option may also be repeated."""
     return tuple(dict.fromkeys(name for value in values for name in value.split(",") if name))
 
 
 def known(expected: Sequence[str]) -> Callable[[click.Context, click.Parameter, Sequence[str]], tuple[str, ...]]:
-    """Split names, and refuse those that are not expected."""
+    """Make a callback that splits names, and refuses unexpected ones."""
 
     def split(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
         found = names(context, option, values)
@@ -38,12 +38,12 @@ def known(expected: Sequence[str]) -> Callable[[click.Context, click.Parameter, 
 
 
 def _distinct(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    """Leave out what was given before; a table's name may have a comma in it."""
+    """Remove repeated values. They are not split, because a table's name may have a comma."""
     return tuple(dict.fromkeys(values))
 
 
 def _types(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str | int, str]:
-    """Read NAME=TYPE, where the name may be an OID."""
+    """Parse NAME=TYPE. The name may be an OID."""
     found: dict[str | int, str] = {}
     for value in values:
         name, _, type = value.rpartition("=")
@@ -71,7 +71,7 @@ def _catalog(context: click.Context, option: click.Parameter, value: Path | None
 
 
 def refuse(context: click.Context, parameters: Sequence[str], use: str) -> None:
-    """Refuse parameters that were given, but are of use elsewhere only."""
+    """Refuse parameters that do not apply here. `use` is what they are for."""
     for option in context.command.params:
         given = context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
         if option.name in parameters and given:
@@ -80,15 +80,15 @@ def refuse(context: click.Context, parameters: Sequence[str], use: str) -> None:
 
 path = click.Path(path_type=Path)
 payload = click.option(
-    "--payload", default="data", show_default=True, metavar="COLUMN", help="The column that holds the messages."
+    "--payload", default="data", show_default=True, metavar="COLUMN", help="The column with the messages."
 )
 in_stream = click.option(
     "--in-stream",
     type=click.Choice([*IN_STREAM]),
     default="ordered",
     show_default=True,
-    help="Which messages carry the xid of a streamed transaction: 'ordered' follows stream_start and stream_stop in "
-    "each file, which is exact; 'auto' looks at each message alone; 'true' and 'false' say so of all.",
+    help="Which messages carry the xid of a streamed transaction: 'ordered' uses stream_start and stream_stop in each "
+    "file, which is exact; 'auto' uses each message alone; 'true' means all, 'false' none.",
 )
 mode = click.option(
     "--mode",
@@ -96,65 +96,65 @@ mode = click.option(
     metavar=f"[{'|'.join(get_args(Mode))}]",
     default="FAILFAST",
     show_default=True,
-    help="At a bad message: stop; give its error instead; leave it out.",
+    help="At a bad message: stop; write its error; leave it out.",
 )
 position = click.option(
     "--position",
     metavar="COLUMN",
-    help="The column that tells the order of the messages, by integers that ascend. Default: seq or position, if there "
-    "is one, else the order of the rows and of the files' names.",
+    help="The column with ascending integers in the order of the messages. Default: seq or position, if it exists; "
+    "otherwise the order of rows and of files' names.",
 )
 _changes = (
     position,
     click.option(
         "--session",
         metavar="COLUMN",
-        help="A column whose value changes where the connection to the server was made anew: what was open then is "
-        "sent again. Without it, a reconnect is recognised where messages could not follow each other otherwise.",
+        help="A column whose value changes at a reconnect, after which the server sends open transactions again. "
+        "Without it, a reconnect is recognised only from an impossible order of messages.",
     ),
     click.option(
         "--start",
         type=click.Choice(get_args(Start)),
         default="transaction",
         show_default=True,
-        help="Where the messages begin. What belongs to a transaction whose beginning is missing is an error; with "
-        "'anywhere' such transactions are left out whole, and counted.",
+        help="Where the messages begin. A message of a transaction without a beginning is an error; with 'anywhere' "
+        "such transactions are left out and counted.",
     ),
     click.option(
         "--empty",
         type=click.Choice(get_args(Empty)),
         default="null",
         show_default=True,
-        help="Messages of no bytes, which servers send for an origin without a name: pass over and count them, or "
-        "refuse them.",
+        help="How to treat messages of 0 bytes, which servers send for an origin without a name: ignore and count "
+        "them, or treat them as bad.",
     ),
     click.option(
         "--drop-duplicates",
         is_flag=True,
-        help="Leave out transactions that were sent before, as servers do after a reconnect: those whose commit LSN is "
-        "not past all earlier ones.",
+        help="Leave out transactions that servers send again after a reconnect: those whose commit LSN is not greater "
+        "than all earlier ones.",
     ),
     click.option(
         "--include-uncommitted",
         is_flag=True,
-        help="Also changes that were rolled back (committed is false) or have no outcome (it is null). Rows of a table "
-        "then have no _commit_position.",
+        help="Include changes that were rolled back (committed is false) or have no outcome (it is null). Such rows of "
+        "a table have no _commit_position.",
     ),
     click.option(
         "--catalog",
         type=path,
         metavar="FILE",
         callback=_catalog,
-        help="Relations that the messages do not describe, since they begin mid-stream, as RelationCatalog.to_json or "
-        "'pgdecode inspect --write-catalog' wrote them.",
+        help="Relations that the messages do not describe, because they begin in the middle of a session: a file from "
+        "RelationCatalog.to_json or 'pgdecode inspect --write-catalog'.",
     ),
     click.option(
         "--types",
         multiple=True,
         metavar="NAME=TYPE",
         callback=_types,
-        help="What a type is that the messages do not describe, by name or OID: public.price=numeric(12,2), "
-        "790=money(2). Repeatable.",
+        help="A type that the messages do not describe, by name or OID: public.price=numeric(12,2), 790=money(2). "
+        "Repeatable.",
     ),
     click.option(
         "--encoding",
@@ -174,13 +174,13 @@ _changes = (
 
 
 def changes(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of changes, which `change_parameters` reads."""
+    """Add the options of changes to a command. `change_parameters` reads them."""
     for option in reversed(_changes):
         command = option(command)
     return command
 
 
-# What is of use for changes and tables alone, and for messages alone, by the parameters' names.
+# Names of the parameters that apply only to changes and tables, and only to messages.
 OF_CHANGES = (
     *("position", "session", "start", "empty", "drop_duplicates"),
     *("include_uncommitted", "catalog", "types", "encoding", "datestyle"),
@@ -191,7 +191,7 @@ OF_MESSAGES = ("in_stream", "keep", "fields")
 def change_parameters(
     mode: Mode, given: Mapping[str, Any], unrepresentable: UnrepresentableValues = "error"
 ) -> FileChangeOptions:
-    """Read the options of changes, all but the position and the session."""
+    """Convert the options of changes, except position and session."""
     try:
         value_options = ValueOptions(given["types"], unrepresentable, given["encoding"], given["datestyle"])
     except ValueError as error:
@@ -219,6 +219,6 @@ unrepresentable = click.option(
     type=click.Choice(get_args(UnrepresentableValues)),
     default="error",
     show_default=True,
-    help="What becomes of values of a table that PostgreSQL has and the column's type has not, such as NaN in a "
-    "decimal: a bad value; null; the nearest there is; or columns with such values are text.",
+    help="How to treat values that a column's type cannot represent, such as NaN in a decimal: as bad values; as null; "
+    "as the nearest value; or make such columns text.",
 )

@@ -1,4 +1,4 @@
-"""The first rows of an output, read back as lines of text."""
+"""Reads the first rows of an output as lines of text."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 
 
 def first_lines(target: Path, n_rows: int, format: str, lines: Callable[[pa.RecordBatch], list[str]]) -> Iterator[str]:
-    """Read what `decode` wrote: Parquet as JSON lines, JSON lines and CSV as they are.
+    """Read the first rows of an output of `decode`. Parquet is converted to JSON lines.
 
     Parameters
     ----------
     target : Path
         A file, or a folder of files, which are read in the order of their names.
     n_rows : int
-        How many rows at most. A CSV file's header comes in addition.
+        The greatest number of rows. The header of a CSV file is not counted.
     format : {"parquet", "jsonl", "csv"}
     lines : callable
-        Makes a line of each row of a batch.
+        Converts each row of a batch to a line.
     """
     files = [target] if target.is_file() else sorted(target.rglob(f"*.{format}"))
     if format == "parquet":

@@ -1,4 +1,4 @@
-"""The figures of `pgdecode inspect` as tables for a person."""
+"""Formats the statistics of `pgdecode inspect` as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _GLUE = "\u00a0"  # no-break space; in names it is escaped
 
 
 def report_text(figures: dict[str, Any], title: str, console: Console) -> str:
-    """Write what `MessageStatistics.as_dict` gives, as wide and as coloured as the console is."""
+    """Format the result of `MessageStatistics.as_dict` for the width and the colours of the console."""
     with console.capture() as captured:
         for part in _parts(figures, title):
             console.print(part, "", sep="\n")
-    # Rich fills cells to their width; nobody sees those spaces, but files would keep them.
+    # Rich pads cells with spaces, which are not useful in a file.
     text = "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()) + "\n"
     return text.replace(_GLUE, " ")
 
 
 def size_text(n_bytes: int) -> str:
-    """Write a number of bytes in decimal units, as disks are sold."""
+    """Format a number of bytes with decimal units."""
     if n_bytes < 1000:
         return f"{n_bytes} bytes"
     for unit, size in (("kB", 1e3), ("MB", 1e6)):
@@ -50,7 +50,7 @@ def _parts(figures: dict[str, Any], title: str) -> Iterator[RenderableType]:
     if figures["types"]:
         yield _types(figures["types"])
     if figures["left_out"]:
-        yield _text(f"{figures['left_out']:,} messages are of further relations, versions or types, not listed")
+        yield _text(f"{figures['left_out']:,} messages of further relations, versions or types are not listed")
     if figures["errors"]:
         yield _errors(figures["errors"])
 
@@ -75,7 +75,7 @@ def _overview(figures: dict[str, Any]) -> Table:
 
 
 def _order(order: dict[str, Any]) -> Text:
-    """Say what the order of the messages was taken from, and where it does not hold."""
+    """Describe how the order of the messages was found, or the first fault in it."""
     if order["fault"]:
         return _text(order["fault"])
     if not order["followed"]:
@@ -100,7 +100,7 @@ def _changes(relations: list[dict[str, Any]]) -> Table:
 
 
 def _definition(relation: dict[str, Any]) -> RenderableType:
-    """Lay out a relation's last definition, and before it those that differ, each with its position."""
+    """Format the last definition of a relation, or all its versions with their positions if there are several."""
     n_versions = relation["versions"]
     versions = f"{n_versions} version{'' if n_versions == 1 else 's'}"
     identity = relation["replica_identity"]
@@ -147,14 +147,14 @@ def _errors(errors: list[dict[str, Any]]) -> Table:
     table = _table("error", "#rows", "first")
     for error in errors:
         first = error["first"]
-        # The code stands in the first column already.
+        # The first column has the code.
         detail = first["error"].removeprefix(f"{error['code']} ")
         table.add_row(error["code"], f"{error['rows']:,}", _text(f"{first['file']}: row {first['row']}: {detail}"))
     return table
 
 
 def _table(*headers: str) -> Table:
-    """Begin a table; headers that begin with # are of numbers."""
+    """Make a table with headers. A header that begins with # is of a numeric column."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="cyan")
     for header in headers:
         number = header.startswith("#")
@@ -171,10 +171,10 @@ def _counted(counts: dict[str, int]) -> str:
 def _qualified(item: dict[str, Any]) -> str:
     if item["name"] is None:
         return "(not described)"
-    # On the wire an empty namespace is pg_catalog.
+    # The protocol sends pg_catalog as an empty namespace.
     return f"{item['namespace'] or 'pg_catalog'}.{item['name']}"
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Make names safe to print: no markup, no control characters."""
+    """Make a text safe to print, without markup and control characters."""
     return Text(printable(text), style=style)

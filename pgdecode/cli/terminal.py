@@ -1,4 +1,4 @@
-"""What commands print to: a progress bar, standard output, and counts in words."""
+"""Terminal output: a progress bar, standard output, and formatted counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 @contextmanager
 def progress(n_rows: int) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how many of the rows are done; give what to tell each batch's number of rows."""
+    """Show a progress bar on a terminal. Yield a function to call with each batch's number of rows."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda n_rows: None
@@ -28,25 +28,25 @@ def progress(n_rows: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def standard_output() -> Iterator[Callable[[str], object]]:
-    """Give what writes text to standard output; a reader who has seen enough is no error."""
+    """Yield a function that writes text to standard output. A closed pipe is not an error."""
     stream = sys.stdout.buffer
     try:
         try:
             yield lambda text: stream.write(text.encode())
         finally:
-            # Lines before a bad message come before the error that names it.
+            # Flush first, so that lines before a bad message are printed before the error.
             stream.flush()
     except BrokenPipeError:
-        # Python would flush once more at its end, and complain.
+        # Otherwise Python would flush again at exit, and print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fitting(line: str) -> str:
-    """Cut a line to the width of the terminal, if it goes to one."""
+    """Cut a line to the width of the terminal, if standard output is one."""
     width = shutil.get_terminal_size().columns
     return line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 1]}…"
 
 
 def counted(number: int, what: str) -> str:
-    """Write a number of things."""
+    """Format a number with a noun in singular or plural."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -30,5 +30,5 @@ class _Finished(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
 
 
 def pandas_frame(batch: pa.RecordBatch) -> pd.DataFrame:
-    """Make a frame that Spark converts back to exactly these columns. numpy would make floats of integers with nulls."""
+    """Make a frame that Spark converts back to exactly these columns; numpy would make floats of nullable integers."""
     return pd.DataFrame({name: pd.Series(_Finished(batch.column(name))) for name in batch.schema.names}, copy=False)

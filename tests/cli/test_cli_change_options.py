@@ -44,7 +44,7 @@ def test_the_last_line_tells_changes_bad_ones_and_transactions_without_an_outcom
     path = written("in.parquet", [*unfinished().payloads, b"z"])
     done = run("decode", path, "out.parquet", "--changes", "--mode", "PERMISSIVE")
     assert re.fullmatch(
-        r"out\.parquet: 12 rows \([\d.]+ bytes of messages\) in [\d.]+ s, 2 changes, 1 bad ones with their error "
+        r"out\.parquet: 12 rows \([\d.]+ bytes of messages\) in [\d.]+ s, 2 changes, 1 bad row with an error "
         r"\(1 UNKNOWN_TAG\), "
         r"1 transaction without an outcome left out; .* written\n",
         done.err,
@@ -106,7 +106,7 @@ def test_a_bad_message_is_a_row_with_its_error_or_is_left_out(run: Shell, mode: 
     lines = run("cat", path, "--changes", "--mode", mode).objects
     found = [(line.get("op"), line.get("error")) for line in lines]
     assert sorted(found, key=str) == sorted(rows + [(None, error)] * kept, key=str)
-    said = "1 bad ones " + ("with their error" if kept else "left out")
+    said = "1 bad row " + ("with an error" if kept else "left out")
     done = run("decode", path, "out.parquet", "--table", "public.t16385", "--mode", mode)
     assert (done.code, said in done.err) == (0, True)
     table = pq.read_table("out.parquet").select(["_op", "_error"]).to_pylist()
@@ -168,8 +168,11 @@ def test_shown_rows_are_those_of_the_output(run: Shell) -> None:
 
 
 MISTAKES = {
-    "changes and messages": (["--changes", "--messages"], r"--messages, --changes and --table: one of them.*"),
-    "changes and a table": (["--changes", "--table", "public.t"], r"--messages, --changes and --table: one of them.*"),
+    "changes and messages": (["--changes", "--messages"], r"use only one of --messages, --changes and --table.*"),
+    "changes and a table": (
+        ["--changes", "--table", "public.t"],
+        r"use only one of --messages, --changes and --table.*",
+    ),
     "a table that is not there": (
         ["--table", "public.nope"],
         r"--table public\.nope: no message describes this table; there are public\.t16385",
@@ -244,7 +247,7 @@ def test_spark_says_how_many_rows_are_bad_and_which_transactions_have_no_outcome
     process = started("decode", "in.parquet", "spark", *words, "--engine", "spark")
     _, err = process.communicate()
     assert process.returncode == 0, err
-    expected = "1 bad ones left out (1 UNKNOWN_TAG), 1 transaction without an outcome left out"
+    expected = "1 bad row left out (1 UNKNOWN_TAG), 1 transaction without an outcome left out"
     assert expected in err.decode()
     local = run("decode", "in.parquet", "local.jsonl", *words)
     assert local.code == 0

@@ -36,7 +36,7 @@ def test_decode_writes_what_decode_messages_gives(run: Shell, name: str) -> None
     done = run("decode", path, "out.parquet", "--keep", "seq", "--batch-rows", "100")
     assert (done.code, done.out) == (0, "")
     assert re.fullmatch(
-        r"out\.parquet: [\d,]+ rows \([\d.]+ kB of messages\) in [\d.]+ s, no bad ones; .* written\n", done.err
+        r"out\.parquet: [\d,]+ rows \([\d.]+ kB of messages\) in [\d.]+ s, no bad rows; .* written\n", done.err
     )
     expected = decoded(path)
     found = pq.read_table("out.parquet")
@@ -131,7 +131,7 @@ def test_overwrite_replaces_an_output(run: Shell) -> None:
 def test_permissive_keeps_bad_rows_with_their_error_and_says_how_many(run: Shell) -> None:
     path = written("in.parquet", [BEGIN, b"z", None, COMMIT])
     done = run("decode", path, "out.parquet", "--mode", "PERMISSIVE")
-    assert (done.code, " 1 bad ones with their error;" in done.err) == (0, True)
+    assert (done.code, " 1 bad row with an error;" in done.err) == (0, True)
     assert pq.read_table("out.parquet").select(["kind", "error"]).to_pylist() == [
         {"kind": "begin", "error": None},
         {"kind": None, "error": "UNKNOWN_TAG at offset 0: unknown message tag 0x7a 'z'"},
@@ -145,7 +145,7 @@ def test_dropmalformed_leaves_bad_rows_out(run: Shell, format: str) -> None:
     path = written("in.parquet", [BEGIN, b"z", COMMIT], seq=[1, 2, 3])
     target = f"out.{format}"
     done = run("decode", path, target, "--mode", "DROPMALFORMED", "--keep", "seq", "--fields", "kind")
-    assert (done.code, " 1 bad ones left out;" in done.err) == (0, True)
+    assert (done.code, " 1 bad row left out;" in done.err) == (0, True)
     if format == "parquet":
         assert pq.read_table(target).to_pylist() == [{"seq": 1, "kind": "begin"}, {"seq": 3, "kind": "commit"}]
     elif format == "jsonl":
@@ -255,7 +255,7 @@ def test_spark_writes_the_lines_that_the_local_engine_writes(run: Shell) -> None
     )
     out, err = process.communicate()
     assert process.returncode == 0, err
-    assert re.search(rb"^spark: 6,256 rows in [\d.]+ s, no bad ones; .* written$", err, re.MULTILINE)
+    assert re.search(rb"^spark: 6,256 rows in [\d.]+ s, no bad rows; .* written$", err, re.MULTILINE)
     assert run("decode", STREAMS, "local.jsonl", "--keep", "seq").code == 0
     lines = Path("local.jsonl").read_text("utf-8").splitlines()
     written = [line for path in sorted(Path("spark").glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
