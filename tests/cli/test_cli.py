@@ -145,7 +145,7 @@ def test_cat_prints_each_message_of_a_capture_in_order(run: Shell) -> None:
     }
 
 
-def test_cat_follows_the_streams_of_each_file_of_a_folder_anew(run: Shell) -> None:
+def test_cat_tracks_the_streams_of_each_file_of_a_folder_separately(run: Shell) -> None:
     inside = SAMPLES["stream start, first segment"].payload
     written("raw/a.parquet", [inside])
     written("raw/b.parquet", [BEGIN, MESSAGE])
@@ -204,7 +204,7 @@ def test_cat_writes_utf_8_whatever_the_locale(run: Shell) -> None:
 
 
 @pytest.mark.parametrize("words", [["cat"], ["inspect"], ["inspect", "--json"]], ids=" ".join)
-def test_a_reader_who_has_seen_enough_is_no_error(run: Shell, words: list[str]) -> None:
+def test_a_closed_pipe_is_no_error(run: Shell, words: list[str]) -> None:
     process = started(words[0], STREAMS, *words[1:])
     assert process.stdout is not None
     assert process.stderr is not None
@@ -298,7 +298,7 @@ PROTOCOLS = {
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_inspect_tells_what_the_protocol_was_asked_for(run: Shell, name: str) -> None:
+def test_inspect_reports_the_protocol_features(run: Shell, name: str) -> None:
     protocol = figures_of(run, captures.DATA / f"{name}.parquet")["protocol"]
     version = protocol.pop("version_at_least")
     assert (version, {feature for feature, seen in protocol.items() if seen}) == PROTOCOLS[name]

@@ -79,7 +79,7 @@ def test_the_position_is_in_seq_or_position_or_the_column_that_is_named(run: She
         ({"position": high}, [], 102),
         ({"seq": high, "position": low}, [], 102),
         ({"seq": high, "offset": low}, ["--position", "offset"], 2),
-        # Text is not taken for an order unless somebody says so.
+        # A text column is not used as the position by default.
         ({"seq": [str(number) for number in high]}, [], 2),
     ]:
         path = written("in.parquet", payloads, **columns)

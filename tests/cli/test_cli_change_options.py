@@ -1,4 +1,4 @@
-"""Changes by the command line: what its options make of them."""
+"""Changes by the command line: options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ U = 16386  # OID of a table
 INT4, INT8 = 23, 20
 
 
-def test_what_was_not_committed_comes_only_if_it_is_asked_for(run: Shell) -> None:
+def test_uncommitted_changes_are_returned_only_on_request(run: Shell) -> None:
     path = written("in.parquet", unfinished().payloads)
     outcomes = {
         (): [("committed", True)],
@@ -71,7 +71,7 @@ def test_relations_from_before_the_messages_come_from_a_catalog(run: Shell) -> N
     ]
 
 
-def test_types_that_messages_do_not_describe_are_said_by_name_or_oid(run: Shell) -> None:
+def test_types_that_messages_do_not_describe_are_set_by_name_or_oid(run: Shell) -> None:
     slot = Slot()
     slot.begin(7)
     slot.send(m.Type(type_id=50001, namespace="public", name="price"))
@@ -130,7 +130,7 @@ def test_a_value_that_its_type_cannot_hold_is_named_and_leaves_nothing(run: Shel
     assert os.listdir() == ["in.parquet"]
 
 
-def test_what_a_type_cannot_hold_becomes_what_was_asked_for(run: Shell) -> None:
+def test_unrepresentable_values_are_treated_as_requested(run: Shell) -> None:
     slot = Slot()
     slot.begin(7)
     slot.relation(T, ["day"], types=[1082])
@@ -266,7 +266,7 @@ def test_a_mistake_gets_one_line_and_exit_code_2(run: Shell, options: list[str],
     assert sorted(Path.cwd().rglob("*")) == before
 
 
-def test_cat_of_changes_has_their_kinds_alone(run: Shell) -> None:
+def test_cat_of_changes_has_only_their_kinds(run: Shell) -> None:
     done = run("cat", SHOP, "--changes", "--kind", "begin")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(

@@ -59,13 +59,13 @@ def test_the_tables_of_a_capture_are_those_of_the_library(run: Shell, name: str)
     for table in tables:
         expected = library_table(path, table)
         if not len(expected.schema.field("_old").type):
-            # Parquet has no struct without fields.
+            # Parquet does not support structs without fields.
             expected = expected.drop_columns(["_old"])
         file = pq.read_table(f"out/{table}.parquet")
         assert [(field.name, field.metadata) for field in file.schema] == [
             (field.name, field.metadata) for field in expected.schema
         ]
-        # Of lists, Parquet calls the items otherwise.
+        # Parquet gives items of lists another name.
         assert file.cast(expected.schema).equals(pa.Table.from_batches([expected]))
 
 
@@ -160,7 +160,7 @@ def test_old_and_new_are_json_text_in_csv(run: Shell) -> None:
 
 @pytest.fixture(scope="module")
 def short_and_long(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A capture 60 times over and 200 times over, with positions that ascend; 60 fill a row group of each output."""
+    """A capture repeated 60 and 200 times, with ascending positions. 60 times fill a row group of each output."""
     folder = tmp_path_factory.mktemp("memory")
     table = pq.read_table(STREAMS, columns=["data"])
     paths = []

@@ -46,7 +46,7 @@ def test_decode_writes_what_decode_messages_gives(run: Shell, name: str) -> None
     assert os.listdir() == ["out.parquet"]
 
 
-def test_decode_writes_the_asked_fields_in_the_asked_order(run: Shell) -> None:
+def test_decode_writes_the_requested_fields_in_the_requested_order(run: Shell) -> None:
     assert run("decode", SHOP, "out.parquet", "--fields", "new,kind", "--fields", "xid_basis").code == 0
     found = pq.read_table("out.parquet")
     assert found.schema.names == ["new", "kind", "xid_basis"]
@@ -72,7 +72,7 @@ def test_csv_holds_every_column_and_tells_null_from_an_empty_string(run: Shell) 
     assert rows[0]["timestamp"] == "2023-06-25T13:13:13.088502Z"
     assert rows[1]["columns"] == "[]"
     assert rows[2]["content"] == "\\x6869"
-    # namespace stands after ten columns; a null one is nothing, an empty one is "".
+    # namespace is the column after the first ten. Null is empty, an empty string is "".
     assert text.splitlines()[0].split(",").index('"namespace"') == 12
     assert text.splitlines()[2].split(",")[12:14] == ['""', '"t"']
     assert text.splitlines()[3].split(",")[12:14] == ["", ""]
@@ -128,7 +128,7 @@ def test_overwrite_replaces_an_output(run: Shell) -> None:
     assert pq.read_metadata("out.parquet").num_rows == pq.read_metadata(STREAMS).num_rows
 
 
-def test_permissive_keeps_bad_rows_with_their_error_and_says_how_many(run: Shell) -> None:
+def test_permissive_keeps_bad_rows_with_their_error_and_counts_them(run: Shell) -> None:
     path = written("in.parquet", [BEGIN, b"z", None, COMMIT])
     done = run("decode", path, "out.parquet", "--mode", "PERMISSIVE")
     assert (done.code, " 1 bad row with an error;" in done.err) == (0, True)
@@ -215,7 +215,7 @@ def test_a_signal_ends_decode_and_leaves_nothing(run: Shell, number: signal.Sign
     assert os.listdir() == [path.name]
 
 
-def test_nothing_but_the_summary_is_printed_where_there_is_no_terminal(run: Shell) -> None:
+def test_without_a_terminal_only_the_summary_is_printed(run: Shell) -> None:
     _, err = started("decode", STREAMS, "out.parquet").communicate()
     assert err.count(b"\n") == 1
     assert b"\x1b" not in err
@@ -282,7 +282,7 @@ def test_a_bad_row_in_a_spark_job_is_named_and_leaves_nothing(run: Shell) -> Non
 
 @pytest.fixture(scope="module")
 def short_and_long(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Path]]:
-    """By rows per row group: a capture 20 times over and 200 times over."""
+    """By rows per row group: a capture repeated 20 and 200 times."""
     folder = tmp_path_factory.mktemp("memory")
     return {n_rows: [repeated(STREAMS, times, n_rows, folder) for times in (20, 200)] for n_rows in (20_000, 10**9)}
 
@@ -306,8 +306,8 @@ def test_memory_does_not_grow_with_the_file(
     name, _, format = command.partition(" ")
     paths = short_and_long[rows_per_group]
     short, long = (peak_memory(name, path, *([f"{path.stem}.{format}"] if format else [])) for path in paths)
-    # The longer file holds 139 MB more of payloads, and more of what is made of them. The margin is what allocators
-    # keep for themselves.
+    # The longer file has 139 MB more payloads, and even more decoded data. The margin is memory that allocators
+    # keep.
     assert pq.read_metadata(paths[1]).num_rows == 1_251_200
     assert long - short < 64 * 2**20
 
@@ -327,7 +327,7 @@ def test_a_path_with_a_colon_is_a_path(run: Shell, tmp_path: Path) -> None:
     assert run("inspect", "s3:x/out.parquet", "--payload", "content").code == 0
 
 
-def test_what_moves_a_terminals_cursor_is_escaped_in_json(run: Shell) -> None:
+def test_terminal_controls_are_escaped_in_json(run: Shell) -> None:
     prefix = "a\x9bb\u202ec".encode()
     message = b"M\0" + bytes(8) + prefix + b"\0" + bytes(4)
     done = run("cat", written("moving.parquet", [message]))

@@ -25,7 +25,7 @@ def figures_of(run: Shell, *words: str | Path) -> dict[str, Any]:
     return found
 
 
-def test_inspect_tells_every_version_of_a_relation_and_from_where_on_it_counts(run: Shell) -> None:
+def test_inspect_lists_every_version_of_a_relation_and_where_it_applies_from(run: Shell) -> None:
     slot = Slot()
     slot.begin(7)
     slot.relation(T, ["id"], types=[INT4], keys=["id"])
@@ -73,7 +73,7 @@ def test_inspect_counts_transactions_without_an_outcome_and_blocks(run: Shell) -
     slot.start(20)
     slot.stop()
     found = figures_of(run, written("in.parquet", slot.payloads))
-    # The Begin of 8 has no Commit: what follows it cannot stand there, and says so.
+    # The Begin of 8 has no Commit, so the next message is in an impossible place.
     assert found["transactions"]["undecided"] == 2
     assert found["transactions"]["stream_blocks"] == 3
     assert found["order"] == {
@@ -95,7 +95,7 @@ def test_inspect_counts_a_transaction_that_was_sent_again_before_its_commit_as_u
     assert found["order"]["fault"] is None
 
 
-def test_inspect_of_messages_out_of_order_reports_it_and_goes_on(run: Shell) -> None:
+def test_inspect_reports_messages_out_of_order_and_continues(run: Shell) -> None:
     payloads = two_transactions().payloads
     path = written("in.parquet", payloads, seq=[1, 2, 4, 3, 5, 6, 7])
     found = figures_of(run, path)

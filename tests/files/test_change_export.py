@@ -1,4 +1,4 @@
-"""Tables from files in one pass where the first batch shows all their versions, and anew where it does not."""
+"""Tables from files: in one pass if the first batch has all their versions, otherwise with a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.tiers import full
 
 T, U = 16385, 16386  # OIDs of tables
 INT2, INT4, TEXT, DATE = 21, 23, 25, 1082
-MOOD = 16400  # OID of a type of the user's own
+MOOD = 16400  # OID of a user-defined type
 
 
 def converted(
@@ -55,7 +55,7 @@ def saved(slot: Slot) -> Path:
 
 
 def described_late(relation_id: int) -> Slot:
-    """Three transactions of T; the last one describes a relation anew."""
+    """Three transactions of T. The last one describes a relation again."""
     slot = Slot()
     for xid in (7, 8, 9):
         slot.begin(xid)
@@ -75,7 +75,7 @@ def test_a_table_without_late_versions_is_decoded_in_one_pass() -> None:
     path = saved(described_late(U))
     told: list[int] = []
     totals = converted(path, "public.t16385", batch_rows=4, told=told)
-    # Twice as many as there are, as if it had been two passes; none is taken back.
+    # Twice the number of rows, as for two passes, and no negative number.
     assert min(told) > 0
     assert sum(told) == 2 * 11
     assert (totals.changes, totals.bad_rows, totals.undecided) == (2, {}, 0)
@@ -83,7 +83,7 @@ def test_a_table_without_late_versions_is_decoded_in_one_pass() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_table_with_a_late_version_is_decoded_anew() -> None:
+def test_a_table_with_a_late_version_is_decoded_again() -> None:
     path = saved(described_late(T))
     told: list[int] = []
     totals = converted(path, "public.t16385", batch_rows=4, told=told)
@@ -96,7 +96,7 @@ def test_a_table_with_a_late_version_is_decoded_anew() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_value_that_a_later_type_has_room_for_is_no_fault() -> None:
+def test_a_value_that_fits_a_later_type_is_no_fault() -> None:
     slot = Slot()
     slot.begin(7)
     slot.relation(T, ["d"], types=[DATE])
@@ -111,7 +111,7 @@ def test_a_value_that_a_later_type_has_room_for_is_no_fault() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_fault_is_told_as_if_there_were_no_hope() -> None:
+def test_a_fault_is_reported_as_without_speculation() -> None:
     slot = described_late(U)
     slot.payloads[5] = slot.payloads[5][:-1]
     with pytest.raises(FileFault, match=r"in\.parquet: row 5: "):
@@ -136,7 +136,7 @@ def test_a_given_version_of_the_same_position_that_knew_fewer_types_is_another()
         slot.relation(T, ["v"], types=[MOOD])
         slot.insert(T, "glad")
         slot.commit()
-    # Its maker has not seen the Type message.
+    # This version was made without the Type message.
     catalog = RelationCatalog.from_messages([None, *slot.payloads[1:]])
     path = saved(slot)
     expected = library_table(path, "public.t16385", catalog=catalog)
@@ -150,7 +150,7 @@ def test_relation_messages_are_judged_by_the_rows_around_them_too(batch_rows: in
     slot = Slot()
     slot.begin(7)
     slot.relation(T, ["n"])
-    # Of a stream whose start is missing: by this row, the Relation message before it is of that stream.
+    # A row of a stream without a start. It shows that the Relation message before it is of that stream.
     slot.insert(T, "1", xid=9)
     slot.commit()
     slot.begin(8)
@@ -166,9 +166,9 @@ def assert_as_in_one_call(path: Path, *tables: str, batch_rows: int, mode: str =
     for table in tables:
         target = "out.parquet" if len(tables) == 1 else f"out/{table}.parquet"
         found = pq.read_table(target)
-        # Parquet has no struct of no fields, which is what an old row of no columns would be.
+        # Parquet does not support structs without fields: `_old` of a table without columns.
         assert set(expected[table].schema.names) - set(found.schema.names) <= {"_old"}
-        # As text, in which NaN is equal to itself.
+        # Compared as text, because NaN equals itself there.
         assert repr(found.to_pylist()) == repr(expected[table].select(found.schema.names).to_pylist())
     assert totals.changes == sum(len(batch) for batch in expected.values())
 
@@ -180,13 +180,13 @@ def test_tables_of_a_capture_are_those_of_one_call(name: str, batch_rows: int) -
     column = captures.capture(name).column
     path = written("in.parquet", column.to_pylist(), seq=range(len(column)))
     tables = RelationCatalog.from_messages(column).names
-    # Some values, such as infinity, are no timestamps of Arrow's.
+    # Arrow's timestamps cannot represent some values, such as infinity.
     assert_as_in_one_call(path, *tables, batch_rows=batch_rows, mode="PERMISSIVE")
 
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("seed", range(20))
-def test_tables_of_any_life_are_those_of_one_call(seed: int) -> None:
+def test_tables_with_any_history_are_those_of_one_call(seed: int) -> None:
     rng = random.Random(seed)
     path = saved(RandomSlot(rng, rng.choice([3, 20, 60])))
     for tables in (["public.t20001"], ["public.t20003", "public.t20002"]):

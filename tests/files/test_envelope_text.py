@@ -36,7 +36,7 @@ def insert_of(*cells: str) -> bytes:
     return bytes.fromhex("49 00004001 4e" + f"{len(cells):04x}" + "".join(cells))  # I, oid 16385, N, columns
 
 
-# The envelope's names and the documentation's values, for one payload of many shapes.
+# Names from the envelope, and values from the documentation.
 OBJECTS = {
     "begin": {"kind": "begin", "xid": 4294967294, "lsn": "16/B374D848", "timestamp": MOMENT_TEXT},
     "commit": {
@@ -147,7 +147,7 @@ def test_a_line_never_holds_a_line_end() -> None:
     assert json.loads(line)["new"] == ["a\n\rb"]
 
 
-def test_asked_fields_are_in_every_object_in_the_order_asked() -> None:
+def test_requested_fields_are_in_every_object_in_the_requested_order() -> None:
     fields = ["new_formats", "new", "xid"]
     batch = pgdecode.decode_messages([BEGIN, insert_of("75")], fields=envelope_text.fields_to_decode(fields))
     assert envelope_text.json_lines(batch, fields=fields) == [
@@ -162,12 +162,12 @@ def test_formats_are_decoded_with_the_tuples_they_belong_to() -> None:
     assert envelope_text.fields_to_decode(["kind"]) == ("kind",)
 
 
-def test_without_formats_every_value_that_is_utf_8_counts_as_text() -> None:
+def test_without_formats_every_utf_8_value_is_text() -> None:
     batch = pgdecode.decode_messages([insert_of("62 00000001 61", "62 00000001 ff")], fields=["kind", "new"])
     assert json.loads(envelope_text.json_lines(batch)[0])["new"] == ["a", "\\xff"]
 
 
-def test_rows_of_a_capture_say_what_the_reference_reads() -> None:
+def test_rows_of_a_capture_are_those_of_the_reference() -> None:
     for name in captures.NAMES:
         capture = captures.capture(name)
         lines = envelope_text.json_lines(pgdecode.decode_messages(capture.column))
@@ -182,7 +182,7 @@ def test_rows_of_a_capture_say_what_the_reference_reads() -> None:
 
 
 def expected_cells(cells: list[bytes | None] | None, formats: str | None) -> list[str | None] | None:
-    """A tuple as `json_lines` is to show it; all text in the captures is UTF-8."""
+    """A tuple in the form of `json_lines`. All text in the captures is UTF-8."""
     if cells is None or formats is None:
         return None
     return [
@@ -234,7 +234,7 @@ def with_kept(column: pa.Array) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(("column", "expected"), KEPT.values(), ids=KEPT)
-def test_kept_columns_of_any_type_come_first_and_null_ones_are_said(column: pa.Array, expected: list[Any]) -> None:
+def test_kept_columns_of_any_type_come_first_also_if_null(column: pa.Array, expected: list[Any]) -> None:
     objects = [json.loads(line) for line in envelope_text.json_lines(with_kept(column), keep=["kept"])]
     assert [next(iter(found)) for found in objects] == ["kept", "kept"]
     if expected is not None:

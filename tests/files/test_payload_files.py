@@ -1,4 +1,4 @@
-"""Which files a path means, how they are read, and how outputs come to be."""
+"""Finding and reading payload files, and atomic outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def written(path: Path, payloads: Sequence[bytes | None], *, rows_per_group: int
 
 
 def found(path: Path, **options: Any) -> list[str]:
-    """Names of the files that a path means, relative to it."""
+    """Names of the files of a path, relative to it."""
     options.setdefault("payload", "data")
     return [str(file.path.relative_to(path)) for file in payload_files(path, **options)]
 
@@ -66,7 +66,7 @@ def test_a_folder_means_its_parquet_files_at_any_depth_in_sorted_order(tmp_path:
         pytest.param({"keep": ["nope"]}, "no column 'nope'; columns: data, key, seq", id="missing column to keep"),
     ],
 )
-def test_a_column_that_will_not_do_is_said_with_those_that_would(
+def test_an_unsuitable_column_is_reported_with_the_suitable_ones(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     path = written(tmp_path / "raw.parquet", [BEGIN], key=pa.array([b"k"]), seq=[1])
@@ -75,7 +75,7 @@ def test_a_column_that_will_not_do_is_said_with_those_that_would(
     assert str(caught.value) == f"{path}: {message}"
 
 
-def test_a_column_name_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_a_repeated_column_name_is_refused(tmp_path: Path) -> None:
     table = pa.table([pa.array([BEGIN]), pa.array([COMMIT])], names=["data", "data"])
     pq.write_table(table, tmp_path / "raw.parquet")
     with pytest.raises(PathError, match="more than one column 'data'; binary columns: data, data"):
@@ -92,7 +92,7 @@ def test_a_column_name_that_stands_twice_is_refused(tmp_path: Path) -> None:
         pytest.param(os.mkfifo, "not a file or folder", id="a pipe"),
     ],
 )
-def test_a_path_without_parquet_is_said_in_one_line(tmp_path: Path, make: Any, message: str) -> None:
+def test_a_path_without_parquet_is_reported_in_one_line(tmp_path: Path, make: Any, message: str) -> None:
     make(tmp_path / "in")
     with pytest.raises(PathError) as caught:
         payload_files(tmp_path / "in", "data")
@@ -132,7 +132,7 @@ def test_columns_to_keep_are_read_along_even_if_their_names_have_dots(tmp_path: 
     assert file.schema.types == [batch.column(name).type for name in file.keep]
 
 
-def test_batches_hold_at_most_the_rows_asked_for_and_all_in_order(tmp_path: Path) -> None:
+def test_batches_have_at_most_the_requested_rows_in_order(tmp_path: Path) -> None:
     payloads = [b"%d" % number for number in range(2500)]
     (file,) = payload_files(written(tmp_path / "raw.parquet", payloads, rows_per_group=700), "data")
     batches = list(file.batches(400))
@@ -162,7 +162,7 @@ def test_a_file_without_rows_has_no_first_ones(tmp_path: Path) -> None:
         file.first_rows(1)
 
 
-def test_wide_rows_come_in_fewer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_rows_are_read_in_smaller_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BATCH_BYTES", 100_000)
     payloads = [os.urandom(10_000) for _ in range(100)]
     (file,) = payload_files(written(tmp_path / "raw.parquet", payloads), "data")
@@ -201,7 +201,7 @@ def file_of(tmp_path: Path, payloads: Sequence[bytes | None]) -> files.PayloadFi
 
 
 @pytest.mark.parametrize("batch_rows", [1, 7, 1000])
-def test_the_stream_state_is_carried_through_a_file(batch_rows: int) -> None:
+def test_the_stream_state_is_kept_through_a_file(batch_rows: int) -> None:
     name = "18.streams.v4"
     (file,) = payload_files(captures.DATA / f"{name}.parquet", "data")
     batches = [batch.envelope for batch in decoded_batches(file, batch_rows=batch_rows)]
@@ -250,7 +250,7 @@ def test_dropmalformed_leaves_bad_rows_out_of_both_sides(tmp_path: Path) -> None
     assert batch.envelope.column("kind").to_pylist() == ["begin", None, "commit"]
 
 
-def test_a_row_out_of_stream_order_comes_with_the_way_out(tmp_path: Path) -> None:
+def test_a_row_out_of_stream_order_is_reported_with_a_hint(tmp_path: Path) -> None:
     streamed_insert = bytes.fromhex("49 00000304 00004001 4e 0001 6e")  # I, xid 772, oid 16385, N, 1 column, null
     file = file_of(tmp_path, [BEGIN, streamed_insert])
     with pytest.raises(FileFault, match=r'row 1: STATE_DESYNC .* \(in_stream="auto" reads payloads in any order\)$'):
@@ -274,7 +274,7 @@ def test_a_file_takes_its_name_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("former", ["nothing", "file", "folder"])
 @pytest.mark.parametrize("latter", ["file", "folder"])
 @pytest.mark.parametrize("outcome", [None, RuntimeError, KeyboardInterrupt, SystemExit])
-def test_an_output_is_there_whole_or_not_at_all(
+def test_an_output_is_complete_or_missing(
     tmp_path: Path, former: str, latter: str, outcome: type[BaseException] | None
 ) -> None:
     def make(path: Path, kind: str, text: str) -> None:
@@ -310,7 +310,7 @@ def test_an_output_is_there_whole_or_not_at_all(
         pytest.param("raw", "nowhere/out", "there is no folder", id="in a folder that is not there"),
     ],
 )
-def test_a_target_that_will_not_do_is_refused(
+def test_an_unsuitable_target_is_refused(
     tmp_path: Path, source: str, target: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -343,7 +343,7 @@ def test_a_link_to_the_input_is_the_input(tmp_path: Path) -> None:
         check_target(tmp_path / "link.parquet", source, overwrite=True)
 
 
-# -- values that stand once in a file, for many rows -----------------------------------------------------------------
+# -- dictionaries ----------------------------------------------------------------------------------------------------
 
 
 def repeated(path: Path, value: bytes, n_rows: int, type: pa.DataType) -> Path:
@@ -365,7 +365,7 @@ def test_a_file_that_repeats_one_large_value_takes_no_more_memory_than_a_batch_m
     words = ("--fields", "kind,prefix", "--keep", "key")
     base = peak_memory("decode", usual, tmp_path / "usual", *words)
     peak = peak_memory("decode", hostile, tmp_path / "hostile", "--fields", "kind,prefix")
-    # A batch and what was cut from it, beside the decoder's own memory.
+    # A batch and its slices, in addition to the decoder's own memory.
     assert peak < base + 4 * files.BATCH_BYTES
     assert pq.read_table(tmp_path / "hostile").num_rows == 32_768
 

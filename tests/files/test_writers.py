@@ -1,4 +1,4 @@
-"""What is said of columns to the writer of Parquet goes by the paths that Parquet gives them."""
+"""Paths of Parquet columns for the options of the writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work of Spark's tasks that goes wrong once; `python spark_faults.py FOLDER` runs it on a cluster."""
+"""Tasks on Spark that fail once. `python spark_faults.py FOLDER` runs them on a cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import pyspark
 
 
 def kill_worker() -> None:
-    """End this Python, as the kernel does where memory is short."""
+    """Kill this Python process, as the kernel does if memory is short."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_executor() -> None:
-    """End the JVM that started the daemon which forked this worker."""
+    """Kill the JVM that started the daemon of this worker."""
     status = Path(f"/proc/{os.getppid()}/status").read_text()
     os.kill(next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:")), signal.SIGKILL)
 
 
 def first_time(marker: str) -> bool:
-    """Whether nobody has come by before."""
+    """Whether this is the first call with the marker."""
     try:
         Path(marker).touch(exist_ok=False)
     except FileExistsError:
@@ -38,14 +38,14 @@ def first_time(marker: str) -> bool:
 
 @dataclass(frozen=True)
 class FaultyTask:
-    """Work of a job by files, whose first attempt at the second task meets its fate when a batch has been written."""
+    """A task function that fails in the first attempt of the second task, after it has written a batch."""
 
     work: Callable[[Any], Any]
     marker: str
     fate: Callable[[], None]
 
     def __call__(self, task: Any) -> Any:
-        """Do the work."""
+        """Run the task."""
         if task.number == 1 and first_time(self.marker):
             from spark_udfs.jobs import output_committer
 
@@ -67,7 +67,7 @@ class FaultyTask:
 
 @dataclass(frozen=True)
 class FaultyFunction:
-    """A function for `mapInArrow`, whose first worker is killed when it has given a batch."""
+    """A function for `mapInArrow`. Its first worker is killed after it has returned a batch."""
 
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     marker: str
@@ -81,18 +81,18 @@ class FaultyFunction:
 
 
 def digest(rows: pa.Table) -> list[str]:
-    """Rows in no order, each as text."""
+    """Rows as sorted texts."""
     return sorted(map(repr, rows.to_pylist()))
 
 
 def main(folder: Path) -> None:
-    """Run jobs with and without faults over the files in `folder/raw`, and print what became of them."""
+    """Run jobs with and without faults for the files in `folder/raw`, and print their results."""
     from spark_udfs import decode_files, table_changes
     from spark_udfs.dataframes import changes
     from spark_udfs.jobs import file_route
     from spark_udfs.runtime.session import local_session
 
-    # A cluster of two executors on this machine, each of one core: the only kind with executors that can be lost.
+    # A cluster of two executors on this machine, with one core each. Only such a cluster can lose executors.
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["SPARK_WORKER_DIR"] = str(folder / "workers")
     said: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    # Workers know the classes by the name of the module.
+    # Workers import the classes by the name of the module.
     import spark_faults
 
     spark_faults.main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""`changes` and `table_changes` on Spark, of bad payloads, positions and options."""
+"""`changes` and `table_changes` on Spark: bad payloads, positions and options."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def frame(spark: SparkSession, *payloads: bytes) -> DataFrame:
     return spark.createDataFrame([(10 + at, payload) for at, payload in enumerate(payloads)], "seq bigint, data binary")
 
 
-def test_a_bad_payload_is_named_by_its_position_kept_or_left_out(spark: SparkSession) -> None:
+def test_a_bad_payload_is_reported_by_position_kept_or_left_out(spark: SparkSession) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", None), insert(b"2", None)[:-1], insert(b"3", None), COMMIT)
     with pytest.raises(PySparkException, match="TruncatedMessage: position 13, offset"):
         changes(df).collect()
@@ -57,7 +57,7 @@ def test_a_bad_payload_is_named_by_its_position_kept_or_left_out(spark: SparkSes
 def test_rows_after_a_bad_relation_message_are_errors_in_whatever_file_they_lie(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    # The relation message of the second transaction is cut; the third's is whole again.
+    # The Relation message of the second transaction is truncated. That of the third is valid.
     cut, row = RELATION[:-1], insert(b"1", None)
     payloads = [BEGIN, RELATION, row, COMMIT, BEGIN, cut, row, COMMIT, BEGIN, row, RELATION, row, COMMIT]
     rows = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())})
@@ -77,7 +77,7 @@ def test_a_bad_value_is_named_by_its_position(spark: SparkSession) -> None:
     assert [(row["id"], row["_error"] is None) for row in kept] == [(1, True), (None, False)]
 
 
-def test_years_that_python_has_not_are_named_by_their_position(spark: SparkSession) -> None:
+def test_years_outside_pythons_range_are_reported_by_position(spark: SparkSession) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", b"2024-02-29"), insert(b"2", b"0044-03-15 BC"), COMMIT)
     # The value begins after tag, relation, tuple tag and number of columns, one value, kind and length.
     with pytest.raises(PySparkException, match="position 13, offset 19: column 'd' is outside the years 1 to 9999"):
@@ -100,14 +100,14 @@ def test_an_unrepresentable_value_may_be_text(spark: SparkSession) -> None:
         ("seq - 11", r"position -1 is negative"),
     ],
 )
-def test_positions_that_are_none_are_refused(spark: SparkSession, positions: str, error: str) -> None:
+def test_invalid_positions_are_refused(spark: SparkSession, positions: str, error: str) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", None), COMMIT)
     with pytest.raises(ValueError, match=error):
         changes(df, position=F.expr(positions))
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_a_position_that_comes_twice_is_refused(spark: SparkSession, partitions: int) -> None:
+def test_a_repeated_position_is_refused(spark: SparkSession, partitions: int) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", None), COMMIT).repartition(partitions)
     with pytest.raises(PySparkException, match="position 13 occurs twice"):
         changes(df, position=F.least(F.col("seq") + 1, F.lit(13))).collect()

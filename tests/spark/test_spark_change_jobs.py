@@ -1,4 +1,4 @@
-"""`decode_files` of changes and of tables' rows: whole jobs, all or nothing."""
+"""`decode_files` for changes and tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_both_routes_write_the_same_rows_of_the_same_types(
     if what == "messages":
         assert files.to_pylist() == frames.cast(files.schema).to_pylist()
     else:
-        # The route "dataframe" has no order; this is that of the other one, of plain transactions.
+        # The route "dataframe" has no order. Sort the rows as the other route does for plain transactions.
         order = [(item, "ascending") for item in files.schema.names if item.endswith("position")][::-1]
         frames = frames.cast(files.schema)
         assert files.sort_by(order).to_pylist() == frames.sort_by(order).to_pylist()
@@ -71,7 +71,7 @@ def test_both_routes_write_the_same_rows_of_the_same_types(
 
 
 def kind(type: pa.DataType) -> str:
-    """What Spark reads a type as: names of the items of lists and maps, and whether they may be null, are no matter."""
+    """A type as Spark reads it, without the names and nullability of items of lists and maps."""
     if pa.types.is_struct(type):
         return f"struct({', '.join(f'{item.name}: {kind(item.type)}' for item in type)})"
     if pa.types.is_map(type):
@@ -157,7 +157,7 @@ def test_a_bad_payload_stops_the_job_is_named_by_its_position_and_leaves_nothing
     assert os.listdir(tmp_path) == ["raw.parquet"]
 
 
-def test_what_cannot_be_asked_for_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PathError, match=r"no message has described 'public\.none'; there are public\."):
         decode_files(spark, FILE, tmp_path / "out", what="public.none")
     with pytest.raises(PathError, match="at"):

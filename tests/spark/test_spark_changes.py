@@ -1,4 +1,4 @@
-"""`relation_catalog`, `changes` and `table_changes` on Spark, however the rows are spread."""
+"""`relation_catalog`, `changes` and `table_changes` on Spark, for any distribution of the rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHOP = "16.shop.v1"
 
 
 def as_set(rows: Rows) -> list[str]:
-    """Rows in no order."""
+    """Rows as sorted texts."""
     return sorted(
         repr([dict(value) if name in ("old", "new") and value is not None else value for name, value in row.items()])
         for row in rows
@@ -45,14 +45,14 @@ def found(df: DataFrame) -> list[str]:
 
 
 def whole(name: str, **options: Any) -> Rows:
-    """What one decoder gives for everything in order."""
+    """The changes that one decoder returns for all payloads in order."""
     decoder = pgdecode.ChangeDecoder(include_uncommitted=True, **options)
     rows = decoder.decode(captures.capture(name).column).to_pylist()
     return [*rows, *decoder.undecided().to_pylist()]
 
 
 def table(*names: str, source: bool = True) -> pa.Table:
-    """Captures one after the other, positions with gaps and each capture's own."""
+    """Several captures as sources. Each has its own positions, with gaps."""
     parts = []
     for name in names:
         column = captures.capture(name).column
@@ -78,10 +78,10 @@ def random_cuts(rng: random.Random, n_rows: int, n_files: int) -> list[int]:
     return sorted(rng.sample(range(1, n_rows), n_files - 1))
 
 
-# -- the same changes however the rows are spread --------------------------------------------------------------------
+# -- the same changes for any distribution of the rows ---------------------------------------------------------------
 
 
-# Of each scenario and each version of the protocol, text and binary.
+# Captures of each scenario and protocol version, in text and binary.
 SOURCES = [name for name in captures.NAMES if name.startswith(("10.txns", "14.streams", "18."))]
 
 
@@ -142,7 +142,7 @@ def test_captures_as_sources_of_one_frame_give_what_one_decoder_gives_for_each(
 
 @pytest.mark.parametrize("dense", [full(False), True])
 @pytest.mark.parametrize("n_files", [1, 64])
-def test_one_slots_files_give_what_one_decoder_gives(
+def test_files_of_one_slot_give_the_changes_of_one_decoder(
     spark: SparkSession, tmp_path: Path, rng: random.Random, n_files: int, dense: bool
 ) -> None:
     rows = table(NAME, source=False)
@@ -156,7 +156,7 @@ def test_one_slots_files_give_what_one_decoder_gives(
 
 
 def shuffles(df: DataFrame) -> int:
-    """Exchanges in a plan."""
+    """Number of shuffles in a plan."""
     plan: str = df._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
     return plan.count("Exchange")
 
@@ -207,7 +207,7 @@ def test_no_rows_have_no_changes(spark: SparkSession) -> None:
         table_changes(nothing, "public.t")
 
 
-def test_null_payloads_are_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_null_payloads_are_ignored(spark: SparkSession, tmp_path: Path) -> None:
     rows = table(SHOP, source=False)
     df = spark.read.parquet(landed(tmp_path / "raw", rows))
     more = df.union(df.select((F.col("seq") + 1).alias("seq"), F.lit(None).cast("binary").alias("data")))
@@ -257,7 +257,7 @@ def test_a_row_of_an_unknown_relation_names_it_and_says_how_to_describe_it(spark
     assert told.count() == changes(df, fields=["position"]).count()
 
 
-def test_a_catalog_describes_what_begins_mid_stream(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_catalog_describes_relations_of_payloads_that_begin_mid_stream(spark: SparkSession, tmp_path: Path) -> None:
     rows = table(SHOP, "18.streams.v1")
     df = spark.read.parquet(landed(tmp_path / "raw", rows))
     catalogs = relation_catalog(df, source="server")

@@ -35,7 +35,7 @@ GROUP_ROWS = 20_000
 
 
 def pgbench(n_rows: int) -> pa.Array:
-    """Payloads of pgbench, again and again."""
+    """Repeated payloads of pgbench."""
     recorded = pa.concat_arrays(pq.read_table(PGBENCH, columns=["data"])["data"].chunks)
     times = n_rows // len(recorded) + 1
     return pa.concat_arrays([recorded] * times).slice(0, n_rows).cast(pa.binary())
@@ -51,7 +51,7 @@ def land(folder: Path, payloads: pa.Array) -> None:
         pq.write_table(table, folder / f"{number}.parquet", row_group_size=GROUP_ROWS)
 
 
-# -- tasks that do not come to their end -----------------------------------------------------------------------------
+# -- tasks that do not finish ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="finds the executor of a worker by /proc")
@@ -84,7 +84,7 @@ def test_killed_workers_and_lost_executors_leave_no_trace(tmp_path: Path) -> Non
 
 
 class Spoilt:
-    """Files of payloads with one that has lost its last byte, an update of an account, in the third file."""
+    """Files of payloads. In the third file, an update of an account has lost its last byte."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "raw"
@@ -122,7 +122,7 @@ def read_back(folder: Path) -> pa.Table:
         ("messages", "dataframe", "{file}: row {row}: {error}"),
         ("changes", "files", "{file}: row {row}, position {position}: {error}"),
         (TABLE, "files", "{file}: row {row}, position {position}: {error}"),
-        # Spark hands on no file with a row that a DataFrame's function gets.
+        # Functions of DataFrames do not get the file of a row from Spark.
         (TABLE, "dataframe", "{folder}: position {position}, offset {offset}: "),
     ],
 )
@@ -183,7 +183,7 @@ def test_permissive_loses_nothing_but_the_corrupt_change(
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """A file whose pages are gone; the footer that says where they are is left."""
+    """A file without pages, but with its footer."""
     path = tmp_path / "damaged.parquet"
     column = captures.capture("18.shop.v1").column
     pq.write_table(pa.table({"seq": range(len(column)), "data": column}), path)
@@ -201,7 +201,7 @@ def damaged(tmp_path: Path) -> Path:
         pytest.param(lambda rows: table_changes(rows, "public.orders"), id="table_changes"),
     ],
 )
-def test_of_a_corrupt_file_functions_give_sparks_own_error(
+def test_functions_report_a_corrupt_file_with_sparks_error(
     spark: SparkSession, damaged: Path, decoded: Callable[[DataFrame], DataFrame]
 ) -> None:
     with pytest.raises(OF_SPARK) as caught:
@@ -210,7 +210,7 @@ def test_of_a_corrupt_file_functions_give_sparks_own_error(
 
 
 @pytest.mark.parametrize("what", ["messages", "changes"])
-def test_of_a_corrupt_file_a_job_says_what_its_reader_says(
+def test_a_job_reports_a_corrupt_file_as_its_reader_does(
     spark: SparkSession, damaged: Path, tmp_path: Path, what: str
 ) -> None:
     with pytest.raises(JobFailed) as by_spark:

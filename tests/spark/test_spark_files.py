@@ -1,4 +1,4 @@
-"""Tasks that read and write files themselves: the same rows as elsewhere, however files are cut and attempts go."""
+"""The route "files": the same rows for any splits and attempts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ORDER = [("commit_position", "ascending"), ("position", "ascending")]
 
 @pytest.fixture
 def tasks_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run tasks one after the other in this process, each with work that has travelled, and of a few row groups."""
+    """Run tasks one after the other in this process, after pickling. Each task has few row groups."""
 
     def run(spark: None, work: Callable[[Task], Any], tasks: list[Task]) -> list[Any]:
         return [pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task))) for task in tasks]
@@ -45,11 +45,11 @@ def tasks_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_cut(folder: Path, column: pa.Array, cuts: list[int], group_rows: int) -> None:
-    """Write payloads to a file for each stretch between cuts, whose names say nothing of their order."""
+    """Write a file for each slice of payloads between cuts. The names do not show the order."""
     folder.mkdir()
     bounds = [0, *cuts, len(column)]
     for start, end in pairwise(bounds):
-        # With gaps between positions.
+        # Positions have gaps.
         positions = pa.array(range(3 * start, 3 * end, 3), pa.int32())
         name = hashlib.sha256(str(start).encode()).hexdigest()
         table = pa.table({"seq": positions, "data": column.slice(start, end - start)})
@@ -57,7 +57,7 @@ def write_cut(folder: Path, column: pa.Array, cuts: list[int], group_rows: int) 
 
 
 def changes_of(folder: Path, config: ChangeJob, target: Path) -> dict[str | None, pa.Table]:
-    """Decode a folder, and read back what was written of each."""
+    """Decode a folder, and read the outputs."""
     files = payload_files(folder, "data", ("seq",))
     folders = {name: target / (name or "changes") for name in config.names}
     assert file_route.write_changes(None, files, "seq", config, True, folders)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def as_rows(table: pa.Table) -> list[str]:
 
 @pytest.mark.usefixtures("tasks_here")
 @pytest.mark.parametrize("include_uncommitted", [False, True], ids=["committed", "everything"])
-def test_files_of_a_capture_give_apart_what_one_decoder_gives(
+def test_splits_of_a_capture_give_the_changes_of_one_decoder(
     capture: captures.Capture, include_uncommitted: bool, rng: random.Random, tmp_path: Path
 ) -> None:
     column = capture.column
@@ -94,7 +94,7 @@ def test_files_of_a_capture_give_apart_what_one_decoder_gives(
 
 @pytest.mark.usefixtures("tasks_here")
 @pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
-def test_several_tables_are_read_at_once_and_each_is_as_alone(mode: str, tmp_path: Path) -> None:
+def test_several_tables_are_decoded_together_as_each_alone(mode: str, tmp_path: Path) -> None:
     column = captures.capture("18.shop.v1").column
     write_cut(tmp_path / "raw", column, [100, 700], 50)
     found = changes_of(tmp_path / "raw", change_job(*SHOP, None, mode=mode), tmp_path / "out")
@@ -131,7 +131,9 @@ def test_rows_of_ordered_files_come_in_slot_order(tmp_path: Path) -> None:
         pytest.param([[0, 1, 2], [3, 4, 2**63]], id="too large"),
     ],
 )
-def test_files_that_are_no_runs_are_not_decoded_by_tasks(positions: list[list[int | None]], tmp_path: Path) -> None:
+def test_files_without_ascending_positions_need_the_other_route(
+    positions: list[list[int | None]], tmp_path: Path
+) -> None:
     for number, of_file in enumerate(positions):
         table = pa.table(
             {"seq": pa.array(of_file, pa.uint64() if 2**63 in of_file else pa.int64()), "data": [b""] * len(of_file)}
@@ -154,7 +156,7 @@ def test_an_input_without_changes_gives_an_output_with_their_columns(rows: int, 
 
 
 @pytest.mark.usefixtures("tasks_here")
-def test_a_bad_payload_is_named_by_its_row_in_the_file_wherever_the_file_is_cut(tmp_path: Path) -> None:
+def test_a_bad_payload_is_reported_by_its_row_in_the_file_for_any_splits(tmp_path: Path) -> None:
     payloads = captures.capture("18.shop.v1").payloads
     row = next(at for at, payload in enumerate(payloads) if at > 400 and payload[:1] == b"U")
     spoilt = [payload[:-1] if at == row else payload for at, payload in enumerate(payloads)]
@@ -170,10 +172,10 @@ def test_a_bad_payload_is_named_by_its_row_in_the_file_wherever_the_file_is_cut(
 
 @pytest.mark.usefixtures("tasks_here")
 @pytest.mark.parametrize("shift", [0, 10_000], ids=["other rows", "other positions"])
-def test_rows_that_are_not_those_that_were_looked_through_are_named_by_their_file(
+def test_rows_that_differ_from_the_indexed_ones_are_reported_with_their_file(
     shift: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # As if the new file had the footer of the old one.
+    # The new file has the footer of the old one.
     monkeypatch.setattr("pgdecode.files.payload_files._footer", lambda path: 0)
     column = captures.capture("18.shop.v1").column
     pq.write_table(pa.table({"seq": range(len(column)), "data": column}), tmp_path / "raw.parquet")
@@ -262,14 +264,14 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tasks_here")
-def test_what_other_attempts_wrote_is_not_in_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_of_other_attempts_are_not_in_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [], 300)
     write_messages(tmp_path / "raw", tmp_path / "once")
     run = file_route.run_tasks
 
     def run_more(spark: Any, work: Any, tasks: list[Task]) -> Any:
         run(spark, work, tasks[:3])
-        # An attempt that was killed has told nobody, and its file has no end.
+        # A killed attempt has no result, and its file is incomplete.
         (tmp_path / "out" / "_temporary" / "00001.killed").write_bytes(b"PAR1")
         done = run(spark, work, tasks)
         run(spark, work, tasks[1:])
@@ -350,5 +352,5 @@ def test_memory_of_a_task_does_not_grow_with_its_file(tmp_path: Path) -> None:
         command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / f"{times}")]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout))
-    # The larger file has a hundred megabytes more of payloads, and more yet of changes.
+    # The larger file has 100 MB more payloads, and even more changes.
     assert peaks[1] - peaks[0] < 40_000, peaks

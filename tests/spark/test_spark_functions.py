@@ -1,4 +1,4 @@
-"""`parse_pgoutput`: both adapters give what `decode_messages` gives, and what Spark makes of it."""
+"""`parse_pgoutput`: both adapters return the result of `decode_messages`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ADAPTERS = ["arrow", "pandas"] if HAS_ARROW_UDF else ["pandas"]
 ALL_FIELDS = [column.name for column in ENVELOPE]
 Configure = Callable[[str, object], None]
 
-# A tag that there is not, and bytes that must not get into any log.
+# An unknown tag, and bytes that must not be in any log.
 BAD = b"zTOPSECRET"
-# S, xid, first segment; R with oid 16384 in the stream, which reads well either way; E
+# S, xid, first segment; R with oid 16384 in the stream, which can be decoded with and without an xid; E
 STREAM = [
     bytes.fromhex("530000030401"),
     bytes.fromhex("5200000304000040007075626c696300743000640000"),
@@ -54,14 +54,14 @@ def frame(spark: SparkSession, payloads: Sequence[bytes | None], partitions: int
 
 
 def arrow_table(rows: DataFrame) -> pa.Table:
-    """Collect, without the detour over Python objects."""
+    """Collect as Arrow, without Python objects."""
     if hasattr(rows, "toArrow"):
         return rows.toArrow()
     return pa.Table.from_batches(rows._collect_as_arrow())
 
 
 def decoded(rows: DataFrame, parsed: Column, fields: Sequence[str] | None = None) -> pa.RecordBatch:
-    """Collect what became of the payloads by `seq`, with the schema that the decoder gives."""
+    """Collect the decoded payloads, ordered by `seq`, with the schema of the decoder."""
     table = arrow_table(rows.select("seq", parsed.alias("m")).select("seq", "m.*")).sort_by("seq")
     return table.drop_columns("seq").cast(envelope_schema(fields)).combine_chunks().to_batches()[0]
 
@@ -74,7 +74,7 @@ def evaluations(rows: DataFrame) -> int:
 
 @pytest.fixture(scope="module")
 def everything(spark: SparkSession) -> tuple[DataFrame, pa.Array]:
-    """All captures in one frame, numbered, in partitions of several files; and their payloads."""
+    """All captures in one DataFrame, numbered, in partitions of several files; and their payloads."""
     files = sorted(captures.DATA.glob("*.parquet"))
     columns = [pq.read_table(file, columns=["data"])["data"].combine_chunks() for file in files]
     starts = itertools.accumulate((len(column) for column in columns), initial=0)
@@ -87,7 +87,7 @@ def everything(spark: SparkSession) -> tuple[DataFrame, pa.Array]:
 
 
 def settled(basis: pa.Array) -> pa.Array:
-    """Take as one what depends on the other rows of a batch: whether evidence is found, or a guess is needed."""
+    """Replace values that depend on the other rows of a batch, "evidence" and "guess", by one."""
     return pc.replace_substring_regex(basis, "evidence|guess", "unsettled")
 
 
@@ -129,7 +129,7 @@ def test_order_within_a_batch_tells_the_stream_state_and_filters_do_not_disturb_
 ) -> None:
     rows = frame(spark, STREAM * 3)
     parsed = rows.select("seq", parse_pgoutput("data", in_stream="ordered", adapter=adapter).alias("m"))
-    # A filter below the function, or a second evaluation above one, would take the delimiters from it.
+    # A filter before the function would remove the delimiters.
     found = parsed.where("seq = 7 and m.kind = 'relation'").select("m.xid", "m.relation_id")
     assert evaluations(found) == 1
     assert [tuple(row) for row in found.collect()] == [(0x304, 0x4000)]
@@ -144,7 +144,7 @@ def test_nulls_and_empty_batches_keep_their_place_and_type(spark: SparkSession, 
     assert decoded(rows.where("seq <> 1"), parse_pgoutput("data", adapter=adapter)).equals(expected.take([0, 2]))
     empty = rows.where("seq < 0").select(parse_pgoutput("data", adapter=adapter).alias("m")).select("m.*")
     assert empty.collect() == []
-    # Null is the row, not the struct, by either adapter.
+    # Both adapters return a struct of nulls, not a null struct.
     whole = rows.where("seq = 0").select(parse_pgoutput("data", adapter=adapter).alias("m"))
     assert whole.where("m is not null and m.kind is null").count() == 1
 
@@ -183,7 +183,7 @@ def test_settings_of_arrow_do_not_change_rows(
 
 
 @both_adapters
-def test_fields_are_given_in_the_order_asked(spark: SparkSession, adapter: str) -> None:
+def test_fields_are_returned_in_the_requested_order(spark: SparkSession, adapter: str) -> None:
     fields = ("new_formats", "kind", "xid_basis", "new")
     rows = frame(spark, [SAMPLES["insert"].payload]).select(parse_pgoutput("data", fields=fields, adapter=adapter))
     assert rows.schema.fields[0].dataType.names == list(fields)
@@ -202,7 +202,7 @@ def test_failfast_names_row_offset_and_tag_and_shows_no_payload(spark: SparkSess
 
 
 @both_adapters
-def test_permissive_keeps_every_row_and_says_what_is_wrong(spark: SparkSession, adapter: str) -> None:
+def test_permissive_keeps_every_row_with_its_error(spark: SparkSession, adapter: str) -> None:
     payloads = [b"E", BAD, None, b"", SAMPLES["insert"].payload[:-1]]
     expected = pgdecode.decode_messages(payloads, in_stream="auto", mode="PERMISSIVE")
     found = decoded(frame(spark, payloads), parse_pgoutput("data", mode="PERMISSIVE", adapter=adapter))
@@ -235,19 +235,19 @@ def test_a_column_that_is_not_binary_is_refused(spark: SparkSession, adapter: st
         pytest.param("cast(null as boolean)", "ValueError: in_stream has 2 nulls", id="all null"),
     ],
 )
-def test_a_stream_state_that_is_none_is_refused(spark: SparkSession, adapter: str, states: str, text: str) -> None:
+def test_an_invalid_stream_state_is_refused(spark: SparkSession, adapter: str, states: str, text: str) -> None:
     rows = frame(spark, [b"E", b"E"]).select(parse_pgoutput("data", in_stream=F.expr(states), adapter=adapter))
     with pytest.raises(PythonException, match=text):
         rows.collect()
 
 
 @both_adapters
-def test_sql_knows_the_registered_function(spark: SparkSession, adapter: str) -> None:
+def test_sql_can_call_the_registered_function(spark: SparkSession, adapter: str) -> None:
     frame(spark, STREAM).createOrReplaceTempView("raw")
     register(spark, adapter=adapter)
     found = spark.sql("SELECT m.* FROM (SELECT seq, parse_pgoutput(data) AS m FROM raw) ORDER BY seq")
     assert [row["kind"] for row in found.collect()] == ["stream_start", "relation", "stream_stop"]
-    # Whether the relation has an xid is for a second argument to say.
+    # The second argument decides whether the relation has an xid.
     given = "SELECT m.xid, m.relation_id FROM (SELECT parse_pgoutput(data, {}) AS m FROM raw) WHERE m.name = 't0'"
     assert [tuple(row) for row in spark.sql(given.format("true")).collect()] == [(0x304, 0x4000)]
 
@@ -273,7 +273,7 @@ def test_plan_decodes_twice_around_a_filter_as_documented(spark: SparkSession, a
     rows = frame(spark, STREAM)
     parsed = rows.select(parse_pgoutput("data", adapter=adapter).alias("m"))
     assert evaluations(parsed.where("m.kind = 'insert'").select("m.new")) == 2
-    # The ways out: a test of the first byte, and the first of two evaluations for little.
+    # Two alternatives: a filter on the first byte, and a cheap first evaluation.
     changes = rows.where("substring(data, 1, 1) IN (X'49', X'55', X'44')")
     assert evaluations(changes.select(parse_pgoutput("data", adapter=adapter).alias("m")).select("m.*")) == 1
     kept = parsed.cache()
@@ -284,7 +284,7 @@ def test_plan_decodes_twice_around_a_filter_as_documented(spark: SparkSession, a
 def test_column_is_taken_by_name_or_as_a_column(spark: SparkSession) -> None:
     rows = frame(spark, [b"E"]).select(parse_pgoutput("data")["kind"], parse_pgoutput(F.col("data"))["kind"])
     assert tuple(rows.collect()[0]) == ("stream_stop", "stream_stop")
-    # Calls side by side share one crossing to Python.
+    # Calls in one projection share one evaluation in Python.
     assert evaluations(rows) == 1
 
 
@@ -303,12 +303,12 @@ def test_column_is_taken_by_name_or_as_a_column(spark: SparkSession) -> None:
         pytest.param({"adapter": "polars"}, ValueError, 'adapter is "auto", "arrow" or "pandas"', id="adapter"),
     ],
 )
-def test_mistakes_are_told_at_the_call(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_mistakes_are_reported_at_the_call(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         parse_pgoutput(**{"col": "data", **arguments})
 
 
-def test_without_arrow_udf_the_pandas_adapter_serves(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_arrow_udf_the_pandas_adapter_is_used(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(F, "arrow_udf", raising=False)
     rows = frame(spark, [b"E"]).select(parse_pgoutput("data")["kind"])
     assert rows.collect()[0][0] == "stream_stop"
@@ -317,7 +317,7 @@ def test_without_arrow_udf_the_pandas_adapter_serves(spark: SparkSession, monkey
 
 
 @pytest.mark.parametrize("kind", [ArrowFunction, PandasFunction])
-def test_what_travels_to_workers_is_a_name_and_options(kind: type[ArrowFunction | PandasFunction]) -> None:
+def test_pickled_functions_are_a_name_and_options(kind: type[ArrowFunction | PandasFunction]) -> None:
     sent = cloudpickle.dumps(kind(Options(tuple(ALL_FIELDS), "auto", "FAILFAST")))
     assert len(sent) < 1000
     assert b"spark_udfs.runtime.worker" in sent
@@ -335,7 +335,7 @@ def test_a_worker_of_another_version_says_so(
         rows.collect()
 
 
-def test_imports_start_no_session() -> None:
+def test_imports_do_not_start_a_session() -> None:
     code = (
         "import sys, spark_udfs, spark_udfs.runtime.jvm\n"
         "assert 'pyspark' not in sys.modules\n"
@@ -347,7 +347,7 @@ def test_imports_start_no_session() -> None:
 
 
 @pytest.mark.parametrize("name", spark_udfs.__all__)
-def test_without_pyspark_the_text_says_what_to_install(name: str) -> None:
+def test_without_pyspark_the_text_explains_what_to_install(name: str) -> None:
     code = (
         "import sys, spark_udfs\n"
         "sys.modules['pyspark'] = None\n"
@@ -360,6 +360,6 @@ def test_without_pyspark_the_text_says_what_to_install(name: str) -> None:
     assert said == "spark_udfs needs pyspark: pip install 'pgdecode[spark]'\n"
 
 
-def test_there_is_no_name_but_those_of_all() -> None:
+def test_there_are_no_public_names_outside_all() -> None:
     with pytest.raises(AttributeError, match="no attribute 'parse'"):
         spark_udfs.parse  # noqa: B018

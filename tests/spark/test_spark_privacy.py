@@ -1,4 +1,4 @@
-"""What a failing job leaves in Spark's own logs: nothing of what its payloads hold."""
+"""Spark's logs of failing jobs: they have no bytes of payloads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.full
 
 pytestmark = pytest.mark.full
 
-# The jobs of a user whose data have a bad payload and a bad value; each is to fail, and says why.
+# Jobs of a user whose data have a bad payload and a bad value. Each fails with an error.
 JOBS = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`decode_files` by either route: the same rows, and what cannot be taken."""
+"""`decode_files` with both routes: the same rows, and unsupported inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytest_plugins = ["support.spark_session"]
 
 def read_by_spark(spark: SparkSession, folder: Path) -> tuple[str, list[str]]:
     found = spark.read.parquet(str(folder))
-    # As Spark prints them: Python has no dates past the year 9999.
+    # As Spark prints them, because Python has no dates after the year 9999.
     return found.schema.simpleString(), sorted(row[0] for row in found.select(F.struct("*").cast("string")).collect())
 
 
@@ -55,7 +55,7 @@ def test_every_type_is_read_by_spark_alike_whichever_route_wrote_it(
     assert read_by_spark(spark, tmp_path / "files") == read_by_spark(spark, tmp_path / "dataframe")
 
 
-def test_rows_in_no_order_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_without_order_are_decoded_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     column = captures.capture("18.shop.v1").column
     shuffled = pa.table({"seq": range(len(column)), "data": column}).sort_by([("data", "ascending")])
     pq.write_table(shuffled, tmp_path / "raw.parquet")
@@ -105,7 +105,7 @@ def test_positions_behind_a_uri_are_refused_too(spark: SparkSession, tmp_path: P
         decode_files(spark, source, tmp_path / "out", what="changes")
 
 
-def test_a_position_that_comes_twice_is_told_with_the_source(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_repeated_position_is_reported_with_the_source(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"seq": [1, 2, 2], "data": [b"E"] * 3}), tmp_path / "raw.parquet")
     with pytest.raises(JobFailed, match=rf"^{tmp_path}/raw\.parquet: position 2 occurs twice, "):
         decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
@@ -151,7 +151,7 @@ def test_a_path_is_no_uri_and_names_may_have_colons(
         pytest.param({"route": "java"}, 'route is "auto", "files" or "dataframe", not', id="route"),
     ],
 )
-def test_what_does_not_go_together_is_told_before_a_spark_is_started(
+def test_incompatible_options_are_reported_before_spark_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any], text: str
 ) -> None:
     monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))

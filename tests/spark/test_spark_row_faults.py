@@ -1,4 +1,4 @@
-"""`from_pgoutput` of payloads that are no good rows, of other tables, and of years that Spark or Python has not."""
+"""`from_pgoutput`: bad rows, other tables, and years that Spark or Python cannot represent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rows.test_rows import PEOPLE, tables_of
 from spark.test_spark_functions import BAD, both_adapters, evaluations, frame
-from spark_people import BEGIN, GOOD, OTHER_TABLE, assert_same, dicts, insert, typed
+from spark_rows import BEGIN, GOOD, OTHER_TABLE, assert_same, dicts, insert, typed
 
 import pgdecode
 from spark_udfs import from_pgoutput, parse_pgoutput
@@ -47,7 +47,7 @@ def test_failfast_names_row_offset_and_column_and_shows_no_payload(
 
 
 @both_adapters
-def test_permissive_keeps_every_row_and_says_what_is_wrong(spark: SparkSession, adapter: str) -> None:
+def test_permissive_keeps_every_row_with_its_error(spark: SparkSession, adapter: str) -> None:
     bad = [param.values for param in FAULTS]
     rows = frame(spark, [GOOD, *(payload for payload, _, _ in bad), GOOD])
     first, *found, last = dicts(rows, from_pgoutput("data", PEOPLE, mode="PERMISSIVE", adapter=adapter))
@@ -56,7 +56,7 @@ def test_permissive_keeps_every_row_and_says_what_is_wrong(spark: SparkSession, 
     for row, (_, error, text) in zip(found, bad, strict=True):
         assert row["born"] is None
         assert row["_error"].startswith(f"{getattr(pgdecode, error).code} at {text}")
-    # A bad message costs the row, a bad value that value.
+    # A bad message makes a null row, a bad value a null.
     assert [row["id"] for row in found] == [None] * 5 + [1] * 3
 
 
@@ -91,7 +91,7 @@ def test_without_others_a_table_of_a_mixed_capture_is_the_rows_it_had(spark: Spa
     column = from_pgoutput("data", relation, type_messages=types, others="null")
     found = typed(frame(spark, capture.payloads, 3), column)
     assert_same(found.filter(pc.field("_op").is_valid()), expected)
-    # The way that the documentation shows, by a function that gives little.
+    # The filter in the documentation, with a function that returns little.
     sent = parse_pgoutput("data", fields=["kind", "relation_id"])
     of_table = (sent["relation_id"] == relation.relation_id) & sent["kind"].isin("insert", "update", "delete")
     filtered = frame(spark, capture.payloads).where(of_table)

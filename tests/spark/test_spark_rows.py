@@ -1,4 +1,4 @@
-"""`from_pgoutput`: both adapters give what `decode_rows` gives, in types that Spark takes and can collect."""
+"""`from_pgoutput`: both adapters return the result of `decode_rows`, with types that Spark supports and can collect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rows.test_rows import PEOPLE, tables_of
 from spark.test_spark_functions import BAD, both_adapters, evaluations, frame
-from spark_people import BEGIN, GOOD, NAMES, assert_same, dicts, for_spark, insert, typed
+from spark_rows import BEGIN, GOOD, NAMES, assert_same, dicts, for_spark, insert, typed
 
 import pgdecode
 from pgdecode import Column, Delete, Relation, Type, Update
@@ -82,7 +82,7 @@ def test_times_are_else_as_the_server_wrote_them_and_go_into_files(
     found = spark.read.parquet(str(tmp_path / "rows")).orderBy("seq").select(name).collect()
     envelope = pgdecode.decode_messages(payloads, in_stream=False).to_pylist()
     sent = [(row["new"] or row["old"])[at] for row in envelope]
-    # 24:00:00 no type for times has but the server's.
+    # Only the server's types can represent 24:00:00.
     assert [row[0] for row in found] == [None if cell in (None, b"24:00:00") else cell.decode() for cell in sent]
     assert any(cell is not None and b"." in cell for cell in sent)
 
@@ -96,7 +96,7 @@ def test_an_insert_gives_its_values_by_type(spark: SparkSession, adapter: str) -
     )
     (row,) = rows.collect()
     assert (row["_op"], row["id"], row["born"], row["_old"]) == ("insert", 7, dt.date(2020, 2, 29), None)
-    # Spark's collect() gives timestamps in the zone of the process.
+    # Spark's collect() returns timestamps in the time zone of the process.
     assert row["seen"].astimezone(dt.UTC) == dt.datetime(2019, 12, 31, 22, 0, 0, 500_000, dt.UTC)
 
 
@@ -185,7 +185,7 @@ def test_null_payloads_and_empty_batches_keep_their_place_and_type(spark: SparkS
     assert [row["id"] for row in dicts(rows, column)] == [None, 7, None]
     assert set(dicts(rows, column)[0].values()) == {None}
     assert rows.where("seq < 0").select(column.alias("r")).select("r.*").collect() == []
-    # Null is the row, not the struct.
+    # The result is a struct of nulls, not a null struct.
     assert rows.where("seq = 0").select(column.alias("r")).where("r is not null and r._op is null").count() == 1
     nothing = rows.where("seq <> 1")
     others = from_pgoutput("data", PEOPLE, others="null", adapter=adapter)
@@ -215,14 +215,14 @@ def test_settings_of_arrow_do_not_change_rows(
 
 
 @both_adapters
-def test_fields_are_given_in_the_order_asked(spark: SparkSession, adapter: str) -> None:
+def test_fields_are_returned_in_the_requested_order(spark: SparkSession, adapter: str) -> None:
     rows = frame(spark, [GOOD]).select(from_pgoutput("data", PEOPLE, fields=("born", "_op"), adapter=adapter))
     assert rows.schema.fields[0].dataType.simpleString() == "struct<born:date,_op:string>"
     assert tuple(rows.collect()[0][0]) == (dt.date(2020, 2, 29), "insert")
 
 
 @both_adapters
-def test_types_say_what_the_stream_does_not(spark: SparkSession, adapter: str) -> None:
+def test_types_describe_types_that_the_stream_does_not(spark: SparkSession, adapter: str) -> None:
     relation = Relation(16385, "", "m", "d", (Column(0, "mood", 20000, -1),))
     message = Type(20000, "public", "mood")
     rows = frame(spark, [insert(b"2020-01-01")])
@@ -256,12 +256,12 @@ def test_types_say_what_the_stream_does_not(spark: SparkSession, adapter: str) -
         ),
     ],
 )
-def test_a_relation_is_its_bytes_or_what_has_its_attributes(spark: SparkSession, relation: Any) -> None:
+def test_a_relation_is_its_bytes_or_an_object_with_its_attributes(spark: SparkSession, relation: Any) -> None:
     assert dicts(frame(spark, [GOOD]), from_pgoutput("data", relation))[0]["id"] == 7
 
 
 @both_adapters
-def test_sql_knows_the_function_of_a_relation(spark: SparkSession, adapter: str) -> None:
+def test_sql_can_call_the_function_of_a_relation(spark: SparkSession, adapter: str) -> None:
     frame(spark, [GOOD, BEGIN]).createOrReplaceTempView("raw_rows")
     register_relation(spark, "from_people", PEOPLE, others="null", fields=["_op", "id"], adapter=adapter)
     found = spark.sql("SELECT r.* FROM (SELECT seq, from_people(data) AS r FROM raw_rows) ORDER BY seq")
@@ -312,7 +312,7 @@ TWICE = Relation(16385, "", "m", "d", (Column(0, "a", 23, -1), Column(0, "a", 25
         pytest.param({"adapter": "polars"}, ValueError, 'adapter is "auto", "arrow" or "pandas"', id="adapter"),
     ],
 )
-def test_mistakes_are_told_at_the_call(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_mistakes_are_reported_at_the_call(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         from_pgoutput(**{"col": "data", "relation": PEOPLE, **arguments})
 
@@ -338,18 +338,18 @@ def test_a_worker_of_another_version_says_so(
 
 
 @pytest.mark.parametrize("kind", [ArrowRows, PandasRows])
-def test_what_travels_to_workers_is_a_name_and_plain_data(kind: type[ArrowRows | PandasRows]) -> None:
+def test_pickled_functions_are_a_name_and_plain_data(kind: type[ArrowRows | PandasRows]) -> None:
     keywords = Keywords(types={20000: "date"}, type_messages=((20000, "public", "mood"),))
     options = RowOptions(_relation_to_json(PEOPLE), keywords, tuple(NAMES), True, False, False)
     sent = cloudpickle.dumps(kind(options))
     assert len(sent) < 1000
     assert b"spark_udfs.columns.row_worker" in sent
-    # Nothing there but classes of this package's own worker side, so that a version is compared before all else.
+    # Only classes for workers are pickled, so that the version is compared first.
     assert b"pgdecode.protocol.messages" not in sent
     assert pickle.loads(sent).options == options
 
 
-def test_without_arrow_udf_the_pandas_adapter_serves(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_arrow_udf_the_pandas_adapter_is_used(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(F, "arrow_udf", raising=False)
     assert dicts(frame(spark, [GOOD]), from_pgoutput("data", PEOPLE))[0]["id"] == 7
     with pytest.raises(ValueError, match=r'^adapter "arrow" needs pyspark 4\.1 or later, this is '):

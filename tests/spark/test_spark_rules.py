@@ -1,4 +1,4 @@
-"""What a job and the DataFrame functions say of shapes, sessions and bad rows: what the local functions say."""
+"""Shapes, sessions and bad rows: jobs and functions of DataFrames return the same as the local functions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from support.generators.slots import STOP, begin, commit, insert, relation, roll
 pytest_plugins = ["support.spark_session"]
 
 ROUTES = ["files", "dataframe"]
-# The version with x is used by a committed row; its own transaction was rolled back.
+# A committed row uses the version with x, but the transaction that sent it was rolled back.
 USED = (*T1, *PREPARED, rollback_prepared(9, "g"), begin(60), insert("4", "r"), commit(160))
-# The connection is lost in the transactions of 8 and 9, which the server then sends again.
+# The connection is lost in the transactions 8 and 9. The server then sends them again.
 CUT = (
     begin(7), relation("id*"), insert("1"), commit(40),
     start(9, first=True), relation("id*", xid=9), insert("2", xid=9), STOP,
@@ -114,7 +114,7 @@ def test_a_job_counts_bad_messages(spark: SparkSession, tmp_path: Path, route: s
 def test_a_session_that_changes_is_a_reconnect(
     spark: SparkSession, n_partitions: int, sessions: list[int | None]
 ) -> None:
-    # What follows could not be told from a transaction that goes on.
+    # The next messages could also continue the transaction.
     payloads = [*CUT, insert("lost"), *AGAIN]
     column = [sessions[0]] * (len(CUT) + 1) + [sessions[1]] * len(AGAIN)
     df = frame(spark, payloads, column).repartition(n_partitions)
@@ -122,7 +122,7 @@ def test_a_session_that_changes_is_a_reconnect(
     assert [row["new"]["id"] for row in rows.collect()] == ["1", "3", "2"]
 
 
-def test_a_session_that_comes_again_is_a_reconnect_each_time(spark: SparkSession) -> None:
+def test_a_repeated_session_is_a_reconnect_each_time(spark: SparkSession) -> None:
     payloads = [*CUT, *CUT[4:], *AGAIN]
     column = [1] * len(CUT) + [2] * (len(CUT) - 4) + [1] * len(AGAIN)
     observation = Observation()

@@ -1,4 +1,4 @@
-"""What the tasks do, without Spark: runs decoded apart give what one decoder gives for the whole."""
+"""The functions of tasks, without Spark: runs decoded independently give the same changes as one decoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rows = list[dict[str, Any]]
 
 
 def as_set(rows: Rows) -> list[str]:
-    """Rows in no order; maps are lists of pairs, so dict them."""
+    """Rows as sorted texts. Maps are lists of pairs, and become dicts."""
     return sorted(
         repr([dict(value) if name in ("old", "new") and value is not None else value for name, value in row.items()])
         for row in rows
@@ -33,7 +33,7 @@ def as_set(rows: Rows) -> list[str]:
 
 
 def whole(payloads: pa.Array, positions: pa.Array, options: ChangeOptions) -> Rows:
-    """What one decoder gives for everything in order."""
+    """The changes that one decoder returns for all payloads in order."""
     decoder = pgdecode.ChangeDecoder(mode=options.mode, include_uncommitted=options.include_uncommitted)
     rows = decoder.decode(payloads, positions).to_pylist()
     if options.include_uncommitted:
@@ -42,7 +42,7 @@ def whole(payloads: pa.Array, positions: pa.Array, options: ChangeOptions) -> Ro
 
 
 def indexed(payloads: pa.Array, positions: pa.Array, cuts: list[int]) -> tuple[PartitionIndex, tuple[int, ...]]:
-    """The index of the runs between cuts, of no more messages than it is promised to need; and their sizes."""
+    """The index of the runs between cuts, from only the required messages; and the sizes of the runs."""
     tags = [payload[:1] for payload in payloads.to_pylist()]
     wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
     runs = []
@@ -75,12 +75,12 @@ def function(index: PartitionIndex, counts: tuple[int, ...], options: ChangeOpti
 
 
 @pytest.mark.parametrize("n_runs", [2, 100])
-def test_runs_of_a_capture_give_apart_what_one_decoder_gives(
+def test_runs_of_a_capture_give_the_changes_of_one_decoder(
     capture: captures.Capture, n_runs: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "RUN_ROWS", rng.choice([1, 3, 50, 10_000]) if len(capture.column) < 3000 else 500)
     n = len(capture.column)
-    # With gaps between positions.
+    # Positions have gaps.
     positions = pa.array([3 * at for at in range(n)], pa.int64())
     cuts = sorted(rng.sample(range(1, n), min(n_runs, n) - 1))
     index, counts = indexed(capture.column, positions, cuts)
@@ -134,7 +134,7 @@ def decode(task: PartitionDecodingFunction, parts: list[tuple[pa.Array, pa.Array
     return [row for batch in task(given) for row in batch.to_pylist()]
 
 
-def test_a_run_of_which_a_task_has_but_a_part_is_refused() -> None:
+def test_a_run_that_a_task_has_only_partly_is_refused() -> None:
     payloads, positions = first_capture()
     task = function(*indexed(payloads, positions, [1000]), ChangeOptions())
     with pytest.raises(RuntimeError, match=r"^positions 0 to 999: 1000 rows were indexed, 999 were read: .*persist"):

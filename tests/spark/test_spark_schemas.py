@@ -1,4 +1,4 @@
-"""Arrow schemas as Spark's: what Spark takes from a Python worker, and what is refused."""
+"""Conversion of Arrow schemas to Spark schemas."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_types_have_their_names_in_spark(arrow: pa.DataType, expected: str) -> N
     ],
     ids=str,
 )
-def test_what_spark_would_refuse_later_or_misread_is_refused(arrow: pa.DataType) -> None:
+def test_types_that_spark_would_refuse_or_misread_are_refused(arrow: pa.DataType) -> None:
     with pytest.raises(TypeError) as error:
         simple(arrow)
     assert str(error.value) == f"column 'x': Spark does not accept {arrow} from Python"
@@ -108,25 +108,25 @@ def test_refusal_names_the_column_it_lies_in() -> None:
         pytest.param(pa.schema([("s", pa.struct([("b", pa.int64()), ("b", pa.int64())]))]), "s.b", id="struct"),
     ],
 )
-def test_a_name_that_comes_twice_is_refused(schema: pa.Schema, path: str) -> None:
+def test_a_repeated_name_is_refused(schema: pa.Schema, path: str) -> None:
     with pytest.raises(ValueError, match=f"^column '{path}': the name comes twice$"):
         spark_schema(schema)
 
 
-def test_what_must_not_be_null_stays_so() -> None:
+def test_fields_that_are_not_nullable_stay_so() -> None:
     element = pa.field("element", pa.string(), nullable=False)
     found = spark_schema(pa.schema([pa.field("a", pa.list_(element), nullable=False)]))
     assert not found["a"].nullable
     assert not found["a"].dataType.containsNull
 
 
-# Extensions' types that the table of types builds by name, beside those it lists.
+# Types of extensions that `pgtypes` makes by name, in addition to its table.
 BY_NAME = ["hstore", "vector", "halfvec", *(item.name for item in pgtypes.NAMED)]
 NUMERICS = [(38, 0), (38, 38), (1, 0), (39, 0), (1000, 500), (5, -2), (3, 5)]
 
 
 def every_type() -> tuple[Relation, list[Type]]:
-    """Make a relation with a column of each type there is, and the Type messages that name some."""
+    """Make a relation with a column of each type, and Type messages for some."""
     messages = [Type(20_000 + i, "public", name) for i, name in enumerate(BY_NAME + [f"_{name}" for name in BY_NAME])]
     type_ids = [(type_id, -1) for type_id in [*pgtypes.NAME_BY_OID, *(message.type_id for message in messages), 30_000]]
     numerics = [(1700, ((precision << 16) | (scale & 0x7FF)) + 4) for precision, scale in NUMERICS]
@@ -148,13 +148,13 @@ def test_no_type_of_postgresql_comes_out_as_one_that_spark_refuses(has_time: boo
     assert found == {time, pa.list_(time)}
 
 
-def test_spark_has_no_place_for_years_that_the_guard_does_not_look_into() -> None:
+def test_every_spark_type_with_years_is_checked() -> None:
     relation, messages = every_type()
     maps = [field.type for field in pgdecode.row_schema(relation, None, messages) if pa.types.is_map(field.type)]
     assert set(maps) == {pa.map_(pa.string(), pa.string())}
 
 
-# As time_out prints them: of a fraction no zeros at its end.
+# As time_out prints them: a fraction without trailing zeros.
 TIMES = ["00:00:00", "12:30:00", "10:20:30", "23:59:59.999999", "00:00:00.000001", "01:02:03.5", "20:00:00.1002"]
 
 
@@ -167,7 +167,7 @@ def test_a_time_as_text_is_what_the_server_prints() -> None:
 
 
 @pytest.mark.parametrize("has_time", [False, True])
-def test_times_within_lists_and_structs_are_brought_along(has_time: bool) -> None:
+def test_times_within_lists_and_structs_are_converted(has_time: bool) -> None:
     lists = pa.array([[], None, [0, None, 1], [2]], pa.list_(pa.int32()))
     column = pa.ListArray.from_arrays(
         lists.offsets, times(["01:00:00", None, "02:00:00", "03:00:00"]), mask=lists.is_null()

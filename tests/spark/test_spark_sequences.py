@@ -1,4 +1,4 @@
-"""Random sequences and broken ones on Spark: `changes`, tables and snapshots give what the plain fold gives.
+"""Random and broken sequences on Spark: `changes`, tables and snapshots give the same as the reference.
 
 Many sequences are sources of one DataFrame, so that all of them cost one job.
 """
@@ -28,20 +28,20 @@ from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 
-N = 40  # sequences in one frame
+N = 40  # sequences in one DataFrame
 Found = dict[str, tuple[list[Change], list[Error]]]
 
 
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bring even short sequences into several ranges."""
+    """Divide even short sequences into several ranges."""
     monkeypatch.setattr("spark_udfs.dataframes.control_index._ROWS_PER_RANGE", 25)
 
 
 def frame(
     spark: SparkSession, sequences: dict[str, Sequence[bytes]], sessions: dict[str, list[int]] | None = None
 ) -> DataFrame:
-    """Sequences as sources of one frame, with the number of each payload's session."""
+    """Sequences as sources of one DataFrame, with the number of each payload's session."""
     sources, positions, payloads = zip(*spread(list(sequences.items())), strict=True)
     columns = {"server": sources, "seq": pa.array(positions, pa.int64()), "data": pa.array(payloads, pa.binary())}
     if sessions is not None:
@@ -94,7 +94,7 @@ def assert_same(ours: Found, wanted: Found) -> None:
 
 @pytest.mark.parametrize("mode", ["FAILFAST", full("PERMISSIVE")])
 @pytest.mark.parametrize("n_partitions", [full(1), 3, 7])
-def test_honest_sequences_give_what_the_fold_gives_in_any_number_of_partitions(
+def test_valid_sequences_give_the_references_changes_in_any_number_of_partitions(
     spark: SparkSession, rng: random.Random, n_partitions: int, mode: str
 ) -> None:
     sequences = {f"{n}": random_reader(rng.getrandbits(40), rng.randrange(1, 80)).payloads for n in range(N)}
@@ -104,7 +104,7 @@ def test_honest_sequences_give_what_the_fold_gives_in_any_number_of_partitions(
 
 
 @pytest.mark.parametrize("n_partitions", [full(1), 3, full(7)])
-def test_sequences_of_several_announced_sessions_give_what_the_fold_gives(
+def test_sequences_of_several_announced_sessions_give_the_references_changes(
     spark: SparkSession, rng: random.Random, n_partitions: int
 ) -> None:
     readers = {f"{n}": random_reader(rng.getrandbits(40), rng.randrange(1, 80), rng.randrange(2, 5)) for n in range(N)}
@@ -200,7 +200,7 @@ def test_a_relation_of_an_aborted_sub_transaction_does_not_override_a_newer_one(
     assert table_changes(df, "public.t").select("a", "b").collect() == [("7", "8")]
 
 
-def test_what_has_lost_its_beginning_is_an_error_or_left_out_whole(spark: SparkSession) -> None:
+def test_a_transaction_without_a_beginning_is_an_error_or_left_out(spark: SparkSession) -> None:
     cases = {str(case.id): case.values for case in HEADLESS}
     df = frame(spark, {name: (*head, *AFTER) for name, (head, _, _) in cases.items()}).repartition(3)
     by_source = found(changes(df, source="server", mode="PERMISSIVE"))
@@ -215,21 +215,21 @@ def test_what_has_lost_its_beginning_is_an_error_or_left_out_whole(spark: SparkS
 
 
 @pytest.mark.parametrize(("head", "bad", "n_skipped"), HEADLESS[:2])
-def test_what_has_lost_its_beginning_fails_the_query(
+def test_a_transaction_without_a_beginning_fails_the_query(
     spark: SparkSession, head: tuple[bytes, ...], bad: list[int], n_skipped: int
 ) -> None:
     with pytest.raises(PySparkException, match=f"TransactionDesync: position {bad[0]}"):
         changes(frame(spark, {"one": (*head, *AFTER)})).collect()
 
 
-def test_an_empty_payload_is_passed_over_or_an_error(spark: SparkSession) -> None:
+def test_an_empty_payload_is_ignored_or_an_error(spark: SparkSession) -> None:
     df = frame(spark, {"one": [*AFTER[:2], b"", *AFTER[2:]]})
     assert [row["new"] for row in changes(df).collect()] == [{"id": "good"}]
     with pytest.raises(PySparkException, match="EmptyPayload: position 2"):
         changes(df, empty="error").collect()
 
 
-def test_what_was_dropped_is_observed(spark: SparkSession) -> None:
+def test_dropped_rows_are_observed(spark: SparkSession) -> None:
     from pyspark.sql import Observation
 
     observation = Observation()

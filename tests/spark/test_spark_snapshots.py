@@ -1,4 +1,4 @@
-"""`snapshot` on Spark: the tables that the server held, however the changes are spread."""
+"""`snapshot` on Spark: the tables of the server, for any distribution of the changes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def frame(spark: SparkSession, payloads: Sequence[bytes] | pa.Array, **columns: 
 
 
 def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
-    """Rows of a table's columns, in no order, a list of unknown columns at the end of each."""
+    """Rows as sorted tuples of the table's columns, then the list of unknown columns."""
     rows = df.drop(*pgdecode.changes.table_snapshot.ABOUT).toArrow().to_pylist()
     return sorted(((*(v for k, v in row.items() if k != "_unknown"), row["_unknown"]) for row in rows), key=repr)
 
 
 @pytest.fixture(autouse=True)
 def small_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spread even few changes."""
+    """Use several buckets even for few changes."""
     monkeypatch.setattr(room, "_ROWS_PER_BUCKET", 100)
 
 
@@ -86,7 +86,7 @@ def test_random_changes_leave_the_rows_that_they_were_written_for(
     assert rows_of(snapshot(df.where("server = 2"), TABLE)) == found[2]
 
 
-def test_a_value_goes_with_its_row_over_keys_that_lie_apart(spark: SparkSession) -> None:
+def test_a_value_stays_with_its_row_over_distant_keys(spark: SparkSession) -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["id", "v", "toast"], keys=["id"])
@@ -116,7 +116,7 @@ def test_an_identity_that_shares_no_column_with_the_one_before_finds_its_rows(sp
     assert rows_of(snapshot(frame(spark, slot.payloads), TABLE)) == expected
 
 
-def test_a_table_that_is_not_there_is_named(spark: SparkSession) -> None:
+def test_a_missing_table_is_reported(spark: SparkSession) -> None:
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["a"], keys=["a"], name="before")
@@ -130,7 +130,7 @@ def test_a_table_that_is_not_there_is_named(spark: SparkSession) -> None:
     assert rows_of(snapshot(df, TABLE)) == []
 
 
-def test_numbers_that_are_linked_are_one() -> None:
+def test_linked_numbers_become_one() -> None:
     found = room._connected([(1, 2), (3, 4), (5, 6), (2, 3)])
     assert len({found[number] for number in (1, 2, 3, 4)}) == 1
     assert found[5] == found[6] != found[1]

@@ -1,4 +1,4 @@
-"""Spark's Python workers: how they are spoken to, and what they are spared."""
+"""Spark's Python workers: sockets, memory and shutdown."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from spark_udfs.runtime.worker import enter_task
 pytest_plugins = ["support.spark_session"]
 
 
-def test_what_a_worker_has_loaded_is_collected_no_more_and_what_comes_later_is(spark: SparkSession) -> None:
-    # As a function in a function it travels whole.
+def test_objects_that_a_worker_has_loaded_are_not_garbage_collected_but_later_ones_are(spark: SparkSession) -> None:
+    # A nested function is pickled by value.
     def counts(_: int) -> list[int]:
         found = []
         made = []
@@ -35,14 +35,14 @@ def test_what_a_worker_has_loaded_is_collected_no_more_and_what_comes_later_is(s
     assert second == third > 10_000
 
 
-def test_the_process_of_the_caller_is_left_as_it_is() -> None:
+def test_the_process_of_the_caller_is_unchanged() -> None:
     before = gc.get_freeze_count()
     enter_task(pgdecode.__version__)
     assert gc.get_freeze_count() == before
 
 
-def test_workers_of_a_session_of_this_machine_start_with_memory_kept(spark: SparkSession) -> None:
-    # Arrow's allocator reads it when it is loaded.
+def test_workers_of_a_local_session_keep_free_memory(spark: SparkSession) -> None:
+    # Arrow's allocator reads the variable when it is loaded.
     def told(_: int) -> str | None:
         return os.environ.get("MIMALLOC_PURGE_DELAY")
 
@@ -50,7 +50,7 @@ def test_workers_of_a_session_of_this_machine_start_with_memory_kept(spark: Spar
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sockets that are files")
-def test_a_session_of_this_machine_speaks_to_its_workers_by_files_of_its_own(spark: SparkSession) -> None:
+def test_a_local_session_uses_its_own_unix_sockets_for_workers(spark: SparkSession) -> None:
     folder = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -58,7 +58,7 @@ def test_a_session_of_this_machine_speaks_to_its_workers_by_files_of_its_own(spa
 
 @pytest.mark.full
 def test_a_process_may_have_one_session_after_the_other() -> None:
-    # Of its own: the JVM goes by what the first session of a process has told it.
+    # A separate process, because the JVM uses the settings of the first session.
     program = """
 from pyspark.sql import SparkSession
 from spark_udfs.runtime.session import local_session
@@ -74,8 +74,8 @@ with SparkSession.builder.master("local[1]").getOrCreate() as spark:
 
 
 @pytest.mark.full
-def test_workers_are_ended_before_they_find_spark_gone(tmp_path: Path) -> None:
-    # They would print a traceback, of which a line or more is seen if they are quick. This daemon tells them late.
+def test_workers_are_stopped_before_spark(tmp_path: Path) -> None:
+    # Quick workers would print part of a traceback. This daemon delays their end, so that the test is reliable.
     (tmp_path / "late_daemon.py").write_text("""
 import os, time
 from pathlib import Path
@@ -115,7 +115,7 @@ with local_session("local[2]", {"spark.python.daemon.module": "late_daemon"}) as
 
 @pytest.mark.full
 def test_a_driver_that_spark_submit_started_goes_on_behind_its_session(tmp_path: Path) -> None:
-    # It is a child of the JVM, as the daemon of the workers is.
+    # It is a child of the JVM, like the workers' daemon.
     program = tmp_path / "program.py"
     program.write_text("""
 from spark_udfs.runtime.session import local_session
@@ -137,7 +137,7 @@ print("went on")
     [("/tmp/" + "x" * 53, "local[2]"), ("/tmp/" + "\u00e9" * 27, "local[2]"), ("/tmp/x", "spark://host:7077")],
     ids=["too long", "too long in bytes", "workers elsewhere"],
 )
-def test_where_files_cannot_serve_spark_keeps_its_own_way(folder: str, master: str) -> None:
+def test_without_unix_sockets_spark_uses_its_default(folder: str, master: str) -> None:
     assert _sockets(Path(folder), master) == {}
 
 

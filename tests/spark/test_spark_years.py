@@ -1,4 +1,4 @@
-"""Years that Python has not: found in rows wherever they are, and treated as what cannot be represented."""
+"""Years that Python cannot represent: they are found in all parts of rows, and treated as unrepresentable."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def checked(
     return found
 
 
-# What Python has, from its documentation: datetime.MINYEAR is 1, datetime.MAXYEAR is 9999. The text is the server's.
+# Python's range, from its documentation: datetime.MINYEAR is 1, datetime.MAXYEAR is 9999. The text is the server's.
 INSIDE = [
     pytest.param(DATE, b"0001-01-01", id="first date"),
     pytest.param(DATE, b"9999-12-31", id="last date"),
@@ -72,17 +72,17 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize(("type_id", "text"), INSIDE)
-def test_what_python_has_passes(type_id: int, text: bytes | None) -> None:
+def test_years_in_pythons_range_are_unchanged(type_id: int, text: bytes | None) -> None:
     table = relation(INT, type_id)
     payloads: list[bytes | None] = [insert(b"1", text), None]
     expected = pgdecode.decode_rows(payloads, table)
     assert checked(payloads, table).equals(expected)
-    # Python can say all of them.
+    # Python can represent all of them.
     expected.to_pylist()
 
 
 @pytest.mark.parametrize(("type_id", "text"), OUTSIDE)
-def test_what_python_has_not_cannot_be_represented(type_id: int, text: bytes) -> None:
+def test_years_outside_pythons_range_are_unrepresentable(type_id: int, text: bytes) -> None:
     table = relation(INT, type_id)
     payloads: list[bytes | None] = [insert(b"1", None), insert(b"2", text), None]
     with pytest.raises(pgdecode.Unrepresentable) as error:
@@ -99,7 +99,7 @@ def test_what_python_has_not_cannot_be_represented(type_id: int, text: bytes) ->
 
 
 def old_and_new(value: bytes) -> list[Any]:
-    """Rows with a value at each place where one can be, streamed or not."""
+    """Rows with a value in each possible place, streamed and not."""
     good = (b"7", b"2020-01-01", b"2020-01-01")
     bad = (b"7", None, value)
     found = []
@@ -145,7 +145,7 @@ def test_the_old_row_loses_such_a_value_too_and_nothing_else() -> None:
 def test_the_first_bad_row_is_raised_and_of_a_row_the_first_column() -> None:
     table = relation(DATE, DATE)
     far, near = b"10000-01-01", b"2020-01-01"
-    # Before the second of two dates: 8 bytes of the message, kind and length, 10 of the first date, kind and length.
+    # Before the second of two dates: 8 bytes of the message, kind, length, 10 bytes of the first date, kind, length.
     with pytest.raises(pgdecode.Unrepresentable, match=r"^row 1, offset 28: column 'b'"):
         checked([insert(near, near), insert(near, far), insert(far, near)], table)
     with pytest.raises(pgdecode.Unrepresentable, match=r"^row 0, offset 13: column 'a'"):
@@ -154,7 +154,7 @@ def test_the_first_bad_row_is_raised_and_of_a_row_the_first_column() -> None:
     assert row["_error"].startswith("NOT_REPRESENTABLE at offset 13: column 'a'")
 
 
-def test_what_was_wrong_before_is_still_said() -> None:
+def test_earlier_errors_are_kept() -> None:
     table = relation(INT, DATE)
     payloads: list[bytes | None] = [insert(b"x", b"10000-01-01"), b"E", insert(b"1", b"10000-01-01")]
     before = pgdecode.decode_rows(payloads, table, mode="PERMISSIVE")["_error"].to_pylist()

@@ -1,4 +1,4 @@
-"""Files decoded by a forecast: in one pass where it holds, and what is written is the same where it does not."""
+"""Speculative decoding of splits: one pass if it succeeds, and the same output if it fails."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ A, B = 20001, 20002
 
 
 class Tasks:
-    """Runs tasks one after the other in this process, with work that has travelled; notes how many of each kind.
+    """Runs tasks one after the other in this process, after pickling. Counts the tasks of each kind.
 
-    What a task finds out while it decodes must be what it finds out when it does not, but for what is said again.
+    The split statistics with speculative decoding must equal those without it, except for repeated relations.
     """
 
     def __init__(self, attempts: int = 1) -> None:
@@ -59,13 +59,13 @@ class Tasks:
         return found
 
     @property
-    def n_again(self) -> int:
-        """Tasks that decoded by the index of the whole."""
+    def n_decoded_again(self) -> int:
+        """Number of tasks that decoded with the final index."""
         return self.n_by_kind.get("ChangeTask", 0)
 
 
 def plain(split_statistics: SplitStatistics) -> SplitStatistics:
-    """A survey with its messages in their order, without relations that are described as they were before."""
+    """Split statistics with sorted messages, without repeated Relation messages."""
     said: dict[bytes, bytes] = {}
     messages = []
     for message in splits.from_ipc(split_statistics.messages).combine_chunks().sort_by("position").to_pylist():
@@ -95,7 +95,7 @@ def change_job(*names: str | None, **options: Any) -> ChangeJob:
 def written(
     folder: Path, payloads: list[bytes], cuts: list[int], group_rows: int = 10_000, statistics: bool = True
 ) -> list[Any]:
-    """Write payloads to a file for each stretch between cuts; without statistics positions must be read."""
+    """Write a file for each slice of payloads between cuts. Without statistics, positions must be read."""
     folder.mkdir()
     for start, end in pairwise([0, *cuts, len(payloads)]):
         table = pa.table({"seq": pa.array(range(start, end), pa.int64()), "data": payloads[start:end]})
@@ -105,7 +105,7 @@ def written(
 
 
 def decoded(files: list[Any], wanted: ChangeJob, target: Path) -> dict[str | None, list[dict[str, Any]]]:
-    """Decode files, and read back the rows of each output in the order in which they were written."""
+    """Decode files, and read the rows of each output in order."""
     folders = {name: target / (name or "changes") for name in wanted.names}
     assert file_route.write_changes(None, files, "seq", wanted, True, folders)  # type: ignore[arg-type]
     return {
@@ -115,7 +115,7 @@ def decoded(files: list[Any], wanted: ChangeJob, target: Path) -> dict[str | Non
 
 
 def expected(payloads: list[bytes], wanted: ChangeJob) -> dict[str | None, list[dict[str, Any]]]:
-    """The rows that one decoder gives; of a plain sequence they come in slot order."""
+    """The rows of one decoder. For plain transactions they are in slot order."""
     found = {}
     options = {"mode": wanted.options.mode, "include_uncommitted": wanted.options.include_uncommitted}
     for name in wanted.names:
@@ -156,19 +156,19 @@ def test_plain_transactions_are_decoded_in_one_pass_wherever_files_and_row_group
     found = decoded(written(tmp_path / "raw", payloads, cuts, 20, statistics), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
     assert tasks.n_by_kind["SplitStatisticsTask"] > 10
-    assert tasks.n_again == 0
+    assert tasks.n_decoded_again == 0
 
 
-def test_a_look_is_the_same_whether_positions_are_told_by_statistics_or_read(tmp_path: Path) -> None:
+def test_a_preview_is_the_same_with_positions_from_statistics_or_read(tmp_path: Path) -> None:
     payloads = transactions(60).payloads
-    looks = []
+    previews = []
     for statistics in (True, False):
         folder = tmp_path / str(statistics)
         found = splits.split_previews(written(folder, payloads, [33, 90], statistics=statistics), "seq")
         assert found is not None
         assert [look.is_counted for look in found] == [statistics] * 3
-        looks.append([replace(look, is_counted=False) for look in found])
-    assert looks[0] == looks[1]
+        previews.append([replace(look, is_counted=False) for look in found])
+    assert previews[0] == previews[1]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_look_is_the_same_whether_positions_are_told_by_statistics_or_read(tmp
         pytest.param([2**63 - 1, 2**63, 2**63 + 1, 2**63 + 2], id="past int64"),
     ],
 )
-def test_statistics_tell_no_positions_that_do_not_count_up(positions: list[int | None], tmp_path: Path) -> None:
+def test_statistics_give_no_positions_that_do_not_increase_by_one(positions: list[int | None], tmp_path: Path) -> None:
     type = pa.uint64() if max(item or 0 for item in positions) > 2**63 else pa.int64()
     table = pa.table({"seq": pa.array(positions, type), "data": [b"E"] * 4})
     pq.write_table(table, tmp_path / "raw.parquet")
@@ -189,20 +189,18 @@ def test_statistics_tell_no_positions_that_do_not_count_up(positions: list[int |
 
 
 @pytest.mark.parametrize(("piece", "by"), [(0, 1), (1, 1), (1, -1)])
-def test_statistics_that_are_wrong_of_positions_are_found_out(
-    piece: int, by: int, tasks: Tasks, tmp_path: Path
-) -> None:
+def test_wrong_statistics_of_positions_are_detected(piece: int, by: int, tasks: Tasks, tmp_path: Path) -> None:
     files = written(tmp_path / "raw", transactions(60).payloads, [103], statistics=True)
     group = files[piece].groups[0]
     [(name, first)] = group.counted
     files[piece] = replace(files[piece], groups=(group._replace(counted=((name, first + by),)),))
     folders = {None: tmp_path / "out"}
-    # As where positions do not ascend: the other route reads them all.
+    # As for positions that do not ascend, the other route is needed.
     assert not file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 
-def test_statistics_that_hide_a_gap_between_the_first_rows_are_found_out(tasks: Tasks, tmp_path: Path) -> None:
+def test_statistics_that_hide_a_gap_between_the_first_rows_are_detected(tasks: Tasks, tmp_path: Path) -> None:
     payloads = transactions(60).payloads
     numbers = [*range(103), 200, 202, *range(300, 300 + len(payloads) - 105)]
     (tmp_path / "raw").mkdir()
@@ -223,7 +221,7 @@ def test_a_capture_of_plain_transactions_is_decoded_in_one_pass(tasks: Tasks, tm
     wanted = change_job("public.pgbench_accounts", None)
     found = decoded(written(tmp_path / "raw", payloads, [3_000, 15_001], 5_000), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
-    assert tasks.n_again == 0
+    assert tasks.n_decoded_again == 0
 
 
 def test_a_table_that_changes_midway_is_decoded_again_with_all_its_columns(tasks: Tasks, tmp_path: Path) -> None:
@@ -234,7 +232,7 @@ def test_a_table_that_changes_midway_is_decoded_again_with_all_its_columns(tasks
     slot.commit()
     payloads = [*slot.payloads, *transactions(10).payloads[2:-1]]
     wanted = change_job(f"public.t{A}", mode="PERMISSIVE")
-    # Past what is looked at of each piece.
+    # After the previewed rows of each piece.
     found = decoded(written(tmp_path / "raw", payloads, [40], 70_000), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
 
@@ -264,8 +262,8 @@ def test_only_tasks_that_need_a_relation_described_late_decode_again(
     found = decoded(files, wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
     assert tasks.n_by_kind["SplitStatisticsTask"] == 6
-    # The task that has the description, and the last one, which has a row by it.
-    assert tasks.n_again == 2
+    # The task with the Relation message, and the last one, which has a row of this version.
+    assert tasks.n_decoded_again == 2
 
 
 def test_a_transaction_that_ends_far_in_the_next_piece_is_decoded_again(
@@ -277,12 +275,12 @@ def test_a_transaction_that_ends_far_in_the_next_piece_is_decoded_again(
     wanted = change_job(None, mode="PERMISSIVE")
     found = decoded(written(tmp_path / "raw", payloads, [20, 40, n + 10, n + 44]), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
-    # The task that has its beginning, that in the middle of which it ends, and the next one, that begins in another.
-    assert tasks.n_again == 3
+    # The tasks where it begins and ends, and the next one, which begins inside another transaction.
+    assert tasks.n_decoded_again == 3
 
 
 @pytest.mark.parametrize("name", ["18.streams.v4", "18.twophase.v3"])
-def test_streams_and_two_phase_commits_are_decoded_by_the_index_of_the_whole(
+def test_streams_and_two_phase_commits_are_decoded_with_the_final_index(
     name: str, tasks: Tasks, tmp_path: Path
 ) -> None:
     payloads = list(captures.capture(name).payloads)
@@ -290,13 +288,13 @@ def test_streams_and_two_phase_commits_are_decoded_by_the_index_of_the_whole(
     found = decoded(files, change_job(None), tmp_path / "out")[None]
     by_row = sorted(map(repr, found))
     assert by_row == sorted(map(repr, expected(payloads, change_job(None))[None]))
-    assert tasks.n_again == tasks.n_by_kind["SplitStatisticsTask"]
+    assert tasks.n_decoded_again == tasks.n_by_kind["SplitStatisticsTask"]
 
 
-def test_a_stream_that_begins_and_ends_in_a_piece_is_decoded_by_the_index_of_the_whole(
+def test_a_stream_that_begins_and_ends_in_a_piece_is_decoded_with_the_final_index(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # Past what the driver looks at.
+    # After the previewed rows.
     for name in ("_READ_ROWS", "RUN_ROWS", "_PREVIEW_ROWS"):
         monkeypatch.setattr(splits, name, 10)
     slot = transactions(20)
@@ -308,7 +306,7 @@ def test_a_stream_that_begins_and_ends_in_a_piece_is_decoded_by_the_index_of_the
     slot.payloads += transactions(20).payloads
     found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), change_job(None), tmp_path / "out")
     assert found == expected(slot.payloads, change_job(None))
-    assert tasks.n_again == 1
+    assert tasks.n_decoded_again == 1
 
 
 @pytest.mark.parametrize("include_uncommitted", [False, True])
@@ -335,12 +333,10 @@ def test_a_commit_in_another_batch_than_its_begin_is_an_end(
     slot.payloads += transactions(3).payloads
     found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), change_job(None), tmp_path / "out")
     assert found == expected(slot.payloads, change_job(None))
-    assert tasks.n_again == 0
+    assert tasks.n_decoded_again == 0
 
 
-def test_attempts_that_came_to_nothing_and_repeated_ones_leave_no_trace(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_failed_and_repeated_attempts_leave_no_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     payloads = transactions(60).payloads
     files = written(tmp_path / "raw", payloads, [33, 90], 20)
     monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
@@ -369,7 +365,7 @@ def test_the_manifest_names_each_row_of_the_input_once(tasks: Tasks, tmp_path: P
 
 @st.composite
 def sequences(draw: st.DrawFn) -> list[bytes]:
-    """Transactions of tables that are described anew now and then, late, or never; some have lost their end."""
+    """Transactions of tables that are described again, late, or never. Some transactions have no end."""
     slot = Slot()
     described: set[int] = set()
     for number in range(draw(st.integers(1, 12))):
@@ -379,7 +375,7 @@ def sequences(draw: st.DrawFn) -> list[bytes]:
             what = draw(st.sampled_from(["insert", "insert", "insert", "describe", "truncate"]))
             if what == "describe" or table not in described:
                 version = draw(st.integers(0, 2))
-                # All as wide: a row that is read by another version than its own has other names.
+                # All versions have the same width, so a row with a wrong version has other names.
                 slot.relation(table, [f"a{version}", "b"])
                 described.add(table)
             elif what == "truncate":
@@ -393,7 +389,7 @@ def sequences(draw: st.DrawFn) -> list[bytes]:
 
 @settings(max_examples=20)
 @given(sequences(), st.data())
-def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
+def test_any_sequence_gives_the_rows_of_one_decoder_in_its_order(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], data: st.DataObject
 ) -> None:
     places = st.integers(1, max(len(payloads) - 1, 1))
@@ -414,7 +410,7 @@ def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
         try:
             rows_of = expected(payloads, wanted)
         except KeyError:
-            # No committed transaction has sent the table or used it; a task that sees few boundaries may not know.
+            # No committed transaction has sent or used the table. A task with few boundaries may not know that.
             with suppress(KeyError):
                 found = decoded(files, wanted, folder / "out")
                 assert all(row["_op"] is None for row in found[names[-1]])
@@ -424,7 +420,7 @@ def test_whatever_comes_the_rows_are_those_of_one_decoder_in_its_order(
         assert sorted(map(repr, found[name])) == sorted(map(repr, rows))
 
 
-def test_a_column_that_is_asked_for_may_be_described_late(
+def test_a_requested_column_may_be_described_late(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(splits, "_READ_ROWS", 10)
@@ -441,7 +437,7 @@ def test_a_column_that_is_asked_for_may_be_described_late(
     assert found[-1] == {"c": "3", "_op": "insert"}
 
 
-def test_an_error_that_no_forecast_accounts_for_is_raised(
+def test_an_error_that_speculation_does_not_expect_is_raised(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def mistake(*arguments: Any) -> None:
@@ -450,11 +446,11 @@ def test_an_error_that_no_forecast_accounts_for_is_raised(
     monkeypatch.setattr(DecodedPartition, "take", mistake)
     with pytest.raises(IndexError, match="a mistake of ours"):
         decoded(written(tmp_path / "raw", transactions(3).payloads, []), change_job(None), tmp_path / "out")
-    assert tasks.n_again == 0
+    assert tasks.n_decoded_again == 0
 
 
 def described_badly() -> Slot:
-    """Transactions of a table that is described badly first, then well."""
+    """Transactions of a table whose first Relation message is bad, and whose second is valid."""
     slot = Slot()
     slot.begin(700)
     slot.relation(A, ["a", "b"])
@@ -464,7 +460,7 @@ def described_badly() -> Slot:
     return slot
 
 
-def test_a_bad_description_where_pieces_are_looked_at_leaves_later_ones_alone(
+def test_a_bad_description_in_a_preview_does_not_affect_later_ones(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(splits, "_READ_ROWS", 3)
@@ -491,5 +487,5 @@ def test_the_manifest_is_right_of_a_file_whose_row_groups_lie_in_another_order(t
     manifest = json.loads((tmp_path / "out" / "changes" / output_committer.MANIFEST).read_text())
     pieces = [(piece["first_row"], piece["rows"]) for part in manifest["files"] for piece in part["input"]]
     n = len(payloads) - 48
-    # Three rows more than the second row group has; they come from the first.
+    # Three rows more than the second row group has. They are from the first one.
     assert pieces == [(n, 48), (0, 3), (3, n - 3)]

@@ -1,4 +1,4 @@
-"""Rows of one relation on Spark: payloads, and what became of them."""
+"""Rows of one relation on Spark: payloads and decoded rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEGIN = encode(Begin(1, dt.datetime(2020, 1, 1, tzinfo=dt.UTC), 7))
 
 
 def typed(rows: DataFrame, column: SparkColumn) -> pa.Table:
-    """Collect what became of the payloads, by `seq`."""
+    """Collect the decoded payloads, ordered by `seq`."""
     return arrow_table(rows.select("seq", column.alias("r")).select("seq", "r.*")).sort_by("seq").drop_columns("seq")
 
 
@@ -39,7 +39,7 @@ def dicts(rows: DataFrame, column: SparkColumn) -> list[dict[str, Any]]:
 
 
 def for_spark(rows: pa.RecordBatch, has_time: bool = False) -> pa.RecordBatch:
-    """Bring decoded rows to the types they have on Spark, which test_spark_schemas looks at."""
+    """Convert decoded rows to their types on Spark. test_spark_schemas tests these."""
     columns = [to_supported_type(column, has_time=has_time) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=supported_schema(rows.schema, has_time=has_time))
 
@@ -51,5 +51,5 @@ def assert_same(found: pa.Table, expected: pa.RecordBatch) -> None:
     for name in expected.schema.names:
         column = found[name].combine_chunks()
         column = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-        # Spark has names and nullability of its own for what is in lists, and no metadata.
+        # Spark changes names and nullability of items of lists, and drops metadata.
         assert same_values(column.cast(expected[name].type), expected[name]), name
