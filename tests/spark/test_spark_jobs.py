@@ -296,7 +296,7 @@ def test_unsuitable_locations_are_refused_before_spark_is_started(
     with pytest.raises(PathError, match="there is no folder"):
         decode_files(None, FILE, tmp_path / "none" / "out")
     source = write_raw(tmp_path / "raw" / "1.parquet", [b"E"]).parent
-    with pytest.raises(PathError, match="lies in the input"):
+    with pytest.raises(PathError, match="is inside the input"):
         decode_files(None, source, source / "out")
     assert_nothing_but(source, "1.parquet")
 

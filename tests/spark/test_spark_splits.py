@@ -443,7 +443,7 @@ def test_an_error_that_speculation_does_not_expect_is_raised(
     def mistake(*arguments: Any) -> None:
         raise IndexError("a mistake of ours")
 
-    monkeypatch.setattr(DecodedPartition, "take", mistake)
+    monkeypatch.setattr(DecodedPartition, "add", mistake)
     with pytest.raises(IndexError, match="a mistake of ours"):
         decoded(written(tmp_path / "raw", transactions(3).payloads, []), change_job(None), tmp_path / "out")
     assert tasks.n_decoded_again == 0
