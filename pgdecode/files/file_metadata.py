@@ -16,7 +16,7 @@ from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.types.type_parser import declared
 
 TYPES_KEY = b"pgdecode.types"
-CATALOG_KEY = b"pgdecode.rows.row_schema"
+CATALOG_KEY = b"pgdecode.catalog"
 
 
 @dataclass(frozen=True)
