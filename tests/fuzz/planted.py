@@ -33,12 +33,12 @@ class Bug(NamedTuple):
 
 BUGS = (
     Bug(
-        *("walk", "_cells", "_cells.pxd"),
-        right="if value.length > left - 5 or value.length > max_value_bytes:",
-        wrong="if value.length > left - 4 or value.length > max_value_bytes:",
+        *("walk", "_native/wire/tuples", "_native/wire/tuples.pxd"),
+        right="if cell.length > left - 5 or cell.length > max_value_bytes:",
+        wrong="if cell.length > left - 4 or cell.length > max_value_bytes:",
     ),
     Bug(
-        *("text", "_codecs/texts", "_utf8.pxd"),
+        *("text", "_native/codecs/text", "_native/memory/utf8.pxd"),
         right="memcpy(&word, text + length - 8, 8)",
         wrong="memcpy(&word, text + length - 7, 8)",
     ),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import checks, corpus, inputs
+from fuzz import checks, corpus, inputs, planted
 from fuzz.__main__ import main as fuzz_main
-from fuzz.targets import LONGEST
+from fuzz.build import ROOT
+from fuzz.targets import COUNTED, LONGEST
 from support.tiers import full
 
 # The native targets are for the sanitizers; what they check of the C core is checked of its callers here.
@@ -73,3 +74,16 @@ def test_the_fuzzer_says_what_has_to_be_installed(
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert fuzz_main() == 3
     assert capsys.readouterr().err.startswith("the fuzzer cannot be built: there is no clang; on Debian 12: apt-get")
+
+
+def test_the_modules_whose_coverage_counts_are_there() -> None:
+    modules = [f"/{path.relative_to(ROOT / 'src')}" for path in (ROOT / "src").rglob("*.pyx")]
+    parts = [part for names in COUNTED.values() for part in names.split()]
+    assert [part for part in parts if not any(part in module for module in modules)] == []
+
+
+@pytest.mark.parametrize("bug", planted.BUGS, ids=[bug.target for bug in planted.BUGS])
+def test_a_planted_bug_has_its_line_in_the_sources(bug: planted.Bug) -> None:
+    sources = ROOT / "src" / "pgdecode"
+    assert (sources / bug.module).with_suffix(".pyx").is_file()
+    assert (sources / bug.source).read_text().count(bug.right) == 1
