@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.changes.change_decoder import ChangeDecoder
+from pgdecode.changes.column_names import last_column_names
 from pgdecode.changes.table_rows import VERSION
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import Empty, Mode, Start, UnrepresentableValues
@@ -92,9 +93,9 @@ def snapshot(
     filled it; a renamed column, in older rows, if it is the last column. If a column's type was altered, older rows
     keep the values that were sent.
 
-    pgoutput does not report that a column was renamed. A column counts as renamed if the next version of the table has
-    the same number of columns, the same type with another name at the same place, and a later column that kept its
-    name. A column that was dropped and added again would be the last one.
+    pgoutput does not report that a column was renamed. PostgreSQL keeps the order of columns, and adds new ones at the
+    end. So the new names before a column that kept its name are renamed columns, if as many columns of the same types
+    are missing there.
     """
     decoder = ChangeDecoder(
         catalog=catalog,
@@ -183,7 +184,7 @@ class SnapshotRows:
         self.catalog = RelationCatalog(versions.values())
         last = self.catalog[next(iter(self.catalog)).relation_id]
         self.last_names = [item.name for item in last.columns]
-        self.columns = _last_column_names(versions, schema)
+        self.columns = last_column_names(versions, schema)
         fields = {
             self.columns[number][item.name]: schema.field(item.name)
             for number, version in versions.items()
@@ -204,15 +205,14 @@ class SnapshotRows:
 
     def _shape(self, number: int, versions: Mapping[int, RelationVersion]) -> _Shape:
         version, columns = versions[number], self.columns[number]
-        # A column that was dropped and then added with the same name is a different column.
-        after = [set(self.columns[other].values()) for other in versions if other > number]
-        names = set(columns.values()).intersection(*after)
         identity = tuple(columns[item.name] for item in version.columns if item.flags & 1)
-        return _Shape(identity, version.replica_identity != "f" and identity != (), frozenset(self.names) - names)
+        unsent = frozenset(self.names) - set(columns.values())
+        return _Shape(identity, version.replica_identity != "f" and identity != (), unsent)
 
     def apply(self, changes: pa.RecordBatch, is_kept: list[bool] | None = None) -> None:
         """Apply the next changes of `ChangeDecoder.table`. `is_kept` is whether to keep each change's new row."""
         is_kept = [True] * len(changes) if is_kept is None else is_kept
+        changes = self._with_last_names(changes)
         errors = changes.column("_error") if self.with_errors else pa.nulls(len(changes), pa.string())
         if errors.null_count < len(errors):
             is_good = errors.is_null()
@@ -220,7 +220,7 @@ class SnapshotRows:
             self.bad.append(changes.filter(is_first))
             changes = changes.filter(is_good)
             is_kept = [kept for kept, good in zip(is_kept, is_good.to_pylist(), strict=True) if good]
-        self.waiting.append((self._with_last_names(changes), is_kept))
+        self.waiting.append((changes, is_kept))
         self.n_waiting += len(changes)
         if self.n_waiting >= max(_CHANGES, len(self.live)):
             self._apply_waiting()
@@ -235,7 +235,8 @@ class SnapshotRows:
         values = {name: self._under_last_name(name, versions, changes) for name in self.names}
         old_values = [self._under_last_name(name, versions, children) for name in self.names]
         unchanged = [
-            [self.columns[version][name] for name in names or ()]
+            # A bad payload may have no version.
+            names if version is None else [self.columns[version][name] for name in names or ()]
             for version, names in zip(versions.to_pylist(), changes["_unchanged"].to_pylist(), strict=True)
         ]
         given = set(self.names).union(*(columns.keys() for columns in self.columns.values()))
@@ -246,13 +247,15 @@ class SnapshotRows:
 
     def _under_last_name(self, last: str, versions: pa.Array, columns: Any) -> pa.Array:
         """Return the values of a column by its last name, from the column that had them in each version."""
-        found = None
+        found: pa.Array | None = None
+        kind = self.kept.field(last).type
         for number, names in self.columns.items():
             name = next((name for name, item in names.items() if item == last), None)
-            if name is not None and found is None:
-                found = columns[name]
-            elif name is not None and found is not columns[name]:
-                found = pc.if_else(pc.equal(versions, number), columns[name], found)
+            if name is None:
+                continue
+            values = columns[name] if columns[name].type == kind else columns[name].cast(kind)
+            is_version = pc.fill_null(pc.equal(versions, number), False)
+            found = values if found is None else pc.if_else(is_version, values, found)
         return found
 
     def table(self) -> pa.Table:
@@ -276,48 +279,6 @@ class SnapshotRows:
             self.live = fold.run()
 
 
-def _last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema) -> dict[int, dict[str, str]]:
-    """For each version, map the names of its columns to their last names."""
-    found: dict[int, dict[str, str]] = {}
-    after: RelationVersion | None = None
-    later: dict[str, str] = {}
-    for number in sorted(versions, reverse=True):
-        version = versions[number]
-        names = {item.name: item.name for item in version.columns}
-        if after is not None:
-            new_names = {**{name: name for name in names if name in later}, **_renamed(version, after, schema)}
-            names = {name: later[new_name] for name, new_name in new_names.items()}
-            for item in version.columns:
-                if item.name not in names:
-                    # A later column may have the name of a dropped column.
-                    names[item.name] = _free_name(item.name, names.values())
-        found[number], after, later = names, version, names
-    return dict(sorted(found.items()))
-
-
-def _renamed(before: RelationVersion, after: RelationVersion, schema: pa.Schema) -> dict[str, str]:
-    """Find the columns that were renamed from one version to the next."""
-    if len(before.columns) != len(after.columns):
-        return {}
-    pairs = list(zip(before.columns, after.columns, strict=True))
-    kept = [place for place, (old, new) in enumerate(pairs) if old.name == new.name]
-    names = {item.name for item in before.columns}, {item.name for item in after.columns}
-    return {
-        old.name: new.name
-        for old, new in pairs[: kept[-1] if kept else 0]
-        if old.name not in names[1]
-        and new.name not in names[0]
-        and (old.type_id, old.type_modifier) == (new.type_id, new.type_modifier)
-        and schema.field(old.name).type == schema.field(new.name).type
-    }
-
-
-def _free_name(name: str, taken: Collection[str]) -> str:
-    while name in taken:
-        name += "'"
-    return name
-
-
 class _Fold:
     """Applies some changes to the present rows.
 
@@ -334,10 +295,10 @@ class _Fold:
         self.all = pa.concat_tables([live.select(names), changes.select(names)]).combine_chunks()
         self.identity: tuple[str, ...] | None = None
         self.index: dict[Key, list[_Row]] = {}
-        # Rows with an unknown column in their replica identity.
-        self.loose: list[_Row] = [
-            _Row(number, frozenset(unknown)) for number, unknown in enumerate(live["_unknown"].to_pylist())
-        ]
+        # Rows with unknown columns in their replica identity: by these columns, and by the values of the others.
+        self.loose: dict[frozenset[str], dict[Key, list[_Row]]] = {}
+        # Rows that are not indexed yet.
+        self.first = [_Row(number, frozenset(unknown)) for number, unknown in enumerate(live["_unknown"].to_pylist())]
         self.values: dict[str, list[Any]] = {}
         self.keys: dict[tuple[str, ...], list[Key]] = {}
 
@@ -349,7 +310,7 @@ class _Fold:
         keys: list[Key] = []
         for at, (op, old_type, unchanged) in enumerate(zip(*columns, strict=True)):
             if op == "truncate":
-                self.index, self.loose = {}, []
+                self.index, self.loose, self.first = {}, {}, []
                 continue
             shape = self._shape_of(at)
             if shape.identity != self.identity:
@@ -390,22 +351,28 @@ class _Fold:
     def _value(self, row: _Row, name: str) -> Any:
         return self._column(name)[row.carried.get(name, row.change)]
 
+    def _present(self) -> list[_Row]:
+        groups = [self.index, *self.loose.values()]
+        return [*self.first, *(row for group in groups for rows in group.values() for row in rows)]
+
     def _identify(self, identity: tuple[str, ...]) -> None:
         """Index the rows by another replica identity."""
-        present = [*(row for rows in self.index.values() for row in rows), *self.loose]
-        self.identity, self.index, self.loose = identity, {}, []
+        present = self._present()
+        self.identity, self.index, self.loose, self.first = identity, {}, {}, []
         for row in sorted(present, key=lambda row: row.change):
             self._add(row)
 
     def _add(self, row: _Row) -> None:
         identity = self.identity or ()
-        if row.unknown and not row.unknown.isdisjoint(identity):
-            self.loose.append(row)
-        else:
-            key = self._keys(identity)[row.change]
-            if row.carried:
-                key = tuple(self._value(row, name) for name in identity)
-            self.index.setdefault(key, []).append(row)
+        unknown = row.unknown.intersection(identity) if row.unknown else row.unknown
+        if unknown:
+            key = tuple(self._value(row, name) for name in identity if name not in unknown)
+            self.loose.setdefault(unknown, {}).setdefault(key, []).append(row)
+            return
+        key = self._keys(identity)[row.change]
+        if row.carried:
+            key = tuple(self._value(row, name) for name in identity)
+        self.index.setdefault(key, []).append(row)
 
     def _remove(self, key: Key, shape: _Shape, at: int, *, exactly: bool = False) -> _Row | None:
         """Remove and return the row with a key, if it exists. With `exactly`, ignore rows whose key is partly unknown.
@@ -415,38 +382,37 @@ class _Fold:
         ValueError
             If several rows may have the key.
         """
-        rows = self.index.get(key)
-        if rows:
-            row = rows.pop()
-            if not rows:
-                del self.index[key]
-            return row
+        if key in self.index:
+            return _pop(self.index, key)
         if exactly or not self.loose:
             return None
         wanted = dict(zip(shape.identity, key, strict=True))
-        found = [
-            place
-            for place, row in enumerate(self.loose)
-            if all(name in row.unknown or self._value(row, name) == value for name, value in wanted.items())
-        ]
+        found = []
+        for unknown, rows in self.loose.items():
+            known = tuple(value for name, value in wanted.items() if name not in unknown)
+            if known in rows:
+                found.append((unknown, known))
         if not found:
             return None
-        unknown = {self.loose[place].unknown for place in found}
         # Without a unique key, rows that agree in all known columns are interchangeable.
-        if shape.is_key or len(unknown) > 1:
-            names = sorted(name for name in shape.identity if any(name in item for item in unknown))
+        if shape.is_key or len(found) > 1:
+            name = min(name for unknown, _ in found for name in unknown)
+            n_rows = sum(len(self.loose[unknown][known]) for unknown, known in found)
             position = self.changes["_position"][at].as_py()
             raise ValueError(
-                f"position {position}: the changed row is not found by its replica identity: column {names[0]!r} is "
-                f"unknown in {len(found)} rows, which were written before it was added or renamed"
+                f"position {position}: the changed row is not found by its replica identity: column {name!r} is "
+                f"unknown in {n_rows} rows, which were written before it was added or renamed"
             )
-        return self.loose.pop(found[0])
+        [(unknown, known)] = found
+        row = _pop(self.loose[unknown], known)
+        if not self.loose[unknown]:
+            del self.loose[unknown]
+        return row
 
     # -- the result --------------------------------------------------------------------------------------------------
 
     def _table(self) -> pa.Table:
-        present = [*(row for rows in self.index.values() for row in rows), *self.loose]
-        present.sort(key=lambda row: row.change)
+        present = sorted(self._present(), key=lambda row: row.change)
         numbers = pa.array([row.change for row in present], pa.int64())
         incomplete = {name for row in present for name in (*row.carried, *row.unknown)}
         columns = {}
@@ -459,6 +425,14 @@ class _Fold:
             columns[name] = self.all[name].take(places)
         columns["_unknown"] = pa.array([sorted(row.unknown) for row in present], _UNKNOWN.type)
         return pa.table([columns[name] for name in self.rows.kept.names], schema=self.rows.kept)
+
+
+def _pop(index: dict[Key, list[_Row]], key: Key) -> _Row:
+    rows = index[key]
+    row = rows.pop()
+    if not rows:
+        del index[key]
+    return row
 
 
 def _written(number: int, shape: _Shape, unchanged: Sequence[str], before: _Row | None) -> _Row:

@@ -230,6 +230,82 @@ def test_a_renamed_column_keeps_its_values_and_finds_its_rows() -> None:
     assert table_of(slot) == [("1", "x", "y", []), ("2", "new", "y", []), ("4", "x", "z", [])]
 
 
+def test_a_key_that_is_dropped_later_finds_its_rows_before() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "u"], keys=["id"])
+    slot.insert(T, "1", "u1")
+    slot.insert(T, "2", "u2")
+    slot.insert(T, "2", "u2")  # sent twice
+    slot.update(T, "1", "u3")
+    slot.relation(T, ["id", "u"], keys=["u"])
+    slot.delete(T, None, "u2", old_type="K")
+    slot.relation(T, ["u"], keys=["u"])
+    slot.update(T, "u4", old=("u3",), old_type="K")
+    slot.commit()
+    assert table_of(slot) == [("u4", [])]
+
+
+def test_rows_of_a_full_identity_are_found_by_a_column_that_is_dropped_later() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "b"], keys=["a", "b"], identity="f")
+    slot.insert(T, "1", "x")
+    slot.insert(T, "1", "y")
+    slot.delete(T, "1", "y")
+    slot.relation(T, ["a"], keys=["a"], identity="f")
+    slot.commit()
+    found = snapshot(slot.payloads, f"public.t{T}")
+    assert found["_position"].to_pylist() == [2]
+
+
+def test_a_column_behind_its_former_place_was_dropped_and_added() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "x", "b"], keys=["id"])
+    slot.insert(T, "1", "old", "y")
+    slot.relation(T, ["id", "b", "x"], keys=["id"])
+    slot.insert(T, "2", "z", "new")
+    slot.commit()
+    assert table_of(slot) == [("1", "y", None, ["x"]), ("2", "z", "new", [])]
+
+
+def test_a_renamed_column_whose_type_grew_keeps_its_values() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "b"], types=[23, 25], keys=["a"])
+    slot.insert(T, "1", "x")
+    slot.relation(T, ["key", "b"], types=[23, 25], keys=["key"])
+    slot.relation(T, ["key", "b"], types=[20, 25], keys=["key"])
+    slot.update(T, "1", "y")
+    slot.commit()
+    assert table_of(slot) == [(1, "y", [])]
+
+
+def test_the_dropped_name_of_one_column_may_be_that_of_another() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["u", "a", "b", "z"], types=[25, 23, 23, 25], keys=["u"])
+    slot.insert(T, "u1", "1", "2", "z")
+    slot.relation(T, ["u", "a", "z"], types=[25, 23, 25], keys=["u"])
+    slot.relation(T, ["u", "a", "z", "a'"], types=[25, 23, 25, 25], keys=["u"])
+    slot.update(T, "u1", UNCHANGED, "y", UNCHANGED)
+    slot.commit()
+    assert table_of(slot) == [("u1", 1, "y", None, ["a'"])]
+
+
+def test_a_bad_change_has_its_values_under_the_last_names() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "a", "n"], types=[25, 25, 23], keys=["id"])
+    slot.insert(T, "1", "x", "no number")
+    slot.relation(T, ["id", "c", "n"], types=[25, 25, 23], keys=["id"])
+    slot.insert(T, "2", "y", "7")
+    slot.commit()
+    found = snapshot(slot.payloads, f"public.t{T}", mode="PERMISSIVE").to_pylist()
+    assert [(row["id"], row["c"], row["n"]) for row in found] == [("2", "y", 7), ("1", "x", None)]
+
+
 def test_a_key_that_may_be_another_column_is_an_error_where_rows_would_be_guessed() -> None:
     slot = Slot()
     slot.begin(700)

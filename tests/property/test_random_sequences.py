@@ -272,14 +272,26 @@ def replayed(fold: Fold, table: int) -> dict[int, dict[str, Any]]:
 
 def under_last_names(values: dict[str, Any], versions: list[dict[str, Any]]) -> dict[str, Any]:
     """Name the values of a row, which were sent under the names of one version, as the last version does."""
-    names = [[column["name"] for column in version["columns"]] for version in versions]
-    first = max(place for place, item in enumerate(names) if list(values) == item)
-    for before, after in zip(names[first:], names[first + 1 :], strict=False):
-        if len(before) == len(after):
-            for place, (old, new) in enumerate(zip(before, after, strict=True)):
-                keeps_place = any(a == b for a, b in zip(before[place + 1 :], after[place + 1 :], strict=True))
-                if old not in after and new not in before and keeps_place:
-                    values = {new if name == old else name: value for name, value in values.items()}
+    shapes = [[(column["name"], column["type_id"]) for column in version["columns"]] for version in versions]
+    first = max(place for place, shape in enumerate(shapes) if list(values) == [name for name, _ in shape])
+    for before, after in zip(shapes[first:], shapes[first + 1 :], strict=False):
+        old_names, new_names = ([name for name, _ in shape] for shape in (before, after))
+        # New columns are the last ones, and there the order of the others may end.
+        kept = [name for name in new_names if name in old_names]
+        while [old_names.index(name) for name in kept] != sorted(old_names.index(name) for name in kept):
+            kept.pop()
+        renamed = {name: name for name in kept}
+        for name in kept:
+            at, place = old_names.index(name), new_names.index(name)
+            while at > 0 and place > 0 and old_names[at - 1] not in kept and new_names[place - 1] not in kept:
+                at, place = at - 1, place - 1
+            starts = at == 0 or old_names[at - 1] in kept, place == 0 or new_names[place - 1] in kept
+            olds, news = before[at : old_names.index(name)], after[place : new_names.index(name)]
+            if all(starts) and [kind for _, kind in olds] == [kind for _, kind in news]:
+                renamed |= {old: new for (old, _), (new, _) in zip(olds, news, strict=True)}
+        values = {renamed[name]: value for name, value in values.items() if name in renamed}
+        # As many places as columns, so that the names of the next version are found.
+        values = {name: values.get(name) for name in new_names} | {}
     return values
 
 

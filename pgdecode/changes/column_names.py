@@ -1,0 +1,77 @@
+"""Which columns of the versions of a relation are one column: what it is called in the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pyarrow as pa
+
+from pgdecode.changes.table_rows import common_type
+from pgdecode.relations.relation_version import RelationVersion
+
+
+def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema) -> dict[int, dict[str, str]]:
+    """For each version, map the names of its columns to their last names.
+
+    A column that was dropped gets a name that no column has. So does one whose values do not fit the last type.
+
+    Parameters
+    ----------
+    versions : mapping of int to RelationVersion
+        Of one relation, by numbers that ascend with the position.
+    schema : pa.Schema
+        The types of all columns.
+    """
+    taken = {item.name for version in versions.values() for item in version.columns}
+    types: dict[str, pa.DataType] = {}
+    found: dict[int, dict[str, str]] = {}
+    after: RelationVersion | None = None
+    later: dict[str, str] = {}
+    for number in sorted(versions, reverse=True):
+        version = versions[number]
+        next_names = {item.name: item.name for item in version.columns} if after is None else _continued(version, after)
+        names = {}
+        for item in version.columns:
+            kind = schema.field(item.name).type
+            last: str | None = item.name if after is None else later.get(next_names.get(item.name, ""))
+            if last is None or not _fits(kind, types.get(last, kind)):
+                last = _free_name(item.name, taken)
+                taken.add(last)
+            types.setdefault(last, kind)
+            names[item.name] = last
+        found[number], after, later = names, version, names
+    return dict(sorted(found.items()))
+
+
+def _continued(before: RelationVersion, after: RelationVersion) -> dict[str, str]:
+    """Find the columns of a version that the next one has too, and their names in that.
+
+    pgoutput does not send the numbers of columns. PostgreSQL keeps the order of columns, and adds new ones at the end.
+    """
+    places = {item.name: place for place, item in enumerate(before.columns)}
+    found: dict[str, str] = {}
+    last_old = last_new = -1
+    for new_place, item in enumerate(after.columns):
+        old_place = places.get(item.name)
+        if old_place is None:
+            continue
+        if old_place < last_old:
+            # It was dropped and added again. All columns behind it have been added too.
+            break
+        olds, news = before.columns[last_old + 1 : old_place], after.columns[last_new + 1 : new_place]
+        # New names before a column that was there are renamed columns.
+        if [(old.type_id, old.type_modifier) for old in olds] == [(new.type_id, new.type_modifier) for new in news]:
+            found |= {old.name: new.name for old, new in zip(olds, news, strict=True)}
+        found[item.name] = item.name
+        last_old, last_new = old_place, new_place
+    return found
+
+
+def _fits(kind: pa.DataType, last: pa.DataType) -> bool:
+    return bool(kind == last or common_type([kind, last]) == last)
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "'"
+    return name
