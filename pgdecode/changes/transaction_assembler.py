@@ -483,11 +483,10 @@ class TransactionAssembler:
         """Whether a Relation message outside streams repeats the visible version."""
         relations = self.state.relations
         relation_id = relations.is_repeated(payload)
-        if relation_id is None:
+        # A version that no committed transaction has sent counts for the columns of its table once this one commits.
+        if relation_id is None or relations.common[relation_id].number not in relations.in_shape:
             return False
-        if relations.scopes:
-            # The position of the last message matters only if streams have sent relations too.
-            relations.repeat(relation_id, self.batch.position(row))
+        relations.repeat(relation_id, self.batch.position(row))
         return True
 
     def _on_relation(self, row: int) -> None:
@@ -519,6 +518,8 @@ class TransactionAssembler:
 
     def _count_relation(self, number: int) -> None:
         """Count a version for the columns of its table: now, or when the transaction that sent it commits."""
+        if number in self.state.relations.in_shape:
+            return
         if self.transaction_index.is_plain:
             self.transaction_index.has_relations = True
             self._plain_relations.append(number)

@@ -9,7 +9,9 @@ import pytest
 import pgdecode
 from pgdecode import ChangeDecoder, RelationCatalog
 from pgdecode.protocol.limits import Limits
+from support.change_rows import through_json
 from support.generators.slot import Slot, one_row
+from support.generators.slots import begin, commit, relation
 
 T = 16385
 MOOD = 20_000
@@ -142,3 +144,13 @@ def test_an_invalid_description_is_refused_each_time(size: int) -> None:
     rows = rows_of(slot, size, mode="PERMISSIVE", limits=Limits(max_relations=1))
     errors = [row["error"] for row in rows]
     assert [error and error.split()[0] for error in errors] == [None, "LIMIT_RELATIONS", "LIMIT_RELATIONS"]
+
+
+def test_a_version_that_a_lost_transaction_sent_first_is_of_the_one_that_commits() -> None:
+    sent = [begin(7), relation("id*")]
+    decoder = ChangeDecoder()
+    decoder.decode(sent)
+    decoder.reconnected()
+    decoder.decode([*sent, commit(40)])
+    assert decoder.table_schema("public.t").names[-1] == "id"
+    assert through_json(decoder).table_schema("public.t").names[-1] == "id"

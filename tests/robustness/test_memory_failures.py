@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import conftest
 import pytest
 
 HERE = Path(__file__).parent
@@ -60,7 +59,7 @@ def run(allocator: Path, most: str, case: str) -> None:
         "ARROW_DEFAULT_MEMORY_POOL": "system",
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent)]),
     }
-    command = [sys.executable, HERE / "memory_failures.py", str(conftest.SEED), most, case]
+    command = [sys.executable, HERE / "memory_failures.py", str(int(os.environ["PGDECODE_TEST_SEED"])), most, case]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{case}: ")
