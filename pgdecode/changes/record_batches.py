@@ -65,6 +65,8 @@ def build_batches(
                         # Native code has the limit for the changes that it builds at a time: those of one version, or
                         # of all tables.
                         is_limited = builder.numbers is None or len(builder.numbers) < 2
+                        # It does not count the texts of errors.
+                        is_limited &= batch.column(builder.error).null_count == len(batch)
                         expansion.add(batch, limit, is_limited=is_limited)
                     yield number, counted_batch(batch, builder.error, drop_bad, bad_rows)
 

@@ -127,7 +127,7 @@ def stream_state(in_stream: Any) -> Any:
     """Check `in_stream`; return None for "ordered", "auto", a bool, or for a boolean column one byte 0 or 1 per row."""
     arrow = _as_arrow(in_stream)
     if arrow is None:
-        if isinstance(in_stream, str | bool) or not isinstance(in_stream, Iterable):
+        if isinstance(in_stream, str | bool | bytes) or not isinstance(in_stream, Iterable):
             found = stream_option(in_stream)
             return None if found == "ordered" else found
         arrow = pa.array(list(in_stream), pa.bool_())

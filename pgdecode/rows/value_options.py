@@ -37,15 +37,19 @@ class ValueOptions:
     def __post_init__(self) -> None:
         settings_of(self.encoding, self.datestyle)
         types = dict(self.types or {})
-        for table, columns in (self.columns or {}).items():
-            if not isinstance(columns, Mapping):
-                raise TypeError(
-                    'columns maps tables to columns, such as {"public.orders": {"price": "numeric(20,4)"}}; '
-                    f"{table!r} has {type(columns).__name__}"
-                )
         texts = list(types.values())
-        for columns in (self.columns or {}).values():
-            texts += columns.values()
+        example = 'columns maps tables to columns, such as {"public.orders": {"price": "numeric(20,4)"}}; '
+        if not isinstance(self.columns, Mapping | None):
+            raise TypeError(f"{example}not {type(self.columns).__name__}")
+        for table, columns in (self.columns or {}).items():
+            if not isinstance(table, str | int) or isinstance(table, bool):
+                raise TypeError(f"{example}a table is a name or an OID, not {table!r}")
+            if not isinstance(columns, Mapping):
+                raise TypeError(f"{example}{table!r} has {type(columns).__name__}")
+            for name, text in columns.items():
+                if not isinstance(text, str):
+                    raise TypeError(f"{example}the type of {name!r} is {type(text).__name__}")
+                texts.append(text)
         for text in texts:
             declared(text, types)
         check_option("unrepresentable", self.unrepresentable, UnrepresentableValues)
@@ -53,7 +57,7 @@ class ValueOptions:
     def columns_of(self, version: RelationVersion) -> Mapping[str, str]:
         """Return the types of a table's columns, by the name or OID of a version of the table."""
         tables = self.columns or {}
-        return tables.get(version.qualified_name) or tables.get(version.relation_id) or {}
+        return {**tables.get(version.relation_id, {}), **tables.get(version.qualified_name, {})}
 
     def decodings(
         self, version: RelationVersion, columns: Mapping[str, str], text: frozenset[str] = frozenset()

@@ -88,6 +88,9 @@ def test_a_snapshot_has_the_types_that_the_caller_gives() -> None:
         ),
         pytest.param({NAME: {"price": "nix"}}, ValueError, "nix", id="type"),
         pytest.param({NAME: {"id": "int8"}}, ValueError, "column 'id' is int4 and cannot be read as", id="conversion"),
+        pytest.param([("a", "b")], TypeError, "columns maps tables to columns.*not list", id="no mapping"),
+        pytest.param({True: {}}, TypeError, "a table is a name or an OID, not True", id="a bool"),
+        pytest.param({"public.t": {"v": None}}, TypeError, "the type of 'v' is NoneType", id="no type"),
         pytest.param({"price": "text"}, TypeError, "columns maps tables to columns.*'price' has str", id="flat"),
     ],
 )

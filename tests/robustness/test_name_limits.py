@@ -135,3 +135,10 @@ def test_many_small_chunks_do_not_each_have_what_is_free() -> None:
     payloads = pa.chunked_array([pa.array(chunk, pa.binary())] * 30)
     with pytest.raises(pgdecode.BatchExpands):
         ChangeDecoder(limits=Limits(max_expansion=1)).decode(payloads)
+
+
+def test_errors_of_one_batch_count_as_those_of_two() -> None:
+    payloads = pa.array([b""] * 450_000, pa.binary())
+    for column in (payloads, pa.chunked_array([payloads[:200_000], payloads[200_000:]])):
+        with pytest.raises(pgdecode.BatchExpands):
+            ChangeDecoder(mode="PERMISSIVE", empty="error").decode(column)
