@@ -129,9 +129,9 @@ def test_a_file_in_the_middle_has_the_relations_that_its_rows_use(database: Data
         wait_for(lambda n=number: len(list((tmp_path / "out").glob("0*.parquet"))) > n)  # type: ignore[misc]
     run.stop()
     first, *_, last = sorted((tmp_path / "out").glob("*.parquet"))
-    catalog = pgdecode.RelationCatalog.from_json(pq.read_metadata(last).metadata[b"pgdecode.rows.row_schema"])
+    catalog = pgdecode.RelationCatalog.from_json(pq.read_metadata(last).metadata[b"pgdecode.catalog"])
     assert catalog.names == ("public.t",)
-    assert len(pgdecode.RelationCatalog.from_json(pq.read_metadata(first).metadata[b"pgdecode.rows.row_schema"])) == 0
+    assert len(pgdecode.RelationCatalog.from_json(pq.read_metadata(first).metadata[b"pgdecode.catalog"])) == 0
     alone = ChangeDecoder(catalog=catalog).decode(pq.read_table(last)["data"])
     assert alone["op"].to_pylist() == ["insert"]
 
