@@ -25,14 +25,14 @@ class IdealThreads:
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def __call__(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Decode both halves."""
+        """Decode both parts."""
         middle = self.data.n_rows // 2
         second = self.thread.submit(self.decode, self.data.payloads.slice(middle))
         return self.decode(self.data.payloads.slice(0, middle)), second.result()
 
 
 def ideal_messages(data: DataSet, fields: Sequence[str] | None) -> IdealThreads:
-    """Prepare the halves of a data set of messages."""
+    """Prepare the two parts of a data set of messages."""
     return IdealThreads(data, lambda payloads: pgdecode.decode_messages(payloads, fields=fields))
 
 
@@ -42,14 +42,14 @@ def without_start(data: DataSet) -> str | None:
 
 
 def ideal_rows(data: DataSet) -> IdealThreads:
-    """Prepare the halves of a table's rows."""
+    """Prepare the two parts of a table's rows."""
     relation = data.relation
     assert relation is not None
     return IdealThreads(data, lambda payloads: pgdecode.decode_rows(payloads, relation))
 
 
 def verify_ideal(data: DataSet, work: IdealThreads) -> None:
-    """Compare both halves with the whole."""
+    """Compare both parts with the whole."""
     whole = work.decode(data.payloads)
     found = pa.concat_batches(work())
     require(data, "number of rows", found.num_rows, whole.num_rows)

@@ -118,8 +118,8 @@ def test_a_missing_message_is_reported_at_the_message_that_shows_it(messages: st
     hint = "; if the connection was lost before this message, call reconnected()"
     assert str(caught.value) == f"row {row}, offset 0: {text}{hint}"
     assert caught.value.tag == slot.payloads[row][:1].decode()
-    told = with_errors(ChangeDecoder(mode="PERMISSIVE").decode(slot.payloads))[-1]
-    assert (told["position"], told["error"]) == (row, caught.value.cell)
+    reported = with_errors(ChangeDecoder(mode="PERMISSIVE").decode(slot.payloads))[-1]
+    assert (reported["position"], reported["error"]) == (row, caught.value.cell)
 
 
 # -- payloads that begin in the middle -------------------------------------------------------------------------------

@@ -63,9 +63,14 @@ def test_rows_after_a_bad_relation_message_are_errors_until_a_good_one(renamed: 
         (10, "REL_IN_DOUBT"),
         (12, {"b": "4"}),
     ]
-    told = next(row for row in rows if row["position"] == 6)
-    assert told["error"] == IN_DOUBT
-    assert (told["op"], told["relation_id"], told["relation_name"], told["new"]) == ("insert", T, None, None)
+    reported = next(row for row in rows if row["position"] == 6)
+    assert reported["error"] == IN_DOUBT
+    assert (reported["op"], reported["relation_id"], reported["relation_name"], reported["new"]) == (
+        "insert",
+        T,
+        None,
+        None,
+    )
 
 
 def test_failfast_fails_at_the_relation_message(renamed: list[bytes]) -> None:

@@ -60,7 +60,7 @@ def fault_of(decode: Callable[[], object]) -> dict[str, Any]:
     return {"code": caught.value.code, "offset": caught.value.offset}
 
 
-def told(error: str) -> dict[str, Any]:
+def reported(error: str) -> dict[str, Any]:
     """Code and offset of a text of the `error` column."""
     code, _, offset = error.partition(":")[0].partition(" at offset ")
     return {"code": code, "offset": int(offset)}
@@ -97,7 +97,7 @@ def test_a_message_is_decoded_as_the_suite_says(case: Case) -> None:
         assert again == row
         return
     assert plain(row) == {"error": row["error"]}
-    assert told(row["error"]) == case["fault"]
+    assert reported(row["error"]) == case["fault"]
     assert fault_of(lambda: pgdecode.decode(payload, in_stream=in_stream, strict_flags=strict)) == case["fault"]
     assert fault_of(lambda: pgdecode.decode_messages([payload], **asked)) == case["fault"]
 
@@ -151,7 +151,7 @@ with_changes = [param for param in cases(*SEQUENCES) if "changes" in param.value
 def test_a_sequence_has_the_changes_and_the_faults_that_the_suite_says(case: Case) -> None:
     decoder = decoder_of(case, "PERMISSIVE")
     rows = decoded(case, decoder)
-    faults = [{"position": row["position"], **told(row["error"])} for row in rows if row["error"]]
+    faults = [{"position": row["position"], **reported(row["error"])} for row in rows if row["error"]]
     assert sorted(faults, key=lambda fault: fault["position"]) == case["faults"]
     assert as_said([row for row in rows if not row["error"]]) == case["changes"]
     assert as_said(with_errors(decoder.undecided())) == case.get("undecided", [])
@@ -159,7 +159,7 @@ def test_a_sequence_has_the_changes_and_the_faults_that_the_suite_says(case: Cas
         assert name not in case or getattr(decoder, name) == case[name]
     if case["faults"]:
         fault = fault_of(lambda: decoded(case, decoder_of(case, "FAILFAST")))
-        assert fault in [{key: told[key] for key in ("code", "offset")} for told in case["faults"]]
+        assert fault in [{key: reported[key] for key in ("code", "offset")} for reported in case["faults"]]
     else:
         assert as_said(decoded(case, decoder_of(case, "FAILFAST"))) == case["changes"]
 
@@ -274,7 +274,7 @@ def test_a_value_is_decoded_as_the_suite_says(case: Case) -> None:
         assert caught.value.offset == 13
         (row,) = decoded_value(case, "PERMISSIVE").to_pylist()
         assert row["v"] is None
-        assert told(row["_error"]) == {"code": case["fault"], "offset": 13}
+        assert reported(row["_error"]) == {"code": case["fault"], "offset": 13}
         return
     if "typed" in case:
         batch = decoded_value(case)

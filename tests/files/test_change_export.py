@@ -32,7 +32,7 @@ def converted(
     *tables: str,
     batch_rows: int,
     mode: str = "FAILFAST",
-    told: list[int] | None = None,
+    reported: list[int] | None = None,
     catalog: RelationCatalog | None = None,
 ) -> ChangeTotals:
     """Decode tables to out.parquet, or to the folder out."""
@@ -46,7 +46,7 @@ def converted(
         format="parquet",
         options=FileChangeOptions(ChangeOptions(mode), catalog=catalog),
         batch_rows=batch_rows,
-        on_rows=([] if told is None else told).append,
+        on_rows=([] if reported is None else reported).append,
     )
 
 
@@ -73,11 +73,11 @@ def described_late(relation_id: int) -> Slot:
 @pytest.mark.usefixtures("run")
 def test_a_table_without_late_versions_is_decoded_in_one_pass() -> None:
     path = saved(described_late(U))
-    told: list[int] = []
-    totals = converted(path, "public.t16385", batch_rows=4, told=told)
+    reported: list[int] = []
+    totals = converted(path, "public.t16385", batch_rows=4, reported=reported)
     # Twice the number of rows, as for two passes, and no negative number.
-    assert min(told) > 0
-    assert sum(told) == 2 * 11
+    assert min(reported) > 0
+    assert sum(reported) == 2 * 11
     assert (totals.changes, totals.bad_rows, totals.undecided) == (2, {}, 0)
     assert pq.read_table("out.parquet")["n"].to_pylist() == [7, 8]
 
@@ -85,10 +85,10 @@ def test_a_table_without_late_versions_is_decoded_in_one_pass() -> None:
 @pytest.mark.usefixtures("run")
 def test_a_table_with_a_late_version_is_decoded_again() -> None:
     path = saved(described_late(T))
-    told: list[int] = []
-    totals = converted(path, "public.t16385", batch_rows=4, told=told)
-    assert min(told) < 0
-    assert sum(told) == 2 * 11
+    reported: list[int] = []
+    totals = converted(path, "public.t16385", batch_rows=4, reported=reported)
+    assert min(reported) < 0
+    assert sum(reported) == 2 * 11
     assert totals.changes == 3
     found = pq.read_table("out.parquet")
     assert found.schema.field("n").type == pa.int32()

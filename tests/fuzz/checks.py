@@ -104,19 +104,19 @@ def _check_messages(
     given: dict[str, Any] = {"in_stream": state, "limits": limits, "strict_flags": strict}
     batch = decode_messages(column, fields=fields, mode="PERMISSIVE", **given)
     batch.validate(full=True)
-    told = batch["error"].to_pylist()
-    first = next((row for row, text in enumerate(told) if text is not None), None)
+    reported = batch["error"].to_pylist()
+    first = next((row for row, text in enumerate(reported) if text is not None), None)
     refused: list[DecodeError] = []
     with refusals(refused):
         again = decode_messages(column, fields=fields, mode="FAILFAST", **given)
         assert again.equals(batch), "the modes decode differently"
     assert [error.row for error in refused] == ([] if first is None else [first]), "the modes refuse different rows"
     if first is not None:
-        assert told[first].startswith(f"{refused[0].code} at offset {refused[0].offset}: ")
+        assert reported[first].startswith(f"{refused[0].code} at offset {refused[0].offset}: ")
     if not isinstance(state, bool):
         return
     rows = compare.rows_of(batch)
-    for payload, row, text in zip(payloads, rows, told, strict=True):
+    for payload, row, text in zip(payloads, rows, reported, strict=True):
         if not payload:  # no bytes are a null row
             assert set(row.values()) == {None}
             continue
@@ -220,8 +220,8 @@ def check_rows(data: bytes) -> None:
     }
     batch = decode_rows(blocks.whole(payloads, layout), known.relation, mode="PERMISSIVE", **given)
     batch.validate(full=True)
-    told = batch["_error"].to_pylist()
-    first = next((row for row, text in enumerate(told) if text is not None), None)
+    reported = batch["_error"].to_pylist()
+    first = next((row for row, text in enumerate(reported) if text is not None), None)
     refused: list[DecodeError] = []
     with refusals(refused):
         again = decode_rows(blocks.column(payloads, layout), known.relation, mode="FAILFAST", **given)

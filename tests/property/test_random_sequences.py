@@ -33,7 +33,7 @@ from support.oracles.reference_changes import DELIMITERS, STREAM_DESYNC, Change,
 sessions = st.integers(1, 4)
 
 
-def told(changes: list[Change]) -> list[Any]:
+def reported(changes: list[Change]) -> list[Any]:
     """Changes by what is known of them beforehand."""
     return [
         (c["xid"], c["op"], c["relation_name"], None if c["new"] is None else tuple(c["new"].values())) for c in changes
@@ -54,7 +54,7 @@ def test_the_fold_gives_each_transaction_once_however_often_the_reader_connects(
 ) -> None:
     reader = random_reader(seed, n_steps, n_sessions)
     fold = Fold(enumerate(reader.payloads), drop_duplicates=True, reconnects=reader.sessions)
-    assert told(fold.committed()) == known(reader)
+    assert reported(fold.committed()) == known(reader)
 
 
 @per_property
@@ -68,7 +68,7 @@ def test_without_being_told_of_reconnects_the_fold_refuses_or_is_right(
     except Refused:
         assert n_sessions > 1
         return
-    assert told(fold.committed()) == known(reader)
+    assert reported(fold.committed()) == known(reader)
 
 
 @per_property

@@ -390,7 +390,7 @@ SHAPES: dict[str, Callable[[int], Work]] = {
     "streams with relations": lambda n: changes(committed_streams(n // 80)),
     "interleaved blocks": lambda n: changes(interleaved_blocks(n // 30)),
     "sub-aborts": lambda n: changes(sub_aborts(n // 60)),
-    "sub-aborts, all told": lambda n: changes(sub_aborts(n // 60), include_uncommitted=True),
+    "sub-aborts, all reported": lambda n: changes(sub_aborts(n // 60), include_uncommitted=True),
     "truncates": lambda n: changes(truncates(n // 60)),
     "truncates in streams": lambda n: changes(truncates(n // 25, streamed=True)),
     "truncates of a table": lambda n: table(truncates(n // 60)),

@@ -49,20 +49,20 @@ def mutants(message: pgdecode.Message) -> Iterator[bytes]:
 
 def test_no_error_repeats_what_a_payload_holds() -> None:
     limits = Limits(max_name_bytes=60, max_value_bytes=60)
-    told = []
+    reported = []
     for payload in (mutant for message in secretive() for mutant in mutants(message)):
         for in_stream in (False, True):
             try:
                 pgdecode.decode_messages([payload], in_stream=in_stream, limits=limits)
             except DecodeError as error:
-                told.append(error)
+                reported.append(error)
             try:
                 pgdecode.decode(payload, in_stream=in_stream, limits=limits)
             except DecodeError as error:
-                told.append(error)
-    codes = {error.code for error in told}
+                reported.append(error)
+    codes = {error.code for error in reported}
     assert codes >= {"TRUNCATED", "TRAILING", "BAD_LENGTH", "NO_NUL", "ENCODING", "BAD_COLUMN_KIND", "LIMIT_NAME"}
-    for one in told:
+    for one in reported:
         assert SECRET not in f"{one} {one!r} {one.cell} {one.args} {vars(one)}"
         assert SECRET.encode() not in pickle.dumps(one)
         assert one.__cause__ is None

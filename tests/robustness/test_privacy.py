@@ -1,6 +1,6 @@
 """No error, log line or repr of an error holds data of a payload: values, keys, contents, prefixes, GIDs, origins.
 
-Names of tables and columns may be told, escaped and cut.
+Names of tables and columns may be reported, escaped and cut.
 """
 
 from __future__ import annotations

@@ -335,13 +335,16 @@ def test_text_and_binary_readings_of_the_same_wal_give_the_same_tables(text: str
     for key in value_options[0][0]:
         one, other = (typed(*tables[key], types) for tables, types in value_options)
         errors = zip(one["_error"].to_pylist(), other["_error"].to_pylist(), strict=True)
-        # What only one of the forms can say (an enum's or composite's bytes, money without its locale) is told.
-        told = [first is not None or second is not None for first, second in errors]
+        # What only one of the forms can say (an enum's or composite's bytes, money without its locale) is reported.
+        reported = [first is not None or second is not None for first, second in errors]
         for name in one.schema.names:
             if name != "_error":
                 pairs = zip(same_rows(one[name]), same_rows(other[name]), strict=True)
-                assert [i for i, (left, right) in enumerate(pairs) if left != right and not told[i]] == [], (key, name)
-        n_compared += told.count(False)
+                assert [i for i, (left, right) in enumerate(pairs) if left != right and not reported[i]] == [], (
+                    key,
+                    name,
+                )
+        n_compared += reported.count(False)
     assert n_compared
 
 

@@ -253,8 +253,8 @@ def test_a_row_of_an_unknown_relation_names_it_and_says_how_to_describe_it(spark
         PySparkException, match=r"UnknownRelation: position \d+, .*relation \d+ has not .* pass catalog="
     ):
         changes(df.where(~is_relation)).collect()
-    told = changes(df.where(~is_relation), mode="PERMISSIVE", fields=["error"]).where("error IS NOT NULL")
-    assert told.count() == changes(df, fields=["position"]).count()
+    reported = changes(df.where(~is_relation), mode="PERMISSIVE", fields=["error"]).where("error IS NOT NULL")
+    assert reported.count() == changes(df, fields=["position"]).count()
 
 
 def test_a_catalog_describes_relations_of_payloads_that_begin_mid_stream(spark: SparkSession, tmp_path: Path) -> None:

@@ -43,10 +43,10 @@ def test_the_process_of_the_caller_is_unchanged() -> None:
 
 def test_workers_of_a_local_session_keep_free_memory(spark: SparkSession) -> None:
     # Arrow's allocator reads the variable when it is loaded.
-    def told(_: int) -> str | None:
+    def reported(_: int) -> str | None:
         return os.environ.get("MIMALLOC_PURGE_DELAY")
 
-    assert spark.sparkContext.parallelize([0], 1).map(told).collect() == ["-1"]
+    assert spark.sparkContext.parallelize([0], 1).map(reported).collect() == ["-1"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sockets that are files")
@@ -81,11 +81,11 @@ import os, time
 from pathlib import Path
 from pyspark import daemon
 
-told, worked = os.kill, daemon.worker
+reported, worked = os.kill, daemon.worker
 
 def tell_late(pid, signal_number):
     time.sleep(0.5)
-    told(pid, signal_number)
+    reported(pid, signal_number)
 
 def work(*given):
     code = None

@@ -225,12 +225,15 @@ def test_as_text_both_readings_of_the_same_wal_lose_nothing(text: str, binary: s
         one = pgdecode.decode_rows(payloads, table, **options)
         other = pgdecode.decode_rows(others[key][1], table, **options)
         assert [error for error in one["_error"].to_pylist() if error] == []
-        told = other["_error"].is_valid().to_pylist()
+        reported = other["_error"].is_valid().to_pylist()
         for name in one.schema.names:
             if name != "_error":
                 pairs = zip(same_rows(one[name]), same_rows(other[name]), strict=True)
-                assert [i for i, (left, right) in enumerate(pairs) if left != right and not told[i]] == [], (key, name)
-        n_compared += told.count(False)
+                assert [i for i, (left, right) in enumerate(pairs) if left != right and not reported[i]] == [], (
+                    key,
+                    name,
+                )
+        n_compared += reported.count(False)
     assert n_compared
 
 

@@ -22,7 +22,7 @@ cdef struct Window:
     const PlanTable *plan
     Walk *walk           # into no builders
     uint8_t *stream_flags    # one a row, in and out
-    bint lookahead       # where the state is known: rows of a run may be put in doubt by what comes behind them
+    bint lookahead       # where the state is known: later rows may invalidate the flags of earlier ones
 
 cdef struct Delimiter:
     int64_t row
