@@ -10,25 +10,24 @@ from pgdecode._native.arrow.column_builder cimport Column, expect, finish_column
 from pgdecode._native.arrow.payload_array cimport (
     ABSENT, CORRUPT, LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, Presence, Segment, Source, Span, payload_at,
 )
-from pgdecode._native.codecs.arrays cimport arrays_codec
 from pgdecode._native.codecs.block_decoder cimport put_cells
 from pgdecode._native.codecs.codec cimport Cells, Codec
-from pgdecode._native.codecs.composites cimport composites_codec
+from pgdecode._native.codecs.containers.arrays cimport arrays_codec
+from pgdecode._native.codecs.containers.composites cimport composites_codec
+from pgdecode._native.codecs.containers.hstore cimport hstore_codec
+from pgdecode._native.codecs.containers.ranges cimport ranges_codec
+from pgdecode._native.codecs.containers.vectors cimport vectors_codec
 from pgdecode._native.codecs.datestyles cimport datestyles_codec, style_of
 from pgdecode._native.codecs.datetime cimport datetimes_codec
-from pgdecode._native.codecs.datetime_text cimport moment_forms_codec
 from pgdecode._native.codecs.geometric cimport geometric_codec
-from pgdecode._native.codecs.hstore cimport hstore_codec
 from pgdecode._native.codecs.interval cimport intervals_codec
 from pgdecode._native.codecs.money cimport money_codec
 from pgdecode._native.codecs.network cimport network_codec
 from pgdecode._native.codecs.numbers cimport numbers_codec
 from pgdecode._native.codecs.numeric cimport numeric_codec, numeric_floats_codec, numeric_forms_codec
-from pgdecode._native.codecs.ranges cimport ranges_codec
 from pgdecode._native.codecs.text cimport bits_codec, texts_codec
-from pgdecode._native.codecs.text_forms cimport forms_codec, xid_snapshots_codec
+from pgdecode._native.codecs.text_forms cimport forms_codec
 from pgdecode._native.codecs.textsearch cimport search_codec
-from pgdecode._native.codecs.vectors cimport vectors_codec
 from pgdecode._native.codecs.wrappers cimport saturating_codec, transcoded_codec
 from pgdecode._native.fault cimport (
     FAULT_BAD_ARRAY, FAULT_TOO_HIGH, FAULT_UNREPRESENTABLE, OK, Fault, FaultCode, error_of,
@@ -64,14 +63,12 @@ cdef class CodecTree:
             or network_codec(name, &self.codec)
             or search_codec(name, &self.codec)
             or forms_codec(name, &self.codec)
-            or moment_forms_codec(name, &self.codec)
             or saturating_codec(name, &self.codec)
             or money_codec(name, &self.codec)
             or composites_codec(name, &self.codec)
             or datestyles_codec(name, &self.codec)
             or numeric_floats_codec(name, &self.codec)
             or transcoded_codec(name, &self.codec)
-            or xid_snapshots_codec(name, &self.codec)
         ):
             raise LookupError(f"there is no codec {name!r}")
         self.codec.precision = decoding.precision

@@ -1,7 +1,6 @@
-"""Numbers and bytes in PostgreSQL's own text."""
+"""Binary values in PostgreSQL's own text."""
 
 from pgdecode._native.codecs.codec cimport Codec
 
 
 cdef bint forms_codec(str name, Codec *codec)
-cdef bint xid_snapshots_codec(str name, Codec *codec)

@@ -5,8 +5,8 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_list, put_null
 from pgdecode._native.codecs.codec cimport Codec, is_of_type
-from pgdecode._native.codecs.containers cimport Token, is_blank, is_null, sized_item, take_item, unquote
-from pgdecode._native.codecs.quoting cimport OF_ARRAY, add_byte, add_value, finish, quote
+from pgdecode._native.codecs.containers.items cimport Token, is_blank, is_null, sized_item, take_item, unquote
+from pgdecode._native.codecs.containers.quoting cimport OF_ARRAY, add_byte, add_value, finish, quote
 from pgdecode._native.codecs.text cimport text_from_text
 from pgdecode._native.cursor cimport Cursor, be32, bytes_left, take
 from pgdecode._native.fault cimport (

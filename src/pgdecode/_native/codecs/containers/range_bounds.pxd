@@ -11,7 +11,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from pgdecode._native.codecs.codec cimport Codec
-from pgdecode._native.codecs.containers cimport take_item
+from pgdecode._native.codecs.containers.items cimport take_item
 from pgdecode._native.codecs.numeric cimport Groups, take_groups
 from pgdecode._native.cursor cimport Cursor, be16, be32, be64, take
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode

@@ -7,8 +7,8 @@ from libc.string cimport memcmp
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_list, mark, put_null
 from pgdecode._native.codecs.codec cimport Codec
-from pgdecode._native.codecs.containers cimport Token, is_null, take_count, take_item, unquote
-from pgdecode._native.codecs.quoting cimport OF_HSTORE, finish, quote
+from pgdecode._native.codecs.containers.items cimport Token, is_null, take_count, take_item, unquote
+from pgdecode._native.codecs.containers.quoting cimport OF_HSTORE, finish, quote
 from pgdecode._native.codecs.text cimport check_text, text_from_text
 from pgdecode._native.cursor cimport Cursor, take
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_LIMIT_VALUE, FAULT_NO_MEMORY, OK, FaultCode, unlikely

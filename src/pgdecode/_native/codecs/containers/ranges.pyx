@@ -5,9 +5,9 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_list, mark, put_bool, put_null
 from pgdecode._native.codecs.codec cimport Codec
-from pgdecode._native.codecs.containers cimport Token, take_count, take_item, unquote
-from pgdecode._native.codecs.quoting cimport OF_BOUND, add_byte, add_value, finish, quote
-from pgdecode._native.codecs.range_bounds cimport (
+from pgdecode._native.codecs.containers.items cimport Token, take_count, take_item, unquote
+from pgdecode._native.codecs.containers.quoting cimport OF_BOUND, add_byte, add_value, finish, quote
+from pgdecode._native.codecs.containers.range_bounds cimport (
     RANGE_EMPTY,
     RANGE_LB_INC,
     RANGE_LB_INF,

@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_bytes, reopen
 from pgdecode._native.codecs.codec cimport Codec
-from pgdecode._native.codecs.containers cimport is_blank, is_null_word
+from pgdecode._native.codecs.containers.items cimport is_blank, is_null_word
 from pgdecode._native.cursor cimport Cursor
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, OK, FaultCode
 from pgdecode._native.literals.rendering cimport ensure_capacity

@@ -1,0 +1,1 @@
+"""Values made of values: arrays, composites, hstore, ranges and vectors."""
