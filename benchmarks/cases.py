@@ -47,7 +47,6 @@ from benchmarks.decoders import (
 from benchmarks.files import copy_messages, copy_table, decode_messages, decode_table, digest_file, verify_files
 from benchmarks.ideal_threads import IdealThreads, digest_ideal, ideal_messages, ideal_rows, verify_ideal, without_start
 from benchmarks.values import ValueSet
-from pgdecode._native.codecs.registry import decode_values
 
 TWO_THREADS = ", two threads"
 IDEAL_THREADS = ", ideal two threads"
@@ -250,15 +249,16 @@ def digest_rows(result: Iterable[pa.RecordBatch]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Values:
-    """Decode a column of cells in one format."""
+    """Decode rows of one type in one format."""
 
     data: ValueSet
     binary: bool
 
-    def __call__(self) -> pa.Array:
-        """Decode all values."""
-        forms = self.data.binaries if self.binary else self.data.payloads
-        return decode_values(self.data.name, forms, binary=self.binary, typmod=self.data.typmod)
+    def __call__(self) -> pa.ChunkedArray:
+        """Decode all values, column after column."""
+        assert self.data.relation is not None
+        batch = pgdecode.decode_rows(self.data.binaries if self.binary else self.data.payloads, self.data.relation)
+        return pa.chunked_array([batch[column.name] for column in self.data.relation.columns])
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ def verify_values(data: DataSet, work: Values | Cast) -> None:
     require(data, "number of right values", pc.sum(pc.equal(found, expected)).as_py() or 0, len(expected))
 
 
-def digest_values(found: pa.Array) -> tuple[int, int]:
+def digest_values(found: pa.Array | pa.ChunkedArray) -> tuple[int, int]:
     """Count values and nulls."""
     return len(found), found.null_count
 

@@ -1,4 +1,4 @@
-"""Data sets of values of one type: in text format, in binary format, and as an Arrow array."""
+"""Data sets of values of one type: rows of a table in text and in binary format, and the values as an Arrow array."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import json
 import random
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
+import pgdecode
 from benchmarks.datasets import VALUES, DataSet
+from pgdecode.types.pgtypes import NAME_BY_OID
 
 FULL_VALUES = 1_000_000
 QUICK_VALUES = 100_000
+N_COLUMNS = 25  # of the table; a row itself takes little time compared with so many values
 N_DISTINCT = 20_000  # these values are repeated
 EPOCH = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
@@ -27,12 +30,16 @@ Forms = tuple[str, bytes, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ValueSet(DataSet):
-    """Values of one type; `payloads` has them in text format."""
+    """Inserts into a table whose columns all have one type; `payloads` has them in text format."""
 
     binaries: pa.BinaryArray
-    expected: pa.Array
+    expected: pa.Array  # column after column
     to_cast: pa.StringArray | None  # text that pyarrow casts to the same values; None if it has no such cast
-    typmod: int
+
+    @property
+    def n_rows(self) -> int:
+        """Number of values."""
+        return len(self.expected)
 
 
 @dataclass(frozen=True)
@@ -161,19 +168,32 @@ KINDS = (
 )
 
 
+def insert(cells: Sequence[bytes], letter: bytes) -> bytes:
+    """Make an Insert message."""
+    parts = [part for cell in cells for part in (letter, len(cell).to_bytes(4, "big"), cell)]
+    return b"".join([b"I\0\0@\0N", len(cells).to_bytes(2, "big"), *parts])
+
+
 def load_values(kind: Kind, n_values: int) -> ValueSet:
-    """Make the values of a type; they are the same in each run."""
+    """Make the values of a type, as many as fill rows; they are the same in each run."""
     rng = random.Random(kind.name)
-    texts, binaries, values = zip(*(kind.make(rng) for _ in range(min(n_values, N_DISTINCT))), strict=True)
-    at = pa.array([row % len(texts) for row in range(n_values)], pa.int64())
+    n_rows = max(n_values // N_COLUMNS, 1)
+    n_distinct = min(n_rows, N_DISTINCT // N_COLUMNS)
+    texts, binaries, values = zip(*(kind.make(rng) for _ in range(n_distinct * N_COLUMNS)), strict=True)
+    rows = [slice(row * N_COLUMNS, (row + 1) * N_COLUMNS) for row in range(n_distinct)]
+    which = pa.array([row % n_distinct for row in range(n_rows)], pa.int64())
+    at = pa.array([row % n_distinct * N_COLUMNS + c for c in range(N_COLUMNS) for row in range(n_rows)], pa.int64())
     to_cast = None if kind.to_cast is None else pa.array(map(kind.to_cast, texts), pa.string()).take(at)
+    in_text = [text.encode() for text in texts]
+    type_id = next(oid for oid, name in NAME_BY_OID.items() if name == kind.name)
+    columns = tuple(pgdecode.Column(0, f"value_{c}", type_id, kind.typmod) for c in range(N_COLUMNS))
     return ValueSet(
         name=kind.name,
         kind=VALUES,
-        payloads=pa.array([form.encode() for form in texts], pa.binary()).take(at),
+        payloads=pa.array([insert(in_text[row], b"t") for row in rows], pa.binary()).take(which),
         relation_id_sum=0,
-        binaries=pa.array(binaries, pa.binary()).take(at),
+        relation=pgdecode.Relation(16384, "public", "values", "d", columns),
+        binaries=pa.array([insert(binaries[row], b"b") for row in rows], pa.binary()).take(which),
         expected=pa.array(values, kind.arrow).take(at),
         to_cast=to_cast,
-        typmod=kind.typmod,
     )

@@ -15,7 +15,6 @@ import pytest
 
 import pgdecode
 from pgdecode import ChangeDecoder, DecodeError, Limits
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.pgtypes import as_text
 from pgdecode.types.type_parser import declared
 from support.change_rows import with_errors
@@ -23,6 +22,7 @@ from support.compare import rows_of
 from support.each import each
 from support.generators.encoder import encode
 from support.oracles import reference, reference_changes
+from support.values import decode_values
 
 FOLDER = Path(__file__).parent
 Case = dict[str, Any]

@@ -22,11 +22,11 @@ from fuzz import blocks, inputs
 from fuzz.inputs import JOINED, LAYOUT_SHIFT, LAYOUTS, STATES, STREAMED, STRICT, TIGHT
 from fuzz.variants import VARIANTS
 from pgdecode import ChangeDecoder, DecodeError, Limits, decode_messages, decode_rows
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.protocol import messages
 from support import compare
 from support.oracles.reference_changes import DELIMITERS
+from support.values import composite, decode_inserts, insert, inside
 
 Check = Callable[[bytes], None]
 
@@ -62,11 +62,6 @@ def refusals(found: list[DecodeError]) -> Iterator[None]:
         yield
     except DecodeError as error:
         found.append(error.with_traceback(None))
-
-
-def place(error: DecodeError) -> tuple[Any, ...]:
-    """What is wrong, and where."""
-    return error.code, error.row, error.position, error.offset, error.column
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -160,16 +155,19 @@ def _check_value(data: bytes, *, binary: bool) -> None:
     value = data[2:]
     found = []
     refused: list[DecodeError] = []
-    # By itself, and in a block, where there are bytes in front of it.
-    for values in (blocks.column([value], "binary").chunk(0), [value]):
-        for in_blocks in (False, True):
-            with refusals(refused):
-                found.append(decode_values(decoding, values, binary=binary, blocks=in_blocks))
-                found[-1].validate(full=True)
-                assert len(found[-1]) == 1
-    assert len(found) in (0, 4), "a block decoder and that of single values have two verdicts"
+    for payloads in ([insert(value, binary=binary)], [insert(value, binary=binary), insert(None, binary=binary)]):
+        with refusals(refused):
+            found.append(decode_inserts(decoding, blocks.whole(payloads, "binary"))[:1])
+    # A container's items are decoded one by one, and those of a column in blocks.
+    whole = insert(composite(value, decoding, binary=binary), binary=binary)
+    with refusals(refused):
+        found.append(decode_inserts(inside(decoding), blocks.column([whole], "binary")).field("value"))
+    assert len(found) in (0, 3), "a block decoder and that of single values have two verdicts"
+    for array in found:
+        array.validate(full=True)
+        assert len(array) == 1
     assert all(compare.same_values(array, found[0]) for array in found), "two decoders made two values"
-    assert len({place(error) for error in refused}) <= 1, "two decoders refuse for two reasons"
+    assert len({(error.code, error.row, error.column) for error in refused}) <= 1, "two decoders refuse for two reasons"
 
 
 # -- rows and changes ------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.pgtypes import numeric_as_float8
 from support.generators.writer import binary_numeric
+from support.values import decode_values
 
 pytestmark = pytest.mark.full
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pgdecode
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.pgtypes import Decoding
 from pgdecode.types.session_settings import settings_of, under
 from pgdecode.types.type_parser import declared
 from support.generators.writer import MICROSECONDS, written
 from support.oracles.printer import BOUNDS, DAY, printed, types_of
+from support.values import decode_values
 
 MIN_DAY, END_DATE, END_TIMESTAMP = -2451545, 2145031949, 9223371331200000000  # datatype/timestamp.h, since 2000-01-01
 TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=8) | st.text(

@@ -10,12 +10,12 @@ import pytest
 
 import pgdecode
 from pgdecode import ChangeDecoder, Column, Insert, Limits, Relation
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.changes.record_batches import one_batch
 from pgdecode.protocol.limits import FREE_EXPANSION, MAX_DIMENSIONS
 from pgdecode.types.pgtypes import as_text, named
 from support.generators.encoder import encode
 from support.generators.slot import Slot
+from support.values import decode_values
 
 NUMERIC, NUMERIC_ARRAY, BYTEA = 1700, 1231, 17
 # 1e131071, the largest power of ten that a numeric holds: recorded from servers in tests/data/values.jsonl.

@@ -13,10 +13,10 @@ import pytest
 
 import pgdecode
 from pgdecode import Column, Insert, Relation, Type
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.pgtypes import as_text
 from pgdecode.types.type_parser import declared
 from support.generators.encoder import encode
+from support.values import decode_values
 
 COMPOSITES = json.loads((Path(__file__).parent.parent / "data" / "composites.json").read_text())
 RELATION = pgdecode.decode(bytes.fromhex(COMPOSITES["relation"]))

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import pgdecode
 from pgdecode import Column, Insert, Relation
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.encodings import CODECS, LACKING, OTHERWISE, decoder, encoding_name
 from pgdecode.types.pgtypes import Decoding, as_text, named
 from pgdecode.types.session_settings import Settings, settings_of, under
 from support.each import each
 from support.generators.encoder import encode
+from support.values import decode_values
 
 DATA = Path(__file__).parent.parent / "data"
 STYLES = ["SQL, MDY", "SQL, DMY", "SQL, YMD", "Postgres, MDY", "Postgres, DMY", "Postgres, YMD", "German, DMY"]

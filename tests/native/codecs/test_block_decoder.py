@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.protocol.errors import DecodeError
+from pgdecode.types.pgtypes import Decoding, named, scalar
 from support.oracles.recorded import renderings, values
+from support.values import composite, decode_inserts, decode_values, insert, inside
 
 MODIFIERS = {"numeric": [(p << 16 | s) + 4 for p, s in ((14, 2), (18, 0), (4, 4), (38, 9), (20, 19), (9, 3))]}
 TYPES = [
@@ -62,12 +63,16 @@ for name in ("text", "jsonb", "jsonpath", "ltree"):
     ]
 
 
-def outcome(pg_type: str, forms: list[bytes | None], binary: bool, typmod: int, blocks: bool) -> Any:
-    """The array, down to its buffers' bytes, or the fault."""
+def outcome(decoding: Decoding, forms: list[bytes | None], binary: bool, alone: bool) -> Any:
+    """The array, down to its buffers' bytes, or the code of the fault; `alone` calls the decoder of single values."""
     try:
-        array = decode_values(pg_type, forms, binary=binary, typmod=typmod, blocks=blocks)
+        if alone:
+            composites = [composite(form, decoding, binary=binary) for form in forms]
+            array = decode_values(inside(decoding), composites, binary=binary).field("value")
+        else:
+            array = decode_values(decoding, forms, binary=binary)
     except DecodeError as error:
-        return str(error)
+        return error.code
     array.validate(full=True)
     return array.type, array.null_count, [buffer and buffer.to_pybytes() for buffer in array.buffers()]
 
@@ -117,17 +122,19 @@ def test_a_block_decoder_agrees_with_the_decoder_of_single_values(pg_type: str, 
     forms = forms_of(pg_type, binary)
     assert len(forms) >= 10
     for typmod in MODIFIERS.get(pg_type, [-1]):
+        decoding = named(pg_type, typmod)
+        assert decoding is not None
         good: list[bytes | None] = []
         for form in forms + mutated(forms, len(forms)):
-            alone = outcome(pg_type, [form], binary, typmod, blocks=False)
-            assert outcome(pg_type, [form], binary, typmod, blocks=True) == alone, form
+            alone = outcome(decoding, [form], binary, alone=True)
+            assert outcome(decoding, [form], binary, alone=False) == alone, form
             if not isinstance(alone, str):
                 good.append(form)
         # In one block too, with nulls among them: validity, offsets and values have to fall into step again.
         random.Random(1).shuffle(good)
         for column in (good, [None, *good], [value for form in good for value in (form, None)], [None] * 9 + good[:2]):
-            together = outcome(pg_type, column, binary, typmod, blocks=True)
-            assert together == outcome(pg_type, column, binary, typmod, blocks=False)
+            together = outcome(decoding, column, binary, alone=False)
+            assert together == outcome(decoding, column, binary, alone=True)
             assert not isinstance(together, str)
 
 
@@ -145,14 +152,13 @@ ARRAYS = [pa.binary(), pa.large_binary(), pa.binary_view()]
 @pytest.mark.parametrize("arrow_type", ARRAYS, ids=str)
 def test_values_are_decoded_where_an_arrow_array_has_them(arrow_type: pa.DataType) -> None:
     numbers = [None if n % 7 == 0 else n * n for n in range(1500)]
-    array = pa.array([None if n is None else b"%d" % n for n in numbers], arrow_type)
+    array = pa.array([insert(None if n is None else b"%d" % n, binary=False) for n in numbers], arrow_type)
     for start, length in ((0, 1500), (3, 600), (0, 0), (1499, 1)):
-        found = decode_values("int8", array.slice(start, length), binary=False)
+        found = decode_inserts(scalar("int8"), array.slice(start, length))
         found.validate(full=True)
         assert found.to_pylist() == numbers[start : start + length]
 
 
-def test_the_bad_value_of_an_array_is_named() -> None:
-    array = pa.array([b"%d" % n for n in range(1500)] + [b"x"])
+def test_the_bad_value_of_a_column_is_named() -> None:
     with pytest.raises(DecodeError, match="row 1500"):
-        decode_values("int4", array, binary=False)
+        decode_values("int4", [b"%d" % n for n in range(1500)] + [b"x"], binary=False)

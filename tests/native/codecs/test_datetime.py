@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.protocol.errors import DecodeError
 from support.each import each
 from support.oracles.printer import calendar, clock, interval, moment, offset
+from support.values import decode_values
 
 DATA = Path(__file__).parents[2] / "data"
 TYPES = ["date", "time", "timetz", "timestamp", "timestamptz", "interval"]

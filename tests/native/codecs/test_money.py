@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import pgdecode
 from pgdecode import Column, Insert, Relation
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.pgtypes import as_text, named
 from support.generators.encoder import encode
+from support.values import decode_values
 
 PRICES = Relation(16385, "public", "prices", "f", (Column(0, "price", 790, -1),))
 

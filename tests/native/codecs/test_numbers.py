@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.protocol.errors import DecodeError
 from support.each import each
+from support.values import decode_values
 
 VALUES = Path(__file__).parents[2] / "data" / "values.jsonl"
 # Bytes in binary and range of the types that are whole numbers.

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.protocol.errors import DecodeError
 from support.generators.writer import binary_numeric
+from support.values import decode_values
 
 VALUES = Path(__file__).parents[2] / "data" / "values.jsonl"
 EXACT = Context(prec=1000)

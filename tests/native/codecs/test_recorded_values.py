@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 import pgdecode
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.pgtypes import OPAQUE, Decoding
 from pgdecode.types.session_settings import settings_of, under
 from pgdecode.types.type_parser import declared
 from support.each import each
 from support.oracles.printer import printed
 from support.oracles.recorded import DATA
+from support.values import decode_values
 
 # What the recordings' own types are; o is their schema.
 SAID = {

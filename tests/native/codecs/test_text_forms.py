@@ -16,7 +16,6 @@ from rows.test_rows import tables_of
 
 import pgdecode
 from pgdecode import Column, Insert, Relation
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.rows.row_schema import decodings
 from pgdecode.types.pgtypes import NAME_BY_OID, NAMED, Decoding, as_text, named, range_of, scalar
 from support import captures
@@ -24,6 +23,7 @@ from support.each import each
 from support.generators.encoder import encode
 from support.oracles.printer import BLANKS, in_array, quoted
 from support.oracles.recorded import DATA, renderings
+from support.values import decode_values
 
 EVERY_TYPE = sorted({*NAME_BY_OID.values(), *(item.name for item in NAMED), "hstore", "vector", "halfvec", "record"})
 FORMS: dict[str, Decoding] = {name: as_text(decoding) for name in EVERY_TYPE if (decoding := named(name)) is not None}

@@ -11,11 +11,11 @@ from rows.test_rows import PAIRS, same_rows, tables_of
 
 import pgdecode
 from pgdecode import Column, Insert, Relation
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.rows.row_schema import row_schema
 from pgdecode.types.pgtypes import clamped, is_partial, named
 from support.generators.encoder import encode
 from support.oracles.recorded import renderings, values
+from support.values import decode_values
 
 INT64_MAX = 2**63 - 1
 MIN_DAY = -2440588  # '4714-11-24 BC'::date - '1970-01-01', PostgreSQL's first day

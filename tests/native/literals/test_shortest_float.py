@@ -7,8 +7,8 @@ import struct
 from decimal import Decimal
 from fractions import Fraction
 
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.pgtypes import as_text, scalar
+from support.values import decode_values
 
 
 def float4(bits: int) -> Fraction:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.protocol.errors import BadEncoding, BadValue, DecodeError, ValueTooLong, WrongSize
+from support.values import decode_values
 
 DATA = Path(__file__).parents[2] / "data"
 

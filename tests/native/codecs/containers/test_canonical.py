@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import pgdecode
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.pgtypes import Decoding, as_text
 from pgdecode.types.type_parser import declared
+from support.values import decode_values
 
 LB_INC, UB_INC, LB_INF, UB_INF, EMPTY = 2, 4, 8, 16, 1
 BRACKETS = {"[)": LB_INC, "[]": LB_INC | UB_INC, "(]": UB_INC, "()": 0}

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pgdecode
-from pgdecode._native.codecs.registry import decode_values
 from pgdecode.types.pgtypes import NAME_BY_OID, NAMED, RANGES, TYPES, named
+from support.values import decode_values
 
 
 def decoded(pg_type: str, value: bytes, *, binary: bool = False) -> Any:
