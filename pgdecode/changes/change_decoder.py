@@ -16,7 +16,7 @@ from pgdecode._native.changes.text_layouts import TextLayout
 from pgdecode.changes.change_rows import CHANGES, ChangeBuilder
 from pgdecode.changes.checkpoint import spent_from_json, state_from_json, state_to_json
 from pgdecode.changes.outcomes import CommittedOutcomes, emit
-from pgdecode.changes.record_batches import ONE_BATCH, Builder, build_batches, one_batch
+from pgdecode.changes.record_batches import ONE_BATCH, LimitedBuilder, build_batches, one_batch
 from pgdecode.changes.replication_state import CommittedChanges, ReplicationState
 from pgdecode.changes.spill_files import paths_of, spill
 from pgdecode.changes.table_rows import Table, TableBuilder
@@ -328,7 +328,7 @@ class ChangeDecoder:
                 yield relations[number], batch
 
     def _built(
-        self, call: _Call, payloads: Any, position: Any, max_rows: int, builders: Callable[[], Sequence[Builder]]
+        self, call: _Call, payloads: Any, position: Any, max_rows: int, builders: Callable[[], Sequence[LimitedBuilder]]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Decode payloads with several builders. Yield each batch with the number of its builder."""
         if max_rows < 1:
@@ -372,19 +372,25 @@ class ChangeDecoder:
             if call.number == self._n_calls:
                 self._state.note_in(NoJournal())
 
-    def _change_builder(self) -> Builder:
-        def builder(layouts: dict[int, TextLayout]) -> Builder:
+    def _change_builder(self) -> LimitedBuilder:
+        def builder(layouts: dict[int, TextLayout]) -> LimitedBuilder:
             return ChangeBuilder(self._state.relations.versions, layouts, self._value_options, self._options)
 
         # Layouts of encodings other than UTF-8 have state, so each thread needs its own.
         return self._threaded(builder(self._layouts), lambda: builder({}))
 
-    def _threaded(self, builder: Builder, for_thread: Callable[[], Builder]) -> Builder:
+    def _threaded(self, builder: LimitedBuilder, for_thread: Callable[[], LimitedBuilder]) -> LimitedBuilder:
         return builder if self._threads == 1 else ThreadedBuilder(builder, for_thread, self._threads)
 
-    def _rows_builder(self, relation: str | int, *, with_version: bool = False) -> Builder:
+    def _rows_builder(self, relation: str | int, *, with_version: bool = False) -> LimitedBuilder:
         builder = self._table_builder(relation, with_version=with_version)
-        return self._threaded(builder, lambda: builder)
+
+        def for_thread() -> LimitedBuilder:
+            other = copy(builder)
+            other.text_bytes = 0
+            return other
+
+        return self._threaded(builder, for_thread)
 
     def _table_builder(
         self, relation: str | int, *, everything: bool = False, with_version: bool = False

@@ -54,6 +54,7 @@ class ChangeBuilder:
         self.layouts = layouts
         self.value_options = value_options
         self.options = options
+        self.text_bytes = 0
 
     def _layout(self, index: int) -> TextLayout:
         if index not in self.layouts:
@@ -89,6 +90,7 @@ class ChangeBuilder:
             columns, errors = maps.run(*map(values_of, (change_slice.rows, numbers, change_slice.streamed)))
         except DecodeError as error:
             raise change_slice.placed(error) from None
+        self.text_bytes += maps.text_bytes
         op, old_type, old, new, unchanged = columns
         places = unless_negative(numbers)
         return pa.RecordBatch.from_arrays(

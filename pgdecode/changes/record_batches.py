@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.arrow.null_arrays import null_array
@@ -15,7 +16,7 @@ from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.replication_state import CommittedChanges
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.protocol.errors import BatchExpands, BatchTooLarge
-from pgdecode.protocol.limits import FREE_EXPANSION, FREE_NAME
+from pgdecode.protocol.limits import FREE_EXPANSION
 
 ONE_BATCH = 1 << 62  # as `max_rows`: all changes become one batch, as in `ChangeDecoder.decode`
 
@@ -33,9 +34,17 @@ class Builder(Protocol):
         """Build the changes of a slice."""
 
 
+class LimitedBuilder(Builder, Protocol):
+    """Counts what it has built."""
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text in all its batches, as `Limits.max_expansion` counts them for one batch."""
+
+
 def build_batches(
     committed: Iterable[tuple[TransactionAssembler, CommittedChanges]],
-    builders: Sequence[Builder],
+    builders: Sequence[LimitedBuilder],
     max_rows: int,
     drop_bad: bool,
     bad_rows: Counter[str],
@@ -50,8 +59,7 @@ def build_batches(
     BatchExpands
         If `max_rows` is `ONE_BATCH` and the text of the batches exceeds `Limits.max_expansion`.
     """
-    n_bytes = 0
-    expansion = _Expansion()
+    n_bytes = error_bytes = 0
     for assembler, changes in committed:
         n = changes.found["rows"].size // 8
         source = Source(changes.parts)
@@ -61,45 +69,14 @@ def build_batches(
             for number, builder in enumerate(builders):
                 for batch in fitting_batches(builder, change_slice):
                     if max_rows >= ONE_BATCH:
-                        limit = assembler.options.limits.max_expansion * n_bytes + FREE_EXPANSION
-                        # Native code has the limit for the changes that it builds at a time: those of one version, or
-                        # of all tables.
-                        is_limited = builder.numbers is None or len(builder.numbers) < 2
-                        # It does not count the texts of errors.
-                        is_limited &= batch.column(builder.error).null_count == len(batch)
-                        expansion.add(batch, limit, is_limited=is_limited)
+                        # Native code has the limit only for what it builds at a time, and without the texts of errors.
+                        errors = batch.column(builder.error)
+                        if errors.null_count < len(errors):
+                            error_bytes += pc.sum(pc.binary_length(errors)).as_py()
+                        text_bytes = error_bytes + sum(builder.text_bytes for builder in builders)
+                        if text_bytes > assembler.options.limits.max_expansion * n_bytes + FREE_EXPANSION:
+                            raise BatchExpands(BatchExpands.wording)
                     yield number, counted_batch(batch, builder.error, drop_bad, bad_rows)
-
-
-class _Expansion:
-    """Bytes of text in the batches that become one batch together."""
-
-    def __init__(self) -> None:
-        self._counted = 0
-        # Batches whose text is not counted yet. While all bytes of their buffers are few, it need not be.
-        self._uncounted: list[pa.RecordBatch] = []
-        self._unsized: list[pa.RecordBatch] = []
-        self._n_bytes = 0
-
-    def add(self, batch: pa.RecordBatch, limit: int, *, is_limited: bool) -> None:
-        """Add a batch; the limit holds for it alone already, if so said.
-
-        Raises
-        ------
-        BatchExpands
-            If there is more text than the limit.
-        """
-        self._uncounted.append(batch)
-        self._unsized.append(batch)
-        if is_limited and not self._counted and len(self._uncounted) == 1:
-            return
-        self._n_bytes += sum(item.nbytes for item in self._unsized)
-        self._unsized = []
-        if self._counted + self._n_bytes > limit:
-            self._counted += sum(map(text_bytes, self._uncounted))
-            self._uncounted, self._n_bytes = [], 0
-            if self._counted > limit:
-                raise BatchExpands(BatchExpands.wording)
 
 
 def counted_batch(batch: pa.RecordBatch, error: str, drop_bad: bool, bad_rows: Counter[str]) -> pa.RecordBatch:
@@ -131,43 +108,6 @@ def fitting_batches(builder: Builder, change_slice: ChangeSlice) -> Iterator[pa.
     half = change_slice.n // 2
     yield from fitting_batches(builder, replace(change_slice, n=half))
     yield from fitting_batches(builder, replace(change_slice, start=change_slice.start + half, n=change_slice.n - half))
-
-
-def text_bytes(batch: pa.RecordBatch) -> int:
-    """Count the bytes of text in a batch, without `FREE_NAME` bytes for each column name."""
-    total = 0
-    names = batch.schema.names
-    for name, column in zip(names, batch.columns, strict=True):
-        if name in ("unchanged", "_unchanged"):
-            total += _names(column.flatten())
-        elif names[0] == "position" and pa.types.is_map(column.type):
-            # A map from column names in a batch of all tables, not an hstore column of a typed table.
-            total += _names(column.keys) + _text(column.items)
-        else:
-            total += _text(column)
-    return total
-
-
-def _names(column: pa.Array) -> int:
-    return max(_text(column) - FREE_NAME * len(column), 0)
-
-
-def _text(column: pa.Array) -> int:
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        # By the offsets: to add up lengths takes as long as to decode.
-        offsets = column.buffers()[1] if len(column) else None
-        if offsets is None:
-            return 0
-        ends = memoryview(offsets).cast("i")
-        return int(ends[column.offset + len(column)] - ends[column.offset])
-    if pa.types.is_map(kind):
-        return _text(column.keys) + _text(column.items)
-    if pa.types.is_list(kind):
-        return _text(column.flatten())
-    if pa.types.is_struct(kind):
-        return sum(map(_text, column.flatten()))
-    return 0
 
 
 def one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -176,6 +176,7 @@ class TableBuilder:
         self.with_version = with_version
         self.schema = table.schema.append(VERSION) if with_version else table.schema
         self.numbers = self.others.union(versions)
+        self.text_bytes = 0
         self._decodings: dict[int, list[Decoding]] = {}
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
@@ -189,6 +190,7 @@ class TableBuilder:
         errors = change_slice.unknown()
         places: list[pa.Array] = []
         pieces: list[list[pa.Array]] = []
+        text_bytes = 0
         if errors:
             bad = pa.array(errors, pa.int64())
             places.append(bad)
@@ -202,9 +204,13 @@ class TableBuilder:
             for chosen, is_row in self._by_kind(change_slice, of_version):
                 places.append(chosen)
                 if is_row:
-                    pieces.append(self._decoded(change_slice, number, chosen))
+                    columns, n_bytes = self._decoded(change_slice, number, chosen)
+                    text_bytes += n_bytes
+                    pieces.append(columns)
                 else:
                     pieces.append(self._empty(len(chosen), null_array(len(chosen), pa.string()), "truncate"))
+        # Only now, because a slice that is too large is built again in parts.
+        self.text_bytes += text_bytes
         return self._joined(change_slice, places, pieces)
 
     def _by_kind(self, change_slice: ChangeSlice, places: pa.Array) -> list[tuple[pa.Array, bool]]:
@@ -229,7 +235,8 @@ class TableBuilder:
             *(null_array(n, item.arrow) for item in self.table.columns),
         ]
 
-    def _decoded(self, change_slice: ChangeSlice, number: int, places: pa.Array) -> list[pa.Array]:
+    def _decoded(self, change_slice: ChangeSlice, number: int, places: pa.Array) -> tuple[list[pa.Array], int]:
+        """Decode changes of one version: the columns of `_empty`, and their bytes of text."""
         n = len(places)
         version = self.versions[number]
         if number not in self._decodings:
@@ -255,7 +262,8 @@ class TableBuilder:
         olds = self.table.fit(version, [old.field(i) for i in range(old.type.num_fields)], n)
         fields = list(self.table.schema.field("_old").type)
         old = pa.StructArray.from_arrays(olds, fields=fields, mask=old.is_null()) if fields else old
-        return [op, old_type, old, unchanged, error_column(rows.row_errors, n), *self.table.fit(version, columns, n)]
+        columns = [op, old_type, old, unchanged, error_column(rows.row_errors, n), *self.table.fit(version, columns, n)]
+        return columns, rows.text_bytes
 
     def _joined(
         self, change_slice: ChangeSlice, places: list[pa.Array], pieces: list[list[pa.Array]]

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from pgdecode.changes.committed_changes import ChangeSlice
-from pgdecode.changes.record_batches import Builder, one_batch
+from pgdecode.changes.record_batches import LimitedBuilder, one_batch
 from pgdecode.payloads.parallel import threads_for
 from pgdecode.protocol.limits import FREE_EXPANSION
 
@@ -21,23 +21,29 @@ class ThreadedBuilder:
 
     Parameters
     ----------
-    builder : Builder
+    builder : LimitedBuilder
     for_thread : callable
         Makes a builder of the same batches that another thread may use at the same time.
     threads : int
         How many threads may build a batch.
     """
 
-    def __init__(self, builder: Builder, for_thread: Callable[[], Builder], threads: int) -> None:
+    def __init__(self, builder: LimitedBuilder, for_thread: Callable[[], LimitedBuilder], threads: int) -> None:
         self.builder = builder
         self.for_thread = for_thread
         self.threads = threads
         self.error = builder.error
+        self._text_of_threads = 0
 
     @property
     def numbers(self) -> Collection[int] | None:
         """Numbers of the versions of relations whose changes it builds; None for all."""
         return self.builder.numbers
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text in all batches."""
+        return self.builder.text_bytes + self._text_of_threads
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
         """Build the changes of a slice."""
@@ -61,5 +67,7 @@ class ThreadedBuilder:
             builders = [self.for_thread() for _ in parts]
             batches = list(pool.map(lambda builder, part: builder.batch(part), builders, parts))
             if sum(batch.nbytes for batch in batches) <= most:
-                return one_batch(batches, batches[0].schema)
+                found = one_batch(batches, batches[0].schema)
+                self._text_of_threads += sum(builder.text_bytes for builder in builders)
+                return found
         return None

@@ -30,6 +30,7 @@ from support import captures
 from support.generators.encoder import encode
 from support.generators.pieces import broken, tables
 from support.generators.samples import SAMPLES
+from support.generators.slot import Slot
 from support.generators.streams import STREAMED_CAPTURES
 
 N_THREADS = 8
@@ -338,6 +339,24 @@ def test_the_expansion_limit_applies_to_all_threads_together() -> None:
             pgdecode.decode_rows(payloads, relation, threads=threads)
     for threads in (1, 2):
         assert len(pgdecode.decode_rows(payloads[:120], relation, threads=threads)) == 120
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_expansion_limit_applies_to_all_chunks_together(threads: int) -> None:
+    relation = pgdecode.Relation(1, "s", "t", "d", (pgdecode.Column(0, "a", 1700, -1),))
+    longest = bytes.fromhex("0001 7fff 0000 0000 03e8")
+    for n, fits in ((120, True), (150, False)):
+        slot = Slot()
+        slot.begin(700)
+        slot.payloads += [encode(relation)] + [encode(Insert(relation_id=1, new=(longest,), new_formats="b"))] * n
+        slot.commit()
+        chunks = [slot.payloads[: n // 2], slot.payloads[n // 2 :]]
+        payloads = pa.chunked_array([pa.array(chunk, pa.binary()) for chunk in chunks])
+        with contextlib.nullcontext() if fits else pytest.raises(pgdecode.BatchExpands):
+            assert len(pgdecode.ChangeDecoder(threads=threads).decode(payloads)) == n
+        with contextlib.nullcontext() if fits else pytest.raises(pgdecode.BatchExpands):
+            assert len(pgdecode.ChangeDecoder(threads=threads).table(payloads, "s.t")) == n
 
 
 @pytest.mark.usefixtures("small_ranges")

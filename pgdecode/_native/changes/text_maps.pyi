@@ -10,6 +10,7 @@ MAP: pa.DataType
 NAMES: pa.DataType
 
 class Maps:
+    text_bytes: int
     def __init__(
         self,
         source: Source,

@@ -9,6 +9,7 @@ UNCHANGED_TYPE: pa.DataType
 
 class Rows:
     n_rows: int
+    text_bytes: int
     row_errors: dict[int, str]
     def __init__(
         self,

@@ -63,6 +63,18 @@ cdef inline size_t in_map(const Column *column) noexcept nogil:
     return entries.children[0].data.size + entries.children[1].data.size + ENTRY_BYTES * entries.n
 
 
+cdef size_t past_free(const Column *names, size_t free_name) noexcept nogil:
+    """Bytes of names, without `free_name` of each."""
+    cdef size_t free_bytes = names.n * free_name
+    return names.data.size - free_bytes if names.data.size > free_bytes else 0
+
+
+cdef size_t text_of(const Column *column, size_t free_name) noexcept nogil:
+    """Bytes of the values in a column of maps, and of their names past `free_name` of each."""
+    cdef const Column *entries = &column.children[0]
+    return past_free(&entries.children[0], free_name) + entries.children[1].data.size
+
+
 cdef class Maps:
     """One pass over chosen payloads: what each changes, in the order they were chosen."""
 
@@ -83,6 +95,7 @@ cdef class Maps:
     cdef bint permissive
     cdef size_t most_text    # bytes that may be made of the payloads
     cdef size_t made         # bytes that the batch has beside these columns
+    cdef readonly size_t text_bytes  # of the batch, without FREE_NAME bytes of each column's name
     cdef bint is_alone       # there is but one row: what is too large for the batch is the fault of its value
 
     def __cinit__(
@@ -143,6 +156,7 @@ cdef class Maps:
         cdef Fault fault
         cdef Py_ssize_t i
         cdef size_t k
+        cdef size_t free_name
         if versions.shape[0] != rows.shape[0] or streamed.shape[0] != rows.shape[0]:
             raise ValueError("each chosen row has a version and a stream state")
         for i in range(rows.shape[0]):
@@ -171,6 +185,9 @@ cdef class Maps:
             # Of several faults in a row the first one is reported.
             if self.faults.items[k].row not in row_errors:
                 row_errors[self.faults.items[k].row] = self.worded(&self.faults.items[k], versions, labels).cell
+        free_name = sizes.FREE_NAME
+        self.text_bytes = self.made + past_free(&self.unchanged.children[0], free_name)
+        self.text_bytes += text_of(&self.old, free_name) + text_of(&self.new, free_name)
         columns = [
             finish_column(&self.op, pa.string()),
             finish_column(&self.old_type, pa.string()),

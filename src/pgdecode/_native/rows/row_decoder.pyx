@@ -100,6 +100,11 @@ cdef class Rows:
             raise self.error(code)
         self.tell()
 
+    @property
+    def text_bytes(self):
+        """Bytes of text that the limit of a batch counts."""
+        return self.rows.text
+
     def results(self):
         """[_op, _xid, _old_type, _old, _unchanged] and the columns; they can be taken once."""
         cdef Column *columns = self.rows.columns
