@@ -51,10 +51,12 @@ def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True
     """
     if not isinstance(in_stream, bool):
         raise TypeError(f"in_stream is a bool, not {type(in_stream).__name__}")
-    # Buffers of Arrow and numpy may have signed items. The cast refuses a buffer that is not contiguous. The fields of
-    # the message are copies anyway.
-    data = payload if type(payload) is bytes else memoryview(payload).cast("B").tobytes()
-    return decode_one(data, in_stream, limits, strict_flags)
+    if type(payload) is not bytes:
+        # The fields of the message are copies anyway.
+        view = memoryview(payload)
+        # The cast refuses a buffer that is not contiguous.
+        payload = view.tobytes() if view.c_contiguous else view.cast("B").tobytes()
+    return decode_one(payload, in_stream, limits, strict_flags)
 
 
 def decode_messages(

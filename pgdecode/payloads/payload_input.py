@@ -125,11 +125,13 @@ def _as_binary(array: pa.Array) -> pa.Array:
 
 def stream_state(in_stream: Any) -> Any:
     """Check `in_stream`; return None for "ordered", "auto", a bool, or for a boolean column one byte 0 or 1 per row."""
+    if in_stream is None or isinstance(in_stream, str | bool | bytes):
+        found = stream_option(in_stream)
+        return None if found == "ordered" else found
     arrow = _as_arrow(in_stream)
     if arrow is None:
-        if isinstance(in_stream, str | bool | bytes) or not isinstance(in_stream, Iterable):
-            found = stream_option(in_stream)
-            return None if found == "ordered" else found
+        if not isinstance(in_stream, Iterable):
+            return stream_option(in_stream)
         arrow = pa.array(list(in_stream), pa.bool_())
     if isinstance(arrow, pa.ChunkedArray):
         arrow = arrow.combine_chunks()

@@ -1,7 +1,7 @@
 """Columns of integers: those that are counted up, and what there is in others."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -41,7 +41,7 @@ cdef class Joined:
 
     def __cinit__(self, list columns):
         """`columns`: pa.Array each."""
-        cdef const uint8_t[::1] bytes_of
+        cdef const int8_t[::1] bytes_of  # Arrow's buffers are of signed bytes
         cdef int64_t end = 0
         cdef Py_ssize_t i
         self.columns = list(columns)
@@ -53,10 +53,10 @@ cdef class Joined:
         for i in range(self.n):
             column = self.columns[i]
             if len(column):
-                bytes_of = memoryview(column.buffers()[1]).cast("B")
+                bytes_of = column.buffers()[1]
                 if bytes_of.shape[0] < 8 * (column.offset + len(column)):
                     raise ValueError("the Arrow array's values are too short")
-                self.values[i] = &bytes_of[0] + 8 * <size_t>column.offset
+                self.values[i] = <const uint8_t *>&bytes_of[0] + 8 * <size_t>column.offset
             end += len(column)
             self.ends[i] = end
 

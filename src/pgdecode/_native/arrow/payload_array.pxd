@@ -85,7 +85,7 @@ cdef class Source:
     cdef Segment *segments
     cdef Py_ssize_t n_segments
     cdef readonly int64_t n_rows
-    cdef list held           # memoryviews of Arrow buffers, and lists of bytes
+    cdef list held           # Arrow buffers, and lists of bytes
     cdef const uint8_t *hold(self, object buffer, size_t *size) except? NULL
     cdef int add_array(self, Segment *segment, object array) except -1
     cdef int add_bytes(self, Segment *segment, list payloads) except -1

@@ -1,6 +1,7 @@
 """Locates payloads in Arrow arrays and lists without copying them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t
 from libc.stdlib cimport calloc, free
 
 # Index is the Layout; a list of bytes is no Arrow array.
@@ -36,16 +37,14 @@ cdef class Source:
 
     cdef const uint8_t *hold(self, object buffer, size_t *size) except? NULL:
         """Address of an Arrow buffer, which stays where it is as long as this object; NULL for None."""
-        cdef const uint8_t[::1] data
+        cdef const int8_t[::1] data  # Arrow's buffers are of signed bytes
         size[0] = 0
         if buffer is None:
             return NULL
-        # Arrow's buffers are of signed bytes.
-        view = memoryview(buffer).cast("B")
-        self.held.append(view)
-        data = view
+        self.held.append(buffer)
+        data = buffer
         size[0] = <size_t>data.shape[0]
-        return &data[0] if size[0] else &nowhere
+        return <const uint8_t *>&data[0] if size[0] else &nowhere
 
     cdef int add_array(self, Segment *segment, object array) except -1:
         cdef size_t size, needed
