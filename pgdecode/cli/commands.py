@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,8 @@ from pgdecode.cli.capture_command import capture
 from pgdecode.cli.decode_command import decode
 from pgdecode.cli.demo_command import demo_command
 from pgdecode.cli.report import report_text
-from pgdecode.cli.terminal import counted, progress, standard_output
+from pgdecode.cli.tables import What, print_table
+from pgdecode.cli.terminal import counted, is_terminal, progress, standard_output
 from pgdecode.files.atomic_output import scratch_folder, staged
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.change_text import change_lines
@@ -36,6 +37,7 @@ from pgdecode.protocol.options import InStream, Mode
 
 KINDS = (*(message.kind for message in MESSAGES), "error")
 KINDS_OF_CHANGES = (*CHANGES, "error")
+_TABLE_ROWS = 500  # each table has its header
 CAT_BATCH_ROWS = 4096  # small, so that the first lines are printed immediately
 
 
@@ -119,10 +121,11 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
         hidden.write_text(transaction_statistics.catalog.to_json(), encoding="utf-8")
 
 
-@pgdecode.command(short_help="Print messages or changes as JSON, one object a line.")
+@pgdecode.command(short_help="Print messages or changes.")
 @click.argument("path", type=parameters.path)
 @click.option("--changes", is_flag=True, help="Print committed changes instead of messages.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N messages or changes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines also on a terminal.")
 @click.option(
     "--kind",
     "kinds",
@@ -139,6 +142,7 @@ def cat(
     path: Path,
     changes: bool,
     limit: int | None,
+    as_json: bool,
     kinds: tuple[str, ...],
     payload: str,
     in_stream: str,
@@ -147,7 +151,9 @@ def cat(
     mode: Mode,
     **of_changes: Any,
 ) -> None:
-    r"""Print each message in PATH, a Parquet file or a folder of them, as a JSON object.
+    r"""Print each message in PATH, a Parquet file or a folder of them.
+
+    On a terminal, messages are rows of a table. Otherwise, and with --json, each is a JSON object on its own line.
 
     An object has the fields of its message that are not null. LSNs are in PostgreSQL's form (16/B374D848). Times are
     in UTC; outside the years 1 to 9999 they are microseconds since 1970. Values of tuples are strings; those in binary
@@ -173,12 +179,28 @@ def cat(
         lines = _message_lines(payload_files(path, payload), kinds, parameters.IN_STREAM[in_stream], mode)
     left = sys.maxsize if limit is None else limit
     with standard_output() as write:
+        show = _rows_as_text(write, "changes" if changes else "messages", is_terminal() and not as_json)
         while left:
             found = next(lines, None)
             if found is None:
                 break
-            write("".join(f"{line}\n" for line in found[:left]))
+            show(found[:left])
             left -= len(found[:left])
+
+
+def _rows_as_text(write: Callable[[str], object], what: What, as_table: bool) -> Callable[[list[str]], object]:
+    """Return a function that writes rows, which are lines of JSON, as they are or as tables."""
+    if not as_table:
+        return lambda lines: write("".join(f"{line}\n" for line in lines))
+    console = Console(highlight=False)
+
+    def tables(lines: list[str]) -> None:
+        for start in range(0, len(lines), _TABLE_ROWS):
+            with console.capture() as captured:
+                print_table(console, what, [json.loads(line) for line in lines[start : start + _TABLE_ROWS]])
+            write(captured.get())
+
+    return tables
 
 
 def _change_lines(files: OrderedFiles, options: FileChangeOptions, kinds: tuple[str, ...]) -> Iterator[list[str]]:

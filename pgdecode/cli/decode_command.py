@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
+from rich.console import Console
 
 from pgdecode.cli import parameters
-from pgdecode.cli.preview import first_lines
+from pgdecode.cli.preview import first_lines, outputs
 from pgdecode.cli.report import size_text
-from pgdecode.cli.terminal import counted, fitting, progress, standard_output
+from pgdecode.cli.tables import What, print_table
+from pgdecode.cli.terminal import counted, fitting, is_terminal, progress, standard_output
 from pgdecode.files.atomic_output import check_target, scratch_folder, staged
 from pgdecode.files.change_export import convert_changes
 from pgdecode.files.change_reader import FileChangeOptions
@@ -26,6 +30,8 @@ from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues
 
 Engine = Literal["local", "spark"]
+# A folder may be called 2026.11.23, but not orders.parq.
+_UNKNOWN_ENDING = re.compile(r"\.[A-Za-z]\w*")
 ENVELOPE_NAMES = tuple(column.name for column in ENVELOPE)
 
 
@@ -82,7 +88,9 @@ class Request:
 @parameters.mode
 @click.option("--batch-rows", type=click.IntRange(min=1), metavar="N", help=f"Rows per batch. Default: {BATCH_ROWS}.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT when the new output is complete.")
-@click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Print the first N rows of OUT.")
+@click.option(
+    "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Print the first N rows of each output."
+)
 def decode(
     source: Path,
     target: Path,
@@ -165,7 +173,7 @@ def decode(
         err=True,
     )
     if show:
-        _show(target, show, chosen, layout)
+        _show(target, show, chosen, layout, tables, "table" if tables else "changes" if changes else "messages")
 
 
 def _decode_messages(
@@ -279,6 +287,9 @@ def _with_spark(request: Request, target: Path, **options: Any) -> Any:
 def _format(target: Path, format: Format | None) -> Format:
     formats: tuple[Format, ...] = get_args(Format)
     ending = next((name for name in formats if target.suffix == f".{name}"), None)
+    if ending is None and _UNKNOWN_ENDING.fullmatch(target.suffix):
+        endings = ", ".join(f".{name}" for name in formats)
+        raise click.UsageError(f"OUT ends in {target.suffix}: a file ends in {endings}; a folder has no such ending")
     if None not in (ending, format) and format != ending:
         raise click.UsageError(f"--format {format}, but {target.name} ends in .{ending}")
     return ending or format or "parquet"
@@ -301,7 +312,17 @@ def _bad_by_class(bad_rows: Mapping[str, int], mode: str) -> str:
     return f"{text} ({classes})" if bad_rows else text
 
 
-def _show(target: Path, n_rows: int, format: str, layout: Layout) -> None:
+def _show(target: Path, n_rows: int, format: Format, layout: Layout, tables: tuple[str, ...], what: What) -> None:
+    """Print the first rows of each output: as a table on a terminal, otherwise as lines. CSV stays CSV."""
+    found = outputs(target, tables, format)
+    if is_terminal() and format != "csv":
+        console = Console(highlight=False)
+        for name, files in found.items():
+            rows = [json.loads(line) for line in first_lines(files, n_rows, format, layout.lines)]
+            print_table(console, what, rows, f"{name}: {'all rows' if len(rows) < n_rows else f'first {n_rows} rows'}")
+            console.print()
+        return
     with standard_output() as write:
-        for line in first_lines(target, n_rows, format, layout.lines):
-            write(fitting(line) + "\n")
+        for files in found.values():
+            for line in first_lines(files, n_rows, format, layout.lines):
+                write(fitting(line) + "\n")

@@ -20,6 +20,13 @@ from pgdecode.files.payload_files import FileFault, PathError
 
 FINE, DATA_FAULT, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _EXTRA = ("click", "rich")
+_OPTIONS = {
+    ANY_ORDER: "--in-stream auto",
+    'start="anywhere"': "--start anywhere",
+    "call reconnected()": "name the column of the connection by --session",
+    "pass catalog= with its Relation message": "pass its Relation message by --catalog",
+    "name it by types=": "name it by --types",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PathError as error:
         return _fail(str(error), MISUSE)
     except FileFault as error:
-        return _fail(str(error).replace(ANY_ORDER, "--in-stream auto"), DATA_FAULT)
+        return _fail(_in_shell(str(error)), DATA_FAULT)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", DATA_FAULT)
@@ -86,6 +93,13 @@ def _signals() -> Iterator[None]:
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
+
+
+def _in_shell(text: str) -> str:
+    """Replace parameters of functions, which an error text names, by options of commands."""
+    for parameter, option in _OPTIONS.items():
+        text = text.replace(parameter, option)
+    return text
 
 
 def _fail(text: str, code: int) -> int:

@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode.files.change_export import table_file_name
 
-def first_lines(target: Path, n_rows: int, format: str, lines: Callable[[pa.RecordBatch], list[str]]) -> Iterator[str]:
-    """Read the first rows of an output of `decode`. Parquet is converted to JSON lines.
+
+def outputs(target: Path, tables: Sequence[str], format: str) -> dict[str, list[Path]]:
+    """Find the files of each output of `decode`: of each table, or of OUT as a whole.
 
     Parameters
     ----------
     target : Path
-        A file, or a folder of files, which are read in the order of their names.
+        A file or folder.
+    tables : sequence of str
+        The decoded tables; none for messages and for changes.
+    format : {"parquet", "jsonl", "csv"}
+
+    Returns
+    -------
+    dict
+        Files in the order of their names, by the name of the table or of OUT.
+    """
+    found = {name: _files(target, table_file_name(name), format) for name in tables}
+    if any(found.values()):
+        return found
+    name = tables[0] if tables else target.name
+    return {name: [target] if target.is_file() else sorted(target.rglob(f"*.{format}"))}
+
+
+def _files(target: Path, name: str, format: str) -> list[Path]:
+    file = target / f"{name}.{format}"
+    return [file] if file.is_file() else sorted((target / name).rglob(f"*.{format}"))
+
+
+def first_lines(
+    files: Sequence[Path], n_rows: int, format: str, lines: Callable[[pa.RecordBatch], list[str]]
+) -> Iterator[str]:
+    """Read the first rows of an output of `decode`. Parquet is converted to JSON lines.
+
+    Parameters
+    ----------
+    files : sequence of Path
     n_rows : int
         The greatest number of rows. The header of a CSV file is not counted.
     format : {"parquet", "jsonl", "csv"}
     lines : callable
         Converts each row of a batch to a line.
     """
-    files = [target] if target.is_file() else sorted(target.rglob(f"*.{format}"))
     if format == "parquet":
         return islice((line for file in files for line in _parquet_lines(file, n_rows, lines)), n_rows)
     header = min(len(files), 1) if format == "csv" else 0

@@ -5,25 +5,45 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+_DELAY = 1.0  # seconds before a progress bar appears
+
+
+class _Rate(ProgressColumn):
+    """Rows per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f} rows/s")
 
 
 @contextmanager
-def progress(n_rows: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. Yield a function to call with each batch's number of rows."""
+def progress(n_rows: int) -> Iterator[Callable[[float], None]]:
+    """Show a progress bar on a terminal, after a second. Yield a function to call with each batch's number of rows."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda n_rows: None
         return
     count = TextColumn("{task.completed:,.0f} of {task.total:,.0f} rows")
-    columns = (BarColumn(), count, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=n_rows)
-        yield lambda n_done: bar.advance(task, n_done)
+    bar = Progress(BarColumn(), count, _Rate(), TimeRemainingColumn(), console=console, transient=True)
+    task = bar.add_task("", total=n_rows)
+    started = time.monotonic()
+
+    def advance(n_done: float) -> None:
+        bar.advance(task, n_done)
+        if not bar.live.is_started and time.monotonic() - started > _DELAY:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
 
 
 @contextmanager
@@ -41,10 +61,15 @@ def standard_output() -> Iterator[Callable[[str], object]]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def is_terminal() -> bool:
+    """Whether standard output is a terminal, which a person reads."""
+    return sys.stdout.isatty()
+
+
 def fitting(line: str) -> str:
     """Cut a line to the width of the terminal, if standard output is one."""
     width = shutil.get_terminal_size().columns
-    return line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 1]}…"
+    return line if len(line) <= width or not is_terminal() else f"{line[: width - 1]}…"
 
 
 def counted(number: int, what: str) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pgdecode.files.file_metadata import catalog_of, types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import FileFault, PathError
 from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
-from pgdecode.protocol.errors import DecodeError, listed
+from pgdecode.protocol.errors import DecodeError, listed, shown
 from pgdecode.protocol.options import ChangeOptions, Mode
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.version_tracker import SchemaChanged
@@ -144,8 +145,7 @@ class FileChanges:
             try:
                 schemas[name] = self.decoder.table_schema(name)
             except KeyError:
-                known = listed(self.decoder.catalog.names)
-                raise TableError(name, f"no message describes this table; there are {known}") from None
+                raise TableError(name, _not_described(name, list(self.decoder.catalog.names))) from None
             except ValueError as error:
                 raise TableError(name, str(error)) from error
         self.decoder = self.decoder.restart(self.relations if is_fixed else None)
@@ -213,6 +213,14 @@ class FileChanges:
     def _announce(self, batch: OrderedBatch) -> None:
         if batch.is_reconnected:
             self.decoder.reconnected()
+
+
+def _not_described(name: str, known: Sequence[str]) -> str:
+    """Say that no message describes a table, and which one the caller may mean."""
+    last = name.rpartition(".")[2]
+    near = [other for other in known if other.rpartition(".")[2] == last] or get_close_matches(name, known, 1)
+    hint = f" (did you mean {shown(near[0])[1:-1]}?)" if len(near) == 1 else ""
+    return f"no message describes this table{hint}; there are {listed(known)}"
 
 
 def _from_before(catalog: RelationCatalog) -> RelationCatalog:

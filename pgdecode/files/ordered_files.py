@@ -155,7 +155,7 @@ class Positions:
     def _descent(self, file: PayloadFile, row: int, position: pa.Scalar, before: str) -> OrderFault:
         return OrderFault(
             f"{file.path}: row {row}: {self._column} {position} does not come after {before}; "
-            "rows and files must be in slot order"
+            f"sort the rows of all files by {self._column}, or name the column with the slot order as the position"
         )
 
 

@@ -59,7 +59,7 @@ def test_relations_from_before_the_messages_come_from_a_catalog(run: Shell) -> N
     assert (done.code, done.err) == (
         1,
         "pgdecode: rest.parquet: row 1: REL_UNKNOWN at offset 1: relation 16385 has not been described before this "
-        "update: pass catalog= with its Relation message\n",
+        "update: pass its Relation message by --catalog\n",
     )
     assert run("inspect", "whole.parquet", "--write-catalog", "relations.json").code == 0
     (line,) = run("cat", path, "--changes", "--catalog", "relations.json").objects

@@ -8,8 +8,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -219,30 +217,6 @@ def test_without_a_terminal_only_the_summary_is_printed(run: Shell) -> None:
     _, err = started("decode", STREAMS, "out.parquet").communicate()
     assert err.count(b"\n") == 1
     assert b"\x1b" not in err
-
-
-def test_progress_is_shown_on_a_terminal(run: Shell) -> None:
-    pty = pytest.importorskip("pty")
-    controller, terminal = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-    process = started("decode", STREAMS, "out.parquet", env=environment)
-    process.communicate()
-    command = [sys.executable, "-m", "pgdecode", "decode", str(STREAMS), "again.parquet"]
-    process = subprocess.Popen(command, stderr=terminal, env=environment)
-    os.close(terminal)
-    shown = b""
-    while True:
-        try:
-            part = os.read(controller, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        shown += part
-    os.close(controller)
-    assert process.wait() == 0
-    n_rows = pq.read_metadata(STREAMS).num_rows
-    assert f"{n_rows:,} of {n_rows:,} rows".encode() in re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown)
 
 
 # --- by Spark -----------------------------------------------------------------------------------------------------

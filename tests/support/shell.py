@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,3 +80,27 @@ def repeated(path: Path, times: int, rows_per_group: int, folder: Path) -> Path:
     target = folder / f"{path.stem}-{times}-{rows_per_group}.parquet"
     pq.write_table(pa.concat_tables([table] * times), target, row_group_size=rows_per_group)
     return target
+
+
+def on_terminal(*words: str | Path, columns: int = 100, with_colours: bool = False) -> str:
+    """Run a command in a separate process on a terminal, and return what the terminal has received."""
+    pty = pytest.importorskip("pty")
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (50, columns))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    command = [sys.executable, "-m", "pgdecode", *map(str, words)]
+    process = subprocess.Popen(command, stdout=terminal, stderr=terminal, env={**environment, "TERM": "xterm"})
+    os.close(terminal)
+    received = b""
+    while True:
+        try:
+            part = os.read(controller, 65536)
+        except OSError:  # Linux reports the end so
+            break
+        if not part:
+            break
+        received += part
+    os.close(controller)
+    assert process.wait() == 0, received
+    text = received.decode().replace("\r\n", "\n")
+    return text if with_colours else re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

@@ -1,0 +1,94 @@
+"""What `--show` and `cat` print on a terminal, which a person reads: tables instead of JSON lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from support.generators.slot import UNCHANGED, Slot
+from support.shell import SHOP, Shell, on_terminal, repeated, written
+
+T = 16385
+
+
+def test_show_prints_a_table_for_each_output_with_data_columns_first(run: Shell) -> None:
+    text = on_terminal("decode", SHOP, "out", "--table", "public.orders", "--table", "public.products", "--show", "2")
+    orders = text.index("public.orders: first 2 rows")
+    header, _, first = text[orders:].splitlines()[1:4]
+    assert header.split()[:6] == ["id", "customer_id", "state", "total", "placed", "_op"]
+    assert first.split()[:4] == ["1", "1", "new", "639.51"]
+    assert re.search(r"^\d more: note, ref, ", text[orders:], re.MULTILINE)
+    assert "public.products: first 2 rows" in text[orders:]
+
+
+def test_show_names_all_rows_if_there_are_no_more(run: Shell) -> None:
+    assert "out.parquet: all rows" in on_terminal("decode", SHOP, "out.parquet", "--show", "2000")
+
+
+def test_nulls_and_empty_strings_and_unchanged_values_are_visible(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "v", "w"])
+    slot.insert(T, "1", None, "")
+    slot.update(T, "1", UNCHANGED, "x")
+    slot.commit()
+    path = written("in.parquet", slot.payloads)
+    lines = on_terminal("decode", path, "out.parquet", "--table", f"public.t{T}", "--show", "9").splitlines()
+    assert [line.split()[:4] for line in lines if line.startswith(" 1 ")] == [
+        ["1", "null", '""', "insert"],
+        ["1", "unchanged", "x", "update"],
+    ]
+
+
+def test_cat_prints_messages_as_rows_of_a_table(run: Shell) -> None:
+    header, _, begin, relation = on_terminal("cat", SHOP, "--limit", "2").splitlines()
+    assert header.split() == ["kind", "fields"]
+    assert begin.split()[:3] == ["begin", "xid", "102116"]
+    assert relation.startswith("relation   relation_id 19182  namespace public  name products")
+    assert relation.endswith("…")
+
+
+def test_cat_shows_first_what_an_update_has_changed(run: Shell) -> None:
+    lines = on_terminal("cat", SHOP, "--changes", "--kind", "update", "--limit", "30").splitlines()
+    assert any(re.match(r"update +public\.orders +102123 +state new → paid, id 3", line) for line in lines)
+
+
+def test_cat_prints_json_on_a_terminal_on_request(run: Shell) -> None:
+    (line,) = on_terminal("cat", SHOP, "--json", "--limit", "1").splitlines()
+    assert json.loads(line) == run("cat", SHOP, "--limit", "1").objects[0]
+
+
+@pytest.mark.parametrize("options", [(), ("--changes",)])
+def test_control_characters_are_escaped(run: Shell, options: tuple[str, ...]) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id"])
+    slot.insert(T, "\x1b[31m\n")
+    slot.commit()
+    path = written("in.parquet", slot.payloads)
+    assert "\x1b[31m" not in on_terminal("cat", path, *options, with_colours=True).replace("\x1b[31merror", "")
+
+
+def test_progress_in_rows_of_the_input_appears_after_a_second(run: Shell) -> None:
+    path = repeated(SHOP, 3000, 10**6, Path())
+    text = on_terminal("decode", path, "out.parquet")
+    assert re.search(r"[\d,]+ of 3,159,000 rows +[\d,]+ rows/s", text)
+    assert "rows/s" not in on_terminal("decode", SHOP, "again.parquet")
+
+
+def test_a_name_with_an_unknown_ending_is_refused(run: Shell) -> None:
+    done = run("decode", SHOP, "out.parq")
+    assert (done.code, done.err) == (
+        2,
+        "pgdecode: OUT ends in .parq: a file ends in .parquet, .jsonl, .csv; a folder has no such ending "
+        "(see pgdecode decode --help)\n",
+    )
+    assert run("decode", SHOP, "2026.11.23").code == 0
+
+
+def test_a_table_with_a_similar_name_is_suggested(run: Shell) -> None:
+    for name in ("orders", "shop.orders", "public.order"):
+        assert "(did you mean public.orders?)" in run("decode", SHOP, "out", "--table", name).err
