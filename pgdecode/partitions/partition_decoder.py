@@ -1,6 +1,6 @@
-"""Decodes one run of a sequence independently, with the index that `index_partitions` makes.
+"""Decodes one partition of a sequence independently, with the index that `index_partitions` makes.
 
-Together, all runs give the same changes as one `ChangeDecoder` for the whole sequence, but in another order.
+Together, all partitions give the same changes as one `ChangeDecoder` for the whole sequence, but in another order.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class PartitionOutcomes(CommittedOutcomes):
     ) -> None:
         row, batch = -1, assembler.batch
         if transaction_outcome.committed == 1:
-            # The commit may be in another run. Only its position is needed: add a row with it and a null payload.
+            # The commit may be in another partition. Only its position is needed: add a row with it and a null payload.
             row = batch.end
             batch.add_part(
                 pa.nulls(1, batch.payloads.type), pa.array([transaction_outcome.commit_position], pa.int64())
@@ -103,13 +103,13 @@ class PartitionOutcomes(CommittedOutcomes):
 
 
 class PartitionDecoder:
-    """Decodes one run, batch by batch, in ascending order of position.
+    """Decodes one partition, batch by batch, in ascending order of position.
 
     Parameters
     ----------
     index : PartitionIndex
     number : int
-        Number of the run.
+        Number of the partition.
     options : ChangeOptions
     versions : collection of int, optional
         Numbers, in the catalog, of the relation versions whose changes are returned; by default all. Bad payloads and
@@ -120,7 +120,7 @@ class PartitionDecoder:
         self, index: PartitionIndex, number: int, options: ChangeOptions, versions: Collection[int] | None = None
     ) -> None:
         self.wanted = None if versions is None else bytes(item in versions for item in range(len(index.catalog)))
-        self.run = index.runs[number]
+        self.partition = index.partitions[number]
         self.options = options
         self.state = index.starts[number].copy(with_versions=False)
         self.state.relations.preload(index.catalog)
@@ -147,7 +147,7 @@ class PartitionDecoder:
             raise error.at_position(positions[error.row].as_py()) from None
 
     def finish(self) -> tuple[TransactionAssembler, CommittedChanges]:
-        """End the run, and return the changes of the transaction that continues in the next run."""
+        """End the partition, and return the changes of the transaction that continues in the next partition."""
         nothing = pa.array([], pa.large_binary())
         assembler = self._assembler(ReplicationState(), nothing, pa.array([], pa.int64()))
         assembler.run()
@@ -167,19 +167,19 @@ def used_versions(
     among: Collection[int],
     options: ChangeOptions,
 ) -> set[int]:
-    """Find which of some relation versions the committed changes of a run use.
+    """Find which of some relation versions the committed changes of a partition use.
 
     Parameters
     ----------
     index : PartitionIndex
     batches : iterable of (payloads, positions)
-        The run in order; rows of other relations may be left out.
+        The partition in order; rows of other relations may be left out.
     number : int
-        Number of the run.
+        Number of the partition.
     among : collection of int
         Numbers of versions in the catalog.
     options : ChangeOptions
-        Bad payloads are not raised here, but where the run is decoded.
+        Bad payloads are not raised here, but where the partition is decoded.
     """
     decoder = PartitionDecoder(index, number, replace(options, mode="PERMISSIVE", include_uncommitted=False), among)
     found: set[int] = set()

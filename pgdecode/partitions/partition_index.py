@@ -1,10 +1,11 @@
 """The index of a partitioned sequence of payloads: what each partition must know of the others.
 
-A run is a contiguous part of the sequence: no other run has payloads between its first and its last position. Few
-messages matter outside their run: messages of streams, two-phase commits and relations, and the first and the last
-Begin and Commit of each run. If there are streams or two-phase commits, some more Begin and Commit messages matter.
-From these messages, `index_partitions` finds the state at the start of every run, and the outcome of the transactions
-that end in another run. `partitions.partition_decoder` can then decode each run independently.
+A partition is a contiguous part of the sequence: no other partition has payloads between its first and its last
+position. Few messages matter outside their partition: messages of streams, two-phase commits and relations, and the
+first and the last Begin and Commit of each partition. If there are streams or two-phase commits, some more Begin and
+Commit messages matter. From these messages, `index_partitions` finds the state at the start of every partition, and the
+outcome of the transactions that end in another partition. `partitions.partition_decoder` can then decode each partition
+independently.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.version_tracker import RelationTracker
 
 _LIMITS = Limits()
-FORMAT = "pgdecode.RunIndex"
+FORMAT = "pgdecode.PartitionIndex"
 FORMAT_VERSION = 2
 
 
 class Partition(NamedTuple):
-    """A run: its first and last position, and whether it has changes of rows."""
+    """A partition: its first and last position, and whether it has changes of rows."""
 
     first: int
     last: int
@@ -71,16 +72,16 @@ ROLLED_BACK = TransactionOutcome(0)
 
 @dataclass(frozen=True)
 class PartitionIndex:
-    """What runs must know of each other. It is small, plain data, and the same for all runs.
+    """What partitions must know of each other. It is small, plain data, and the same for all partitions.
 
     Attributes
     ----------
     catalog : RelationCatalog
         All versions of all relations.
-    runs : tuple of Partition
+    partitions : tuple of Partition
         In ascending order.
     starts : sequence of ReplicationState
-        The state before each run.
+        The state before each partition.
     transaction_outcomes : dict of int to TransactionOutcome
         By the position of the message that began the transaction.
     shape : tuple of int
@@ -93,7 +94,7 @@ class PartitionIndex:
     """
 
     catalog: RelationCatalog
-    runs: tuple[Partition, ...]
+    partitions: tuple[Partition, ...]
     starts: Sequence[ReplicationState]
     transaction_outcomes: dict[int, TransactionOutcome] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
@@ -102,32 +103,33 @@ class PartitionIndex:
     is_head_streamed: bool | None = None
 
     def number_of(self, position: int) -> int:
-        """Find the number of the run that contains a position.
+        """Find the number of the partition that contains a position.
 
         Raises
         ------
         LookupError
-            If no run contains it.
+            If no partition contains it.
         """
-        number = bisect_right(self.runs, position, key=lambda run: run.first) - 1
-        if number < 0 or position > self.runs[number].last:
-            raise LookupError(f"position {position} is in none of the indexed runs: have the data changed?")
+        number = bisect_right(self.partitions, position, key=lambda partition: partition.first) - 1
+        if number < 0 or position > self.partitions[number].last:
+            raise LookupError(f"position {position} is in none of the indexed partitions: have the data changed?")
         return number
 
     def to_json(self) -> str:
         """Write the index as one JSON object."""
-        # Most runs start with the same visible relations as the previous run, so equal ones are written once.
+        # Most partitions start with the same visible relations as the previous partition, so equal ones are written
+        # once.
         visible: dict[str, int] = {}
         starts = []
         for state in self.starts:
-            plain = state_to_json(state, with_versions=False)  # the index has the versions once for all runs
+            plain = state_to_json(state, with_versions=False)  # the index has the versions once for all partitions
             starts.append({**plain, "catalog": visible.setdefault(json.dumps(plain["catalog"]), len(visible))})
         return json.dumps(
             {
                 "format": FORMAT,
                 "version": FORMAT_VERSION,
                 "catalog": [version_to_json(item) for item in self.catalog],
-                "runs": self.runs,
+                "partitions": self.partitions,
                 "visible": [json.loads(item) for item in visible],
                 "starts": starts,
                 "fates": [
@@ -161,14 +163,14 @@ class PartitionIndex:
             for position, transaction_outcome in plain["fates"]
         }
         starts = _JsonStarts(plain["starts"], plain["visible"], catalog)
-        runs = tuple(Partition(*item) for item in plain["runs"])
+        partitions = tuple(Partition(*item) for item in plain["partitions"])
         others = (plain[name] for name in ("n_skipped", "n_undecided", "is_head_streamed"))
-        return cls(catalog, runs, starts, transaction_outcomes, tuple(plain["shape"]), *others)
+        return cls(catalog, partitions, starts, transaction_outcomes, tuple(plain["shape"]), *others)
 
 
 @dataclass(frozen=True)
 class _JsonStarts(Sequence[ReplicationState]):
-    """The state before each run, parsed on access, because one process decodes only a few of many runs."""
+    """The state before each partition, parsed on access, because one process decodes only a few of many partitions."""
 
     starts: list[dict[str, Any]]
     visible: list[dict[str, Any]]
@@ -223,10 +225,10 @@ class IndexOutcomes:
         self.aborts.setdefault(transaction.begin_position, []).append((subxid, assembler.batch.position(row)))
 
     def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Do nothing: runs decode their rows."""
+        """Do nothing: partitions decode their rows."""
 
     def end_batch(self, assembler: TransactionAssembler) -> None:
-        """Discard the rows: runs decode them."""
+        """Discard the rows: partitions decode them."""
         for item in assembler.touched:
             item.ranges = []
 
@@ -236,7 +238,7 @@ class IndexOutcomes:
             self._note(item, UNDECIDED)
 
     def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Return the error unchanged: runs report errors."""
+        """Return the error unchanged: partitions report errors."""
         return error
 
     def _note(self, transaction: Transaction, transaction_outcome: TransactionOutcome) -> None:
@@ -249,7 +251,7 @@ class IndexOutcomes:
 def index_partitions(
     payloads: Any,
     positions: pa.Array,
-    runs: Iterable[Partition],
+    partitions: Iterable[Partition],
     *,
     catalog: RelationCatalog | None = None,
     limits: Limits = _LIMITS,
@@ -257,23 +259,23 @@ def index_partitions(
     in_full: bool = False,
     reconnects: Collection[int] = (),
 ) -> PartitionIndex:
-    """Make the index of runs.
+    """Make the index of partitions.
 
     Parameters
     ----------
     payloads : column of payloads, as `decode_messages` takes them
-        In slot order. Required are all payloads whose first byte is in `boundaries.EVERYWHERE`, and of each run the
-        first and the last payload whose first byte is in `boundaries.AT_THE_ENDS`. Other payloads are allowed. Rows
+        In slot order. Required are all payloads whose first byte is in `boundaries.EVERYWHERE`, and of each partition
+        the first and the last payload whose first byte is in `boundaries.AT_THE_ENDS`. Other payloads are allowed. Rows
         before the first boundary are required in two cases: with `start="anywhere"`, one row, or `n_skipped` may be one
         too low; and all of them, if they contradict the stream state that the boundary implies.
     positions : pa.Array of int64
-    runs : iterable of Partition
+    partitions : iterable of Partition
         Without overlap; each payload's position lies in one of them.
     catalog : RelationCatalog, optional
         Relations that the payloads do not describe. Its versions that are visible only after the first position do not
         apply at the start.
     limits : Limits
-        The limits with which the runs are decoded.
+        The limits with which the partitions are decoded.
     start : {"transaction", "anywhere"}
         As for `ChangeDecoder`.
     in_full : bool
@@ -281,17 +283,17 @@ def index_partitions(
         required if a message is of `boundaries.APART`, or if a message of `AT_THE_ENDS` is malformed. The `shape` of a
         table with several versions is exact only then.
     reconnects : collection of int
-        First positions of the runs that begin with another connection than the previous run.
+        First positions of the partitions that begin with another connection than the previous partition.
 
     Raises
     ------
     ValueError
-        If runs overlap.
+        If partitions overlap.
     """
-    ordered = sorted(runs)
+    ordered = sorted(partitions)
     for before, after in pairwise(ordered):
         if before.last >= after.first:
-            raise ValueError(f"runs overlap: {before.first} to {before.last}, {after.first} to {after.last}")
+            raise ValueError(f"partitions overlap: {before.first} to {before.last}, {after.first} to {after.last}")
     column = payload_array(payloads).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
@@ -302,18 +304,18 @@ def index_partitions(
     starts = []
     places = positions.to_pylist()
     first = 0
-    for run in ordered:
-        state.is_reconnected = run.first in reconnects
+    for partition in ordered:
+        state.is_reconnected = partition.first in reconnects
         starts.append(state.copy(with_versions=False))
-        last = bisect_right(places, run.last, first)
+        last = bisect_right(places, partition.last, first)
         if state.in_stream is None and head_stream_state(column.slice(first, last - first)) is None:
             state.in_stream = is_head_streamed
-        # PERMISSIVE: errors of messages are reported where their run is decoded.
+        # PERMISSIVE: errors of messages are reported where their partition is decoded.
         assembler = TransactionAssembler(
             state, column.slice(first, last - first), positions.slice(first, last - first), options, outcomes
         )
         assembler.run()
-        state.position = run.last + 1
+        state.position = partition.last + 1
         first = last
     outcomes.end(state.undecided)
     return PartitionIndex(
@@ -346,10 +348,10 @@ def first_boundary(column: pa.Array) -> int:
 
 
 def slices(index: PartitionIndex, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Split ascending positions by run: yield (number of the run, start index, end index)."""
+    """Split ascending positions by partition: yield (number of the partition, start index, end index)."""
     start = 0
     while start < len(positions):
         number = index.number_of(positions[start])
-        end = bisect_right(positions, index.runs[number].last, start)
+        end = bisect_right(positions, index.partitions[number].last, start)
         yield number, start, end
         start = end

@@ -1,9 +1,9 @@
-"""Speculation: decoding runs with a preliminary index, before the whole sequence has been read.
+"""Speculation: decoding partitions with a preliminary index, before the whole sequence has been read.
 
 Most sequences consist of plain transactions, and their tables do not change. If such a sequence is split between
-transactions, a run needs to know only the relations of its rows, and a few messages are enough to find them. Each run
-is decoded with this preliminary index. Once `index_partitions` has all messages, `holds` checks whether the final index
-would have given the run the same start. If not, the run is decoded again.
+transactions, a partition needs to know only the relations of its rows, and a few messages are enough to find them. Each
+partition is decoded with this preliminary index. Once `index_partitions` has all messages, `holds` checks whether the
+final index would have given the partition the same start. If not, the partition is decoded again.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from pgdecode.relations.relation_version import RelationVersion
 
 
 def speculate(
-    runs: Iterable[Partition], payloads: Any, positions: pa.Array, *, catalog: RelationCatalog | None = None
+    partitions: Iterable[Partition], payloads: Any, positions: pa.Array, *, catalog: RelationCatalog | None = None
 ) -> PartitionIndex:
-    """Make the preliminary index of runs.
+    """Make the preliminary index of partitions.
 
     Parameters
     ----------
-    runs : iterable of Partition
+    partitions : iterable of Partition
         Without overlap. All but the first are assumed to begin with a transaction.
     payloads : column of payloads, as `decode_messages` takes them
-        Some Relation and Type messages of the runs, in slot order.
+        Some Relation and Type messages of the partitions, in slot order.
     positions : pa.Array of int64
     catalog : RelationCatalog, optional
         As for `index_partitions`.
     """
-    index = index_partitions(payloads, positions, [run._replace(has_rows=False) for run in runs], catalog=catalog)
+    index = index_partitions(
+        payloads, positions, [partition._replace(has_rows=False) for partition in partitions], catalog=catalog
+    )
     starts = [
         replace(state, begun=number > 0, in_stream=False if number else None)
         for number, state in enumerate(index.starts)
@@ -44,27 +46,27 @@ def speculate(
 
 
 def holds(speculated: PartitionIndex, index: PartitionIndex, number: int) -> bool:
-    """Whether decoding a run with the preliminary index gave the same result as the final index would.
+    """Whether decoding a partition with the preliminary index gave the same result as the final index would.
 
-    The answer is valid for a run without messages of `boundaries.APART`, in which every change had a version of its
-    relation.
+    The answer is valid for a partition without messages of `boundaries.APART`, in which every change had a version of
+    its relation.
 
     Parameters
     ----------
     speculated : PartitionIndex
         The preliminary index.
     index : PartitionIndex
-        The final index of the same runs.
+        The final index of the same partitions.
     number : int
-        Number of the run.
+        Number of the partition.
     """
     start, other = index.starts[number], speculated.starts[number]
     if start.begun != other.begun or start.is_reconnected or _is_open(start):
         return False
     if not start.begun and index.is_head_streamed:
         return False
-    if number + 1 < len(index.runs) and _is_open(index.starts[number + 1]):
-        # The outcome of the run's last transaction is in a later run.
+    if number + 1 < len(index.partitions) and _is_open(index.starts[number + 1]):
+        # The outcome of the partition's last transaction is in a later partition.
         return False
     versions, speculated_versions = list(index.catalog), list(speculated.catalog)
     for relation_id, sent in other.relations.common.items():
@@ -78,8 +80,8 @@ def holds(speculated: PartitionIndex, index: PartitionIndex, number: int) -> boo
     for type_id, item in other.relations.types.items():
         if type_id not in types or types[type_id].type != item.type:
             return False
-    run = index.runs[number]
-    return _within(run, versions) == _within(run, speculated_versions)
+    partition = index.partitions[number]
+    return _within(partition, versions) == _within(partition, speculated_versions)
 
 
 def _is_open(state: ReplicationState) -> bool:
@@ -87,6 +89,6 @@ def _is_open(state: ReplicationState) -> bool:
     return state.stream is not None or bool(state.undecided)
 
 
-def _within(run: Partition, versions: Sequence[RelationVersion]) -> list[RelationVersion]:
-    """Versions whose Relation messages are in the run."""
-    return [item for item in versions if run.first <= item.position <= run.last]
+def _within(partition: Partition, versions: Sequence[RelationVersion]) -> list[RelationVersion]:
+    """Versions whose Relation messages are in the partition."""
+    return [item for item in versions if partition.first <= item.position <= partition.last]

@@ -45,7 +45,7 @@ class SourceIndex:
         Value of the source column; None without one.
     index : PartitionIndex
     counts : tuple of int
-        Number of rows in each run.
+        Number of rows in each partition.
     may_move : bool
         Whether an update may change the key of its row.
     is_certain : bool
@@ -61,13 +61,13 @@ class SourceIndex:
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """Rows whose runs can be decoded independently.
+    """Rows whose partitions can be decoded independently.
 
     Attributes
     ----------
     rows : DataFrame
-        position, payload and, if any, source. All rows of a run are consecutive in one Spark partition, in ascending
-        order of position.
+        position, payload and, if any, source. All rows of a partition are consecutive in one Spark partition, in
+        ascending order of position.
     indexes : tuple of SourceIndex
         One for each source.
     source : str or None
@@ -139,7 +139,7 @@ def index_rows(
     options: ChangeOptions,
     tables: Collection[str] = (),
 ) -> IndexedRows:
-    """Find the runs in rows, and make the index.
+    """Find the partitions in rows, and make the index.
 
     Parameters
     ----------
@@ -161,26 +161,26 @@ def index_rows(
     by_source = [] if source is None else ["source"]
     by_session = ["session"] if "session" in rows.columns else []
     sorted_rows = rows
-    runs = _runs_of_partitions(rows, [*by_source, *by_session])
-    _check_positions(runs)
-    if _overlap(runs):
-        bounds = _bounds(rows, pc.sum(runs["n"]).as_py())
+    partitions = _statistics_of_partitions(rows, [*by_source, *by_session])
+    _check_positions(partitions)
+    if _overlap(partitions):
+        bounds = _bounds(rows, pc.sum(partitions["n"]).as_py())
         ranged = rows.withColumn("range", _range(bounds))
-        runs = _aggregate(ranged, ["range", *by_source, *by_session])
-        if by_session and _overlap(runs):
+        partitions = _aggregate(ranged, ["range", *by_source, *by_session])
+        if by_session and _overlap(partitions):
             # A session's value occurs again later, such as the number of a process.
-            runs = _aggregate(
+            partitions = _aggregate(
                 _with_session_numbers(ranged, by_source), ["range", *by_source, *by_session, "session_number"]
             )
         sorted_rows = ranged.repartition("range", *by_source).drop("range").sortWithinPartitions(*by_source, "position")
-    elif not pc.all(runs["is_dense"]).as_py():
+    elif not pc.all(partitions["is_dense"]).as_py():
         sorted_rows = rows.sortWithinPartitions(*by_source, "position")
     sorted_rows = sorted_rows.drop("session")
     catalogs = {None: catalog} if catalog is None or isinstance(catalog, RelationCatalog) else catalog
-    in_full = bool(pc.any(runs["has_apart"]).as_py())
-    indexes = _indexes(rows, sorted_rows, runs, catalogs, options, in_full)
+    in_full = bool(pc.any(partitions["has_apart"]).as_py())
+    indexes = _indexes(rows, sorted_rows, partitions, catalogs, options, in_full)
     if not in_full and not all(is_enough(item, tables) for item in indexes):
-        indexes = _indexes(rows, sorted_rows, runs, catalogs, options, in_full=True)
+        indexes = _indexes(rows, sorted_rows, partitions, catalogs, options, in_full=True)
     uncertain = {item.source: unused_versions(item.index, tables) for item in indexes}
     if any(uncertain.values()):
         indexes = _with_used(sorted_rows, indexes, uncertain, options)
@@ -190,14 +190,14 @@ def index_rows(
 def _indexes(
     rows: DataFrame,
     sorted_rows: DataFrame,
-    runs: pa.Table,
+    partitions: pa.Table,
     catalogs: Mapping[Any, RelationCatalog | None],
     options: ChangeOptions,
     in_full: bool,
 ) -> tuple[SourceIndex, ...]:
     """Collect the messages for the indexes of all sources, and make the indexes."""
-    messages = _all_messages(sorted_rows, runs) if in_full else _messages(rows, runs)
-    head = _head_rows(rows, runs) if in_full or options.start == "anywhere" else None
+    messages = _all_messages(sorted_rows, partitions) if in_full else _messages(rows, partitions)
+    head = _head_rows(rows, partitions) if in_full or options.start == "anywhere" else None
     if head is not None:
         messages = pa.concat_tables([messages, head.cast(messages.schema)])
     places_of = _by_source(messages)
@@ -205,13 +205,13 @@ def _indexes(
     return tuple(
         source_index(
             item,
-            runs.take(places),
+            partitions.take(places),
             messages.take(places_of.get(item, nothing)),
             catalogs.get(item),
             options,
             in_full=in_full,
         )
-        for item, places in sorted(_by_source(runs).items(), key=lambda entry: (entry[0] is not None, entry[0]))
+        for item, places in sorted(_by_source(partitions).items(), key=lambda entry: (entry[0] is not None, entry[0]))
     )
 
 
@@ -271,17 +271,17 @@ def _with_used(
 # -- in the JVM ------------------------------------------------------------------------------------------------------
 
 
-def _runs_of_partitions(rows: DataFrame, by_source: Sequence[str]) -> pa.Table:
-    """Collect the statistics of runs: the rows that a task reads from one part of a file, or from another partition."""
+def _statistics_of_partitions(rows: DataFrame, by_source: Sequence[str]) -> pa.Table:
+    """Collect the statistics of partitions: the rows that a task reads from a part of a file or a Spark partition."""
     # If the rows come from this process, the optimizer computes the projection as if all were in partition 0. A sample
     # of all rows prevents this.
     numbered = rows.sample(withReplacement=False, fraction=1.0, seed=0).withColumn("partition", F.spark_partition_id())
-    # The distance between the row's number and its position is constant in a run that is in order and without gaps. The
-    # upper bits of the row's number are the partition, and are removed to avoid an overflow.
+    # The distance between the row's number and its position is constant in a partition that is in order and without
+    # gaps. The upper bits of the row's number are the partition, and are removed to avoid an overflow.
     placed = numbered.withColumn(
         "distance", F.col("position") - F.monotonically_increasing_id().bitwiseAND(F.lit(2**33 - 1))
     )
-    # A hash identifies each part of a file. Two parts with the same hash make one run, which is correct too.
+    # A hash identifies each part of a file. Two parts with the same hash make one partition, which is correct too.
     piece = F.xxhash64(F.input_file_name(), F.expr("input_file_block_start()"))
     try:
         return _aggregate(placed.withColumn("piece", piece), ["partition", "piece", *by_source])
@@ -331,30 +331,31 @@ def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
     return rows.groupBy(*keys).agg(*wanted).drop("partition", "piece", "range", "session_number").toArrow()
 
 
-def _messages(rows: DataFrame, runs: pa.Table) -> pa.Table:
+def _messages(rows: DataFrame, partitions: pa.Table) -> pa.Table:
     """Collect the messages that `index_partitions` needs if there are no streams."""
-    ends = {position for name in ("first_end", "last_end") for position in runs[name].to_pylist()} - {None}
+    ends = {position for name in ("first_end", "last_end") for position in partitions[name].to_pylist()} - {None}
     tag = F.substring("payload", 1, 1)
     is_end = tag.isin(_bytes(AT_THE_ENDS)) & F.col("position").isin(sorted(ends))
     return rows.where(tag.isin(_bytes(EVERYWHERE)) | is_end).drop("session").toArrow()
 
 
-def _all_messages(sorted_rows: DataFrame, runs: pa.Table) -> pa.Table:
+def _all_messages(sorted_rows: DataFrame, partitions: pa.Table) -> pa.Table:
     """Collect the messages that `index_partitions` needs if there are streams. Each task selects from its own."""
     tag = F.substring("payload", 1, 1)
     control = sorted_rows.where(tag.isin(_bytes(EVERYWHERE + AT_THE_ENDS)))
     firsts = {
-        source: tuple(sorted(runs["first"].take(places).to_pylist())) for source, places in _by_source(runs).items()
+        source: tuple(sorted(partitions["first"].take(places).to_pylist()))
+        for source, places in _by_source(partitions).items()
     }
     with ignore_pandas_warning():
         return control.mapInArrow(ControlFunction(firsts, "source" in sorted_rows.columns), control.schema).toArrow()
 
 
-def _head_rows(rows: DataFrame, runs: pa.Table) -> pa.Table | None:
+def _head_rows(rows: DataFrame, partitions: pa.Table) -> pa.Table | None:
     """Collect at most `_MOST_HEAD_ROWS` rows from before the first boundaries of the sources."""
     heads: dict[Any, tuple[int, int]] = {}
-    for source, places in _by_source(runs).items():
-        first, end = (pc.min(runs[name].take(places)).as_py() for name in ("first_row", "first_boundary"))
+    for source, places in _by_source(partitions).items():
+        first, end = (pc.min(partitions[name].take(places)).as_py() for name in ("first_row", "first_boundary"))
         if first is not None and (end is None or first < end):
             heads[source] = first, first + 1 if end is None else end
     if not heads:
@@ -419,7 +420,7 @@ def _by_source(found: pa.Table) -> dict[Any, pa.Array]:
 
 
 def _overlap(found: pa.Table) -> bool:
-    """Whether the ranges of runs of a source overlap."""
+    """Whether the ranges of partitions of a source overlap."""
     for places in _by_source(found).values():
         ends = sorted(zip(*(found[name].take(places).to_pylist() for name in ("first", "last")), strict=True))
         if any(before[1] >= after[0] for before, after in pairwise(ends)):
@@ -453,7 +454,7 @@ def source_index(
     source : object
         Value of the source column; None without one.
     found : pa.Table
-        For each run: `first`, `last` (positions), `has_rows`, `n` (rows), `may_move`, and optionally `session`.
+        For each partition: `first`, `last` (positions), `has_rows`, `n` (rows), `may_move`, and optionally `session`.
     messages : pa.Table
         `position` and `payload` of the messages that `index_partitions` needs, in any order.
     catalog : RelationCatalog, optional
@@ -464,15 +465,17 @@ def source_index(
     """
     found = found.sort_by("first")
     messages = _in_order(messages)
-    runs = [Partition(*row.values()) for row in found.select(["first", "last", "has_rows"]).to_pylist()]
+    partitions = [Partition(*row.values()) for row in found.select(["first", "last", "has_rows"]).to_pylist()]
     reconnects = []
     if "session" in found.column_names:
         sessions = pairwise(found["session"].to_pylist())
-        reconnects = [run.first for run, (before, now) in zip(runs[1:], sessions, strict=True) if before != now]
+        reconnects = [
+            partition.first for partition, (before, now) in zip(partitions[1:], sessions, strict=True) if before != now
+        ]
     index = index_partitions(
         messages["payload"],
         messages["position"].combine_chunks(),
-        runs,
+        partitions,
         catalog=catalog,
         start=options.start,
         in_full=in_full,

@@ -25,7 +25,7 @@ class ControlFunction:
     Attributes
     ----------
     firsts : mapping
-        By source, the first positions of its runs, in order.
+        By source, the first positions of its partitions, in order.
     has_source : bool
         Whether the third column is the source.
     version : str
@@ -43,14 +43,14 @@ class ControlFunction:
             positions, payloads = batch.column(0).to_pylist(), batch.column(1).to_pylist()
             sources = batch.column(2).to_pylist() if self.has_source else [None] * len(positions)
 
-            runs = [
+            partitions = [
                 (source, bisect_right(self.firsts.get(source, ()), position))
                 for source, position in zip(sources, positions, strict=True)
             ]
             chosen: list[int] = []
             start = 0
-            for _, of_run in groupby(runs):
-                end = start + len(list(of_run))
+            for _, of_partition in groupby(partitions):
+                end = start + len(list(of_partition))
                 chosen += (start + place for place in needed(payloads[start:end]))
                 start = end
             yield batch.take(pa.array(chosen, pa.int64()))
@@ -81,7 +81,7 @@ class UsedFunction:
     version: str = pgdecode.__version__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the runs one after the other."""
+        """Process the partitions one after the other."""
         enter_task(self.version)
         indexes = {item.source: item.unpacked for item in self.indexes if self.among.get(item.source)}
         found: dict[Any, set[int]] = {}
@@ -97,9 +97,9 @@ class UsedFunction:
                 for number, start, end in ascending_slices(indexes[source], positions):
                     yield (source, number), (payloads.slice(start, end - start), positions.slice(start, end - start))
 
-        for (source, number), of_run in groupby(pieces(), lambda piece: piece[0]):
-            batches_of_run = (piece for _, piece in of_run)
-            used = used_versions(indexes[source], batches_of_run, number, self.among[source], self.options)
+        for (source, number), of_partition in groupby(pieces(), lambda piece: piece[0]):
+            batches_of_partition = (piece for _, piece in of_partition)
+            used = used_versions(indexes[source], batches_of_partition, number, self.among[source], self.options)
             found.setdefault(source, set()).update(used)
         for source, used in found.items():
             columns, names = [pa.array(sorted(used), pa.int32())], ["version"]

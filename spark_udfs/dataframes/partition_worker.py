@@ -1,7 +1,7 @@
-"""Decodes changes in Spark's Python workers: a function that decodes the runs of a Spark partition one after the other.
+"""Decodes changes in Spark's Python workers: decodes the partitions in a Spark partition one after the other.
 
-A run is a contiguous range of positions, as in `pgdecode.partitions.partition_index`. A task gets whole runs, each in
-ascending order of position, and the index.
+A partition is a contiguous range of positions, as in `pgdecode.partitions.partition_index`. A task gets whole
+partitions, each in ascending order of position, and the index.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from spark_udfs.runtime.worker import ERROR, enter_task
 
 # Rows to decode at once, because Spark's own batches are short; and the greatest number of changes in a batch, because
 # a decoded change may be some times as large as its payload.
-RUN_ROWS = 65_536
+DECODE_ROWS = 65_536
 # Enough rows to decode them. Waiting for more rows would only mean copying all of them.
-_ENOUGH_ROWS = RUN_ROWS - RUN_ROWS // 8
+_ENOUGH_ROWS = DECODE_ROWS - DECODE_ROWS // 8
 _BYTES = 16 << 20
 
 
@@ -59,7 +59,7 @@ class JsonIndex:
     index : bytes
         `PartitionIndex.to_json`, compressed.
     counts : tuple of int
-        Number of rows in each run.
+        Number of rows in each partition.
     """
 
     source: Any
@@ -116,11 +116,11 @@ class PartitionDecodingFunction:
     version: str = pgdecode.__version__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode the runs one after the other."""
+        """Decode the partitions one after the other."""
         enter_task(self.version)
         known = {item.source: item for item in self.indexes}
         builders: dict[Any, Builder] = {}
-        run: DecodedPartition | None = None
+        partition: DecodedPartition | None = None
         last_sent: pa.Scalar | None = None
         for sent, positions, payloads in pieces_by_source(batches, self.source is not None):
             source = None if sent is None else sent.as_py()
@@ -130,15 +130,15 @@ class PartitionDecodingFunction:
             if source not in builders:
                 builders[source] = self.output.builder(source, index, self.options)
             for number, start, end in ascending_slices(index, positions):
-                if run is None or run.number != number or run.source != source:
-                    if run is not None:
-                        yield from self._spark_batches(run.finish(), last_sent)
-                    run = DecodedPartition(number, known[source], [builders[source]], self.options)
+                if partition is None or partition.number != number or partition.source != source:
+                    if partition is not None:
+                        yield from self._spark_batches(partition.finish(), last_sent)
+                    partition = DecodedPartition(number, known[source], [builders[source]], self.options)
                 last_sent = sent
                 piece = (positions.slice(start, end - start), payloads.slice(start, end - start))
-                yield from self._spark_batches(run.add(*piece), sent)
-        if run is not None:
-            yield from self._spark_batches(run.finish(), last_sent)
+                yield from self._spark_batches(partition.add(*piece), sent)
+        if partition is not None:
+            yield from self._spark_batches(partition.finish(), last_sent)
 
     def _spark_batches(
         self, batches: Iterator[tuple[int, pa.RecordBatch]], source: pa.Scalar | None
@@ -182,7 +182,7 @@ def pieces_by_source(
 
 
 def ascending_slices(index: PartitionIndex, positions: pa.Array) -> Iterator[tuple[int, int, int]]:
-    """Split positions into ascending slices of one run each: (run, start, end)."""
+    """Split positions into ascending slices of one partition each: (partition, start, end)."""
     numbers = values_of(positions)
     descents = pc.less_equal(positions.slice(1), positions.slice(0, max(len(positions) - 1, 0)))
     first = 0
@@ -202,7 +202,7 @@ def _not_ascending(before: int, after: int) -> Exception:
 
 
 class DecodedPartition:
-    """Decodes one run with several builders, in batches of a good size.
+    """Decodes one partition with several builders, in batches of a good size.
 
     Batches are yielded with the number of their builder. `on_assembled` is called with the positions, payloads and
     assembler of each piece, before batches are built. Bad rows are counted for each builder by error code, in
@@ -248,10 +248,10 @@ class DecodedPartition:
     def finish(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Decode the last rows, and yield the remaining changes."""
         if self.n_rows != self.n_expected:
-            run = self.decoder.run
+            partition = self.decoder.partition
             raise RowsMoved(
-                f"positions {run.first} to {run.last}: {self.n_expected} rows were indexed, {self.n_rows} were read: "
-                f"{NOT_THE_SAME}"
+                f"positions {partition.first} to {partition.last}: {self.n_expected} rows were indexed, "
+                f"{self.n_rows} were read: {NOT_THE_SAME}"
             )
         yield from self._decode()
         yield from self._build(*self.decoder.finish())
@@ -293,13 +293,13 @@ def _cuts(changes: CommittedChanges) -> Iterator[tuple[int, int]]:
     """Divide committed changes into slices, (start, length), with a limited size of payloads."""
     n = changes.found["rows"].size // 8
     if sum(part.nbytes for part in changes.parts) <= _BYTES:
-        yield from ((start, min(RUN_ROWS, n - start)) for start in range(0, n, RUN_ROWS))
+        yield from ((start, min(DECODE_ROWS, n - start)) for start in range(0, n, DECODE_ROWS))
         return
     rows = pa.Array.from_buffers(pa.int64(), n, [None, changes.found["rows"]])
     sizes = pa.concat_arrays([pc.binary_length(part).cast(pa.int64()) for part in changes.parts]).fill_null(0)
     ends = values_of(pc.cumulative_sum(sizes.take(rows)))
     start = before = 0
     while start < n:
-        end = min(max(bisect_right(ends, before + _BYTES, start), start + 1), start + RUN_ROWS, n)
+        end = min(max(bisect_right(ends, before + _BYTES, start), start + 1), start + DECODE_ROWS, n)
         yield start, end - start
         start, before = end, ends[end - 1]

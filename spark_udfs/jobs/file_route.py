@@ -214,8 +214,8 @@ def _in_order(found: Sequence[SplitStatisticsResult]) -> list[SplitStatistics] |
         if item.statistics is None:
             return None
         statistics += item.statistics
-    runs = [run for split_statistics in statistics for run in split_statistics.runs]
-    return statistics if all(before.last < after.first for before, after in pairwise(runs)) else None
+    partitions = [partition for split_statistics in statistics for partition in split_statistics.partitions]
+    return statistics if all(before.last < after.first for before, after in pairwise(partitions)) else None
 
 
 def _confirmed(
@@ -232,8 +232,8 @@ def _confirmed(
     first = 0
     confirmed = []
     for task, parts in zip(tasks, done, strict=True):
-        runs = range(first, first + len(task.splits))
-        confirmed.append(parts if all(holds(speculated, index, run) for run in runs) else None)
+        partitions = range(first, first + len(task.splits))
+        confirmed.append(parts if all(holds(speculated, index, partition) for partition in partitions) else None)
         first += len(task.splits)
     return confirmed
 
@@ -303,18 +303,20 @@ def _inputs(tasks: Sequence[Task] | Sequence[SplitTask], format: str) -> dict[st
 
 
 def _runs(statistics: Sequence[SplitStatistics]) -> pa.Table:
-    runs = [run for split_statistics in statistics for run in split_statistics.runs]
+    partitions = [partition for split_statistics in statistics for partition in split_statistics.partitions]
     columns = {
-        "first": pa.array([run.first for run in runs], pa.int64()),
-        "last": pa.array([run.last for run in runs], pa.int64()),
-        "has_rows": pa.array([run.has_rows for run in runs], pa.bool_()),
-        "n": pa.array([run.n_rows for run in runs], pa.int64()),
-        "may_move": pa.array([False] * len(runs), pa.bool_()),
+        "first": pa.array([partition.first for partition in partitions], pa.int64()),
+        "last": pa.array([partition.last for partition in partitions], pa.int64()),
+        "has_rows": pa.array([partition.has_rows for partition in partitions], pa.bool_()),
+        "n": pa.array([partition.n_rows for partition in partitions], pa.int64()),
+        "may_move": pa.array([False] * len(partitions), pa.bool_()),
     }
-    if any(run.session is not None for run in runs):
+    if any(partition.session is not None for partition in partitions):
         # Replace sessions by numbers, because the column may have any type.
         numbers: dict[Any, int] = {}
-        columns["session"] = pa.array([numbers.setdefault(run.session, len(numbers)) for run in runs], pa.int64())
+        columns["session"] = pa.array(
+            [numbers.setdefault(partition.session, len(numbers)) for partition in partitions], pa.int64()
+        )
     return pa.table(columns)
 
 

@@ -125,7 +125,7 @@ class ChangeTask:
     columns : tuple of tuple of str
         The columns to write of each output.
     index : JsonIndex
-        Of all runs.
+        Of all partitions.
     position : str
     options : ChangeOptions
     format : str
@@ -186,20 +186,20 @@ class ChangeTask:
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         index = self.index.unpacked
         on_assembled = None if reader is None else reader.add_assembled
-        run = None
+        partition = None
         for positions, payloads in batches:
             try:
                 found = list(slices(index, values_of(positions)))
             except LookupError as error:
                 raise RowsMoved(str(error)) from None
             for number, start, end in found:
-                if run is None or run.number != number:
-                    if run is not None:
-                        yield from run.finish()
-                    run = DecodedPartition(number, self.index, builders, self.options, on_assembled, bad_rows)
-                yield from run.add(positions.slice(start, end - start), payloads.slice(start, end - start))
-        if run is not None:
-            yield from run.finish()
+                if partition is None or partition.number != number:
+                    if partition is not None:
+                        yield from partition.finish()
+                    partition = DecodedPartition(number, self.index, builders, self.options, on_assembled, bad_rows)
+                yield from partition.add(positions.slice(start, end - start), payloads.slice(start, end - start))
+        if partition is not None:
+            yield from partition.finish()
 
     @contextmanager
     def _as_file_fault(self, split: Split) -> Iterator[None]:

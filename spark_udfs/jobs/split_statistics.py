@@ -24,8 +24,8 @@ from spark_udfs.jobs.splits import row_numbers, take_messages, to_ipc
 _MOST_HEAD_ROWS = 1000
 
 
-class RunStatistics(NamedTuple):
-    """Statistics of a run: consecutive rows of a split that one session has sent.
+class PartitionStatistics(NamedTuple):
+    """Statistics of a partition: consecutive rows of a split that one session has sent.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class SplitStatistics(NamedTuple):
 
     Attributes
     ----------
-    runs : tuple of RunStatistics
+    partitions : tuple of PartitionStatistics
         One, or one for each session if there is a session column.
     messages : bytes
         Arrow stream of the messages that `pgdecode.partitions.partition_index.index_partitions` needs.
@@ -60,7 +60,7 @@ class SplitStatistics(NamedTuple):
         As in `index_partitions`.
     """
 
-    runs: tuple[RunStatistics, ...]
+    partitions: tuple[PartitionStatistics, ...]
     messages: bytes
     is_plain: bool
     in_full: bool
@@ -81,7 +81,7 @@ class SplitStatisticsReader:
         self.in_full = in_full
         self.is_head = with_head or in_full
         self.n_head_rows = 0
-        self.runs: list[RunStatistics] = []
+        self.partitions: list[PartitionStatistics] = []
         self.tags: set[int] = set()
         self.found: list[pa.RecordBatch] = []
         self.last_end: tuple[pa.Array, pa.Array] | None = None
@@ -147,17 +147,17 @@ class SplitStatisticsReader:
         session: Any,
     ) -> None:
         first, last = positions[0].as_py(), positions[-1].as_py()
-        if not self.runs and first < 0:
+        if not self.partitions and first < 0:
             raise OrderFault("a position is negative")
         has_rows = not set(tags).isdisjoint(ROWS)
-        if self.runs and self.runs[-1].session == session:
-            run = self.runs[-1]
-            self.runs[-1] = RunStatistics(
-                run.first, last, run.has_rows or has_rows, run.n_rows + len(positions), session
+        if self.partitions and self.partitions[-1].session == session:
+            partition = self.partitions[-1]
+            self.partitions[-1] = PartitionStatistics(
+                partition.first, last, partition.has_rows or has_rows, partition.n_rows + len(positions), session
             )
         else:
-            self._end_run()
-            self.runs.append(RunStatistics(first, last, has_rows, len(positions), session))
+            self._end_partition()
+            self.partitions.append(PartitionStatistics(first, last, has_rows, len(positions), session))
         self.tags.update(tags)
         if self.is_head:
             self._find_head(positions, payloads)
@@ -178,8 +178,8 @@ class SplitStatisticsReader:
         self.found.append(take_messages(positions, payloads, places[:_MOST_HEAD_ROWS]))
         self.is_head = end < 0 and self.n_head_rows < _MOST_HEAD_ROWS
 
-    def _end_run(self) -> None:
-        """Collect the last boundary of a run."""
+    def _end_partition(self) -> None:
+        """Collect the last boundary of a partition."""
         if self.last_end is not None:
             self.found.append(take_messages(*self.last_end, [0]))
             self.last_end = None
@@ -191,8 +191,8 @@ class SplitStatisticsReader:
 
     def split_statistics(self) -> SplitStatistics:
         """Return the statistics of all rows."""
-        self._end_run()
-        return SplitStatistics(tuple(self.runs), to_ipc(self.found), self.is_plain, self.in_full)
+        self._end_partition()
+        return SplitStatistics(tuple(self.partitions), to_ipc(self.found), self.is_plain, self.in_full)
 
 
 def _is_of_plain(payload: pa.Scalar) -> bool:

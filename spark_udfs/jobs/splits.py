@@ -25,12 +25,12 @@ from pgdecode.partitions.partition_index import Partition, PartitionIndex
 from pgdecode.partitions.speculation import speculate
 from pgdecode.protocol.boundaries import APART, RELATIONS
 from pgdecode.relations.catalog import RelationCatalog
-from spark_udfs.dataframes.partition_worker import RUN_ROWS
+from spark_udfs.dataframes.partition_worker import DECODE_ROWS
 
 # Messages with their positions.
 MESSAGES = pa.schema([("position", pa.int64()), ("payload", pa.large_binary())])
 # Rows to read at once. Each batch costs some Python calls, whatever its number of rows.
-_READ_ROWS = 2 * RUN_ROWS
+_READ_ROWS = 2 * DECODE_ROWS
 # How many rows of a piece are searched for its first Begin, and how many bytes before it may be sent with a split.
 _PREVIEW_ROWS = 1024
 _HEAD_BYTES = 1 << 20
@@ -185,7 +185,7 @@ class SplitPreview:
 def split_previews(pieces: Sequence[PayloadFile], position: str) -> list[SplitPreview] | None:
     """Preview the first rows of each piece; None if positions do not ascend there. All pieces have rows."""
     rows = [_PREVIEW_ROWS] * len(pieces)
-    rows[:1] = [RUN_ROWS]  # most relations are described at the beginning of the first piece
+    rows[:1] = [DECODE_ROWS]  # most relations are described at the beginning of the first piece
     try:
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             found = list(threads.map(partial(_split_preview, position), pieces, rows))
@@ -242,9 +242,9 @@ def speculation_of(found: Sequence[SplitPreview], catalog: RelationCatalog | Non
     starts = [*(preview.first for preview in found[:1]), *(preview.start for preview in found[1:]), _LAST_POSITION]
     if not all(preview.is_plain for preview in found) or any(a >= b for a, b in pairwise(starts)):
         return None
-    runs = [Partition(first, after - 1) for first, after in pairwise(starts)]
+    partitions = [Partition(first, after - 1) for first, after in pairwise(starts)]
     messages = pa.Table.from_batches([preview.relations for preview in found], MESSAGES).sort_by("position")
-    return speculate(runs, messages["payload"], messages["position"].combine_chunks(), catalog=catalog)
+    return speculate(partitions, messages["payload"], messages["position"].combine_chunks(), catalog=catalog)
 
 
 def row_numbers(rows: pa.Buffer | None) -> pa.Array:

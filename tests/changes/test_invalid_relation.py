@@ -266,7 +266,7 @@ def test_a_message_too_short_for_its_oid_makes_no_relation_invalid() -> None:
 
 @given(st.randoms(use_true_random=False), st.integers(1, 30), st.integers(1, 12), st.integers(1, 200))
 def test_random_bad_relation_messages_agree_with_the_reference_fold(
-    rng: Any, n_steps: int, n_runs: int, size: int
+    rng: Any, n_steps: int, n_partitions: int, size: int
 ) -> None:
     payloads = RandomSlot(rng, n_steps).payloads
     for at, payload in enumerate(payloads):
@@ -277,8 +277,8 @@ def test_random_bad_relation_messages_agree_with_the_reference_fold(
     good = [{key: row[key] for key in reference_changes.CHANGE_COLUMNS} for row in rows if row["error"] is None]
     assert good == expected
     assert {row["position"] for row in rows if row["error"]} == bad
-    in_runs = apart(payloads, bounds_of(rng, len(payloads), n_runs), size, ChangeOptions("PERMISSIVE"))
-    assert in_runs == sorted(rows, key=lambda row: (row["position"], row["relation_id"] or 0))
+    in_partitions = apart(payloads, bounds_of(rng, len(payloads), n_partitions), size, ChangeOptions("PERMISSIVE"))
+    assert in_partitions == sorted(rows, key=lambda row: (row["position"], row["relation_id"] or 0))
 
 
 # -- two columns of the same name ------------------------------------------------------------------------------------

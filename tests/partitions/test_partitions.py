@@ -97,9 +97,9 @@ def indexed(
     text = index.to_json()
     twin = PartitionIndex.from_json(text)
     assert twin.to_json() == text
-    assert (twin.catalog, twin.runs, twin.transaction_outcomes) == (
+    assert (twin.catalog, twin.partitions, twin.transaction_outcomes) == (
         index.catalog,
-        index.runs,
+        index.partitions,
         index.transaction_outcomes,
     )
     return twin if as_json else index
@@ -158,30 +158,34 @@ def in_order(rows: list[Change]) -> list[Change]:
     return sorted(rows, key=lambda row: (row["position"], row["relation_id"] or 0))
 
 
-def bounds_of(rng: Any, n_payloads: int, n_runs: int) -> list[int]:
+def bounds_of(rng: Any, n_payloads: int, n_partitions: int) -> list[int]:
     places = range(1, n_payloads)
-    return sorted(rng.sample(places, min(n_runs - 1, len(places))))
+    return sorted(rng.sample(places, min(n_partitions - 1, len(places))))
 
 
 @pytest.mark.parametrize("include_uncommitted", [False, True])
-@pytest.mark.parametrize(("n_runs", "sizes"), [(1, [7, 200]), (2, [1, 200]), (7, [5, 200]), (64, [200]), (200, [1])])
+@pytest.mark.parametrize(
+    ("n_partitions", "sizes"), [(1, [7, 200]), (2, [1, 200]), (7, [5, 200]), (64, [200]), (200, [1])]
+)
 def test_the_runs_of_a_capture_have_all_its_changes(
-    n_runs: int, sizes: list[int], include_uncommitted: bool, rng: random.Random
+    n_partitions: int, sizes: list[int], include_uncommitted: bool, rng: random.Random
 ) -> None:
     payloads = captures.capture("18.txns.v2").payloads
     expected = together(payloads, gap=3, include_uncommitted=include_uncommitted)
     options = ChangeOptions(include_uncommitted=include_uncommitted)
     for size in sizes:
-        assert apart(payloads, bounds_of(rng, len(payloads), n_runs), size, options, gap=3) == expected
+        assert apart(payloads, bounds_of(rng, len(payloads), n_partitions), size, options, gap=3) == expected
 
 
-@pytest.mark.parametrize("n_runs", [2, 7, 64])
+@pytest.mark.parametrize("n_partitions", [2, 7, 64])
 @pytest.mark.parametrize("name", ["14.streams.v2", "18.streams.v4", "18.twophase.v3", "16.twophase.v3"])
-def test_the_runs_of_a_capture_with_streams_have_all_its_changes(name: str, n_runs: int, rng: random.Random) -> None:
+def test_the_runs_of_a_capture_with_streams_have_all_its_changes(
+    name: str, n_partitions: int, rng: random.Random
+) -> None:
     payloads = captures.capture(name).payloads
     expected = together(payloads, include_uncommitted=True)
     options = ChangeOptions(include_uncommitted=True)
-    assert apart(payloads, bounds_of(rng, len(payloads), n_runs), 500, options) == expected
+    assert apart(payloads, bounds_of(rng, len(payloads), n_partitions), 500, options) == expected
 
 
 @pytest.mark.parametrize("name", ["18.txns.v2", "18.streams.v4"])
@@ -218,12 +222,12 @@ def test_bad_payloads_and_rows_without_a_relation_are_returned_for_every_relatio
     st.booleans(),
 )
 def test_the_runs_of_random_transactions_have_all_their_changes(
-    rng: Any, n_steps: int, n_runs: int, size: int, include_uncommitted: bool
+    rng: Any, n_steps: int, n_partitions: int, size: int, include_uncommitted: bool
 ) -> None:
     payloads = RandomSlot(rng, n_steps).payloads
     expected = together(payloads, include_uncommitted=include_uncommitted)
     options = ChangeOptions(include_uncommitted=include_uncommitted)
-    assert apart(payloads, bounds_of(rng, len(payloads), n_runs), size, options) == expected
+    assert apart(payloads, bounds_of(rng, len(payloads), n_partitions), size, options) == expected
 
 
 @pytest.mark.parametrize("how", [{"of_all": True}, {"as_json": False}, {"of_all": True, "as_json": False}], ids=str)
@@ -233,8 +237,8 @@ def test_an_index_may_be_made_from_more_payloads_and_used_without_json(
     payloads = RandomSlot(rng, 40).payloads
     options = ChangeOptions(include_uncommitted=True)
     expected = together(payloads, include_uncommitted=True)
-    for n_runs in (1, 3, 20):
-        assert apart(payloads, bounds_of(rng, len(payloads), n_runs), 10_000, options, **how) == expected
+    for n_partitions in (1, 3, 20):
+        assert apart(payloads, bounds_of(rng, len(payloads), n_partitions), 10_000, options, **how) == expected
 
 
 @pytest.mark.parametrize("start", ["transaction", "anywhere"])
@@ -299,8 +303,8 @@ def test_the_runs_of_any_sequence_have_all_its_changes_and_errors(
     is_one = with_errors(ChangeDecoder(mode="PERMISSIVE", start=start).decode(payloads)) == [
         row for payload in payloads for row in with_errors(in_pieces.decode([payload]))
     ]
-    for n_runs in (1, 3, 7) if is_one or kind == "announced" else (1,):
-        bounds = bounds_of(rng, len(payloads), n_runs)
+    for n_partitions in (1, 3, 7) if is_one or kind == "announced" else (1,):
+        bounds = bounds_of(rng, len(payloads), n_partitions)
         if payloads:
             cuts = sorted({*bounds, *(at for at in sessions if 0 < at < len(payloads))})
             runs = runs_of(payloads, range(len(payloads)), cuts)
@@ -341,11 +345,11 @@ def test_an_index_needs_only_the_first_and_last_of_several_complete_transactions
 
 def test_runs_that_overlap_are_refused() -> None:
     runs = [Partition(0, 5), Partition(10, 20), Partition(20, 30)]
-    with pytest.raises(ValueError, match="runs overlap: 10 to 20, 20 to 30"):
+    with pytest.raises(ValueError, match="partitions overlap: 10 to 20, 20 to 30"):
         index_partitions(pa.array([], pa.binary()), pa.array([], pa.int64()), runs)
 
 
-def test_the_order_of_the_given_runs_does_not_matter() -> None:
+def test_the_order_of_the_given_partitions_does_not_matter() -> None:
     payloads = RandomSlot(random.Random(3), 30).payloads
     positions = list(range(len(payloads)))
     runs = runs_of(payloads, positions, [20, 40])
@@ -357,7 +361,7 @@ def test_a_position_in_no_run_is_an_error(position: int) -> None:
     index = index_partitions(
         pa.array([], pa.binary()), pa.array([], pa.int64()), [Partition(0, 3), Partition(5, 8), Partition(10, 30)]
     )
-    with pytest.raises(LookupError, match=f"position {position} is in none of the indexed runs"):
+    with pytest.raises(LookupError, match=f"position {position} is in none of the indexed partitions"):
         index.number_of(position)
     with pytest.raises(LookupError):
         list(slices(index, [2, position] if position > 2 else [position, 2]))
@@ -373,7 +377,7 @@ def test_each_slice_has_the_positions_of_one_run() -> None:
 
 def test_without_payloads_there_are_no_runs() -> None:
     index = index_partitions(pa.array([], pa.binary()), pa.array([], pa.int64()), [])
-    assert (len(index.catalog), index.runs, index.starts, index.transaction_outcomes) == (0, (), (), {})
+    assert (len(index.catalog), index.partitions, index.starts, index.transaction_outcomes) == (0, (), (), {})
     assert PartitionIndex.from_json(index.to_json()).to_json() == index.to_json()
 
 
@@ -382,12 +386,12 @@ def test_without_payloads_there_are_no_runs() -> None:
     [
         pytest.param("[]", id="list"),
         pytest.param("{}", id="empty object"),
-        pytest.param('{"format": "pgdecode.RunIndex", "version": 3}', id="later version"),
+        pytest.param('{"format": "pgdecode.PartitionIndex", "version": 3}', id="later version"),
         pytest.param('{"format": "pgdecode.RelationCatalog", "version": 1}', id="another format"),
     ],
 )
 def test_json_that_is_not_an_index_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not a pgdecode\.RunIndex of version 2"):
+    with pytest.raises(ValueError, match=r"not a pgdecode\.PartitionIndex of version 2"):
         PartitionIndex.from_json(text)
 
 

@@ -74,15 +74,15 @@ def function(index: PartitionIndex, counts: tuple[int, ...], options: ChangeOpti
     )
 
 
-@pytest.mark.parametrize("n_runs", [2, 100])
+@pytest.mark.parametrize("n_partitions", [2, 100])
 def test_runs_of_a_capture_give_the_changes_of_one_decoder(
-    capture: captures.Capture, n_runs: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+    capture: captures.Capture, n_partitions: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "RUN_ROWS", rng.choice([1, 3, 50, 10_000]) if len(capture.column) < 3000 else 500)
+    monkeypatch.setattr(tasks, "DECODE_ROWS", rng.choice([1, 3, 50, 10_000]) if len(capture.column) < 3000 else 500)
     n = len(capture.column)
     # Positions have gaps.
     positions = pa.array([3 * at for at in range(n)], pa.int64())
-    cuts = sorted(rng.sample(range(1, n), min(n_runs, n) - 1))
+    cuts = sorted(rng.sample(range(1, n), min(n_partitions, n) - 1))
     index, counts = indexed(capture.column, positions, cuts)
     middle = cuts[len(cuts) // 2]
     for include_uncommitted in (False, True):
@@ -115,9 +115,9 @@ def test_an_index_survives_json(capture: captures.Capture, rng: random.Random) -
     cuts = sorted(rng.sample(range(1, len(capture.column)), 9))
     index, _ = indexed(capture.column, positions, cuts)
     again = PartitionIndex.from_json(index.to_json())
-    assert (again.catalog, again.runs, again.transaction_outcomes) == (
+    assert (again.catalog, again.partitions, again.transaction_outcomes) == (
         index.catalog,
-        index.runs,
+        index.partitions,
         index.transaction_outcomes,
     )
     assert [repr(start) for start in again.starts] != []
@@ -144,7 +144,7 @@ def test_a_run_that_a_task_has_only_partly_is_refused() -> None:
 def test_a_position_that_was_not_indexed_is_refused() -> None:
     payloads, positions = first_capture()
     task = function(*indexed(payloads, positions, [1000]), ChangeOptions())
-    with pytest.raises(RuntimeError, match=r"^position 1000000 is in none of the indexed runs.*persist"):
+    with pytest.raises(RuntimeError, match=r"^position 1000000 is in none of the indexed partitions.*persist"):
         decode(task, [(payloads.slice(0, 1), pa.array([1_000_000], pa.int64()))])
 
 

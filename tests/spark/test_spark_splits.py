@@ -241,7 +241,7 @@ def test_only_tasks_that_need_a_relation_described_late_decode_again(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(splits, "_READ_ROWS", 10)
-    monkeypatch.setattr(splits, "RUN_ROWS", 10)
+    monkeypatch.setattr(splits, "DECODE_ROWS", 10)
     monkeypatch.setattr(splits, "_PREVIEW_ROWS", 10)
     slot = transactions(20)
     slot.begin(800)
@@ -295,7 +295,7 @@ def test_a_stream_that_begins_and_ends_in_a_piece_is_decoded_with_the_final_inde
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # After the previewed rows.
-    for name in ("_READ_ROWS", "RUN_ROWS", "_PREVIEW_ROWS"):
+    for name in ("_READ_ROWS", "DECODE_ROWS", "_PREVIEW_ROWS"):
         monkeypatch.setattr(splits, name, 10)
     slot = transactions(20)
     slot.start(900, first=True)
@@ -405,7 +405,7 @@ def test_any_sequence_gives_the_rows_of_one_decoder_in_its_order(
         patch.setattr(file_route, "run_tasks", Tasks())
         patch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1)
         patch.setattr(splits, "_READ_ROWS", data.draw(st.sampled_from([3, 65_536])))
-        patch.setattr(splits, "RUN_ROWS", data.draw(st.sampled_from([3, 65_536])))
+        patch.setattr(splits, "DECODE_ROWS", data.draw(st.sampled_from([3, 65_536])))
         patch.setattr(splits, "_PREVIEW_ROWS", data.draw(st.sampled_from([2, 1024])))
         try:
             rows_of = expected(payloads, wanted)
@@ -424,7 +424,7 @@ def test_a_requested_column_may_be_described_late(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(splits, "_READ_ROWS", 10)
-    monkeypatch.setattr(splits, "RUN_ROWS", 10)
+    monkeypatch.setattr(splits, "DECODE_ROWS", 10)
     slot = transactions(20)
     slot.begin(800)
     slot.relation(A, ["a", "b", "c"])
@@ -464,7 +464,7 @@ def test_a_bad_description_in_a_preview_does_not_affect_later_ones(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(splits, "_READ_ROWS", 3)
-    monkeypatch.setattr(splits, "RUN_ROWS", 3)
+    monkeypatch.setattr(splits, "DECODE_ROWS", 3)
     monkeypatch.setattr(splits, "_PREVIEW_ROWS", 3)
     payloads = described_badly().payloads
     wanted = change_job(None, mode="PERMISSIVE")
