@@ -216,7 +216,7 @@ def test_statistics_that_hide_a_gap_between_the_first_rows_are_detected(tasks: T
 
 
 def test_a_capture_of_plain_transactions_is_decoded_in_one_pass(tasks: Tasks, tmp_path: Path) -> None:
-    payloads = pq.read_table(Path(__file__).parents[2] / "benchmarks/data/pgbench.text.parquet")["data"].to_pylist()
+    payloads = pq.read_table(Path(__file__).parents[3] / "benchmarks/data/pgbench.text.parquet")["data"].to_pylist()
     payloads = payloads[:20_000]
     wanted = change_job("public.pgbench_accounts", None)
     found = decoded(written(tmp_path / "raw", payloads, [3_000, 15_001], 5_000), wanted, tmp_path / "out")

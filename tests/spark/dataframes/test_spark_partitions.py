@@ -1,4 +1,4 @@
-"""The functions of tasks, without Spark: runs decoded independently give the same changes as one decoder."""
+"""The functions of tasks, without Spark: partitions decoded independently give the same changes as one decoder."""
 
 from __future__ import annotations
 

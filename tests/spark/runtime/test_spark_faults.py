@@ -26,7 +26,7 @@ pytestmark = pytest.mark.full
 
 pytest_plugins = ["support.spark_session"]
 
-PGBENCH = Path(__file__).parents[2] / "benchmarks" / "data" / "pgbench.text.parquet"
+PGBENCH = Path(__file__).parents[3] / "benchmarks" / "data" / "pgbench.text.parquet"
 TABLE = "public.pgbench_accounts"
 FILES = 4
 ROWS = 200_000
