@@ -3,6 +3,7 @@
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.envelope.decoder import MessageDecoder, decode, decode_messages
+from pgdecode.payloads.unwrap import UnwrapError, Unwrapped, unwrap
 from pgdecode.protocol.errors import (
     ArityMismatch,
     BadColumnKind,
@@ -134,6 +135,8 @@ __all__ = [
     "UnknownTag",
     "UnknownType",
     "Unrepresentable",
+    "UnwrapError",
+    "Unwrapped",
     "Update",
     "ValueTooLong",
     "WrongSize",
@@ -145,6 +148,7 @@ __all__ = [
     "lsn_to_text",
     "row_schema",
     "snapshot",
+    "unwrap",
 ]
 
 

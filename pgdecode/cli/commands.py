@@ -32,8 +32,9 @@ from pgdecode.files.message_statistics import CHANGES, FIELDS, MessageStatistics
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import FileFault, PathError, PayloadFile, payload_files
 from pgdecode.files.transaction_statistics import TransactionStatistics
+from pgdecode.payloads.unwrap import hint
 from pgdecode.protocol.messages import MESSAGES
-from pgdecode.protocol.options import InStream, Mode
+from pgdecode.protocol.options import InStream, Mode, Unwrap
 
 KINDS = (*(message.kind for message in MESSAGES), "error")
 KINDS_OF_CHANGES = (*CHANGES, "error")
@@ -63,6 +64,7 @@ pgdecode.add_command(demo_command)
 @click.argument("path", type=parameters.path)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables.")
 @parameters.payload
+@parameters.unwrap
 @parameters.in_stream
 @parameters.position
 @click.option(
@@ -72,25 +74,36 @@ pgdecode.add_command(demo_command)
     help="Write the relations with all their versions to a file, for --catalog. It must not exist.",
 )
 def inspect(
-    path: Path, as_json: bool, payload: str, in_stream: str, position: str | None, write_catalog: Path | None
+    path: Path,
+    as_json: bool,
+    payload: str,
+    unwrap: Unwrap,
+    in_stream: str,
+    position: str | None,
+    write_catalog: Path | None,
 ) -> None:
     """Describe the messages in PATH, a Parquet file or a folder of them.
 
     The report has messages by kind, transactions, the range of LSNs, protocol features, and relations with their
-    columns, versions and changes. Messages that cannot be decoded are part of the report; the exit code is 0. If the
-    messages are in slot order, the report also has transactions without an outcome, and the position from which each
-    version of a relation applies.
+    columns, versions and changes. Messages that cannot be decoded are part of the report. The exit code is 0, but 1 if
+    no row is a pgoutput message and the rows have another known format, such as JSON. If the messages are in slot
+    order, the report also has transactions without an outcome, and the position from which each version of a relation
+    applies.
     """
-    files = ordered_files(path, payload, position)
+    files = ordered_files(path, payload, position, unwrap=unwrap)
     if write_catalog is not None and write_catalog.exists():
         raise PathError(f"{write_catalog}: exists already")
     message_statistics = MessageStatistics()
+    form = ""
     transaction_statistics = TransactionStatistics(files) if in_stream == "ordered" else None
     with progress(files.n_rows) as on_rows:
         for file in files.files:
             batches = decoded_batches(file, fields=FIELDS, in_stream=parameters.IN_STREAM[in_stream], mode="PERMISSIVE")
             for batch in batches:
                 message_statistics.add(batch, file.path, payload)
+                if batch.n_bad and not form:
+                    bad = batch.envelope.column("error").is_valid().index(True).as_py()
+                    form = hint(batch.source.column(payload)[bad].as_py())
                 if transaction_statistics is not None:
                     transaction_statistics.add(file, batch)
                 on_rows(batch.n_read)
@@ -107,6 +120,8 @@ def inspect(
         else:
             title = str(path) if path.is_file() else f"{path}: {counted(len(files.files), 'file')}"
             write(report_text(figures, title, Console()))
+    if form and not message_statistics.messages:
+        raise FileFault(f"{path}: no row is a pgoutput message{form}")
 
 
 def _write_catalog(target: Path, transaction_statistics: TransactionStatistics | None) -> None:
@@ -135,6 +150,7 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
     help="Print only messages or changes of these kinds, such as insert,update. 'error' means bad ones.",
 )
 @parameters.payload
+@parameters.unwrap
 @parameters.in_stream
 @parameters.changes
 @parameters.mode
@@ -145,6 +161,7 @@ def cat(
     as_json: bool,
     kinds: tuple[str, ...],
     payload: str,
+    unwrap: Unwrap,
     in_stream: str,
     position: str | None,
     session: str | None,
@@ -173,10 +190,10 @@ def cat(
         if unknown is not None:
             raise click.UsageError(f"--kind {unknown}: with --changes there are {', '.join(KINDS_OF_CHANGES)}")
         options = parameters.change_parameters(mode, of_changes)
-        lines = _change_lines(ordered_files(path, payload, position, session), options, kinds)
+        lines = _change_lines(ordered_files(path, payload, position, session, unwrap), options, kinds)
     else:
         parameters.refuse(context, parameters.OF_CHANGES, "--changes")
-        lines = _message_lines(payload_files(path, payload), kinds, parameters.IN_STREAM[in_stream], mode)
+        lines = _message_lines(payload_files(path, payload, (), unwrap), kinds, parameters.IN_STREAM[in_stream], mode)
     left = sys.maxsize if limit is None else limit
     with standard_output() as write:
         show = _rows_as_text(write, "changes" if changes else "messages", is_terminal() and not as_json)
@@ -226,7 +243,7 @@ def _message_lines(
 
 def _lines(batch: DecodedBatch, kinds: tuple[str, ...], file: str | None) -> list[str]:
     envelope = batch.envelope
-    rows: Sequence[int] = range(batch.start, batch.start + len(envelope))
+    rows = batch.rows
     if kinds:
         chosen = _chosen(envelope, "kind", kinds)
         envelope = envelope.filter(chosen)

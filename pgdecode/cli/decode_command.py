@@ -27,7 +27,7 @@ from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile, payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues
+from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap
 
 Engine = Literal["local", "spark"]
 # A folder may be called 2026.11.23, but not orders.parq.
@@ -44,6 +44,7 @@ class Request:
     engine: Engine
     format: Format
     payload: str
+    unwrap: Unwrap
     mode: Mode
     batch_rows: int
 
@@ -68,6 +69,7 @@ class Request:
 )
 @click.option("--format", type=click.Choice(get_args(Format)), help="Default: the suffix of OUT, or else parquet.")
 @parameters.payload
+@parameters.unwrap
 @click.option(
     "--keep",
     multiple=True,
@@ -100,6 +102,7 @@ def decode(
     engine: Engine,
     format: Format | None,
     payload: str,
+    unwrap: Unwrap,
     keep: tuple[str, ...],
     fields: tuple[str, ...],
     in_stream: str,
@@ -140,11 +143,11 @@ def decode(
     if engine == "spark":
         parameters.refuse(context, ["batch_rows", "drop_duplicates"], "--engine local")
     chosen = _format(target, format)
-    request = Request(source, target, engine, chosen, payload, mode, batch_rows or BATCH_ROWS)
+    request = Request(source, target, engine, chosen, payload, unwrap, mode, batch_rows or BATCH_ROWS)
     started = time.monotonic()
     if changes or tables:
         options = parameters.change_parameters(mode, of_changes, unrepresentable)
-        files = ordered_files(source, payload, position, session)
+        files = ordered_files(source, payload, position, session, unwrap)
         n_rows = files.n_rows
         layout = TABLE_LAYOUT if tables else CHANGE_LAYOUT
         if engine == "spark" and files.position is None:
@@ -159,7 +162,7 @@ def decode(
         if collision is not None:
             raise click.UsageError(f"--keep {collision}: a decoded column has that name")
         layout = message_layout(keep, fields or None)
-        found = payload_files(source, payload, keep)
+        found = payload_files(source, payload, keep, unwrap)
         n_rows = sum(file.n_rows for file in found)
         check_target(target, source, overwrite=overwrite)
         with staged(target) as hidden:
@@ -276,6 +279,7 @@ def _with_spark(request: Request, target: Path, **options: Any) -> Any:
             request.source,
             target,
             payload=request.payload,
+            unwrap=request.unwrap,
             mode=request.mode,
             format=request.format,
             **options,

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from pgdecode.files.change_reader import TableError
 from pgdecode.files.envelope_batches import ANY_ORDER
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.payload_files import FileFault, PathError
+from pgdecode.protocol.options import Unwrap
 
 FINE, DATA_FAULT, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _EXTRA = ("click", "rich")
@@ -26,6 +27,7 @@ _OPTIONS = {
     "call reconnected()": "name the column of the connection by --session",
     "pass catalog= with its Relation message": "pass its Relation message by --catalog",
     "name it by types=": "name it by --types",
+    **{f'unwrap="{form}"': f"--unwrap {form}" for form in get_args(Unwrap)},
 }
 
 

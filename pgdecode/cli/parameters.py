@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.payload_files import PathError
-from pgdecode.protocol.options import ChangeOptions, Empty, InStream, Mode, Start, UnrepresentableValues
+from pgdecode.protocol.options import ChangeOptions, Empty, InStream, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.types.type_parser import declared
@@ -81,6 +81,13 @@ def refuse(context: click.Context, parameters: Sequence[str], use: str) -> None:
 path = click.Path(path_type=Path)
 payload = click.option(
     "--payload", default="data", show_default=True, metavar="COLUMN", help="The column with the messages."
+)
+unwrap = click.option(
+    "--unwrap",
+    type=click.Choice(get_args(Unwrap)),
+    default="auto",
+    show_default=True,
+    help="The form of the messages. 'auto' recognises replication frames, and in text columns hexadecimal and base64.",
 )
 in_stream = click.option(
     "--in-stream",

@@ -17,6 +17,7 @@ from pgdecode.changes.record_batches import counted_batch
 from pgdecode.files.file_metadata import catalog_of, types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import FileFault, PathError
+from pgdecode.payloads.unwrap import hint
 from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
 from pgdecode.protocol.errors import DecodeError, listed, shown
 from pgdecode.protocol.options import ChangeOptions, Mode
@@ -77,7 +78,7 @@ class FileChanges:
         # This class drops and counts bad rows, so the decoder must return them.
         change_options = options.change_options
         mode: Mode = "FAILFAST" if change_options.mode == "FAILFAST" else "PERMISSIVE"
-        paths = [file.path for file in files.files]
+        paths = [file.parquet for file in files.files]
         catalog = options.catalog or catalog_of(paths)
         if catalog is not None and files.position is None:
             catalog = _from_before(catalog)
@@ -237,7 +238,8 @@ def _as_file_fault(batch: OrderedBatch, rows: pa.Array | None = None) -> Iterato
         yield
     except DecodeError as error:
         # An error in a buffered change from an earlier batch has no row.
-        where = f"rows from {batch.start}"
+        where, form = f"rows from {batch.start}", ""
         if error.row is not None:
-            where = f"row {batch.start + (error.row if rows is None else rows[error.row].as_py())}"
-        raise FileFault(f"{batch.file.path}: {where}: {error.cell}") from error
+            row = error.row if rows is None else rows[error.row].as_py()
+            where, form = f"row {batch.start + row}", hint(batch.payloads[row].as_py())
+        raise FileFault(f"{batch.file.path}: {where}: {error.cell}{form}") from error

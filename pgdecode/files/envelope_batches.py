@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from pgdecode.changes.record_batches import code_of
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PayloadFile
+from pgdecode.files.payload_files import BATCH_ROWS, WITH_KEEPALIVES, FileFault, PayloadFile
+from pgdecode.payloads.unwrap import hint
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import Empty, InStream, Mode
 
@@ -40,6 +41,8 @@ class DecodedBatch:
         Number of bad payloads.
     bad_rows : mapping
         Number of bad payloads by error code.
+    messages : sequence of int, optional
+        Numbers of the rows in the file, if keepalives between them are left out.
     """
 
     start: int
@@ -49,6 +52,12 @@ class DecodedBatch:
     n_bytes: int
     n_bad: int
     bad_rows: Mapping[str, int] = field(default_factory=dict)
+    messages: Sequence[int] | None = None
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Numbers of the rows in the file."""
+        return range(self.start, self.start + len(self.envelope)) if self.messages is None else self.messages
 
 
 def decoded_batches(
@@ -98,13 +107,19 @@ def decoded_batches(
             text = errors[bad].as_py()
             good_rows = source.slice(0, bad)
             yield DecodedBatch(start, good_rows, envelope.slice(0, bad), bad, _payload_bytes(good_rows, file), 0)
-            raise FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, in_stream)}")
+            form = hint(source.column(file.payload)[bad].as_py())
+            raise FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, in_stream)}{form}")
         n_read, n_bytes = source.num_rows, _payload_bytes(source, file)
+        rows = None
+        if source.schema.metadata == WITH_KEEPALIVES:
+            kept = source.column(file.payload).is_valid()
+            rows = [start + row for row in pc.indices_nonzero(kept).to_pylist()]
+            source, envelope, errors = source.filter(kept), envelope.filter(kept), errors.filter(kept)
         if n_bad and mode == "DROPMALFORMED":
             good = errors.is_null()
-            source, envelope = source.filter(good), envelope.filter(good)
+            source, envelope, rows = source.filter(good), envelope.filter(good), None
         bad_rows = Counter(code_of(text) for text in errors.drop_null().to_pylist()) if n_bad else {}
-        yield DecodedBatch(start, source, envelope, n_read, n_bytes, n_bad, bad_rows)
+        yield DecodedBatch(start, source, envelope, n_read, n_bytes, n_bad, bad_rows, rows)
         start += n_read
 
 

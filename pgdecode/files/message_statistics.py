@@ -81,7 +81,7 @@ class MessageStatistics:
         envelope = batch.envelope
         self.rows += batch.n_read
         self.payload_bytes += batch.n_bytes
-        self._add_errors(envelope.column("error"), batch.start, file)
+        self._add_errors(envelope.column("error"), batch.rows, file)
         self._add_kinds(envelope.column("kind"), batch.source.column(payload), batch.n_bad)
         self._add_transactions(envelope)
         self._add_definitions(envelope)
@@ -176,10 +176,10 @@ class MessageStatistics:
             ],
         }
 
-    def _add_errors(self, errors: pa.Array, start: int, file: Path) -> None:
+    def _add_errors(self, errors: pa.Array, rows: Sequence[int], file: Path) -> None:
         if errors.null_count == len(errors):
             return
-        for row, text in enumerate(errors.to_pylist(), start):
+        for row, text in zip(rows, errors.to_pylist(), strict=True):
             if text is not None:
                 self.errors.setdefault(text.partition(" ")[0], ErrorStatistics(0, file, row, text)).rows += 1
 

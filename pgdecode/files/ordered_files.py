@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pgdecode._native.arrow.int64_kernels import descent
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError, PayloadFile, payload_files
+from pgdecode.protocol.options import Unwrap
 
 # Default names of the position column.
 USUAL_NAMES = ("seq", "position")
@@ -159,7 +160,13 @@ class Positions:
         )
 
 
-def ordered_files(path: Path, payload: str, position: str | None = None, session: str | None = None) -> OrderedFiles:
+def ordered_files(
+    path: Path,
+    payload: str,
+    position: str | None = None,
+    session: str | None = None,
+    unwrap: Unwrap = "auto",
+) -> OrderedFiles:
     """Open the files of a path, as `payload_files` does, in the order of their positions.
 
     Parameters
@@ -171,6 +178,8 @@ def ordered_files(path: Path, payload: str, position: str | None = None, session
         column; otherwise rows are in the order of the files' names.
     session : str, optional
         The column whose value changes when the client reconnected to the server.
+    unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
+        The form of the payloads, as in `pgdecode.unwrap`.
 
     Raises
     ------
@@ -178,11 +187,11 @@ def ordered_files(path: Path, payload: str, position: str | None = None, session
         As in `payload_files`, and for a position column that does not have integers.
     """
     sessions = () if session is None else (session,)
-    found = payload_files(path, payload, sessions)
+    found = payload_files(path, payload, sessions, unwrap)
     chosen = position or next((name for name in USUAL_NAMES if all(_has_integers(file, name) for file in found)), None)
     if chosen is None:
         return OrderedFiles(tuple(found), None, session)
-    found = payload_files(path, payload, tuple(dict.fromkeys((chosen, *sessions))))
+    found = payload_files(path, payload, tuple(dict.fromkeys((chosen, *sessions))), unwrap)
     check_positions(found, chosen)
     if len(found) > 1:
         # Reading raises OrderFault if a file's first position is null or not its lowest.

@@ -1,7 +1,8 @@
-"""Finds Parquet files of raw payloads, and reads their columns in batches of limited size."""
+"""Finds files of raw payloads, and reads their columns in batches of limited size."""
 
 from __future__ import annotations
 
+import csv
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
+from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError, is_string, unwrap_in_place
+from pgdecode.protocol.options import Unwrap, check_option
+
 # The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
 BATCH_ROWS = 32_768
 BATCH_BYTES = 32 * 2**20
 # Size of the buffer for reading pages. Without a buffer, pyarrow loads the whole column chunk of a row group.
 _READ_BUFFER = 2**20
+# The column with the LSN of a frame.
+_FRAME_LSN = "frame_lsn"
+# Metadata of a batch in which keepalives have become null payloads.
+WITH_KEEPALIVES = {b"pgdecode.keepalives": b"null"}
 
 
 class PathError(ValueError):
@@ -72,6 +81,10 @@ class PayloadFile:
         The consecutive row groups to read.
     footer : int
         Checksum of the file's footer, to recognise that the file was replaced.
+    unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
+        The form of the payloads, as in `pgdecode.unwrap`. Keepalives become null payloads.
+    converted : ConvertedFile or None
+        The Parquet file that replaces a text file.
     """
 
     path: Path
@@ -81,6 +94,13 @@ class PayloadFile:
     columns: pa.Schema
     groups: tuple[RowGroup, ...]
     footer: int
+    unwrap: Unwrap = "auto"
+    converted: ConvertedFile | None = None
+
+    @property
+    def parquet(self) -> Path:
+        """The Parquet file that is read."""
+        return self.path if self.converted is None else self.converted.path
 
     @property
     def start(self) -> int:
@@ -119,7 +139,8 @@ class PayloadFile:
                     break
         if not found:
             raise FileFault(f"{self.path}: has no rows")
-        return pa.Table.from_batches(found).slice(0, n_rows).combine_chunks().to_batches()[0]
+        whole = pa.Table.from_batches(found).slice(0, n_rows).combine_chunks().to_batches()[0]
+        return self._unwrapped(whole, self.start)
 
     def first_value(self, name: str) -> Any:
         """Read the value of a column in the first row; None if the file has no rows.
@@ -143,9 +164,12 @@ class PayloadFile:
             If the file is damaged.
         """
         n_rows = self._rows_that_fit(batch_rows)
+        start = self.start
         with self._readable() as file, self._readable(self._texts) as encoded:
             for may_expand, groups in _alike(encoded, self._numbers, self._texts, n_rows):
-                yield from self._read(encoded if may_expand else file, n_rows, groups)
+                for batch in self._read(encoded if may_expand else file, n_rows, groups):
+                    yield self._unwrapped(batch, start)
+                    start += len(batch)
 
     def _read(self, file: pq.ParquetFile, n_rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         # Threads do not make one column faster, and each uses additional memory.
@@ -153,9 +177,23 @@ class PayloadFile:
             for piece in _decoded_pieces(batch):
                 yield from _pieces(_plain(piece, self.payload))
 
+    def _unwrapped(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        """Replace frames or text by their payloads. `start` is the number of the first row."""
+        column = batch.column(self.payload)
+        try:
+            found = unwrap_in_place(column, self.unwrap, is_text=_holds_text(self.columns.field(self.payload).type))
+        except UnwrapError as error:
+            raise FileFault(f"{self.path}: row {start + error.row}: {error.reason}") from None
+        if found.payloads is not column:
+            batch = batch.set_column(batch.schema.get_field_index(self.payload), self.payload, found.payloads)
+        if _FRAME_LSN in self.schema.names and _FRAME_LSN not in self.columns.names:
+            lsn = pa.nulls(len(batch), pa.int64()) if found.lsn is None else found.lsn
+            batch = batch.append_column(_FRAME_LSN, lsn)
+        return batch if found.is_keepalive is None else batch.replace_schema_metadata(WITH_KEEPALIVES)
+
     @property
     def _names(self) -> list[str]:
-        return list(dict.fromkeys((*self.keep, self.payload)))
+        return [name for name in dict.fromkeys((*self.keep, self.payload)) if name in self.columns.names]
 
     @property
     def _texts(self) -> list[str]:
@@ -173,25 +211,41 @@ class PayloadFile:
     @contextmanager
     def _readable(self, as_dictionary: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
         try:
-            with _opened(self.path, as_dictionary) as file:
-                if _footer(self.path) != self.footer:
+            with _opened(self.parquet, as_dictionary) as file:
+                if _footer(self.parquet) != self.footer:
                     raise FileFault(f"{self.path}: has changed since it was found")
                 yield file
         except (pa.ArrowException, OSError) as error:
             raise FileFault(f"{self.path}: cannot be read further: {_first_line(error)}") from error
 
 
-def payload_files(path: Path, payload: str, keep: Sequence[str] = ()) -> list[PayloadFile]:
+def payload_files(path: Path, payload: str, keep: Sequence[str] = (), unwrap: Unwrap = "auto") -> list[PayloadFile]:
     """Open and check a Parquet file, or all `*.parquet` files below a folder in sorted order.
 
     As in Spark, files and folders whose names begin with `_` or `.` are ignored, except partitions such as `_x=1`.
+    A single file may also be CSV, JSON lines, or from `pg_recvlogical`, see `pgdecode.files.text_files`. It is
+    converted to a temporary Parquet file.
+
+    Parameters
+    ----------
+    path : Path
+    payload : str
+        The payload column, which is binary, or with `unwrap` also a string column.
+    keep : sequence of str
+        Other columns to read. If payloads are in frames (`unwrap="xlogdata"`), "frame_lsn" is the LSN of the
+        frame.
+    unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
+        The form of the payloads, as in `pgdecode.unwrap`.
 
     Raises
     ------
     PathError
         If the path does not exist, has no Parquet files, or a column is missing or has another type.
+    FileFault
+        If a file that is not Parquet cannot be converted.
     """
-    return [_checked(found, payload, tuple(keep)) for found in _find(path)]
+    check_option("unwrap", unwrap, Unwrap)
+    return [_checked(found, payload, tuple(keep), unwrap) for found in _find(path)]
 
 
 def _find(path: Path) -> list[Path]:
@@ -230,32 +284,53 @@ def _footer(path: Path) -> int:
         return zlib.crc32(file.read(), size)
 
 
-def _checked(path: Path, payload: str, keep: tuple[str, ...]) -> PayloadFile:
+def _checked(path: Path, payload: str, keep: tuple[str, ...], unwrap: Unwrap) -> PayloadFile:
+    converted = None
     try:
-        with _opened(path) as file:
+        if unwrap != "none" and not _is_parquet(path):
+            converted = ConvertedFile(path, payload)
+        parquet = path if converted is None else converted.path
+        with _opened(parquet) as file:
             schema, groups = file.schema_arrow, _row_groups(file.metadata, (payload, *keep))
-            footer = _footer(path)
+            footer = _footer(parquet)
     except PermissionError as error:
         raise PathError(f"{path}: no permission to read it") from error
-    except (pa.ArrowException, OSError) as error:
+    except UnwrapError as error:
+        if error.row == 0 and LOOKS_LIKE not in error.reason and path.suffix not in TEXT_SUFFIXES:
+            raise PathError(f"{path}: not a Parquet file") from None
+        raise FileFault(f"{path}: not a Parquet file, and cannot be read as text: {error}") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
         raise PathError(f"{path}: not a Parquet file") from error
     binary = ", ".join(field.name for field in schema if _is_binary(field.type)) or "none"
     for name in (payload, *keep):
         found = schema.names.count(name)
+        if found == 0 and name == _FRAME_LSN and unwrap == "xlogdata":
+            continue
         if found != 1:
             hint = f"binary columns: {binary}" if name == payload else f"columns: {', '.join(schema.names)}"
             raise PathError(f"{path}: {'no' if found == 0 else 'more than one'} column {name!r}; {hint}")
     type = schema.field(payload).type
-    if not _is_binary(type):
+    if not _is_binary(type) and not (_holds_text(type) and unwrap in ("auto", "hex", "base64")):
         raise PathError(f"{path}: column {payload!r} is {type}, not binary; binary columns: {binary}")
-    kept = pa.schema([(name, _plain_type(schema.field(name).type)) for name in keep])
-    return PayloadFile(path, payload, keep, kept, schema, groups, footer)
+    kept = pa.schema(
+        [(name, _plain_type(schema.field(name).type) if name in schema.names else pa.int64()) for name in keep]
+    )
+    return PayloadFile(path, payload, keep, kept, schema, groups, footer, unwrap, converted)
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1" or path.suffix == ".parquet"
 
 
 def _is_binary(type: pa.DataType) -> bool:
     if pa.types.is_dictionary(type):
         type = type.value_type
     return _plain_type(type) in (pa.binary(), pa.large_binary()) or pa.types.is_fixed_size_binary(type)
+
+
+def _holds_text(type: pa.DataType) -> bool:
+    return is_string(type.value_type if pa.types.is_dictionary(type) else type)
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -1,33 +1,30 @@
-"""Extraction of payloads from XLogData frames, hexadecimal or base64 text, pg_recvlogical files, CSV and JSON lines."""
+"""Extraction of payloads from XLogData frames, and from hexadecimal or base64 text."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import csv
-import json
 import re
-import struct
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pgdecode.protocol.lsn import lsn_from_text
-from pgdecode.protocol.messages import MESSAGES, Column
-from pgdecode.protocol.options import check_option
-from pgdecode.protocol.wire import Form, wire_fields
-
-Unwrap = Literal["auto", "none", "hex", "base64", "xlogdata"]
+from pgdecode._native.arrow.payload_array import Source
+from pgdecode._native.wire.message_filter import tagged
+from pgdecode.protocol.messages import MESSAGES
+from pgdecode.protocol.options import Unwrap, check_option
 
 # No pgoutput message begins with either byte, so the first byte distinguishes a frame from a payload.
 _XLOGDATA, _KEEPALIVE = ord("w"), ord("k")
 _HEADER_BYTES, _KEEPALIVE_BYTES = 25, 18
-_TAGS = {ord(message.tag): message for message in MESSAGES}
+LOOKS_LIKE = "; it looks like "
+_TAGS = {ord(message.tag) for message in MESSAGES}
 _BASE64 = re.compile(rb"[A-Za-z0-9+/\r\n]{8,}={0,2}\s*")
-_SIZES = {Form.FLAGS: 1, Form.LETTER: 1, Form.UINT32: 4, Form.INT32: 4, Form.LSN: 8, Form.TIMESTAMP: 8}
 
 
 class UnwrapError(ValueError):
@@ -37,11 +34,14 @@ class UnwrapError(ValueError):
     ----------
     row : int
         Index of the value, counted from 0.
+    reason : str
+        The text without the row.
     """
 
-    def __init__(self, row: int, text: str) -> None:
-        super().__init__(f"row {row}: {text}")
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row}: {reason}")
         self.row = row
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Unwrapped:
 
     Attributes
     ----------
-    payloads : pa.Array of large_binary
+    payloads : pa.Array of binary or large_binary
     rows : pa.Array of int64
         Index of the value that contained each payload; keepalives are left out.
     lsn : pa.Array of int64
@@ -85,29 +85,83 @@ def unwrap(values: Any, how: Unwrap = "auto") -> Unwrapped:
         If the column is neither binary nor string, or if it is text and `how` is "none" or "xlogdata".
     ValueError
         If `how` is another word.
+
+    Examples
+    --------
+    >>> import pgdecode
+    >>> found = pgdecode.unwrap(["\\x45", "RQ=="])
+    >>> found.payloads.to_pylist()
+    [b'E', b'E']
+    """
+    column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    frames = unwrap_in_place(column, how, is_strict=True)
+    rows = pa.array(range(len(column)), pa.int64())
+    lsn = frames.lsn
+    if lsn is None:
+        lsn = pa.nulls(len(column), pa.int64())
+    if frames.is_keepalive is None:
+        return Unwrapped(frames.payloads, rows, lsn)
+    kept = pc.invert(pc.fill_null(frames.is_keepalive, False))
+    return Unwrapped(frames.payloads.filter(kept), rows.filter(kept), lsn.filter(kept))
+
+
+class InPlace(NamedTuple):
+    """Payloads in the rows of their values.
+
+    Attributes
+    ----------
+    payloads : pa.Array of binary or large_binary
+        Null for a keepalive.
+    lsn : pa.Array of int64, or None
+        As in `Unwrapped`; None without any frames.
+    is_keepalive : pa.Array of bool, or None
+        None without any keepalives.
+    """
+
+    payloads: pa.Array
+    lsn: pa.Array | None = None
+    is_keepalive: pa.Array | None = None
+
+
+def unwrap_in_place(column: pa.Array, how: Unwrap, *, is_text: bool | None = None, is_strict: bool = False) -> InPlace:
+    """Extract payloads as `unwrap` does, and keep the number of rows.
+
+    Parameters
+    ----------
+    column : pa.Array of binary or string
+    how : {"auto", "none", "hex", "base64", "xlogdata"}
+    is_text : bool, optional
+        Whether the values are text; by default, whether the type is a string type.
+    is_strict : bool
+        Whether a value that begins like a frame or a keepalive, but has another length, is an error with "auto".
+        Otherwise it is returned unchanged, and is a bad payload.
     """
     check_option("unwrap", how, Unwrap)
-    column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
-    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    is_text = is_text or pa.types.is_string_view(column.type)
-    is_binary = any(
-        test(column.type)
-        for test in (
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_fixed_size_binary,
-            pa.types.is_binary_view,
-        )
-    )
-    if not is_text and not is_binary:
+    if is_text is None:
+        is_text = is_string(column.type)
+    if not is_text and not _is_binary(column.type):
         raise TypeError(f"payloads are binary or string, not {column.type}")
     if is_text and how in ("none", "xlogdata"):
         raise TypeError(f"payloads are a column of {column.type}: unwrap is hex or base64")
-    found = column.to_pylist()
     decode = _decoder(how, is_text=is_text)
     if decode is not None:
-        found = [None if value is None else decode(row, value) for row, value in enumerate(found)]
-    return _without_frames(found, how)
+        found = [None if value is None else decode(row, value) for row, value in enumerate(column.to_pylist())]
+        column = pa.array(found, pa.large_binary())
+    elif column.type not in (pa.binary(), pa.large_binary()):
+        column = column.cast(pa.large_binary())
+    return _without_frames(column, how, is_strict) if how in ("auto", "xlogdata") else InPlace(column)
+
+
+def is_string(type: pa.DataType) -> bool:
+    """Whether a type is text."""
+    return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
+
+
+def _is_binary(type: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+    return any(test(type) for test in tests)
 
 
 def _decoder(how: Unwrap, *, is_text: bool) -> Callable[[int, Any], bytes] | None:
@@ -118,8 +172,8 @@ def _decoder(how: Unwrap, *, is_text: bool) -> Callable[[int, Any], bytes] | Non
     return _from_text if how == "auto" and is_text else None
 
 
-def _from_text(row: int, value: str) -> bytes:
-    return _from_hex(row, value) if value.startswith("\\x") else _from_base64(row, value)
+def _from_text(row: int, value: str | bytes) -> bytes:
+    return (_from_hex if value[:2] in ("\\x", b"\\x") else _from_base64)(row, value)
 
 
 def _from_hex(row: int, value: str | bytes) -> bytes:
@@ -128,7 +182,7 @@ def _from_hex(row: int, value: str | bytes) -> bytes:
         # bytes.fromhex would skip blanks.
         return binascii.unhexlify(text.removeprefix("\\x"))
     except ValueError:
-        raise UnwrapError(row, f"not hexadecimal digits{_looks_like(value)}") from None
+        raise UnwrapError(row, f"not hexadecimal digits{hint(value)}") from None
 
 
 def _from_base64(row: int, value: str | bytes) -> bytes:
@@ -137,197 +191,52 @@ def _from_base64(row: int, value: str | bytes) -> bytes:
         # PostgreSQL's encode() breaks lines after 76 characters.
         return base64.b64decode(content.replace(b"\n", b"").replace(b"\r", b""), validate=True)
     except ValueError:
-        raise UnwrapError(row, f"not base64{_looks_like(value)}") from None
+        raise UnwrapError(row, f"not base64{hint(value)}") from None
 
 
-def _without_frames(values: Sequence[bytes | None], how: Unwrap) -> Unwrapped:
-    payloads: list[bytes | None] = []
-    rows: list[int] = []
-    lsns: list[int | None] = []
-    for row, value in enumerate(values):
-        first = value[0] if value else 0
-        lsn = None
-        if value is not None and first == _XLOGDATA and how in ("auto", "xlogdata"):
-            if len(value) < _HEADER_BYTES:
-                raise UnwrapError(row, f"an XLogData frame has at least {_HEADER_BYTES} bytes, this has {len(value)}")
-            lsn, value = struct.unpack_from("!q", value, 1)[0], value[_HEADER_BYTES:]
-        elif value is not None and first == _KEEPALIVE and how in ("auto", "xlogdata"):
-            if len(value) != _KEEPALIVE_BYTES:
-                raise UnwrapError(row, f"a keepalive has {_KEEPALIVE_BYTES} bytes, this has {len(value)}")
-            continue
-        elif value is not None and how == "xlogdata":
-            raise UnwrapError(row, f"neither an XLogData frame nor a keepalive{_looks_like(value)}")
-        payloads.append(value)
-        rows.append(row)
-        lsns.append(lsn)
-    return Unwrapped(pa.array(payloads, pa.large_binary()), pa.array(rows, pa.int64()), pa.array(lsns, pa.int64()))
+def _without_frames(column: pa.Array, how: Unwrap, is_strict: bool) -> InPlace:
+    """Extract payloads from frames. The first byte distinguishes frames, keepalives and payloads."""
+    found = tagged(Source([column]), bytes((_XLOGDATA, _KEEPALIVE)), b"")[0]
+    rows = (
+        pa.array([], pa.int64()) if found is None else pa.Array.from_buffers(pa.int64(), found.size // 8, [None, found])
+    )
+    if how == "xlogdata" and len(rows) < len(column) - column.null_count:
+        others = pc.and_(column.is_valid(), pc.invert(pc.is_in(pa.array(range(len(column)), pa.int64()), rows)))
+        row = others.index(True).as_py()
+        raise UnwrapError(row, f"neither an XLogData frame nor a keepalive{hint(column[row].as_py())}")
+    if not len(rows):
+        return InPlace(column)
+    lengths, letters = pc.binary_length(column), pc.binary_slice(column, 0, 1)
+    frame, keepalive = (pa.scalar(bytes([letter]), letters.type) for letter in (_XLOGDATA, _KEEPALIVE))
+    is_frame, is_keepalive = pc.equal(letters, frame), pc.equal(letters, keepalive)
+    has_header, has_size = pc.greater_equal(lengths, _HEADER_BYTES), pc.equal(lengths, _KEEPALIVE_BYTES)
+    if is_strict or how == "xlogdata":
+        _check_frames(is_frame, has_header, lengths, f"an XLogData frame has at least {_HEADER_BYTES} bytes")
+        _check_frames(is_keepalive, has_size, lengths, f"a keepalive has {_KEEPALIVE_BYTES} bytes")
+    is_frame, is_keepalive = pc.and_(is_frame, has_header), pc.and_(is_keepalive, has_size)
+    frames = column.filter(is_frame)
+    # The contents of frames stand behind the column, and each frame refers to its content.
+    content = pc.add(pc.cumulative_sum(pc.fill_null(is_frame, False).cast(pa.int64())), len(column) - 1)
+    places = pc.if_else(is_frame, content, pa.array(range(len(column)), pa.int64()))
+    places = pc.if_else(is_keepalive, pa.scalar(None, pa.int64()), places)
+    # Without a stop, pyarrow 26 fails for some lengths.
+    found = pa.concat_arrays([column, pc.binary_slice(frames, _HEADER_BYTES, 2**31 - 1)]).take(places)
+    lsns = pa.concat_arrays([pa.nulls(len(column), pa.int64()), _lsns(frames)]).take(places)
+    return InPlace(found, lsns, is_keepalive)
 
 
-# Files of pg_recvlogical.
+def _check_frames(is_form: pa.Array, fits: pa.Array, lengths: pa.Array, expected: str) -> None:
+    row = pc.and_(is_form, pc.invert(fits)).index(True).as_py()
+    if row >= 0:
+        raise UnwrapError(row, f"{expected}, this has {lengths[row].as_py()}")
 
 
-def split_recvlogical(content: bytes) -> list[bytes]:
-    """Split a file that `pg_recvlogical -P pgoutput` wrote: payloads without lengths, each followed by a newline.
-
-    A payload may contain newlines, so its end is found from its structure. A Stream Abort has 9 or 25 bytes, depending
-    on the session's options. The length with which the whole file can be split is used.
-
-    Raises
-    ------
-    UnwrapError
-        If the file cannot be split with either length. `row` is the number of the failing message; the text gives the
-        byte.
-    """
-    failure: UnwrapError | None = None
-    for abort_bytes in (9, 25):
-        try:
-            return list(_split(content, abort_bytes))
-        except UnwrapError as error:
-            if failure is None or error.row > failure.row:
-                failure = error
-    assert failure is not None
-    raise failure
-
-
-def _split(content: bytes, abort_bytes: int) -> Iterator[bytes]:
-    at = row = 0
-    in_stream = False
-    while at < len(content):
-        if content[at] == ord("\n"):
-            # An empty payload, as servers send for an origin without a name.
-            end = at
-        elif content[at] not in _TAGS:
-            raise UnwrapError(row, f"byte {at}: not a pgoutput message{_looks_like(content[at : at + 200])}")
-        else:
-            end = at + abort_bytes if content[at] == ord("A") else _end_of(content, at, in_stream)
-            in_stream = (in_stream or content[at] == ord("S")) and content[at] != ord("E")
-        if content[end : end + 1] != b"\n":
-            raise UnwrapError(row, f"byte {at}: no newline after the message, or the file ends inside it")
-        yield content[at:end]
-        at, row = end + 1, row + 1
-
-
-def _end_of(content: bytes, at: int, in_stream: bool) -> int:
-    """Find the end of a message; the result exceeds the length of `content` if the message is cut off."""
-    cursor = _Cursor(content, at + 1)
-    for field in wire_fields(_TAGS[content[at]]):
-        cursor.step_over(field.wire.form, optional=field.wire.optional, in_stream=in_stream)
-    return cursor.at
-
-
-class _Cursor:
-    """An offset into untrusted bytes. It may move past their end, where reads return zero."""
-
-    def __init__(self, content: bytes, at: int) -> None:
-        self.content = content
-        self.at = at
-        self._count = 0
-
-    def step_over(self, form: Form, *, optional: bool, in_stream: bool) -> None:
-        if form in _SIZES:
-            self.at += _SIZES[form]
-        elif form is Form.XID_PREFIX:
-            self.at += 4 if in_stream else 0
-        elif form in (Form.NAME, Form.TEXT):
-            end = self.content.find(b"\0", self.at)
-            self.at = len(self.content) + 1 if end < 0 else end + 1
-        elif form is Form.CONTENT:
-            self._skip_counted()
-        elif form is Form.COUNT:
-            self._count = self._take(4)
-        elif form is Form.RELATION_IDS:
-            self.at += 4 * self._count
-        elif form is Form.COLUMNS:
-            for _ in range(self._take(2)):
-                for field in wire_fields(Column):
-                    self.step_over(field.wire.form, optional=False, in_stream=in_stream)
-                if self.at > len(self.content):
-                    return
-        elif form is Form.OLD_TYPE:
-            self._has_old = self.content[self.at : self.at + 1] in (b"K", b"O")
-            self.at += 1 if self._has_old or not optional else 0
-        elif form is Form.OLD_TUPLE:
-            if self._has_old:
-                self._tuple()
-        elif form is Form.NEW_TUPLE:
-            self.at += 1
-            self._tuple()
-
-    def _tuple(self) -> None:
-        for _ in range(self._take(2)):
-            kind = self._take(1)
-            if kind in b"tb":
-                self._skip_counted()
-            if self.at > len(self.content):
-                return
-
-    def _skip_counted(self) -> None:
-        length = self._take(4)
-        self.at += length
-
-    def _take(self, size: int) -> int:
-        found = self.content[self.at : self.at + size]
-        self.at += size
-        return int.from_bytes(found, "big")
-
-
-# Rows of pg_logical_slot_peek_binary_changes, as psql and drivers write them to files.
-
-
-def read_csv(path: Path) -> pa.Table:
-    """Read CSV, as `psql --csv` writes it, with the column `data` and optionally `lsn` and `xid`.
-
-    Returns
-    -------
-    pa.Table of seq, lsn, xid and data
-        `seq` is the line number. `data` is unwrapped with "auto".
-
-    Raises
-    ------
-    UnwrapError
-        If a line cannot be read.
-    """
-    with open(path, encoding="utf-8", newline="") as file:
-        csv.field_size_limit(2**31 - 1)
-        return _as_table(list(csv.DictReader(file)))
-
-
-def read_json_lines(path: Path) -> pa.Table:
-    """Read one JSON object per line, with `data` and optionally `lsn` and `xid`; otherwise like `read_csv`."""
-    lines: list[dict[str, Any]] = []
-    with open(path, encoding="utf-8") as file:
-        for row, line in enumerate(file):
-            try:
-                found = json.loads(line)
-            except ValueError:
-                found = None
-            if not isinstance(found, dict):
-                raise UnwrapError(row, f"not a JSON object{_looks_like(line)}")
-            lines.append(found)
-    return _as_table(lines)
-
-
-def _as_table(lines: Sequence[dict[str, Any]]) -> pa.Table:
-    for row, line in enumerate(lines):
-        if not isinstance(line.get("data"), str):
-            what = looks_like(json.dumps(line)) if "data" not in line else None
-            raise UnwrapError(row, "no text in 'data'" + (f"; it looks like {what}" if what else ""))
-    found = unwrap(pa.array([line["data"] for line in lines], pa.large_string()))
-    kept = [lines[row] for row in found.rows.to_pylist()]
-    lsns = []
-    for row, line in zip(found.rows.to_pylist(), kept, strict=True):
-        try:
-            lsns.append(lsn_from_text(line["lsn"]) if line.get("lsn") else None)
-        except (TypeError, ValueError):
-            raise UnwrapError(row, "'lsn' is not an LSN such as 16/B374D848") from None
-    xids = [int(line["xid"]) if str(line.get("xid") or "").isdecimal() else None for line in kept]
-    columns = {
-        "seq": found.rows,
-        "lsn": pa.array(lsns, pa.int64()),
-        "xid": pa.array(xids, pa.int64()),
-        "data": found.payloads,
-    }
-    return pa.table(columns)
+def _lsns(frames: pa.Array) -> pa.Array:
+    """Read the LSN at which each frame starts."""
+    numbers = array("q", b"".join(pc.binary_slice(frames, 1, 9).to_pylist()))
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return pa.array(numbers, pa.int64())
 
 
 # Recognition of other formats, for error texts.
@@ -370,6 +279,7 @@ def _is_base64_of_a_payload(content: bytes) -> bool:
     return bool(found) and (found[0] in _TAGS or found[0] == _XLOGDATA)
 
 
-def _looks_like(value: bytes | str) -> str:
+def hint(value: bytes | str) -> str:
+    """Say what a value looks like, for the end of an error text; nothing if it is not recognised."""
     what = looks_like(value)
-    return f"; it looks like {what}" if what else ""
+    return f"{LOOKS_LIKE}{what}" if what else ""

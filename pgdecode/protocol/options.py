@@ -14,6 +14,7 @@ Start = Literal["transaction", "anywhere"]
 Empty = Literal["null", "error"]
 UnrepresentableValues = Literal["error", "null", "clamp", "text"]
 Format = Literal["parquet", "jsonl", "csv"]
+Unwrap = Literal["auto", "none", "hex", "base64", "xlogdata"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import Column, SparkSession
 
 from pgdecode import MessageDecoder
-from pgdecode.protocol.options import Empty, InStream, RowMode, stream_option
+from pgdecode.protocol.options import Empty, InStream, RowMode, Unwrap, check_option, stream_option
 from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
 from spark_udfs.runtime.worker import ArrowFunction, Options, PandasFunction
 
@@ -23,13 +23,14 @@ def parse_pgoutput(
     mode: RowMode = "FAILFAST",
     adapter: Adapter = "auto",
     empty: Empty = "null",
+    unwrap: Unwrap = "auto",
 ) -> Column:
     """Decode a column of pgoutput payloads to a struct with the columns of the envelope.
 
     Parameters
     ----------
     col : Column or str
-        Binary, one message per row, tag byte first; or the name of such a column.
+        Binary, one message per row, tag byte first, or in a form that `unwrap` names; or the name of such a column.
     fields : iterable of str, optional
         Fields of the struct, in this order; by default all columns of the envelope,
         `pgdecode.envelope.schema.envelope_schema()`. Returning decoded columns to Spark is most of the cost, so name
@@ -48,6 +49,8 @@ def parse_pgoutput(
     empty : {"null", "error"}
         How to treat a payload of 0 bytes, which servers send for a replication origin without a name: as a struct of
         nulls, or as a bad payload.
+    unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
+        The form of the payloads, as in `pgdecode.unwrap`. Keepalives become structs of nulls.
 
     Returns
     -------
@@ -99,7 +102,9 @@ def parse_pgoutput(
     if not isinstance(col, Column | str):
         raise TypeError(f"col is a Column or the name of one, not {type(col).__name__}")
     by_row = isinstance(in_stream, Column)
-    function = _user_defined(fields, "auto" if isinstance(in_stream, Column) else in_stream, mode, adapter, empty)
+    function = _user_defined(
+        fields, "auto" if isinstance(in_stream, Column) else in_stream, mode, adapter, empty, unwrap
+    )
     decoded: Column = function(col, in_stream) if by_row else function(col)
     return decoded
 
@@ -112,6 +117,7 @@ def register(
     mode: RowMode = "FAILFAST",
     adapter: Adapter = "auto",
     empty: Empty = "null",
+    unwrap: Unwrap = "auto",
 ) -> None:
     """Register `parse_pgoutput` for SQL: `SELECT parse_pgoutput(data) FROM t`.
 
@@ -121,19 +127,20 @@ def register(
     ----------
     spark : SparkSession
         The session of the function.
-    fields, in_stream, mode, adapter, empty
+    fields, in_stream, mode, adapter, empty, unwrap
         As in `parse_pgoutput`.
     """
-    spark.udf.register("parse_pgoutput", _user_defined(fields, in_stream, mode, adapter, empty))
+    spark.udf.register("parse_pgoutput", _user_defined(fields, in_stream, mode, adapter, empty, unwrap))
 
 
 def _user_defined(
-    fields: Iterable[str] | None, in_stream: object, mode: RowMode, adapter: Adapter, empty: Empty
+    fields: Iterable[str] | None, in_stream: object, mode: RowMode, adapter: Adapter, empty: Empty, unwrap: Unwrap
 ) -> Any:
     """Check the options, and make the Spark function."""
     maker = adapter_named(adapter)
+    check_option("unwrap", unwrap, Unwrap)
     states = stream_option(in_stream, "a boolean Column")
     schema = MessageDecoder(in_stream=states, fields=fields, mode=mode, empty=empty).schema
-    options = Options(tuple(schema.names), states, mode, empty)
+    options = Options(tuple(schema.names), states, mode, empty, unwrap)
     function = user_defined(maker, _FUNCTIONS[maker](options), schema)
     return function.asNondeterministic() if states == "ordered" else function

@@ -10,7 +10,7 @@ from pyspark.sql import Column, SparkSession
 
 import pgdecode
 from pgdecode import Relation, Type
-from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, check_option
+from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, Unwrap, check_option
 from spark_udfs.columns.row_worker import ArrowRows, JsonRelation, Keywords, PandasRows, RowOptions, relation_of
 from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
 from spark_udfs.schema.spark_types import session_has_time, supported_schema
@@ -40,6 +40,7 @@ class RelationOptions(TypedDict, total=False):
     years: Years
     adapter: Adapter
     empty: Empty
+    unwrap: Unwrap
 
 
 def from_pgoutput(
@@ -58,13 +59,14 @@ def from_pgoutput(
     years: Years = "1-9999",
     adapter: Adapter = "auto",
     empty: Empty = "null",
+    unwrap: Unwrap = "auto",
 ) -> Column:
     """Decode the insert, update and delete payloads of one relation to a struct of typed columns.
 
     Parameters
     ----------
     col : Column or str
-        Binary, one message per row, tag byte first; or the name of such a column.
+        Binary, one message per row, tag byte first, or in a form that `unwrap` names; or the name of such a column.
     relation : Relation, bytes, or an object with the same attributes
         The table's columns: a Relation message from `pgdecode.decode`, or the bytes of a Relation message that was not
         sent inside a stream.
@@ -97,6 +99,8 @@ def from_pgoutput(
     empty : {"null", "error"}
         How to treat a payload of 0 bytes, which servers send for a replication origin without a name: as a struct of
         nulls, or as a bad payload.
+    unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
+        The form of the payloads, as in `pgdecode.unwrap`. Keepalives become structs of nulls.
 
     Returns
     -------
@@ -149,6 +153,7 @@ def from_pgoutput(
         years=years,
         adapter=adapter,
         empty=empty,
+        unwrap=unwrap,
     )
     decoded: Column = function(col)
     return decoded
@@ -176,12 +181,14 @@ def _user_defined(
     others: Others = "error",
     years: Years = "1-9999",
     adapter: Adapter = "auto",
+    unwrap: Unwrap = "auto",
     type_messages: Iterable[Any] = (),
     **keywords: Any,
 ) -> Any:
     """Check the options, and make the Spark function. `keywords` are those of `decode_rows`."""
     maker = adapter_named(adapter)
     check_option("others", others, Others)
+    check_option("unwrap", unwrap, Unwrap)
     passes = any_year(years)
     plain = _relation_to_json(relation)
     sent = [_message(message, Type) for message in type_messages]
@@ -195,7 +202,7 @@ def _user_defined(
     schema = pgdecode.decode_rows([], relation_of(plain), **chosen.as_arguments()).schema
     names = _names(fields, schema)
     has_time = session_has_time(SparkSession.active())
-    options = RowOptions(plain, chosen, names, others == "null", passes, has_time)
+    options = RowOptions(plain, chosen, names, others == "null", passes, has_time, unwrap)
     return user_defined(
         maker,
         _FUNCTIONS[maker](options),

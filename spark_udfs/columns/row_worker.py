@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 import pgdecode
 from pgdecode import Column, Delete, Insert, Relation, Type, Update
 from pgdecode.payloads.payload_input import payload_parts
+from pgdecode.payloads.unwrap import unwrap_in_place
 from pgdecode.protocol.messages import MESSAGES
-from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues
+from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, Unwrap
 from spark_udfs.runtime.worker import enter_task
 from spark_udfs.schema.spark_types import to_supported_type
 from spark_udfs.schema.years import checked_years
@@ -70,6 +71,8 @@ class RowOptions:
         Whether years that Python cannot represent are allowed.
     has_time : bool
         Whether times of day are Spark's TIME; otherwise they are strings.
+    unwrap : str
+        The form of the payloads.
     version : str
         The version of pgdecode on the driver.
     """
@@ -80,11 +83,13 @@ class RowOptions:
     null_others: bool
     any_year: bool
     has_time: bool
+    unwrap: Unwrap = "none"
     version: str = pgdecode.__version__
 
     def decode(self, payloads: pa.Array) -> pa.RecordBatch:
         """Decode a batch to columns with types that Spark supports."""
         enter_task(self.version)
+        payloads = unwrap_in_place(payloads, self.unwrap).payloads
         relation = relation_of(self.relation)
         errors = None
         if self.null_others:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.protocol.errors import listed
-from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues
+from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.control_index import IndexedRows, SourceIndex, index_rows, payload_rows, relation_catalogs
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
@@ -32,12 +32,13 @@ def relation_catalog(
     payload: Column | str = "data",
     position: Column | str = "seq",
     source: Column | str | None = None,
+    unwrap: Unwrap = "auto",
 ) -> RelationCatalog | dict[Any, RelationCatalog]:
     """Collect all versions of the relations that payloads describe.
 
     Parameters
     ----------
-    df, payload, position, source
+    df, payload, position, source, unwrap
         As in `changes`. Rows may be in any order.
 
     Returns
@@ -54,7 +55,7 @@ def relation_catalog(
     -----
     The function reads `df` once, immediately. Only the few messages about relations and streams leave the JVM.
     """
-    rows, _ = payload_rows(df, payload, position, source)
+    rows, _ = payload_rows(df, payload, position, source, unwrap=unwrap)
     catalogs = relation_catalogs(rows)
     return catalogs[None] if source is None else catalogs
 
@@ -63,6 +64,7 @@ def changes(
     df: DataFrame,
     *,
     payload: Column | str = "data",
+    unwrap: Unwrap = "auto",
     position: Column | str = "seq",
     source: Column | str | None = None,
     catalog: Catalogs | None = None,
@@ -84,7 +86,10 @@ def changes(
     df : DataFrame
         All payloads, one message per row. Partitions and files do not affect the result, but see Notes.
     payload : Column or str
-        Binary, tag byte first. Nulls are ignored.
+        Binary, tag byte first; or strings. Nulls are ignored.
+    unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
+        The form of the payloads, as in `pgdecode.unwrap`. "auto" decodes strings; a binary column has payloads without
+        frames. Name "xlogdata" for frames, because a query plan cannot depend on values.
     position : Column or str
         Integers that ascend in slot order and are unique in a source. An LSN is not a position.
     source : Column or str, optional
@@ -154,7 +159,7 @@ def changes(
     """
     options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
     value_options = ValueOptions(types, encoding=encoding, datestyle=datestyle)
-    found = indexed_rows(df, payload, position, source, catalog, session, options)
+    found = indexed_rows(df, payload, position, source, catalog, session, options, unwrap=unwrap)
     return decode_indexed(found, ChangeOutput(value_options), options, fields, observation=observation)
 
 
@@ -163,6 +168,7 @@ def table_changes(
     relation: str,
     *,
     payload: Column | str = "data",
+    unwrap: Unwrap = "auto",
     position: Column | str = "seq",
     source: Column | str | None = None,
     catalog: Catalogs | None = None,
@@ -184,8 +190,8 @@ def table_changes(
 
     Parameters
     ----------
-    df, payload, position, source, catalog, mode, include_uncommitted, start, empty, session, observation, types, \
-    encoding, datestyle
+    df, payload, unwrap, position, source, catalog, mode, include_uncommitted, start, empty, session, \
+    observation, types, encoding, datestyle
         As in `changes`. A bad payload may be of any table, so in "PERMISSIVE" mode all bad payloads are in the result.
     relation : str
         "schema.table".
@@ -225,7 +231,7 @@ def table_changes(
     options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
     value_options = ValueOptions(types, unrepresentable, encoding, datestyle, {relation: columns or {}})
     passes = any_year(years)
-    found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation))
+    found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation), unwrap)
     has_time = session_has_time(df.sparkSession)
     output = output_of(found.indexes, relation, options, value_options, passes, has_time)
     return decode_indexed(found, output, options, fields, observation=observation)
@@ -275,11 +281,12 @@ def indexed_rows(
     session: Column | str | None,
     options: ChangeOptions,
     tables: Collection[str] = (),
+    unwrap: Unwrap = "auto",
 ) -> IndexedRows:
     """Check the arguments, and index the rows of a DataFrame. The index has the exact shape of `tables`."""
     if catalog is not None and isinstance(catalog, RelationCatalog) == (source is not None):
         raise TypeError("catalog is a RelationCatalog, or with source= a mapping of sources to catalogs")
-    rows, name = payload_rows(df, payload, position, source, session)
+    rows, name = payload_rows(df, payload, position, source, session, unwrap)
     return index_rows(rows, name, catalog, options, tables)
 
 

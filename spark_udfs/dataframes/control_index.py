@@ -17,9 +17,10 @@ from pyspark.sql import types as T
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS, are_good
-from pgdecode.protocol.options import ChangeOptions
+from pgdecode.protocol.options import ChangeOptions, Unwrap
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import JsonIndex
+from spark_udfs.dataframes.unwrapped import unwrapped
 from spark_udfs.runtime.session import ignore_pandas_warning
 
 # Tags of the messages that are needed to make a catalog.
@@ -85,6 +86,7 @@ def payload_rows(
     position: Column | str,
     source: Column | str | None,
     session: Column | str | None = None,
+    unwrap: Unwrap = "auto",
 ) -> tuple[DataFrame, str | None]:
     """Select position (bigint), payload, source and session with these names. Return also the source column's name.
 
@@ -100,7 +102,7 @@ def payload_rows(
         )
     wanted = {
         "position": (position, _INTEGERS, "integers"),
-        "payload": (payload, (T.BinaryType,), "binary"),
+        "payload": (payload, (T.BinaryType, T.StringType), "binary or strings"),
         "source": (source, _SOURCES, "strings, integers, booleans or dates"),
         "session": (session, _SESSIONS, "strings, integers, booleans, dates or timestamps"),
     }
@@ -111,6 +113,7 @@ def payload_rows(
         if not isinstance(field.dataType, types):
             raise TypeError(f"{word} is a column of {expected}, {field.name!r} is {field.dataType.simpleString()}")
     rows = given.toDF(*chosen).withColumn("position", F.col("position").cast("bigint"))
+    rows = rows.withColumn("payload", unwrapped(F.col("payload"), fields[1].dataType, unwrap))
     return rows, fields[2].name if source is not None else None
 
 

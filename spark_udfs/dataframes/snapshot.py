@@ -17,7 +17,7 @@ from pgdecode import RelationCatalog
 from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
-from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
+from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.changes import Catalogs, count_bad_rows, decode_indexed, indexed_rows, tables_of
@@ -48,6 +48,7 @@ def snapshot(
     relation: str,
     *,
     payload: Column | str = "data",
+    unwrap: Unwrap = "auto",
     position: Column | str = "seq",
     source: Column | str | None = None,
     catalog: Catalogs | None = None,
@@ -67,7 +68,7 @@ def snapshot(
 
     Parameters
     ----------
-    df, payload, position, source, catalog, start, empty, session, types, columns, unrepresentable, encoding, \
+    df, payload, unwrap, position, source, catalog, start, empty, session, types, columns, unrepresentable, encoding, \
     datestyle, years
         As of `table_changes`.
     relation : str
@@ -104,7 +105,7 @@ def snapshot(
     options = ChangeOptions(mode, start=start, empty=empty)
     value_options = ValueOptions(types, unrepresentable, encoding, datestyle, {relation: columns or {}})
     passes = any_year(years)
-    found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation))
+    found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation), unwrap)
     versions = _versions(found, relation)
     every = [version for item in versions.values() for version in item.values()]
     numbers = {source: tuple(item) for source, item in versions.items()}

@@ -28,6 +28,7 @@ from pgdecode.protocol.options import (
     Mode,
     Start,
     UnrepresentableValues,
+    Unwrap,
     check_option,
     stream_option,
 )
@@ -69,6 +70,7 @@ def decode_files(
     *,
     what: str | Sequence[str] = MESSAGES,
     payload: str = "data",
+    unwrap: Unwrap = "auto",
     position: str = "seq",
     keep: Sequence[str] = (),
     fields: Sequence[str] | None = None,
@@ -104,7 +106,9 @@ def decode_files(
         columns. A string makes one output, whose files are in `target`. A sequence, also of one item, makes a folder in
         `target` for each output, under its name; the input is read once. Messages cannot be an item of a sequence.
     payload : str
-        The payload column, which is binary.
+        The payload column.
+    unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
+        The form of the payloads, as in `pgdecode.unwrap`. Text files, such as CSV, must be converted to Parquet first.
     position : str
         For changes and tables: the column with positions, which are integers in slot order. All files together are one
         sequence.
@@ -213,7 +217,9 @@ def decode_files(
 
         needed = (position,) if session is None else (position, session)
     # Absolute, because tasks may have another working directory.
-    files = payload_files(Path(source).absolute(), payload, needed) if is_path(source) else None
+    files = payload_files(Path(source).absolute(), payload, needed, unwrap) if is_path(source) else None
+    if any(file.converted for file in files or ()):
+        raise PathError(f"{source}: not a Parquet file; on Spark, payloads are in Parquet")
     if files is not None and isinstance(config, ChangeJob):
         check_positions(files, position)
         paths = [file.path for file in files]
@@ -225,8 +231,10 @@ def decode_files(
     try:
         with nullcontext(spark) if spark is not None else local_session() as running, staged(running, target) as hidden:
             if isinstance(config, MessageJob):
-                return _messages(running, source, files, payload, hidden, config, direct)
-            return _changes(running, source, files, payload, (position, session), hidden, config, direct, route)
+                return _messages(running, source, files, (payload, unwrap), hidden, config, direct)
+            return _changes(
+                running, source, files, (payload, unwrap), (position, session), hidden, config, direct, route
+            )
     except _OF_SPARK as error:
         raise JobFailed(_error_line(error, source)) from error
 
@@ -265,7 +273,7 @@ def _messages(
     spark: SparkSession,
     source: Location,
     files: Sequence[PayloadFile] | None,
-    payload: str,
+    wrapped: tuple[str, Unwrap],
     hidden: str,
     config: MessageJob,
     direct: bool,
@@ -274,7 +282,8 @@ def _messages(
         return file_route.write_messages(spark, files, as_path(hidden), config)
     settings = {**_SETTINGS, **(frame_route.FILE_BY_FILE if config.in_stream == "ordered" else {})}
     with _set(spark, settings):
-        found = frame_route.read(spark, source, files, payload, config.keep)
+        payload, unwrap = wrapped
+        found = frame_route.read(spark, source, files, payload, config.keep, unwrap)
         try:
             return frame_route.write_messages(found, payload, hidden, config)
         except _OF_SPARK as error:
@@ -298,7 +307,7 @@ def _changes(
     spark: SparkSession,
     source: Location,
     files: Sequence[PayloadFile] | None,
-    payload: str,
+    wrapped: tuple[str, Unwrap],
     order: tuple[str, str | None],
     hidden: str,
     config: ChangeJob,
@@ -317,7 +326,8 @@ def _changes(
                 raise PathError(f'{source}: not in the order of {position}, which the route "files" needs')
         with _set(spark, _SETTINGS):
             columns = (position,) if session is None else (position, session)
-            found = frame_route.read(spark, source, files, payload, columns)
+            payload, unwrap = wrapped
+            found = frame_route.read(spark, source, files, payload, columns, unwrap)
             return frame_route.write_changes(found, payload, position, folders, config, session)
     except KeyError as error:
         raise PathError(f"{source}: {error.args[0]}") from error

@@ -16,8 +16,10 @@ from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_files import PathError, PayloadFile, is_hidden
-from pgdecode.protocol.options import Format, RowMode
+from pgdecode.payloads.unwrap import is_string
+from pgdecode.protocol.options import Format, RowMode, Unwrap
 from spark_udfs.dataframes.changes import codes, count_bad_rows, decode_indexed, indexed_rows, tables_of
+from spark_udfs.dataframes.unwrapped import unwrapped
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.output_committer import DecodedFiles
 from spark_udfs.runtime.session import ignore_pandas_warning
@@ -35,9 +37,14 @@ FILE_BY_FILE = {
 
 
 def read(
-    spark: SparkSession, source: Location, files: Sequence[PayloadFile] | None, payload: str, keep: Sequence[str]
+    spark: SparkSession,
+    source: Location,
+    files: Sequence[PayloadFile] | None,
+    payload: str,
+    keep: Sequence[str],
+    unwrap: Unwrap,
 ) -> DataFrame:
-    """Read Parquet files. If `source` is a path, `files` are the files there.
+    """Read Parquet files. If `source` is a path, `files` are the files there. Keepalives are left out.
 
     Raises
     ------
@@ -47,7 +54,7 @@ def read(
     if files is None:
         found = spark.read.parquet(as_pattern(source))
         _check_columns(found, source, payload, keep)
-        return found
+        return _unwrapped(found, payload, unwrap)
     for file in files:
         # Spark would silently ignore this file. Hidden files in a folder are not in `files`.
         if is_hidden(file.path.name):
@@ -59,8 +66,19 @@ def read(
     # to Spark's, Spark may still be able to read it without a schema.
     with suppress(TypeError):
         others = (field for field in files[0].schema if field.name != payload)
-        reader = reader.schema(spark_schema(pa.schema([*others, pa.field(payload, pa.binary())])))
-    return reader.parquet(*(as_pattern(file.path) for file in files))
+        type = pa.string() if is_string(files[0].columns.field(payload).type) else pa.binary()
+        reader = reader.schema(spark_schema(pa.schema([*others, pa.field(payload, type)])))
+    return _unwrapped(reader.parquet(*(as_pattern(file.path) for file in files)), payload, unwrap)
+
+
+def _unwrapped(found: DataFrame, payload: str, unwrap: Unwrap) -> DataFrame:
+    type = found.schema[payload].dataType
+    if isinstance(type, BinaryType) and unwrap in ("auto", "none"):
+        return found
+    is_message = F.lit(True)
+    if unwrap == "xlogdata":
+        is_message = _column(payload).isNull() | (F.substring(_column(payload), 1, 1) != b"k")
+    return found.where(is_message).withColumn(payload, unwrapped(_column(payload), type, unwrap))
 
 
 def write_messages(found: DataFrame, payload: str, folder: str, config: MessageJob) -> DecodedFiles:
@@ -166,7 +184,7 @@ def _check_columns(found: DataFrame, source: Location, payload: str, keep: Seque
     for name in (payload, *keep):
         if name not in types:
             raise PathError(f"{source}: no column {name!r}; columns: {', '.join(types)}")
-    if not isinstance(types[payload], BinaryType):
+    if not isinstance(types[payload], BinaryType | StringType):
         raise PathError(f"{source}: column {payload!r} is {types[payload].simpleString()}, not binary")
 
 

@@ -16,7 +16,8 @@ from pyspark import TaskContext
 import pgdecode
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import flat_columns, json_lines
-from pgdecode.protocol.options import Empty, Format, InStream, RowMode
+from pgdecode.payloads.unwrap import unwrap_in_place
+from pgdecode.protocol.options import Empty, Format, InStream, RowMode, Unwrap
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,12 @@ class Options:
     in_stream: InStream | bool
     mode: RowMode
     empty: Empty = "null"
+    unwrap: Unwrap = "none"
     version: str = pgdecode.__version__
+
+    def decode(self, payloads: pa.Array, in_stream: pa.Array | None) -> pa.RecordBatch:
+        """Decode a batch. Keepalives become null."""
+        return self.decoder(in_stream).decode(unwrap_in_place(payloads, self.unwrap).payloads)
 
     def decoder(self, in_stream: pa.Array | None = None) -> pgdecode.MessageDecoder:
         """Make a decoder. A column of stream states takes precedence over the option."""
@@ -87,7 +93,7 @@ class ArrowFunction(ScalarFunction):
 
     def __call__(self, payloads: pa.Array, in_stream: pa.Array | None = None) -> pa.StructArray:
         """Decode a batch."""
-        return self.options.decoder(in_stream).decode(payloads).to_struct_array()
+        return self.options.decode(payloads, in_stream).to_struct_array()
 
 
 class PandasFunction(ScalarFunction):
@@ -98,7 +104,7 @@ class PandasFunction(ScalarFunction):
         from spark_udfs.runtime.pandas_frames import pandas_frame
 
         states = None if in_stream is None else _booleans(in_stream)
-        return pandas_frame(self.options.decoder(states).decode(pa.Array.from_pandas(payloads)))
+        return pandas_frame(self.options.decode(pa.Array.from_pandas(payloads), states))
 
 
 def _booleans(states: pd.Series) -> pa.Array:

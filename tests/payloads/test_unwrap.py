@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import struct
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from pgdecode.payloads.unwrap import UnwrapError, looks_like, read_csv, read_json_lines, split_recvlogical, unwrap
+from pgdecode.payloads.unwrap import UnwrapError, looks_like, unwrap
 
-DATA = Path(__file__).parent.parent / "data"
 BEGIN = bytes.fromhex("420000000001534c900002a1b2c3d4e5f6000002f1")  # B, final LSN, timestamp, xid
 COMMIT = bytes.fromhex("43000000000001534c900000000001534cc00002a1b2c3d4e5f6")  # C
 
@@ -93,52 +89,6 @@ def test_text_without_a_form_is_a_type_error() -> None:
         unwrap(pa.array(["x"]), "none")
     with pytest.raises(TypeError, match="payloads are binary or string, not int64"):
         unwrap(pa.array([1]))
-
-
-@pytest.mark.parametrize("path", sorted(DATA.rglob("*.parquet")), ids=lambda path: path.name)
-def test_files_of_pg_recvlogical_are_split_by_structure(path: Path) -> None:
-    table = pq.read_table(path)
-    name = "data" if "data" in table.schema.names else None
-    if name is None or not pa.types.is_binary(table.schema.field(name).type):
-        pytest.skip("not a file of payloads")
-    payloads = [payload for payload in table[name].to_pylist() if payload is not None][:5000]
-    assert split_recvlogical(b"".join(payload + b"\n" for payload in payloads)) == payloads
-
-
-ABORT_9 = bytes.fromhex("410000030100000302")  # A, xid, subxid
-ABORT_25 = ABORT_9 + bytes.fromhex("0000000001534c900002a1b2c3d4e5f6")  # LSN, timestamp
-
-
-@pytest.mark.parametrize("abort", [ABORT_9, ABORT_25], ids=["on", "parallel"])
-def test_a_stream_abort_has_the_length_that_fits_the_file(abort: bytes) -> None:
-    payloads = [BEGIN, abort, COMMIT, b"", abort]
-    assert split_recvlogical(b"".join(payload + b"\n" for payload in payloads)) == payloads
-
-
-def test_a_truncated_file_is_refused_at_the_truncated_message() -> None:
-    with pytest.raises(UnwrapError, match=r"^row 1: byte 22: no newline after the message, or the file ends"):
-        split_recvlogical(BEGIN + b"\n" + COMMIT[:-3])
-
-
-def test_lines_of_psql_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "changes.csv"
-    path.write_text(f"lsn,xid,data\n0/1534C90,753,\\x{BEGIN.hex()}\n0/1534CC0,753,\\x{COMMIT.hex()}\n")
-    expected = [
-        {"seq": 0, "lsn": 0x1534C90, "xid": 753, "data": BEGIN},
-        {"seq": 1, "lsn": 0x1534CC0, "xid": 753, "data": COMMIT},
-    ]
-    assert read_csv(path).to_pylist() == expected
-    lines = tmp_path / "changes.jsonl"
-    rows = [{"lsn": "0/1534C90", "xid": "753", "data": base64.b64encode(BEGIN).decode()}]
-    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_json_lines(lines).to_pylist() == expected[:1]
-
-
-def test_lines_of_another_format_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "changes.jsonl"
-    path.write_text('{"action": "I", "schema": "public"}\n')
-    with pytest.raises(UnwrapError, match=r"^row 0: no text in 'data'; it looks like wal2json"):
-        read_json_lines(path)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,20 @@ from pgdecode.protocol.limits import Limits
 
 # Options in the order of the tables; those that are not here follow in the order of the signatures.
 ORDER = (
-    *("what", "payload", "position", "source", "session", "keep", "fields", "in_stream", "mode", "start", "empty"),
+    *(
+        "what",
+        "payload",
+        "unwrap",
+        "position",
+        "source",
+        "session",
+        "keep",
+        "fields",
+        "in_stream",
+        "mode",
+        "start",
+        "empty",
+    ),
     *("include_uncommitted", "drop_duplicates", "catalog", "state", "types", "columns", "type_messages"),
     *("unrepresentable", "encoding", "datestyle", "others", "years", "threads", "limits", "strict_flags"),
 )

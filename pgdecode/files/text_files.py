@@ -1,0 +1,266 @@
+"""Conversion of text and pg_recvlogical files to Parquet files of payloads."""
+
+from __future__ import annotations
+
+import csv
+import json
+import mmap
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgdecode.payloads.unwrap import UnwrapError, hint, looks_like, unwrap
+from pgdecode.protocol.lsn import lsn_from_text
+from pgdecode.protocol.messages import MESSAGES, Column
+from pgdecode.protocol.wire import Form, wire_fields
+
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+TEXT_SUFFIXES = (".csv", *JSON_LINES)
+_CHUNK_ROWS = 8192
+_TAGS = {ord(message.tag): message for message in MESSAGES}
+_SIZES = {Form.FLAGS: 1, Form.LETTER: 1, Form.UINT32: 4, Form.INT32: 4, Form.LSN: 8, Form.TIMESTAMP: 8}
+
+
+class ConvertedFile:
+    """A temporary Parquet file with the payloads of another file. It is deleted with this object.
+
+    Attributes
+    ----------
+    path : Path
+    """
+
+    def __init__(self, source: Path, payload: str) -> None:
+        folder = tempfile.mkdtemp(prefix="pgdecode-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.path = Path(folder, "payloads.parquet")
+        convert_to_parquet(source, self.path, payload)
+
+
+def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> None:
+    """Write the payloads of a file that is not Parquet to a Parquet file.
+
+    Parameters
+    ----------
+    source : Path
+        CSV (`.csv`) or JSON lines (`.jsonl`, `.ndjson`, `.json`) as psql and drivers write the rows of
+        `pg_logical_slot_peek_binary_changes`; any other file is read as one of `pg_recvlogical`.
+    target : Path
+    payload : str
+        The column, or key, with the payloads as text.
+
+    Raises
+    ------
+    UnwrapError
+        If a line or message cannot be read.
+    """
+    suffix = source.suffix.lower()
+    if suffix == ".csv":
+        with open(source, encoding="utf-8", newline="") as file:
+            csv.field_size_limit(2**31 - 1)
+            _write(target, _from_lines(csv.DictReader(file), payload))
+    elif suffix in JSON_LINES:
+        with open(source, encoding="utf-8") as file:
+            _write(target, _from_lines(_objects(file), payload))
+    elif source.stat().st_size == 0:
+        raise UnwrapError(0, "the file is empty")
+    else:
+        with open(source, "rb") as raw, mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            _write_recvlogical(target, content, payload)
+
+
+def _write(target: Path, tables: Iterator[pa.Table]) -> None:
+    first = next(tables)
+    with pq.ParquetWriter(target, first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table)
+
+
+# Files of pg_recvlogical.
+
+
+def _write_recvlogical(target: Path, content: Any, payload: str) -> None:
+    failure: UnwrapError | None = None
+    for abort_bytes in _ABORT_BYTES:
+        try:
+            _write(target, _tables(split_messages(content, abort_bytes), payload))
+            return
+        except UnwrapError as error:
+            if failure is None or error.row > failure.row:
+                failure = error
+    assert failure is not None
+    raise failure
+
+
+def _tables(payloads: Iterator[bytes], payload: str) -> Iterator[pa.Table]:
+    start = 0
+    while (found := list(islice(payloads, _CHUNK_ROWS))) or not start:
+        yield _table(found, payload, start)
+        start += max(len(found), 1)
+
+
+def _table(payloads: Sequence[bytes], payload: str, start: int = 0) -> pa.Table:
+    positions = pa.array(range(start, start + len(payloads)), pa.int64())
+    return pa.table({"seq": positions, payload: pa.array(payloads, pa.large_binary())})
+
+
+# A Stream Abort has 9 bytes, or 25 if the session streams in parallel. The file does not say which.
+_ABORT_BYTES = (9, 25)
+
+
+def split_messages(content: Any, abort_bytes: int) -> Iterator[bytes]:
+    """Split a file that `pg_recvlogical -P pgoutput` wrote: payloads without lengths, each followed by a newline.
+
+    A payload may contain newlines, so its end is found from its structure.
+
+    Parameters
+    ----------
+    content : bytes or mmap
+    abort_bytes : {9, 25}
+        The length of a Stream Abort.
+
+    Raises
+    ------
+    UnwrapError
+        Where the file cannot be split. `row` is the number of the failing message; the text gives the byte.
+    """
+    at = row = 0
+    in_stream = False
+    while at < len(content):
+        if content[at] == ord("\n"):
+            # An empty payload, as servers send for an origin without a name.
+            end = at
+        elif content[at] not in _TAGS:
+            raise UnwrapError(row, f"byte {at}: not a pgoutput message{hint(content[at : at + 200])}")
+        else:
+            end = at + abort_bytes if content[at] == ord("A") else _end_of(content, at, in_stream)
+            in_stream = (in_stream or content[at] == ord("S")) and content[at] != ord("E")
+        if content[end : end + 1] != b"\n":
+            raise UnwrapError(row, f"byte {at}: no newline after the message, or the file ends inside it")
+        yield content[at:end]
+        at, row = end + 1, row + 1
+
+
+def _end_of(content: Any, at: int, in_stream: bool) -> int:
+    """Find the end of a message; the result exceeds the length of `content` if the message is cut off."""
+    cursor = _Cursor(content, at + 1)
+    for field in wire_fields(_TAGS[content[at]]):
+        cursor.step_over(field.wire.form, optional=field.wire.optional, in_stream=in_stream)
+    return cursor.at
+
+
+class _Cursor:
+    """An offset into untrusted bytes. It may move past their end, where reads return zero."""
+
+    def __init__(self, content: Any, at: int) -> None:
+        self.content = content
+        self.at = at
+        self._count = 0
+
+    def step_over(self, form: Form, *, optional: bool, in_stream: bool) -> None:
+        if form in _SIZES:
+            self.at += _SIZES[form]
+        elif form is Form.XID_PREFIX:
+            self.at += 4 if in_stream else 0
+        elif form in (Form.NAME, Form.TEXT):
+            end = self.content.find(b"\0", self.at)
+            self.at = len(self.content) + 1 if end < 0 else end + 1
+        elif form is Form.CONTENT:
+            self._skip_counted()
+        elif form is Form.COUNT:
+            self._count = self._take(4)
+        elif form is Form.RELATION_IDS:
+            self.at += 4 * self._count
+        elif form is Form.COLUMNS:
+            for _ in range(self._take(2)):
+                for field in wire_fields(Column):
+                    self.step_over(field.wire.form, optional=False, in_stream=in_stream)
+                if self.at > len(self.content):
+                    return
+        elif form is Form.OLD_TYPE:
+            self._has_old = self.content[self.at : self.at + 1] in (b"K", b"O")
+            self.at += 1 if self._has_old or not optional else 0
+        elif form is Form.OLD_TUPLE:
+            if self._has_old:
+                self._tuple()
+        elif form is Form.NEW_TUPLE:
+            self.at += 1
+            self._tuple()
+
+    def _tuple(self) -> None:
+        for _ in range(self._take(2)):
+            kind = self._take(1)
+            if kind in b"tb":
+                self._skip_counted()
+            if self.at > len(self.content):
+                return
+
+    def _skip_counted(self) -> None:
+        length = self._take(4)
+        self.at += length
+
+    def _take(self, size: int) -> int:
+        found = self.content[self.at : self.at + size]
+        self.at += size
+        return int.from_bytes(found, "big")
+
+
+# Rows of pg_logical_slot_peek_binary_changes, as psql and drivers write them to files.
+
+
+def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for row, line in enumerate(lines):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise UnwrapError(row, f"not a JSON object{hint(line)}")
+        yield found
+
+
+def _from_lines(lines: Iterator[dict[str, Any]], payload: str) -> Iterator[pa.Table]:
+    """Convert lines to tables of seq, lsn, xid and payload. `seq` is the number of the line."""
+    start = 0
+    while (chunk := list(islice(lines, _CHUNK_ROWS))) or not start:
+        try:
+            yield _of_lines(chunk, payload, start)
+        except UnwrapError as error:
+            raise UnwrapError(start + error.row, error.reason) from None
+        start += max(len(chunk), 1)
+
+
+def _of_lines(lines: Sequence[dict[str, Any]], payload: str, start: int) -> pa.Table:
+    for row, line in enumerate(lines):
+        if not isinstance(line.get(payload), str):
+            what = looks_like(json.dumps(line)) if payload not in line else None
+            raise UnwrapError(row, f"no text in {payload!r}" + (f"; it looks like {what}" if what else ""))
+    found = unwrap(pa.array([line[payload] for line in lines], pa.large_string()))
+    rows = found.rows.to_pylist()
+    lsns = []
+    for row in rows:
+        lsn = lines[row].get("lsn")
+        try:
+            lsns.append(lsn_from_text(lsn) if lsn else None)
+        except (TypeError, ValueError):
+            raise UnwrapError(row, "'lsn' is not an LSN such as 16/B374D848") from None
+    xids = []
+    for row in rows:
+        xid = lines[row].get("xid")
+        if xid and not str(xid).isdecimal():
+            raise UnwrapError(row, "'xid' is not a whole number")
+        xids.append(int(xid) if xid else None)
+    columns = {
+        "seq": pa.array([start + row for row in rows], pa.int64()),
+        "lsn": pa.array(lsns, pa.int64()),
+        "xid": pa.array(xids, pa.int64()),
+        payload: found.payloads,
+    }
+    return pa.table(columns)

@@ -1,0 +1,74 @@
+"""Extraction of payloads from frames or text, as expressions that Spark evaluates in the JVM."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pgdecode.protocol.options import Unwrap, check_option
+
+_HEADER_BYTES, _KEEPALIVE_BYTES = 25, 18
+
+
+def unwrapped(payload: Column, type: T.DataType, how: Unwrap) -> Column:
+    """Return the payloads in a column, as `pgdecode.unwrap` does. Keepalives become null.
+
+    Parameters
+    ----------
+    payload : Column
+    type : DataType
+        Of the column: binary or string.
+    how : {"auto", "none", "hex", "base64", "xlogdata"}
+        "auto" returns a binary column unchanged, because a plan cannot depend on values: name "xlogdata".
+
+    Raises
+    ------
+    TypeError
+        If the column is neither binary nor string, or if it is a string column and `how` is "none" or "xlogdata".
+        A value that does not have the form fails the query. The error does not contain the value.
+    """
+    check_option("unwrap", how, Unwrap)
+    is_text = isinstance(type, T.StringType)
+    if not is_text and not isinstance(type, T.BinaryType):
+        raise TypeError(f"payload is a column of binary or strings, not {type.simpleString()}")
+    if is_text and how in ("none", "xlogdata"):
+        raise TypeError("payload is a column of strings: unwrap is hex or base64")
+    text = payload if is_text else payload.cast("string")
+    if how == "hex":
+        return _from_hex(text)
+    if how == "base64":
+        return _from_base64(text)
+    if how == "xlogdata":
+        return _from_frames(payload, F.raise_error(F.lit("a payload is neither an XLogData frame nor a keepalive")))
+    if not is_text:
+        return payload
+    found = F.when(text.startswith("\\x"), _from_hex(text)).otherwise(_from_base64(text))
+    return _from_frames(found, found)
+
+
+def _from_hex(text: Column) -> Column:
+    digits = F.regexp_replace(text, r"^\\x", "")
+    wrong = F.raise_error(F.lit("a payload is not hexadecimal digits"))
+    return F.when(digits.rlike("^([0-9A-Fa-f]{2})*$"), F.unhex(digits)).when(digits.isNotNull(), wrong)
+
+
+def _from_base64(text: Column) -> Column:
+    # PostgreSQL's encode() breaks lines after 76 characters.
+    joined = F.regexp_replace(text, "[\\r\\n]", "")
+    is_base64 = joined.rlike("^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
+    wrong = F.raise_error(F.lit("a payload is not base64"))
+    return F.when(is_base64, F.unbase64(joined)).when(joined.isNotNull(), wrong)
+
+
+def _from_frames(payload: Column, other: Column) -> Column:
+    """Remove the header of frames, and replace keepalives by null. `other` is the result for all other values."""
+    letter = F.substring(payload, 1, 1)
+    wrong = F.raise_error(F.lit("a payload begins as an XLogData frame or a keepalive, but is shorter or longer"))
+    frame, keepalive = F.lit(b"w"), F.lit(b"k")
+    return (
+        F.when((letter == frame) & (F.length(payload) >= _HEADER_BYTES), F.substring(payload, 26, 2**31 - 1 - 26))
+        .when((letter == keepalive) & (F.length(payload) == _KEEPALIVE_BYTES), F.lit(None).cast("binary"))
+        .when(letter.isin(b"w", b"k"), wrong)
+        .when(payload.isNotNull(), other)
+    )
