@@ -228,6 +228,7 @@ def test_spark_writes_the_changes_that_the_local_engine_writes(run: Shell, what:
     assert folders == {Path("spark", "public.orders") if "--table" in what else Path("spark")}
 
 
+@pytest.mark.full
 def test_spark_writes_one_table_to_the_folder_that_has_the_name_of_a_file(run: Shell) -> None:
     pytest.importorskip("pyspark")
     process = started("decode", SHOP, "orders.jsonl", "--table", "public.orders", "--engine", "spark")
@@ -236,6 +237,7 @@ def test_spark_writes_one_table_to_the_folder_that_has_the_name_of_a_file(run: S
     assert {path.parent for path in Path("orders.jsonl").rglob("*.jsonl")} == {Path("orders.jsonl")}
 
 
+@pytest.mark.full
 def test_spark_says_how_many_rows_are_bad_and_which_transactions_have_no_outcome(run: Shell) -> None:
     pytest.importorskip("pyspark")
     slot = two_transactions()

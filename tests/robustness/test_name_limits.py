@@ -137,6 +137,7 @@ def test_many_small_chunks_do_not_each_have_what_is_free() -> None:
         ChangeDecoder(limits=Limits(max_expansion=1)).decode(payloads)
 
 
+@pytest.mark.full
 def test_errors_of_one_batch_count_as_those_of_two() -> None:
     payloads = pa.array([b""] * 450_000, pa.binary())
     for column in (payloads, pa.chunked_array([payloads[:200_000], payloads[200_000:]])):

@@ -93,7 +93,7 @@ def assert_same(ours: Found, wanted: Found) -> None:
 
 
 @pytest.mark.parametrize("mode", ["FAILFAST", full("PERMISSIVE")])
-@pytest.mark.parametrize("n_partitions", [full(1), 3, 7])
+@pytest.mark.parametrize("n_partitions", [full(1), 3, full(7)])
 def test_valid_sequences_give_the_references_changes_in_any_number_of_partitions(
     spark: SparkSession, rng: random.Random, n_partitions: int, mode: str
 ) -> None:
@@ -122,7 +122,7 @@ def test_sequences_of_several_announced_sessions_give_the_references_changes(
     ("n_partitions", "start"),
     [
         (3, "transaction"),
-        (7, "anywhere"),
+        full(7, "anywhere"),
         full(1, "transaction"),
         full(1, "anywhere"),
         full(3, "anywhere"),
@@ -152,11 +152,11 @@ def test_damaged_and_cut_sequences_give_what_one_decoder_gives(
     assert dict(ours) == {name: rows for name, rows in wanted.items() if rows}
 
 
-@pytest.mark.parametrize("n_partitions", [full(1), 3])
+@pytest.mark.parametrize(("n_partitions", "n_steps"), [(3, 30), full(1, 120), full(3, 120)])
 def test_tables_and_snapshots_are_those_of_the_local_functions(
-    spark: SparkSession, rng: random.Random, n_partitions: int
+    spark: SparkSession, rng: random.Random, n_partitions: int, n_steps: int
 ) -> None:
-    payloads = random_reader(rng.getrandbits(40), 120, ends=True).payloads
+    payloads = random_reader(rng.getrandbits(40), n_steps, ends=True).payloads
     df = frame(spark, {"one": payloads}).repartition(n_partitions)
     fold = Fold(enumerate(payloads))
     for table in Workload.TABLES:

@@ -44,7 +44,7 @@ def test_changes_are_written_as_they_decode_without_spark(spark: SparkSession, t
 
 
 @pytest.mark.parametrize("name", [full("18.shop.v1"), "18.streams.v4"])
-@pytest.mark.parametrize("what", ["messages", "changes", "public.orders"])
+@pytest.mark.parametrize("what", [full("messages"), full("changes"), "public.orders"])
 def test_both_routes_write_the_same_rows_of_the_same_types(
     spark: SparkSession, tmp_path: Path, what: str, name: str
 ) -> None:
@@ -96,8 +96,8 @@ def test_several_tables_are_folders_and_rows_may_be_text(spark: SparkSession, tm
         assert sorted(map(repr, rows)) == sorted(map(repr, expected))
 
 
-@pytest.mark.parametrize("route", ["files", "dataframe"])
-@pytest.mark.parametrize("name", ["public.orders", "changes"])
+@pytest.mark.parametrize("route", ["files", full("dataframe")])
+@pytest.mark.parametrize("name", ["public.orders", full("changes")])
 def test_a_sequence_of_one_makes_a_folder_and_a_string_does_not(
     spark: SparkSession, tmp_path: Path, name: str, route: str
 ) -> None:
