@@ -24,6 +24,7 @@ PACKAGES = [
     "pgdecode.envelope",
     "pgdecode.relations",
     "pgdecode.rows",
+    "pgdecode.runs",
     "pgdecode.changes",
     "pgdecode.partitions",
     "pgdecode.files",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.changes.replication_state import BufferedChanges, ReplicationState, Skipped, Transaction
+from pgdecode.changes.replication_state import BufferedChanges, ReplicationState, Skipped, StoredChanges, Transaction
 from pgdecode.changes.spill_files import buffered_in, path_in
 from pgdecode.protocol.wire import MAX_LSN
 from pgdecode.relations.relation_json import (
@@ -36,15 +36,17 @@ from pgdecode.relations.version_tracker import (
 )
 
 FORMAT = "pgdecode.ChangeDecoder"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ROWS = (b"I", b"U", b"D", b"T")  # tags of the messages that are buffered
 
 
-def state_to_json(state: ReplicationState, *, with_versions: bool = True) -> dict[str, Any]:
+def state_to_json(state: ReplicationState, *, with_versions: bool = True, with_payloads: bool = True) -> dict[str, Any]:
     """Convert a state to plain JSON types. Payloads of undecided transactions become base 64.
 
-    Without `with_versions`, the versions of relations are left out, because the caller stores them elsewhere.
+    Without `with_versions` or `with_payloads`, the versions of relations or the payloads are left out, because the
+    caller stores them elsewhere.
     """
+    to_json = _transaction_to_json if with_payloads else _ledger_entry
     skipped = state.skipped
     return {
         "format": FORMAT,
@@ -56,9 +58,9 @@ def state_to_json(state: ReplicationState, *, with_versions: bool = True) -> dic
         "last_lsn": state.last_lsn,
         "last_lsn_position": state.last_lsn_position,
         "stream": state.stream,
-        "open": None if state.open is None else _transaction_to_json(state.open),
-        "streamed": [_transaction_to_json(item) for item in state.streamed.values()],
-        "prepared": [_transaction_to_json(item) for item in state.prepared.values()],
+        "open": None if state.open is None else to_json(state.open),
+        "streamed": [to_json(item) for item in state.streamed.values()],
+        "prepared": [to_json(item) for item in state.prepared.values()],
         "skipped": {
             "n": skipped.n,
             "xids": sorted(skipped.xids),
@@ -71,7 +73,10 @@ def state_to_json(state: ReplicationState, *, with_versions: bool = True) -> dic
 
 
 def state_from_json(
-    plain: Mapping[str, Any], spill: Path | None = None, versions: Iterable[RelationVersion] | None = None
+    plain: Mapping[str, Any],
+    spill: Path | None = None,
+    versions: Iterable[RelationVersion] | None = None,
+    stored: Mapping[int, Sequence[StoredChanges]] | None = None,
 ) -> ReplicationState:
     """Read a state that `state_to_json` made.
 
@@ -82,6 +87,8 @@ def state_from_json(
         The folder of spilled payloads.
     versions : iterable of RelationVersion, optional
         The versions of relations, if the state was written without them.
+    stored : mapping of int to sequence of StoredChanges, optional
+        The changes of undecided transactions, by begin_position, if the state was written without payloads.
 
     Raises
     ------
@@ -95,8 +102,13 @@ def state_from_json(
     if plain.get("version") != FORMAT_VERSION:
         raise ValueError(f"state has another version than {FORMAT_VERSION}, the one that this pgdecode reads")
     try:
-        streamed = [_transaction_from_json(item, spill) for item in plain["streamed"]]
-        prepared = [_transaction_from_json(item, spill) for item in plain["prepared"]]
+
+        def transaction(item: Mapping[str, Any]) -> Transaction:
+            buffered = _buffered_of(item, spill) if stored is None else stored.get(item["begin_position"], ())
+            return _transaction_from_json(item, buffered)
+
+        streamed = [transaction(item) for item in plain["streamed"]]
+        prepared = [transaction(item) for item in plain["prepared"]]
         state = ReplicationState(
             position=whole_number(plain["position"], 0, MAX_POSITION + 1),
             begun=bool(plain["begun"]),
@@ -105,7 +117,7 @@ def state_from_json(
             last_lsn=whole_number(plain["last_lsn"], -1, MAX_LSN),
             last_lsn_position=whole_number(plain["last_lsn_position"], -1, MAX_POSITION),
             stream=None if plain["stream"] is None else whole_number(plain["stream"], 0, MAX_XID),
-            open=None if plain["open"] is None else _transaction_from_json(plain["open"], spill),
+            open=None if plain["open"] is None else transaction(plain["open"]),
             streamed={item.xid: item for item in streamed},
             prepared={item.gid or "": item for item in prepared},
             relations=_relations_from_json(plain["catalog"], versions),
@@ -146,6 +158,7 @@ def _check(state: ReplicationState) -> None:
         number
         for item in state.undecided
         for buffered in item.buffered
+        if isinstance(buffered, BufferedChanges)  # others are checked when they are read
         for number in memoryview(buffered.versions).cast("B").cast("i").tolist()
     ]
     numbers += [number for item in state.undecided for number in item.relations]
@@ -167,6 +180,15 @@ def _check(state: ReplicationState) -> None:
 
 
 def _transaction_to_json(item: Transaction) -> dict[str, Any]:
+    parts = [part for buffered in item.buffered for part in buffered.parts()]
+    return {
+        **_ledger_entry(item),
+        "spilled": list(dict.fromkeys(part.path.name for part in parts if part.path is not None)),
+        "held": [_buffered_to_json(part) for part in parts if part.path is None],
+    }
+
+
+def _ledger_entry(item: Transaction) -> dict[str, Any]:
     return {
         "xid": item.xid,
         "begin_position": item.begin_position,
@@ -175,25 +197,27 @@ def _transaction_to_json(item: Transaction) -> dict[str, Any]:
         "aborted": list(item.aborted.items()),
         "relations": item.relations,
         "block_position": item.block_position,
-        "spilled": list(dict.fromkeys(part.path.name for part in item.buffered if part.path is not None)),
-        "held": [_buffered_to_json(part) for part in item.buffered if part.path is None],
     }
 
 
-def _transaction_from_json(plain: Mapping[str, Any], spill: Path | None) -> Transaction:
+def _buffered_of(plain: Mapping[str, Any], spill: Path | None) -> list[BufferedChanges]:
+    buffered = [part for name in plain["spilled"] for part in buffered_in(path_in(spill, name))]
+    return buffered + list(map(_buffered_from_json, plain["held"]))
+
+
+def _transaction_from_json(
+    plain: Mapping[str, Any], buffered: Sequence[BufferedChanges] | Sequence[StoredChanges]
+) -> Transaction:
     gid = plain["gid"]
     if gid is not None and not isinstance(gid, str):
         raise ValueError(f"gid is not a string, but {type(gid).__name__}")
-    buffered = [part for name in plain["spilled"] for part in buffered_in(path_in(spill, name))]
-    buffered += map(_buffered_from_json, plain["held"])
     return Transaction(
         whole_number(plain["xid"], 0, MAX_XID),
         whole_number(plain["begin_position"], -1, MAX_POSITION),
         gid,
         whole_number(plain["final_lsn"], -1, MAX_LSN),
-        buffered=buffered,
+        buffered=list(buffered),
         aborted=_numbers(plain["aborted"]),
-        n_changes=sum(map(len, buffered)),
         relations=[whole_number(number, 0, MAX_POSITION) for number in plain["relations"]],
         block_position=whole_number(plain["block_position"], -1, MAX_POSITION),
     )

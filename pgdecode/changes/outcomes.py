@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.arrow.payload_array import Source
+from pgdecode.changes.committed_changes import values_of
 from pgdecode.changes.replication_state import BufferedChanges, Transaction
 from pgdecode.changes.scanned_batch import ScannedBatch
 from pgdecode.changes.transaction_assembler import TransactionAssembler
@@ -41,8 +43,8 @@ class CommittedOutcomes:
             emit(assembler, transaction, -1)
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
-        """Record how many changes of the transaction came before the rollback."""
-        assembler.state.journal.put(transaction.aborted, subxid, transaction.n_changes)
+        """Record the position of the rollback."""
+        assembler.state.journal.put(transaction.aborted, subxid, assembler.batch.position(row))
 
     def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
         """Do nothing: the end of the batch buffers the changes of the block."""
@@ -77,33 +79,36 @@ def emit(
     pieces = pieces_of(assembler, transaction)
     aborted = transaction.aborted if committed else {}  # an abort rolls back all changes alike
     assembler.decide(transaction, committed, row, lsn, timestamp)
-    for start, end, place in pieces:
-        transaction_index.deliver_alive(start, end, place, aborted, True)
+    for start, end, positions in pieces:
+        transaction_index.deliver_alive(start, end, positions, aborted, True)
     if aborted and assembler.options.include_uncommitted:
         assembler.decide(transaction, 0)
-        for start, end, place in pieces:
-            transaction_index.deliver_alive(start, end, place, aborted, False)
+        for start, end, positions in pieces:
+            transaction_index.deliver_alive(start, end, positions, aborted, False)
 
 
-def pieces_of(assembler: TransactionAssembler, transaction: Transaction) -> list[tuple[int, int, int]]:
-    """List the changes of a transaction as (start, end, index in the transaction), those of earlier batches first."""
+def pieces_of(assembler: TransactionAssembler, transaction: Transaction) -> list[tuple[int, int, memoryview]]:
+    """List the changes of a transaction as (start, end, positions), those of earlier batches first.
+
+    There is one position for each change; or only that of the first, if no Stream Abort comes between the changes.
+    """
     transaction_index, batch = assembler.transaction_index, assembler.batch
     found = []
-    place = 0
-    for item in transaction.buffered:
+    for item in (part for buffered in transaction.buffered for part in buffered.parts()):
         start = transaction_index.n
         first = batch.end
         relation_ids, xids = (memoryview(column).cast("B").cast("q") for column in (item.relation_ids, item.xids))
         versions = memoryview(item.versions).cast("B").cast("i")
         transaction_index.list_held(first, Source([item.payloads]), relation_ids, xids, versions)
         batch.add_part(item.payloads, item.positions)
-        found.append((start, transaction_index.n, place))
-        place += len(item)
+        found.append((start, transaction_index.n, values_of(item.positions)))
     # The buffered changes, just listed, do not belong to the open transaction.
     assembler.first_change = transaction_index.n
     for start, end in transaction.ranges:
-        found.append((start, end, place))
-        place += end - start
+        if start < end:
+            # A Stream Abort is a boundary, and every boundary ends a range.
+            first = batch.position(transaction_index.row_of(start))
+            found.append((start, end, memoryview(array("q", [first]))))
     return found
 
 
@@ -113,10 +118,9 @@ def buffer(assembler: TransactionAssembler, transactions: Iterable[Transaction])
     for item in transactions:
         if not item.ranges:
             continue
+        # Bad payloads are not kept.
         rows, relation_ids, xids, versions, truncates = assembler.transaction_index.rows_of(item.ranges)
         n = rows.size // 8
-        # Bad payloads are not kept.
-        item.n_changes += n - sum(end - start for start, end in item.ranges)
         item.ranges = []
         if n:
             places = pa.Array.from_buffers(pa.int64(), n, [None, rows])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -26,23 +28,39 @@ class BufferedChanges:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def parts(self) -> Iterator[BufferedChanges]:
+        """Yield the changes, as `StoredChanges.parts` does."""
+        yield self
+
+
+class StoredChanges(Protocol):
+    """Changes of an undecided transaction in a file of an earlier run. They are read when the transaction ends."""
+
+    @property
+    def path(self) -> Path | None:
+        """The spill file to which they are copied when they are read; None if they are then in memory."""
+
+    def __len__(self) -> int: ...
+
+    def parts(self) -> Iterator[BufferedChanges]:
+        """Read the changes in order."""
+
 
 @dataclass(slots=True)
 class Transaction:
     """A transaction without an outcome yet.
 
     `ranges` are its changes in the current batch, by their numbers in the transaction index. `aborted` maps the xid of
-    each rolled-back sub-transaction to the number of changes that the transaction had before the rollback.
+    each rolled-back sub-transaction to the position of its Stream Abort.
     """
 
     xid: int  # top-level
     begin_position: int  # of the message that began it
     gid: str | None = None
     final_lsn: int = -1
-    buffered: list[BufferedChanges] = field(default_factory=list)
+    buffered: list[BufferedChanges | StoredChanges] = field(default_factory=list)
     ranges: list[tuple[int, int]] = field(default_factory=list)
     aborted: dict[int, int] = field(default_factory=dict)
-    n_changes: int = 0  # so far, including those of rolled-back sub-transactions
     relations: list[int] = field(default_factory=list)  # versions that it has sent, visible outside its stream
     block_position: int = -1  # of its last Stream Start
     batch: object = None  # identifies the last batch that has added changes

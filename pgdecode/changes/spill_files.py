@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ def path_in(directory: Path | None, name: str) -> Path:
 
 def buffered_bytes(transaction: Transaction) -> int:
     """Count the bytes of a transaction's payloads in memory."""
-    return sum(part.payloads.nbytes for part in transaction.buffered if part.path is None)
+    return sum(part.payloads.nbytes for part in _in_memory(transaction))
 
 
 def spill(state: ReplicationState, directory: Path, most_bytes: int) -> None:
@@ -63,13 +64,29 @@ def spill(state: ReplicationState, directory: Path, most_bytes: int) -> None:
 
 def _write(transaction: Transaction, directory: Path) -> None:
     """Move the buffered changes of a transaction from memory to one file."""
-    in_memory = [part for part in transaction.buffered if part.path is None]
-    spilled = [part for part in transaction.buffered if part.path is not None]
-    directory.mkdir(parents=True, exist_ok=True)
-    first = in_memory[0].positions[0].as_py()
-    path = directory / f"pgdecode-{transaction.xid}-{transaction.begin_position}-{first}.arrow"
+    in_memory = _in_memory(transaction)
+    in_files = [part for part in transaction.buffered if part.path is not None]
+    path = spill_path(directory, transaction.xid, transaction.begin_position, in_memory[0].positions[0].as_py())
+    # Changes in memory are newer than those in files, so files first keeps the order.
+    transaction.buffered = [*in_files, *spilled_to(path, in_memory)]
+
+
+def _in_memory(transaction: Transaction) -> list[BufferedChanges]:
+    return [part for part in transaction.buffered if isinstance(part, BufferedChanges) and part.path is None]
+
+
+def spill_path(directory: Path, xid: int, begin_position: int, first_position: int) -> Path:
+    """Name the spill file of a transaction that begins with the change at a position."""
+    return directory / f"pgdecode-{xid}-{begin_position}-{first_position}.arrow"
+
+
+def spilled_to(path: Path, parts: Iterable[BufferedChanges]) -> list[BufferedChanges]:
+    """Write changes to a new file, and map it into memory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A file with this name may still be mapped: replace it, and do not write into it.
+    path.unlink(missing_ok=True)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
-        for part in in_memory:
+        for part in parts:
             n = len(part)
             numbers = [
                 pa.Array.from_buffers(field.type, n, [None, buffer])
@@ -77,8 +94,7 @@ def _write(transaction: Transaction, directory: Path) -> None:
             ]
             columns = [part.payloads.cast(pa.large_binary()), part.positions, *numbers]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
-    # Changes in memory are newer than those in files, so files first keeps the order.
-    transaction.buffered = [*spilled, *buffered_in(path)]
+    return buffered_in(path)
 
 
 def buffered_in(path: Path) -> list[BufferedChanges]:

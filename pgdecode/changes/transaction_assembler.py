@@ -224,13 +224,12 @@ class TransactionAssembler:
         if current is not None and self.first_change < self.transaction_index.n:
             self._touch(current)
             current.ranges.append((self.first_change, self.transaction_index.n))
-            current.n_changes += self.transaction_index.n - self.first_change
         self.first_change = self.transaction_index.n
 
     def _touch(self, transaction: Transaction) -> None:
         """Record that this batch adds changes to a transaction."""
         if transaction.batch is not self._token:
-            self.state.journal.note(_cut_back, transaction, len(transaction.buffered), transaction.n_changes)
+            self.state.journal.note(_cut_back, transaction, len(transaction.buffered))
             transaction.batch = self._token
             self.touched.append(transaction)
 
@@ -242,7 +241,6 @@ class TransactionAssembler:
             self.batch.position(transaction_index.begin_row),
             final_lsn=transaction_index.lsn,
             ranges=[(transaction_index.start, transaction_index.n)],
-            n_changes=transaction_index.n - transaction_index.start,
             relations=self._plain_relations,
             batch=self._token,
         )
@@ -778,8 +776,7 @@ _BY_KIND: dict[str, Callable[[TransactionAssembler, int], None]] = {
 _HANDLERS = tuple(_BY_KIND[message.kind] for message in MESSAGES)
 
 
-def _cut_back(transaction: Transaction, n_buffered: int, n_changes: int) -> None:
+def _cut_back(transaction: Transaction, n_buffered: int) -> None:
     """Remove the changes that a batch has added to a transaction."""
     del transaction.buffered[n_buffered:]
     transaction.ranges = []
-    transaction.n_changes = n_changes

@@ -64,20 +64,18 @@ class PartitionOutcomes(CommittedOutcomes):
         item.ranges, item.buffered = [], []
         if transaction_outcome.gid is not None:
             item.gid = transaction_outcome.gid
-        transaction_index, batch = assembler.transaction_index, assembler.batch
-        # No abort comes between the changes of a piece, so the position of its first change represents all of them.
-        places = [(start, end, batch.position_of(transaction_index.row_of(start))) for start, end, _ in pieces]
+        transaction_index = assembler.transaction_index
         # If the whole transaction was rolled back, its sub-transactions need no distinction.
         aborts = transaction_outcome.aborts if transaction_outcome.committed else {}
         wanted = assembler.options.include_uncommitted
         if transaction_outcome.committed == 1 or wanted:
             self._set_outcome(assembler, item, transaction_outcome)
-            for start, end, position in places:
-                transaction_index.deliver_alive(start, end, position, aborts, True, 0)
+            for start, end, positions in pieces:
+                transaction_index.deliver_alive(start, end, positions, aborts, True)
         if aborts and wanted:
             self._set_outcome(assembler, item, ROLLED_BACK)
-            for start, end, position in places:
-                transaction_index.deliver_alive(start, end, position, aborts, False, 0)
+            for start, end, positions in pieces:
+                transaction_index.deliver_alive(start, end, positions, aborts, False)
 
     def _set_outcome(
         self, assembler: TransactionAssembler, item: Transaction, transaction_outcome: TransactionOutcome

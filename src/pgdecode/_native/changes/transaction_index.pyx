@@ -189,8 +189,7 @@ cdef class TransactionIndex:
         table : VersionTable
             The versions that count; the caller changes them where a message does.
         wanted : bytes, optional
-            Of each version, whether its changes are listed and delivered; changes without a version always are. Not
-            where the places of changes in their transactions count, see `deliver_alive`.
+            Of each version, whether its changes are listed and delivered; changes without a version always are.
         """
         if source.n_segments != 1 or len(kinds) < source.n_rows:
             raise ValueError("kinds are not those of one array of payloads")
@@ -473,29 +472,30 @@ cdef class TransactionIndex:
         if start < end and self.put_range(start, end) != OK:
             raise MemoryError("no memory for the changes of the batch")
 
-    def deliver_alive(self, int64_t start, int64_t end, int64_t place, dict aborted, bint alive, int64_t step=1):
+    def deliver_alive(self, int64_t start, int64_t end, const int64_t[::1] positions, dict aborted, bint alive):
         """Deliver those of changes start to end that no abort of their sub-transaction has undone, or the others.
 
         Parameters
         ----------
-        place : int
-            Of the first of them in its transaction.
+        positions : memoryview of int64
+            The position of each of the changes; or only that of the first one, if no abort comes between them.
         aborted : dict
-            xid of each sub-transaction that was aborted -> how many changes of its transaction came before that.
-        step : int
-            How far the place moves with each change: 0 where places are positions, and no abort comes in between.
+            xid of each sub-transaction that was aborted -> position of its Stream Abort.
         """
         cdef int64_t i
         cdef int64_t begin = start
         cdef int64_t cut = 0, xid = -1
+        cdef int64_t step = 0 if positions.shape[0] == 1 else 1
         cdef bint wanted
         if start < 0 or end > <int64_t>self.n_changes:
             raise IndexError("there are no such changes")
+        if step and positions.shape[0] != end - start:
+            raise ValueError("positions and changes differ in number")
         for i in range(start, end):
             if self.changes[i].xid != xid:
                 xid = self.changes[i].xid
-                cut = aborted.get(xid, 0)
-            wanted = (place + step * (i - start) >= cut) == alive
+                cut = aborted.get(xid, -1)
+            wanted = (positions[step * (i - start)] >= cut) == alive
             if not wanted:
                 self.deliver(begin, i)
                 begin = i + 1

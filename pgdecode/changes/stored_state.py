@@ -1,0 +1,214 @@
+"""Saves a replication state in the folder of a run, and loads it. Payloads of undecided transactions are not loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.changes.checkpoint import FORMAT, FORMAT_VERSION, ROWS, state_from_json, state_to_json
+from pgdecode.changes.committed_changes import values_of
+from pgdecode.changes.replication_state import BufferedChanges, ReplicationState
+from pgdecode.changes.spill_files import spill_path, spilled_to
+from pgdecode.relations.version_tracker import BAD_PAYLOAD, INVALID
+from pgdecode.runs.digested_file import FileDigest
+from pgdecode.runs.errors import RunFault
+from pgdecode.runs.manifest import Manifest, read_manifest
+from pgdecode.runs.payload_ranges import (
+    PAYLOADS,
+    STATE,
+    PayloadRange,
+    PayloadReader,
+    PayloadWriter,
+    payload_file_name,
+    take_over,
+)
+from pgdecode.runs.state_files import read_state, write_state
+
+_ROWS = pa.array(ROWS, pa.binary())
+
+
+@dataclass(frozen=True)
+class StoredRange:
+    """A range of a payload file: `StoredChanges` of one transaction.
+
+    Attributes
+    ----------
+    reader : PayloadReader
+        Of the file.
+    place : PayloadRange
+    begin_position : int
+    n_versions : int
+        Number of the versions of relations in the state.
+    path : Path or None
+        The spill file.
+    """
+
+    reader: PayloadReader
+    place: PayloadRange
+    begin_position: int
+    n_versions: int
+    path: Path | None = None
+
+    def __len__(self) -> int:
+        return self.place.rows
+
+    def parts(self) -> Iterator[BufferedChanges]:
+        """Read the changes in order. With a spill file, they are copied there and mapped into memory.
+
+        Raises
+        ------
+        RunFault
+            If the file is not the one that was written, or its content does not fit the transaction.
+        """
+        found = map(self._checked, self.reader.read(self.place))
+        return found if self.path is None else iter(spilled_to(self.path, found))
+
+    def _checked(self, batch: pa.RecordBatch) -> BufferedChanges:
+        begins, positions, xids, relation_ids, versions, payloads = batch.columns
+        ends = [self.place.first_position, *(positions[place].as_py() for place in (0, -1)), self.place.last_position]
+        wrong = (
+            (pc.any(pc.not_equal(begins, self.begin_position)), "of another transaction"),
+            (pc.any(pc.less(positions.slice(1), positions.slice(0, len(positions) - 1))), "out of order"),
+            (pa.scalar(ends != sorted(ends)), "at another position"),
+            (pc.any(pc.invert(pc.is_in(pc.binary_slice(payloads, 0, 1), _ROWS))), "not a row"),
+            (
+                pc.any(
+                    pc.or_kleene(
+                        pc.equal(versions, BAD_PAYLOAD),
+                        pc.or_kleene(pc.less(versions, INVALID), pc.greater_equal(versions, self.n_versions)),
+                    )
+                ),
+                "of an unknown version of a relation",
+            ),
+        )
+        for found, what in wrong:
+            if found.as_py():
+                raise RunFault(
+                    f"{self.reader.path}: the transaction that began at {self.begin_position}: a payload is {what}"
+                )
+        numbers = (pa.py_buffer(values_of(column)) for column in (relation_ids, xids, versions))
+        return BufferedChanges(payloads, positions, *numbers)
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """A state that was loaded.
+
+    Attributes
+    ----------
+    folder : Path
+        Of the run.
+    manifest : Manifest
+    state : ReplicationState
+    user_types : sequence of [OID, name, declaration]
+        Types from the footers of all payload files so far.
+    """
+
+    folder: Path
+    manifest: Manifest
+    state: ReplicationState
+    user_types: Sequence[Sequence[Any]] = field(default=())
+
+
+def save_state(
+    state: ReplicationState, folder: Path, first_position: int, user_types: Sequence[Sequence[Any]] = ()
+) -> list[FileDigest]:
+    """Write a state into `_state` in the folder of a run, and describe its files for the manifest.
+
+    Payload files of earlier runs that are still needed are linked. Other payloads are written one part at a time.
+
+    Parameters
+    ----------
+    state : ReplicationState
+    folder : Path
+        It must not have a folder `_state`.
+    first_position : int
+        The first position that the run may have: the `position` of the previous state.
+    user_types : sequence of (OID, name, declaration)
+    """
+    place = folder / STATE
+    place.mkdir()
+    taken: dict[str, FileDigest] = {}
+    ranges: dict[int, list[PayloadRange]] = {}
+    with PayloadWriter(place, payload_file_name(first_position)) as writer:
+        for item in sorted(state.undecided, key=lambda item: item.begin_position):
+            found = ranges.setdefault(item.begin_position, [])
+            for part in item.buffered:
+                if isinstance(part, StoredRange):
+                    if part.place.file not in taken:
+                        take_over(part.reader.path, place / part.place.file)
+                        taken[part.place.file] = part.reader.file
+                    found.append(part.place)
+                else:
+                    for changes in part.parts():
+                        writer.write(_batch(item.begin_position, changes))
+    for begin, written in writer.ranges.items():
+        ranges[begin].append(written)
+    files = write_state(folder, state_to_json(state, with_payloads=False), ranges, user_types)
+    return [*files, *taken.values(), *([] if writer.file is None else [writer.file])]
+
+
+def load_state(folder: Path, spill: Path | None = None) -> StoredState:
+    """Load the state of a complete run.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run.
+    spill : Path, optional
+        A folder for the payloads of an undecided transaction when it ends. By default they are then in memory.
+
+    Raises
+    ------
+    RunFault
+        If there is no complete run, or a file is missing, damaged or of another format.
+    """
+    manifest = read_manifest(folder)
+    plain, ranges, user_types = read_state(folder, manifest)
+    plain |= {"format": FORMAT, "version": FORMAT_VERSION}
+    try:
+        state = state_from_json(plain, stored=_stored(folder, manifest, plain, ranges, spill))
+    except ValueError as error:
+        raise RunFault(f"{folder / STATE}: {error}") from None
+    return StoredState(folder, manifest, state, user_types)
+
+
+def _stored(
+    folder: Path,
+    manifest: Manifest,
+    plain: Mapping[str, Any],
+    ranges: Mapping[int, Sequence[PayloadRange]],
+    spill: Path | None,
+) -> dict[int, list[StoredRange]]:
+    readers = {item.name: PayloadReader(folder, item) for item in manifest.state}
+    n_versions = len(plain["catalog"]["versions"])
+    return {
+        begin: [
+            StoredRange(
+                readers[f"{STATE}/{place.file}"],
+                place,
+                begin,
+                n_versions,
+                None if spill is None else spill_path(spill, 0, begin, place.first_position),
+            )
+            for place in places
+        ]
+        for begin, places in ranges.items()
+    }
+
+
+def _batch(begin_position: int, changes: BufferedChanges) -> pa.RecordBatch:
+    n = len(changes)
+    int64, int32 = pa.int64(), pa.int32()
+    begins = pa.repeat(pa.scalar(begin_position, int64), n)
+    xids, relation_ids = (
+        pa.Array.from_buffers(int64, n, [None, item]) for item in (changes.xids, changes.relation_ids)
+    )
+    versions = pa.Array.from_buffers(int32, n, [None, changes.versions])
+    columns = [begins, changes.positions, xids, relation_ids, versions, changes.payloads.cast(pa.large_binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=PAYLOADS)

@@ -1,0 +1,88 @@
+"""A claim on the state of a run: only one run continues it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pgdecode.runs.digested_file import write_durably
+from pgdecode.runs.errors import RunError, RunFault
+from pgdecode.runs.manifest import Manifest, read_manifest
+from pgdecode.runs.payload_ranges import STATE
+
+LOCK = "_lock"
+NEXT = "_next.json"
+
+
+@contextmanager
+def claimed(folder: Path, manifest: Manifest, target: Path) -> Iterator[None]:
+    """Claim the state of a run for a run that continues it. The claim ends with the block, or with the process.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run to continue.
+    manifest : Manifest
+        Of that run.
+    target : Path
+        The folder of the run that continues it.
+
+    Raises
+    ------
+    RunError
+        If another run is continuing it, or has continued it to another folder.
+    """
+    with locked(folder / STATE / LOCK, f"{folder}: another run is continuing it now"):
+        other = next_of(folder)
+        if other is not None and other.resolve() != target.resolve() and _continues(other, manifest):
+            raise RunError(
+                f"{folder}: was continued already, by {other}: continue from there, or remove that folder to continue "
+                "from here again"
+            )
+        path = os.path.relpath(target.resolve(), folder.resolve())
+        write_durably(folder / STATE / NEXT, json.dumps({"path": Path(path).as_posix()}).encode() + b"\n")
+        yield
+
+
+def next_of(folder: Path) -> Path | None:
+    """Return the folder of the run that has claimed the state of a run last; None if no run has."""
+    try:
+        plain = json.loads((folder / STATE / NEXT).read_bytes())
+        return Path(os.path.normpath(folder / plain["path"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, LookupError) as error:
+        raise RunFault(f"{folder / STATE / NEXT}: is damaged: {type(error).__name__}") from None
+
+
+@contextmanager
+def locked(path: Path, otherwise: str) -> Iterator[None]:
+    """Hold a lock file. The operating system releases it when the process ends.
+
+    Raises
+    ------
+    RunError
+        With the text `otherwise`, if another process or thread holds it.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(otherwise) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def _continues(folder: Path, manifest: Manifest) -> bool:
+    """Whether a folder has a complete run that continues the run with `manifest`."""
+    try:
+        other = read_manifest(folder)
+    except RunFault:
+        return False
+    return other.previous is not None and other.previous.manifest == manifest.sha256

@@ -1,0 +1,185 @@
+"""The manifest of a run: what it read, what it wrote, and which run it continues. Writing it commits the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+from pgdecode.runs.digested_file import FileDigest, write_durably
+from pgdecode.runs.errors import RunFault
+
+FORMAT = "pgdecode.Manifest"
+FORMAT_VERSION = 2
+MANIFEST = "_manifest.json"
+
+Engine = Literal["python", "local", "spark"]
+
+
+@dataclass(frozen=True)
+class OutputFile(FileDigest):
+    """A file of the output. `input` names the files and rows that it was decoded from, if the engine knows them."""
+
+    input: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Input:
+    """The payloads of a run.
+
+    Attributes
+    ----------
+    rows : int
+    first_position, last_position : int or None
+        Of the payloads; None without payloads.
+    position : str or None
+        The column with positions. None: payloads were counted, across all runs.
+    source : dict or None
+        Where they were captured, from the footers of the files: system, timeline, database, slot, publications.
+    files : sequence of dict
+        Name, rows and bytes of each file.
+    """
+
+    rows: int = 0
+    first_position: int | None = None
+    last_position: int | None = None
+    position: str | None = None
+    source: Mapping[str, Any] | None = None
+    files: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether each position from the first to the last occurs."""
+        if self.first_position is None or self.last_position is None:
+            return False
+        return self.last_position - self.first_position + 1 == self.rows
+
+
+@dataclass(frozen=True)
+class Previous:
+    """The run before. `path` is relative to the folder of this run, `manifest` is the SHA-256 of its manifest."""
+
+    path: str
+    manifest: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest.
+
+    Attributes
+    ----------
+    engine : {"python", "local", "spark"}
+    what : sequence of str
+        The outputs: "messages", "changes", tables as "schema.table".
+    options : mapping
+        Options that change the result, as JSON values.
+    input : Input
+    previous : Previous or None
+        None if the run did not continue another one.
+    rows : int
+        Of all output files.
+    bad_rows : mapping
+        Number of rows with an error, written or left out, by error code.
+    skipped : int
+        Number of transactions that this run left out because their beginning is missing.
+    undecided : int
+        Number of transactions without an outcome at the end. Their changes are in the state.
+    last_lsn : int
+        The greatest commit LSN so far; -1 without a commit.
+    files : sequence of OutputFile
+    state : sequence of FileDigest
+        The files in `_state`; empty for a run without a state, which no run can continue.
+    pgdecode : str
+        Version of the package.
+    sha256 : str
+        Of the manifest itself, once it is written.
+    """
+
+    engine: Engine
+    what: Sequence[str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    input: Input = field(default_factory=Input)
+    previous: Previous | None = None
+    rows: int = 0
+    bad_rows: Mapping[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    undecided: int = 0
+    last_lsn: int = -1
+    files: Sequence[OutputFile] = ()
+    state: Sequence[FileDigest] = ()
+    pgdecode: str = ""
+    sha256: str = ""
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """Write `_manifest.json` into the folder of a run, atomically, and return the manifest with its SHA-256.
+
+    All files that it names must be complete.
+    """
+    plain = asdict(manifest)
+    del plain["sha256"]
+    plain["last_lsn"] = None if manifest.last_lsn < 0 else lsn_to_text(manifest.last_lsn)
+    content = json.dumps({"format": FORMAT, "version": FORMAT_VERSION, **plain}, indent=1).encode() + b"\n"
+    write_durably(folder / MANIFEST, content)
+    return replace(manifest, sha256=hashlib.sha256(content).hexdigest())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a run.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run.
+
+    Raises
+    ------
+    RunFault
+        If there is no manifest, or it is damaged or of another version.
+    """
+    path = folder / MANIFEST
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunFault(f"{folder}: has no {MANIFEST}: it is not the folder of a complete run") from None
+    try:
+        plain = json.loads(content)
+        if not isinstance(plain, dict) or plain.pop("format", None) != FORMAT:
+            raise RunFault(f"{path}: is not a {FORMAT}")
+        version = plain.pop("version", None)
+        if version != FORMAT_VERSION:
+            raise RunFault(
+                f"{path}: has version {_number(version)} of {FORMAT}, this pgdecode reads {FORMAT_VERSION}: decode its "
+                "input again"
+            )
+        files = [OutputFile(**item) for item in plain.pop("files")]
+        state = [FileDigest(**item) for item in plain.pop("state")]
+        previous = plain.pop("previous")
+        lsn = plain.pop("last_lsn")
+        return Manifest(
+            **{**plain, "input": Input(**plain["input"])},
+            previous=None if previous is None else Previous(**previous),
+            last_lsn=-1 if lsn is None else lsn_from_text(lsn),
+            files=files,
+            state=state,
+            sha256=hashlib.sha256(content).hexdigest(),
+        )
+    except RunFault:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise RunFault(f"{path}: is damaged: {type(error).__name__}") from None
+
+
+def previous_of(folder: Path, previous: Path, manifest: Manifest) -> Previous:
+    """Make the reference from a run in `folder` to the run in the folder `previous`, which has `manifest`."""
+    return Previous(Path(os.path.relpath(previous.resolve(), folder.resolve())).as_posix(), manifest.sha256)
+
+
+def _number(value: Any) -> str:
+    return str(value) if type(value) is int else type(value).__name__
