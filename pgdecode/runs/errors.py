@@ -2,7 +2,7 @@
 
 
 class RunError(ValueError):
-    """A run that is not possible as requested: its input does not follow the run before, or another run continues that."""
+    """A run that is not possible: its input does not follow the run before, or another run continues that run."""
 
 
 class RunFault(ValueError):

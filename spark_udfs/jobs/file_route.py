@@ -28,7 +28,7 @@ from spark_udfs.jobs.file_tasks import (
     Task,
     UsedTask,
 )
-from spark_udfs.jobs.job_config import ChangeJob, MessageJob
+from spark_udfs.jobs.job_config import CHANGES, ChangeJob, MessageJob
 from spark_udfs.jobs.output_committer import DecodedFiles, Part, attempts, commit, part_name
 from spark_udfs.jobs.split_statistics import SplitStatistics
 from spark_udfs.jobs.splits import (
@@ -69,7 +69,7 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Pa
     tasks = _tasks(spark, files) if config.in_stream == "ordered" else cut(spark, files)
     with attempts(folder):
         parts = [part for found in run_tasks(spark, work, tasks) for part in found]
-        return commit(folder, parts, _inputs(tasks, config.format))
+        return commit(folder, parts, _inputs(tasks, config.format), "messages")
 
 
 def write_changes(
@@ -154,9 +154,11 @@ def write_changes(
             parts = [next(rest) if parts is None else parts for parts in done]
             inputs = _inputs(tasks, config.format)
             bad_rows: Counter[str] = Counter()
+            counts = index.n_skipped, index.n_undecided
             for number, place in enumerate(places):
                 of_output = [of_task[number] for of_task in parts]
-                bad_rows.update(commit(place, of_output, inputs, index.n_skipped, index.n_undecided).bad_rows)
+                what = config.names[number] or CHANGES
+                bad_rows.update(commit(place, of_output, inputs, what, *counts).bad_rows)
             decoded = DecodedFiles(dict(sorted(bad_rows.items())), index.n_skipped, index.n_undecided)
     if decoded is None:
         for place in places:

@@ -6,16 +6,14 @@ result of one attempt of each task to the driver, which renames its file and del
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,9 @@ import pyarrow as pa
 import pgdecode
 from pgdecode.files.writers import Layout, WriteBatch, writer_to
 from pgdecode.protocol.options import Format
+from pgdecode.runs.digested_file import DigestedFile
+from pgdecode.runs.manifest import Manifest, OutputFile, write_manifest
 
-MANIFEST = "_manifest.json"
 SUCCESS = "_SUCCESS"
 _ATTEMPTS = "_temporary"
 _BUFFER = 1 << 20
@@ -80,22 +79,6 @@ def part_name(number: int, format: str) -> str:
     return f"part-{number:05}.{format}"
 
 
-class _Digested(io.FileIO):
-    """A new file that computes the SHA-256 of its bytes while they are written."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "xb")
-        self.digest = hashlib.sha256()
-        self.n_bytes = 0
-
-    def write(self, data: Any) -> int:
-        """Write bytes, and return how many were written."""
-        n = super().write(data)
-        self.digest.update(memoryview(data).cast("B")[:n])
-        self.n_bytes += n
-        return n
-
-
 @contextmanager
 def attempted(
     folder: Path,
@@ -124,7 +107,7 @@ def attempted(
     attempt = f"{number:05}.{uuid.uuid4().hex}"
     path = folder / _ATTEMPTS / attempt
     n_rows = 0
-    raw = _Digested(path)
+    raw = DigestedFile(path)
     try:
         with io.BufferedWriter(raw, _BUFFER) as file, writer_to(file, format, schema, layout, n_writers) as write:
 
@@ -157,6 +140,7 @@ def commit(
     folder: Path,
     parts: Sequence[Part],
     about: Mapping[str, Sequence[Mapping[str, Any]]],
+    what: str,
     skipped: int = 0,
     undecided: int = 0,
 ) -> DecodedFiles:
@@ -170,6 +154,8 @@ def commit(
         One for each task. Parts without rows are left out. If none has rows, the first stays, for its schema.
     about : mapping
         The input rows of each part, by its name.
+    what : str
+        "messages", "changes" or a table.
     skipped, undecided : int
         As in `DecodedFiles`.
 
@@ -185,27 +171,21 @@ def commit(
         if n_bytes != part.n_bytes:
             raise OSError(f"{attempt}: has {n_bytes} bytes, its task wrote {part.n_bytes}")
         os.replace(attempt, folder / part.name)
-    files = [
-        {
-            "name": part.name,
-            "rows": part.n_rows,
-            "bytes": part.n_bytes,
-            "sha256": part.sha256,
-            "input": about[part.name],
-        }
-        for part in chosen
-    ]
+    files = [OutputFile(part.name, part.n_rows, part.n_bytes, part.sha256, about[part.name]) for part in chosen]
     bad_rows: Counter[str] = Counter()
     for part in parts:
         bad_rows.update(part.bad_rows)
     decoded = DecodedFiles(dict(sorted(bad_rows.items())), skipped, undecided)
-    manifest = {
-        "format": "pgdecode.Manifest",
-        "version": 1,
-        "pgdecode": pgdecode.__version__,
-        **asdict(decoded),
-        "files": files,
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    manifest = Manifest(
+        "spark",
+        (what,),
+        rows=sum(part.n_rows for part in chosen),
+        bad_rows=decoded.bad_rows,
+        skipped=skipped,
+        undecided=undecided,
+        files=files,
+        pgdecode=pgdecode.__version__,
+    )
+    write_manifest(folder, manifest)
     (folder / SUCCESS).touch()
     return decoded

@@ -22,6 +22,7 @@ import pgdecode
 from pgdecode.files.payload_files import FileFault, payload_files
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.runs.manifest import MANIFEST
 from spark_udfs.jobs import file_route, output_committer
 from spark_udfs.jobs.file_tasks import Task
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
@@ -237,9 +238,9 @@ def test_the_manifest_says_what_the_parts_are_and_of_what(format: str, tmp_path:
     column = captures.capture("16.streams.v2").column
     write_cut(tmp_path / "raw", column, [1000, 1700], 300)
     write_messages(tmp_path / "raw", tmp_path / "out", format=format)
-    manifest = json.loads((tmp_path / "out" / output_committer.MANIFEST).read_text())
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     names = [part["name"] for part in manifest["files"]]
-    assert sorted(os.listdir(tmp_path / "out")) == sorted([output_committer.MANIFEST, output_committer.SUCCESS, *names])
+    assert sorted(os.listdir(tmp_path / "out")) == sorted([MANIFEST, output_committer.SUCCESS, *names])
     assert len(names) > 3
     for part in manifest["files"]:
         written = (tmp_path / "out" / part["name"]).read_bytes()
@@ -259,7 +260,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [1000], 300)
     for name in ("one", "two"):
         write_messages(tmp_path / "raw", tmp_path / name)
-    one, two = ((tmp_path / name / output_committer.MANIFEST).read_bytes() for name in ("one", "two"))
+    one, two = ((tmp_path / name / MANIFEST).read_bytes() for name in ("one", "two"))
     assert one == two
 
 
@@ -280,7 +281,7 @@ def test_files_of_other_attempts_are_not_in_the_output(monkeypatch: pytest.Monke
     monkeypatch.setattr(file_route, "run_tasks", run_more)
     write_messages(tmp_path / "raw", tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(tmp_path / "once"))
-    once, out = ((tmp_path / name / output_committer.MANIFEST).read_bytes() for name in ("once", "out"))
+    once, out = ((tmp_path / name / MANIFEST).read_bytes() for name in ("once", "out"))
     assert once == out
 
 

@@ -21,9 +21,10 @@ import pgdecode
 from pgdecode.files.payload_files import FileFault, payload_files
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.runs.manifest import MANIFEST
 from spark_udfs.dataframes import partition_worker
 from spark_udfs.dataframes.partition_worker import DecodedPartition
-from spark_udfs.jobs import file_route, output_committer, splits
+from spark_udfs.jobs import file_route, splits
 from spark_udfs.jobs.file_tasks import SplitStatisticsTask
 from spark_udfs.jobs.job_config import ChangeJob
 from spark_udfs.jobs.split_statistics import SplitStatistics
@@ -345,7 +346,7 @@ def test_failed_and_repeated_attempts_leave_no_trace(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(file_route, "run_tasks", Tasks(attempts))
         decoded(files, change_job(None), tmp_path / f"out{attempts}")
         folder = tmp_path / f"out{attempts}" / "changes"
-        manifests.append((folder / output_committer.MANIFEST).read_bytes())
+        manifests.append((folder / MANIFEST).read_bytes())
         assert not [path for path in folder.iterdir() if path.name.startswith("_temporary")]
     assert manifests[0] == manifests[1]
 
@@ -354,7 +355,7 @@ def test_the_manifest_names_each_row_of_the_input_once(tasks: Tasks, tmp_path: P
     payloads = transactions(60).payloads
     files = written(tmp_path / "raw", payloads, [33, 90], 20)
     decoded(files, change_job(None), tmp_path / "out")
-    manifest = json.loads((tmp_path / "out" / "changes" / output_committer.MANIFEST).read_text())
+    manifest = json.loads((tmp_path / "out" / "changes" / MANIFEST).read_text())
     rows = []
     for part in manifest["files"]:
         for piece in part["input"]:
@@ -484,7 +485,7 @@ def test_the_manifest_is_right_of_a_file_whose_row_groups_lie_in_another_order(t
         file.write_table(table.slice(0, 48))
     files = payload_files(tmp_path / "raw", "data", ("seq",))
     assert decoded(files, change_job(None), tmp_path / "out") == expected(payloads, change_job(None))
-    manifest = json.loads((tmp_path / "out" / "changes" / output_committer.MANIFEST).read_text())
+    manifest = json.loads((tmp_path / "out" / "changes" / MANIFEST).read_text())
     pieces = [(piece["first_row"], piece["rows"]) for part in manifest["files"] for piece in part["input"]]
     n = len(payloads) - 48
     # Three rows more than the second row group has. They are from the first one.
