@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from pgdecode.capture.errors import StoppedError
 from pgdecode.capture.frames import SCHEMA
-from pgdecode.capture.journal import METADATA_KEY, FileEntry, file_name, partial_name, sync_folder
+from pgdecode.capture.journal import FileEntry, file_name, partial_name, sync_folder
+from pgdecode.files.file_metadata import CAPTURE_KEY
 
 # Approximate size of a row group: large enough to read fast, small compared to the interpreter's own memory.
 GROUP_BYTES = 16 * 2**20
@@ -137,7 +138,7 @@ class FileWriter:
         self._write_group()
         with self._reported():
             self._writer.add_key_value_metadata(
-                {METADATA_KEY: json.dumps({**metadata, "file": entry.as_dict()}), **others}
+                {CAPTURE_KEY: json.dumps({**metadata, "file": entry.as_dict()}), **others}
             )
             self._writer.close()
             self._sink.close()

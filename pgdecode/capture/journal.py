@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 from pgdecode.capture.errors import RequestError, StoppedError
 from pgdecode.capture.server import Identity
+from pgdecode.files.file_metadata import CAPTURE_KEY
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
 FORMAT_VERSION = 1
 LOG_NAME = "_capture.jsonl"
 LOCK_NAME = "_capture.lock"
-METADATA_KEY = b"pgdecode.capture"
 # After this many positions of an idle slot, the log is rewritten without the obsolete ones.
 _MOST_POSITIONS = 4096
 _FILE_NAME = re.compile(r"\d{20}\.parquet")
@@ -336,7 +336,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
     """
     try:
         found = pq.read_metadata(path).metadata or {}
-        metadata: dict[str, Any] = json.loads(found[METADATA_KEY])
+        metadata: dict[str, Any] = json.loads(found[CAPTURE_KEY])
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise StoppedError(f"{path}: not a complete file of a capture") from error
     return metadata

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from pgdecode.changes.outcomes import CommittedOutcomes, emit
 from pgdecode.changes.record_batches import ONE_BATCH, LimitedBuilder, build_batches, one_batch
 from pgdecode.changes.replication_state import CommittedChanges, ReplicationState
 from pgdecode.changes.spill_files import paths_of, spill
+from pgdecode.changes.stored_state import RunStart, StoredState, load_state, options_to_json
 from pgdecode.changes.table_rows import Table, TableBuilder
 from pgdecode.changes.threaded_builder import ThreadedBuilder
 from pgdecode.changes.transaction_assembler import TransactionAssembler
@@ -32,6 +34,9 @@ from pgdecode.relations.journal import Journal, NoJournal
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.version_tracker import RelationTracker
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.runs.manifest import MANIFEST, Manifest
+from pgdecode.runs.payload_ranges import STATE
+from pgdecode.runs.state_files import SourceState
 
 _Name = TypeVar("_Name", bound=str | int)
 _LIMITS = Limits()
@@ -132,6 +137,98 @@ class ChangeDecoder:
         self._spent = spent_from_json(state, self._spill)
         self._counts = _Counts()
         self._n_calls = 0
+        self._run_counts = _Counts()  # at the beginning of the run
+        self._run = self._first_run = RunStart(self._state.position, self._state.skipped.count)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, types: Mapping[str | int, str] | None = None, **options: Any) -> ChangeDecoder:
+        """Make a decoder that continues the run in a folder: one that `save`, the command line or Spark has written.
+
+        Parameters
+        ----------
+        folder : path
+            The folder of the run, with `_manifest.json`.
+        types : mapping, optional
+            As above. They take precedence over the types in the footers of the payload files so far.
+        **options
+            Other options of `ChangeDecoder`, except `state` and `catalog`.
+
+        Raises
+        ------
+        pgdecode.runs.errors.RunFault
+            If there is no complete run in the folder, or a file is missing, damaged or of another format.
+
+        Notes
+        -----
+        Payloads of an undecided transaction stay in the folder until the transaction ends. So the folder must not be
+        removed before. When the transaction ends, they are in memory, or with `spill` in a file that is mapped.
+        """
+        spill = options.get("spill")
+        stored = load_state(Path(folder), None if spill is None else Path(spill))
+        known = {key: text for oid, name, text in stored.source.user_types for key in (oid, name)}
+        return cls.resumed(stored, types={**known, **(types or {})} or None, **options)
+
+    @classmethod
+    def resumed(cls, stored: StoredState, **options: Any) -> ChangeDecoder:
+        """Make a decoder that continues a state that was loaded. The options are those of `load`."""
+        wrong = sorted({"state", "catalog"} & set(options))
+        if wrong:
+            raise TypeError(f"{wrong[0]} is part of the run that is continued")
+        decoder = cls(**options)
+        decoder._state = stored.state.copy()
+        decoder._first_state = stored.state.copy()
+        decoder._run = decoder._first_run = RunStart.after(stored)
+        return decoder
+
+    def save(self, folder: str | Path) -> None:
+        """Write the state into the folder of a run, so that `load`, the command line or Spark can continue from here.
+
+        Call it when the output of the payloads so far is complete, best with the folder of the output. The manifest is
+        written last. If the process ends before, the folder has no run, and `save` can be called again.
+
+        Parameters
+        ----------
+        folder : path
+            It is made if it is missing. Its files stay.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder has a run.
+        pgdecode.runs.errors.RunError
+            If another run has continued the one that this decoder has continued, or payloads between both are missing.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with self._alone, self._run.claimed(folder):
+            if (folder / MANIFEST).exists():
+                raise FileExistsError(f"{folder}: has a run already")
+            shutil.rmtree(folder / STATE, ignore_errors=True)  # of a process that ended before the manifest
+            counts, before = self._counts, self._run_counts
+            summary = Manifest(
+                "python",
+                (),
+                options_to_json(self._options, self._value_options),
+                bad_rows=dict(sorted((counts.bad_rows - before.bad_rows).items())),
+            )
+            source = self._run.source
+            written = self.commit(folder, summary, source)
+            self._run = RunStart(self._state.position, self.skipped, (folder, written), source)
+            self._counts = replace(counts, first_position=None, last_position=None)
+            self._run_counts = self._counts.copy()
+
+    def commit(self, folder: Path, manifest: Manifest, source: SourceState, target: Path | None = None) -> Manifest:
+        """Write the state and the manifest of a run, as `RunStart.commit` does."""
+        counts = self._counts
+        n = counts.n_payloads - self._run_counts.n_payloads
+        input = replace(
+            manifest.input,
+            rows=n,
+            first_position=counts.first_position,
+            last_position=counts.last_position,
+            is_counted=manifest.input.is_counted or counts.is_counted,
+        )
+        return self._run.commit(folder, replace(manifest, input=input), self._state, source, target)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -206,7 +303,7 @@ class ChangeDecoder:
         first.in_shape = set(relations.in_shape)
         other._state = other._first_state.copy()
         other._layouts, other._tables, other._spent = {}, {}, set()
-        other._counts = _Counts()
+        other._counts, other._run_counts, other._run = _Counts(), _Counts(), self._first_run
         return other
 
     def decode(self, payloads: Any, position: Any = None) -> pa.RecordBatch:
@@ -458,6 +555,8 @@ class ChangeDecoder:
             assembler = TransactionAssembler(state, chunk, chosen, self._options, CommittedOutcomes(), first_row=first)
             found.append((assembler, assembler.run()))
             self._counts.n_empty += assembler.batch.n_empty
+            self._counts.add(chosen)
+            self._counts.is_counted = position is None
             assembler.release()
             first += len(chunk)
             if self._spill is not None:
@@ -473,14 +572,25 @@ class ChangeDecoder:
 
 @dataclass
 class _Counts:
-    """Numbers of bad rows and empty payloads so far."""
+    """Numbers of bad rows, of empty and of all payloads so far; first and last position of the run."""
 
     bad_rows: Counter[str] = field(default_factory=Counter)
     n_empty: int = 0
+    n_payloads: int = 0
+    first_position: int | None = None
+    last_position: int | None = None
+    is_counted: bool = False
 
     def copy(self) -> _Counts:
         """Make an independent copy."""
-        return _Counts(Counter(self.bad_rows), self.n_empty)
+        return replace(self, bad_rows=Counter(self.bad_rows))
+
+    def add(self, positions: pa.Array) -> None:
+        """Count payloads."""
+        if len(positions):
+            self.n_payloads += len(positions)
+            self.first_position = positions[0].as_py() if self.first_position is None else self.first_position
+            self.last_position = positions[-1].as_py()
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from pgdecode.changes.checkpoint import FORMAT, FORMAT_VERSION, ROWS, state_from
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.changes.replication_state import BufferedChanges, ReplicationState
 from pgdecode.changes.spill_files import spill_path, spilled_to
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.version_tracker import BAD_PAYLOAD, INVALID
+from pgdecode.rows.value_options import ValueOptions
+from pgdecode.runs.claim import claimed
+from pgdecode.runs.continuity import check_continues
 from pgdecode.runs.digested_file import FileDigest
 from pgdecode.runs.errors import RunFault
-from pgdecode.runs.manifest import Manifest, read_manifest
+from pgdecode.runs.manifest import Input, Manifest, previous_of, read_manifest, write_manifest
 from pgdecode.runs.payload_ranges import (
     PAYLOADS,
     STATE,
@@ -27,7 +32,7 @@ from pgdecode.runs.payload_ranges import (
     payload_file_name,
     take_over,
 )
-from pgdecode.runs.state_files import read_state, write_state
+from pgdecode.runs.state_files import SourceState, StoredFiles, read_state, write_state
 
 _ROWS = pa.array(ROWS, pa.binary())
 
@@ -105,19 +110,101 @@ class StoredState:
         Of the run.
     manifest : Manifest
     state : ReplicationState
-    user_types : sequence of [OID, name, declaration]
-        Types from the footers of all payload files so far.
+    source : SourceState
     """
 
     folder: Path
     manifest: Manifest
     state: ReplicationState
-    user_types: Sequence[Sequence[Any]] = field(default=())
+    source: SourceState
 
 
-def save_state(
-    state: ReplicationState, folder: Path, first_position: int, user_types: Sequence[Sequence[Any]] = ()
-) -> list[FileDigest]:
+@dataclass(frozen=True)
+class RunStart:
+    """Where a run begins.
+
+    Attributes
+    ----------
+    position : int
+        The least position that its first payload may have.
+    skipped : int
+        Number of transactions that the runs before left out.
+    previous : (Path, Manifest) or None
+        The folder and manifest of the run before.
+    source : SourceState
+    """
+
+    position: int = 0
+    skipped: int = 0
+    previous: tuple[Path, Manifest] | None = None
+    source: SourceState = field(default_factory=SourceState)
+
+    @classmethod
+    def after(cls, stored: StoredState) -> RunStart:
+        """Begin after a run whose state was loaded."""
+        state = stored.state
+        return cls(state.position, state.skipped.count, (stored.folder, stored.manifest), stored.source)
+
+    def check(self, input: Input) -> None:
+        """Check that the input of the run follows the run before.
+
+        Raises
+        ------
+        RunError
+        """
+        if self.previous is not None:
+            check_continues(*self.previous, self.position, input)
+
+    @contextmanager
+    def claimed(self, target: Path) -> Iterator[None]:
+        """Claim the run before, if any, for a run in the folder `target`.
+
+        Raises
+        ------
+        RunError
+            If another run continues it.
+        """
+        with nullcontext() if self.previous is None else claimed(*self.previous, target):
+            yield
+
+    def commit(
+        self, folder: Path, manifest: Manifest, state: ReplicationState, source: SourceState, target: Path | None = None
+    ) -> Manifest:
+        """Write the state and then the manifest. The output must be complete, and the run before claimed.
+
+        Parameters
+        ----------
+        folder : Path
+            Of the run.
+        manifest : Manifest
+            Without what this method adds: the run before, and everything about the state.
+        state : ReplicationState
+            After the run.
+        source : SourceState
+            After the run.
+        target : Path, optional
+            The folder's name in the end, if it is renamed later, beside its present name.
+
+        Raises
+        ------
+        RunError
+            If the input does not follow the run before.
+        """
+        self.check(manifest.input)
+        files = save_state(state, folder, self.position, source)
+        previous = None if self.previous is None else previous_of(target or folder, *self.previous)
+        complete = replace(
+            manifest,
+            previous=previous,
+            skipped=state.skipped.count - self.skipped,
+            undecided=state.n_undecided,
+            last_lsn=state.last_lsn,
+            state=files,
+        )
+        return write_manifest(folder, complete)
+
+
+def save_state(state: ReplicationState, folder: Path, first_position: int, source: SourceState) -> list[FileDigest]:
     """Write a state into `_state` in the folder of a run, and describe its files for the manifest.
 
     Payload files of earlier runs that are still needed are linked. Other payloads are written one part at a time.
@@ -129,7 +216,7 @@ def save_state(
         It must not have a folder `_state`.
     first_position : int
         The first position that the run may have: the `position` of the previous state.
-    user_types : sequence of (OID, name, declaration)
+    source : SourceState
     """
     place = folder / STATE
     place.mkdir()
@@ -149,8 +236,18 @@ def save_state(
                         writer.write(_batch(item.begin_position, changes))
     for begin, written in writer.ranges.items():
         ranges[begin].append(written)
-    files = write_state(folder, state_to_json(state, with_payloads=False), ranges, user_types)
+    files = write_state(folder, state_to_json(state, with_payloads=False), ranges, source)
     return [*files, *taken.values(), *([] if writer.file is None else [writer.file])]
+
+
+def options_to_json(options: ChangeOptions, value_options: ValueOptions) -> dict[str, Any]:
+    """List the options that change the result, for the manifest."""
+    names = ("mode", "start", "empty", "include_uncommitted", "drop_duplicates")
+    of_values = ("unrepresentable", "encoding", "datestyle", "types", "columns")
+    return {
+        **{name: getattr(options, name) for name in names},
+        **{name: getattr(value_options, name) for name in of_values},
+    }
 
 
 def load_state(folder: Path, spill: Path | None = None) -> StoredState:
@@ -169,24 +266,18 @@ def load_state(folder: Path, spill: Path | None = None) -> StoredState:
         If there is no complete run, or a file is missing, damaged or of another format.
     """
     manifest = read_manifest(folder)
-    plain, ranges, user_types = read_state(folder, manifest)
-    plain |= {"format": FORMAT, "version": FORMAT_VERSION}
+    files = read_state(folder, manifest)
+    plain = {**files.plain, "format": FORMAT, "version": FORMAT_VERSION}
     try:
-        state = state_from_json(plain, stored=_stored(folder, manifest, plain, ranges, spill))
+        state = state_from_json(plain, stored=_stored(folder, manifest, files, spill))
     except ValueError as error:
         raise RunFault(f"{folder / STATE}: {error}") from None
-    return StoredState(folder, manifest, state, user_types)
+    return StoredState(folder, manifest, state, files.source)
 
 
-def _stored(
-    folder: Path,
-    manifest: Manifest,
-    plain: Mapping[str, Any],
-    ranges: Mapping[int, Sequence[PayloadRange]],
-    spill: Path | None,
-) -> dict[int, list[StoredRange]]:
+def _stored(folder: Path, manifest: Manifest, files: StoredFiles, spill: Path | None) -> dict[int, list[StoredRange]]:
     readers = {item.name: PayloadReader(folder, item) for item in manifest.state}
-    n_versions = len(plain["catalog"]["versions"])
+    n_versions = len(files.plain["catalog"]["versions"])
     return {
         begin: [
             StoredRange(
@@ -198,7 +289,7 @@ def _stored(
             )
             for place in places
         ]
-        for begin, places in ranges.items()
+        for begin, places in files.ranges.items()
     }
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,9 +18,9 @@ from pgdecode.cli.preview import first_lines, outputs
 from pgdecode.cli.report import size_text
 from pgdecode.cli.tables import What, print_table
 from pgdecode.cli.terminal import counted, fitting, is_terminal, progress, standard_output
-from pgdecode.files.atomic_output import check_target, scratch_folder, staged
-from pgdecode.files.change_export import convert_changes
+from pgdecode.files.atomic_output import check_target, staged
 from pgdecode.files.change_reader import FileChangeOptions
+from pgdecode.files.change_run import RunRequest, decode_changes
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_export import convert
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
@@ -89,6 +89,20 @@ class Request:
 @parameters.unrepresentable
 @parameters.mode
 @click.option("--batch-rows", type=click.IntRange(min=1), metavar="N", help=f"Rows per batch. Default: {BATCH_ROWS}.")
+@click.option(
+    "--resume",
+    type=parameters.path,
+    metavar="FOLDER",
+    help="The output folder of the run before, whose input ended where this one begins. OUT is another folder. For "
+    "changes and tables.",
+)
+@click.option(
+    "--state",
+    type=parameters.path,
+    metavar="FOLDER",
+    help="A folder that keeps the state between runs, apart from the outputs. The first run makes it. For changes and "
+    "tables.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT when the new output is complete.")
 @click.option(
     "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Print the first N rows of each output."
@@ -111,6 +125,8 @@ def decode(
     unrepresentable: UnrepresentableValues,
     mode: Mode,
     batch_rows: int | None,
+    resume: Path | None,
+    state: Path | None,
     overwrite: bool,
     show: int,
     **of_changes: Any,
@@ -130,6 +146,10 @@ def decode(
     table must be known before its first row is written. If versions occur after the beginning, IN is read twice more.
     Large transactions are kept in files beside OUT until they end. With --engine spark, the rows have no order, and a
     file named above is a folder of files.
+
+    Runs: OUT as a folder also has _manifest.json and _state, with all that the next run needs: "--resume OUT" continues
+    there with the messages that have come since. With --state FOLDER, the state is kept there, and OUT may be a file. A
+    call that was interrupted can be repeated.
     """
     context = click.get_current_context()
     if messages + changes + bool(tables) > 1:
@@ -141,7 +161,11 @@ def decode(
     if not tables:
         parameters.refuse(context, ["unrepresentable"], "--table")
     if engine == "spark":
-        parameters.refuse(context, ["batch_rows", "drop_duplicates"], "--engine local")
+        parameters.refuse(context, ["batch_rows", "drop_duplicates", "resume", "state"], "--engine local")
+    if resume is not None and state is not None:
+        raise click.UsageError("use only one of --resume and --state")
+    if resume is not None and of_changes["catalog"] is not None:
+        raise click.UsageError("--catalog is for the first run; with --resume, the state has the relations")
     chosen = _format(target, format)
     request = Request(source, target, engine, chosen, payload, unwrap, mode, batch_rows or BATCH_ROWS)
     started = time.monotonic()
@@ -152,10 +176,23 @@ def decode(
         layout = TABLE_LAYOUT if tables else CHANGE_LAYOUT
         if engine == "spark" and files.position is None:
             raise click.UsageError("--engine spark needs --position COLUMN, because rows on Spark have no order")
-        check_target(target, source, overwrite=overwrite)
-        with staged(target) as hidden, scratch_folder(target.parent) as spill:
-            done = _decode_changes(request, hidden, files, tables, replace(options, spill=spill))
-            written = _size(hidden)
+        if engine == "spark":
+            check_target(target, source, overwrite=overwrite)
+            with staged(target) as hidden:
+                done = _with_spark_changes(request, hidden, files, tables, options)
+        else:
+            as_file = len(tables) < 2 and request.as_file
+            if resume is not None and as_file:
+                raise click.UsageError(
+                    f"--resume {resume}: {target.name} must be a folder, because the state for the next run is in it; "
+                    "with a file, keep the state by --state FOLDER"
+                )
+            run = RunRequest(
+                *(files, source, target, tables, as_file, chosen, options),
+                *(overwrite, resume, state, request.batch_rows),
+            )
+            done = _decode_changes(run)
+        written = _size(target)
     else:
         # By default, Spark does not distinguish names by case.
         collision = next((name for name in keep if name.lower() in ENVELOPE_NAMES), None)
@@ -167,7 +204,7 @@ def decode(
         check_target(target, source, overwrite=overwrite)
         with staged(target) as hidden:
             done = _decode_messages(request, hidden, found, keep, fields, parameters.IN_STREAM[in_stream])
-            written = _size(hidden)
+        written = _size(target)
     read, counts = done
     seconds = time.monotonic() - started
     click.echo(
@@ -207,51 +244,49 @@ def _decode_messages(
     return f" ({size_text(totals.payload_bytes)} of messages)", _bad(totals.bad_rows, request.mode)
 
 
-def _decode_changes(
-    request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], options: FileChangeOptions
-) -> tuple[str, str]:
-    """Decode changes or tables with the chosen engine. Return the texts for the report, as `_decode_messages` does."""
-    if request.engine == "spark":
-        decoded = _with_spark(
-            request,
-            target,
-            what=_what(request, tables),
-            position=files.position,
-            session=files.session,
-            start=options.change_options.start,
-            empty=options.change_options.empty,
-            include_uncommitted=options.change_options.include_uncommitted,
-            catalog=options.catalog,
-            types=options.value_options.types,
-            unrepresentable=options.value_options.unrepresentable,
-            encoding=options.value_options.encoding,
-            datestyle=options.value_options.datestyle,
-        )
-        left = _without_rows(decoded.skipped, decoded.undecided, options)
-        return "", f"{_bad_by_class(decoded.bad_rows, request.mode)}{left}"
-    with progress(files.n_rows * (2 if tables else 1)) as on_rows:
-        totals = convert_changes(
-            files,
-            target,
-            relations=tables,
-            as_file=len(tables) < 2 and request.as_file,
-            format=request.format,
-            options=options,
-            batch_rows=request.batch_rows,
-            on_rows=on_rows,
-        )
-    left = _without_rows(totals.skipped, totals.undecided, options)
+def _decode_changes(run: RunRequest) -> tuple[str, str]:
+    """Decode changes or tables here. Return the texts for the report, as `_decode_messages` does."""
+    with progress(run.files.n_rows * (2 if run.relations else 1)) as on_rows:
+        totals = decode_changes(run, on_rows)
+    if totals is None:
+        return "", "complete already, by an earlier call"
+    kept = "left out" if run.as_file and run.state is None else "kept for the next run"
+    left = _without_rows(totals.skipped, totals.undecided, run.options, kept)
     if totals.empty_payloads:
         left += f", {counted(totals.empty_payloads, 'empty payload')} ignored"
-    made = f"{counted(totals.changes, 'change')}, {_bad_by_class(totals.bad_rows, request.mode)}{left}"
+    mode = run.options.change_options.mode
+    made = f"{counted(totals.changes, 'change')}, {_bad_by_class(totals.bad_rows, mode)}{left}"
     return f" ({size_text(totals.payload_bytes)} of messages)", made
 
 
-def _without_rows(skipped: int, undecided: int, options: FileChangeOptions) -> str:
+def _with_spark_changes(
+    request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], options: FileChangeOptions
+) -> tuple[str, str]:
+    """Decode changes or tables on Spark. Return the texts for the report, as `_decode_messages` does."""
+    decoded = _with_spark(
+        request,
+        target,
+        what=_what(request, tables),
+        position=files.position,
+        session=files.session,
+        start=options.change_options.start,
+        empty=options.change_options.empty,
+        include_uncommitted=options.change_options.include_uncommitted,
+        catalog=options.catalog,
+        types=options.value_options.types,
+        unrepresentable=options.value_options.unrepresentable,
+        encoding=options.value_options.encoding,
+        datestyle=options.value_options.datestyle,
+    )
+    left = _without_rows(decoded.skipped, decoded.undecided, options)
+    return "", f"{_bad_by_class(decoded.bad_rows, request.mode)}{left}"
+
+
+def _without_rows(skipped: int, undecided: int, options: FileChangeOptions, kept: str = "left out") -> str:
     """Describe how many transactions have no beginning or no outcome."""
     text = f", {counted(skipped, 'transaction')} without a beginning left out" if skipped else ""
     if undecided:
-        verb = "included" if options.change_options.include_uncommitted else "left out"
+        verb = "included" if options.change_options.include_uncommitted else kept
         text += f", {counted(undecided, 'transaction')} without an outcome {verb}"
     return text
 

@@ -18,6 +18,7 @@ from pgdecode.files.envelope_batches import ANY_ORDER
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.payload_files import FileFault, PathError
 from pgdecode.protocol.options import Unwrap
+from pgdecode.runs.errors import RunError, RunFault
 
 FINE, DATA_FAULT, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _EXTRA = ("click", "rich")
@@ -65,6 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error} (--overwrite replaces it)", MISUSE)
     except PathError as error:
         return _fail(str(error), MISUSE)
+    except RunError as error:
+        return _fail(str(error), MISUSE)
+    except RunFault as error:
+        return _fail(str(error), DATA_FAULT)
     except FileFault as error:
         return _fail(_in_shell(str(error)), DATA_FAULT)
     except OSError as error:

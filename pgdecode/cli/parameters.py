@@ -190,7 +190,7 @@ def changes(command: Callable[..., None]) -> Callable[..., None]:
 # Names of the parameters that apply only to changes and tables, and only to messages.
 OF_CHANGES = (
     *("position", "session", "start", "empty", "drop_duplicates"),
-    *("include_uncommitted", "catalog", "types", "encoding", "datestyle"),
+    *("include_uncommitted", "catalog", "types", "encoding", "datestyle", "resume", "state"),
 )
 OF_MESSAGES = ("in_stream", "keep", "fields")
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from pgdecode.files.payload_files import PathError
+from pgdecode.runs.claim import LOCK, locked
 
 # Names of files that an earlier output may have. A folder with any other file is not replaced.
-_OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS")
+_OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS", LOCK)
 
 
 class TargetExists(PathError):
@@ -37,6 +37,9 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
         raise PathError(f"{target}: {'contains the input' if real in raw.parents else 'is inside the input'}")
     if not real.parent.is_dir():
         raise PathError(f"{target}: there is no folder {target.parent}")
+    if os.path.lexists(_hidden(target, "former")):
+        with _locked(target):
+            _restore(target)
     if not os.path.lexists(target):
         return
     if not overwrite:
@@ -53,27 +56,62 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
 def staged(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target` for a file or folder, and rename it to `target` at the end.
 
-    On any exception the temporary path is removed, and a former target stays unchanged.
+    On any exception the temporary path is removed, and a former target stays unchanged. A process that is killed leaves
+    hidden files. The next call for the same target removes them.
+
+    Raises
+    ------
+    RunError
+        If another process is writing the same target.
     """
-    hidden = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
-    former = hidden.with_suffix(".former")
-    try:
-        yield hidden
-        # A file replaces another file atomically. A folder must first be renamed.
-        if os.path.lexists(target) and (target.is_dir() or hidden.is_dir()):
-            target.rename(former)
-        hidden.replace(target)
-    finally:
-        if os.path.lexists(former) and not os.path.lexists(target):
-            former.rename(target)
+    hidden, former = _hidden(target, "partial"), _hidden(target, "former")
+    with _locked(target):
+        _restore(target)
         remove(hidden)
         remove(former)
+        try:
+            yield hidden
+            # A file replaces another file atomically. A folder must first be renamed.
+            if os.path.lexists(target) and (target.is_dir() or hidden.is_dir()):
+                target.rename(former)
+            hidden.replace(target)
+        finally:
+            _restore(target)
+            remove(hidden)
+            remove(former)
 
 
 @contextmanager
-def scratch_folder(beside: Path | None = None) -> Iterator[Path]:
-    """Yield a temporary folder for data that is too large for memory, in the same place as an output."""
-    with tempfile.TemporaryDirectory(prefix=".pgdecode-", dir=beside, ignore_cleanup_errors=True) as folder:
+def spill_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside a target that is `staged`, for data that is too large for memory."""
+    folder = _hidden(target, "spill")
+    remove(folder)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def _locked(target: Path) -> AbstractContextManager[None]:
+    return locked(_hidden(target, "lock"), f"{target}: another process is writing it now", remove=True)
+
+
+def _restore(target: Path) -> None:
+    """Give a former output its name back: a process may have been killed between the renames of two folders."""
+    former = _hidden(target, "former")
+    if os.path.lexists(former) and not os.path.lexists(target):
+        former.rename(target)
+
+
+def _hidden(target: Path, kind: str) -> Path:
+    return target.parent / f".{target.name}.{kind}"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a temporary folder for data that is too large for memory."""
+    with tempfile.TemporaryDirectory(prefix=".pgdecode-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -17,10 +19,14 @@ from pgdecode.files.atomic_output import remove
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError
-from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, open_writer
+from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, writer_to
 from pgdecode.payloads.parallel import prefetched
 from pgdecode.protocol.options import Format
 from pgdecode.relations.version_tracker import SchemaChanged
+from pgdecode.runs.digested_file import DigestedFile
+from pgdecode.runs.manifest import OutputFile
+
+_BUFFER = 1 << 20
 
 
 @dataclass
@@ -33,6 +39,7 @@ class ChangeTotals:
     skipped: int = 0  # transactions without a beginning
     undecided: int = 0  # transactions without an outcome
     empty_payloads: int = 0
+    files: list[OutputFile] = field(default_factory=list)
 
 
 def convert_changes(
@@ -45,7 +52,7 @@ def convert_changes(
     options: FileChangeOptions,
     batch_rows: int = BATCH_ROWS,
     on_rows: Callable[[int], None] = lambda n_rows: None,
-) -> ChangeTotals:
+) -> tuple[ChangeTotals, FileChanges]:
     """Decode files to changes, or to the rows of tables.
 
     Memory use is limited to a batch of payloads and part of the changes that it commits. Undecided transactions are
@@ -70,6 +77,11 @@ def convert_changes(
         Called with the number of rows after each batch. With tables, the numbers add up to twice the number of rows. A
         restart is reported as a negative number.
 
+    Returns
+    -------
+    ChangeTotals, FileChanges
+        The reader has the state after the files.
+
     Raises
     ------
     FileFault
@@ -90,7 +102,7 @@ def convert_changes(
             reported += times * len(batch.payloads)
             on_rows(times * len(batch.payloads))
 
-    def restart(with_rows: bool) -> ChangeTotals:
+    def restart(with_rows: bool) -> tuple[ChangeTotals, FileChanges]:
         nonlocal reported
         remove(target)
         on_rows(-reported)
@@ -122,23 +134,33 @@ def _write(
     schemas: Mapping[str | None, pa.Schema],
     as_file: bool,
     format: Format,
-) -> ChangeTotals:
+) -> tuple[ChangeTotals, FileChanges]:
     """Decode batches, and write one file for each schema."""
     if not as_file:
         target.mkdir()
     totals = ChangeTotals()
+    outputs: dict[str | None, DigestedFile] = {}
+    n_rows: Counter[str | None] = Counter()
     with ExitStack() as stack:
         writers: dict[str | None, WriteBatch] = {}
+
+        def write(found: Iterator[tuple[str | None, pa.RecordBatch]]) -> None:
+            for name, rows in found:
+                writers[name](rows)
+                n_rows[name] += len(rows)
+
         for name, schema in schemas.items():
             part = target if as_file else target / f"{table_file_name(name)}.{format}"
             layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
-            writers[name] = stack.enter_context(open_writer(part, format, schema, layout, len(schemas)))
+            outputs[name] = DigestedFile(part)
+            file = stack.enter_context(io.BufferedWriter(outputs[name], _BUFFER))
+            writers[name] = stack.enter_context(writer_to(file, format, schema, layout, len(schemas)))
         for batch in batches:
-            for name, rows in reader.decode(batch):
-                writers[name](rows)
+            write(reader.decode(batch))
             totals.payload_bytes += pc.sum(pc.binary_length(batch.payloads)).as_py() or 0
-        for name, rows in reader.finish():
-            writers[name](rows)
+        write(reader.finish())
+    for name, output in outputs.items():
+        totals.files.append(OutputFile(**vars(output.digested(Path(str(output.name)).name, n_rows[name]))))
     decoder = reader.decoder
     totals.changes, totals.bad_rows = reader.n_changes, dict(reader.bad_rows)
     totals.skipped, totals.undecided, totals.empty_payloads = (
@@ -146,7 +168,7 @@ def _write(
         decoder.n_undecided,
         decoder.empty_payloads,
     )
-    return totals
+    return totals, reader
 
 
 def table_file_name(relation: str | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ import pyarrow.compute as pc
 
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.record_batches import counted_batch
-from pgdecode.files.file_metadata import catalog_of, types_of
+from pgdecode.changes.stored_state import StoredState
+from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import FileFault, PathError
 from pgdecode.payloads.unwrap import hint
@@ -24,6 +26,7 @@ from pgdecode.protocol.options import ChangeOptions, Mode
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.runs.state_files import SourceState
 
 # Bytes of payloads of undecided transactions that stay in memory. The others go to files.
 _HELD_BYTES = 32 * 2**20
@@ -42,12 +45,16 @@ class TableError(PathError):
 
 @dataclass(frozen=True)
 class FileChangeOptions:
-    """Options of changes and values, as in `ChangeDecoder`. The caller removes the files in the `spill` folder."""
+    """Options of changes and values, as in `ChangeDecoder`. The caller removes the files in the `spill` folder.
+
+    `stored` is the state of the run before, if the files continue one.
+    """
 
     change_options: ChangeOptions = field(default_factory=ChangeOptions)
     value_options: ValueOptions = field(default_factory=ValueOptions)
     catalog: RelationCatalog | None = None
     spill: Path | None = None
+    stored: StoredState | None = None
 
 
 class FileChanges:
@@ -58,7 +65,7 @@ class FileChanges:
     files : OrderedFiles
         The files of the batches.
     options : FileChangeOptions
-        Types and relations from the footers of the files are added to these options.
+        Types and relations from the footers of the files, and of those of earlier runs, are added to these options.
     relations : sequence of str
         Tables to decode, as "schema.table". If empty, the changes of all tables are decoded.
 
@@ -68,6 +75,8 @@ class FileChanges:
         Number of rows returned so far.
     bad_rows : Counter of str
         Number of rows with an error, including those left out, by error code.
+    source : SourceState
+        After the last batch.
     """
 
     def __init__(self, files: OrderedFiles, options: FileChangeOptions, relations: Sequence[str] = ()) -> None:
@@ -79,17 +88,23 @@ class FileChanges:
         change_options = options.change_options
         mode: Mode = "FAILFAST" if change_options.mode == "FAILFAST" else "PERMISSIVE"
         paths = [file.parquet for file in files.files]
-        catalog = options.catalog or catalog_of(paths)
-        if catalog is not None and files.position is None:
-            catalog = _from_before(catalog)
-        self.decoder = ChangeDecoder(
-            catalog=catalog,
+        before = SourceState() if options.stored is None else options.stored.source
+        types = user_types_of(paths, [UserType(*item) for item in before.user_types])
+        self.source = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
+        if options.stored is not None:
+            decoder = partial(ChangeDecoder.resumed, options.stored)
+        else:
+            catalog = options.catalog or catalog_of(paths)
+            if catalog is not None and files.position is None:
+                catalog = _from_before(catalog)
+            decoder = partial(ChangeDecoder, catalog=catalog)
+        self.decoder = decoder(
             mode=mode,
             start=change_options.start,
             empty=change_options.empty,
             include_uncommitted=change_options.include_uncommitted,
             drop_duplicates=change_options.drop_duplicates,
-            types=types_of(paths, options.value_options.types),
+            types=overridden(types, options.value_options.types) or None,
             columns=options.value_options.columns,
             unrepresentable=options.value_options.unrepresentable,
             encoding=options.value_options.encoding,
@@ -214,6 +229,8 @@ class FileChanges:
     def _announce(self, batch: OrderedBatch) -> None:
         if batch.is_reconnected:
             self.decoder.reconnected()
+        if batch.session is not None:
+            self.source = replace(self.source, session=batch.session)
 
 
 def _not_described(name: str, known: Sequence[str]) -> str:

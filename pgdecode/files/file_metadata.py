@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 
 from pgdecode.files.payload_files import FileFault
 from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.runs.continuity import IDENTITY
 from pgdecode.types.type_parser import declared
 
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
+CAPTURE_KEY = b"pgdecode.capture"
 
 
 @dataclass(frozen=True)
@@ -90,25 +92,30 @@ def overridden(types: Iterable[UserType], given: Mapping[str | int, str] | None)
 
 
 def types_of(paths: Iterable[Path], given: Mapping[str | int, str] | None = None) -> dict[str | int, str] | None:
-    """Read the types in the footers of files, as a value of `types=`. If two files have a type, the later one applies.
+    """Read the types in the footers of files, as a value of `types=`. The caller's types take precedence.
+
+    Returns None without any types. Otherwise as `user_types_of`.
+    """
+    found = user_types_of(paths)
+    return overridden(found, given) if found or given is not None else None
+
+
+def user_types_of(paths: Iterable[Path], before: Iterable[UserType] = ()) -> tuple[UserType, ...]:
+    """Read the types in the footers of files. If two files have a type, the later one applies.
 
     Parameters
     ----------
     paths : iterable of Path
         In order. Files without types are ignored.
-    given : mapping, optional
-        The caller's types, which take precedence.
-
-    Returns
-    -------
-    dict, or None without any types
+    before : iterable of UserType
+        Types of earlier files.
 
     Raises
     ------
     FileFault
         If a footer cannot be read.
     """
-    found: dict[int, UserType] = {}
+    found = {item.oid: item for item in before}
     contents: dict[bytes, None] = {}
     for path in paths:
         content = _entry(path, TYPES_KEY)
@@ -121,9 +128,31 @@ def types_of(paths: Iterable[Path], given: Mapping[str | int, str] | None = None
             found |= {item.oid: item for item in from_json(content)}
         except ValueError as error:
             raise FileFault(f"types in the footers of the files: {error}") from error
-    if not found:
-        return None if given is None else dict(given)
-    return overridden(readable(found.values()), given)
+    return readable(found.values())
+
+
+def source_of(paths: Iterable[Path]) -> dict[str, Any] | None:
+    """Read where files were captured, from the footers that `pgdecode capture` writes; None without any.
+
+    Raises
+    ------
+    FileFault
+        If a footer cannot be read, or two files were captured from different slots.
+    """
+    found: dict[str, Any] | None = None
+    first: Path | None = None
+    for path in paths:
+        content = _entry(path, CAPTURE_KEY)
+        if content is None:
+            continue
+        try:
+            origin = dict(json.loads(content)["origin"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileFault(f"{path}: description of the capture in the footer: {type(error).__name__}") from error
+        if found is not None and any(origin.get(name) != found.get(name) for name in IDENTITY):
+            raise FileFault(f"{path}: was captured from another slot or server than {first}")
+        found, first = origin, first or path
+    return found
 
 
 def catalog_of(paths: Sequence[Path]) -> RelationCatalog | None:

@@ -37,6 +37,8 @@ class OrderedBatch:
         int64, ascending within the batch and from batch to batch.
     is_reconnected : bool
         Whether a new session begins with this batch.
+    session : str or None
+        The value of the session column, as text.
     """
 
     file: PayloadFile
@@ -44,6 +46,7 @@ class OrderedBatch:
     source: pa.RecordBatch
     positions: pa.Array
     is_reconnected: bool = False
+    session: str | None = None
 
     @property
     def payloads(self) -> pa.Array:
@@ -62,11 +65,17 @@ class OrderedFiles:
         The column with positions. None: rows are in the order of the files' names, and positions are counted from 0.
     session : str or None
         The column whose value changes when the client reconnected to the server.
+    first_position : int
+        Without a position column: the position of the first row.
+    last_session : str or None
+        The last value of the session column before the files, as text.
     """
 
     files: tuple[PayloadFile, ...]
     position: str | None
     session: str | None = None
+    first_position: int = 0
+    last_session: str | None = None
 
     @property
     def n_rows(self) -> int:
@@ -84,7 +93,7 @@ class OrderedFiles:
             If a file is damaged.
         """
         positions = self.positions()
-        last: pa.Scalar | None = None
+        last = self.last_session
         for file in self.files:
             start = 0
             for source in file.batches(batch_rows):
@@ -92,33 +101,41 @@ class OrderedFiles:
                 if self.session is None or not len(source):
                     yield batch
                 else:
-                    yield from _sessions(batch, source.column(self.session), last)
-                    last = source.column(self.session)[-1]
+                    sessions = source.column(self.session)
+                    yield from _sessions(batch, sessions, last)
+                    last = session_text(sessions[-1])
                 start += len(source)
 
     def positions(self) -> Positions:
         """Make the `Positions` of the rows, which must be read in order."""
-        return Positions(self.position)
+        return Positions(self.position, self.first_position)
 
 
-def _sessions(batch: OrderedBatch, sessions: pa.Array, last: pa.Scalar | None) -> Iterator[OrderedBatch]:
+def session_text(value: pa.Scalar) -> str:
+    """Return a value of a session column as text, which is the same for all its types."""
+    return str(value.as_py())
+
+
+def _sessions(batch: OrderedBatch, sessions: pa.Array, last: str | None) -> Iterator[OrderedBatch]:
     """Split a batch at the rows where the session changes."""
     encoded = pc.run_end_encode(sessions)
     start = 0
     for value, end in zip(encoded.values, encoded.run_ends.to_pylist(), strict=True):
-        is_reconnected = last is not None and value != last
+        text = session_text(value)
+        is_reconnected = last is not None and text != last
         n = end - start
         positions = batch.positions.slice(start, n)
-        yield OrderedBatch(batch.file, batch.start + start, batch.source.slice(start, n), positions, is_reconnected)
-        start, last = end, value
+        source = batch.source.slice(start, n)
+        yield OrderedBatch(batch.file, batch.start + start, source, positions, is_reconnected, text)
+        start, last = end, text
 
 
 class Positions:
     """Finds the positions of rows, and checks that they ascend."""
 
-    def __init__(self, column: str | None) -> None:
+    def __init__(self, column: str | None, first: int = 0) -> None:
         self._column = column
-        self._n_before = 0
+        self._n_before = first
         self._last = 0
         self._last_file: PayloadFile | None = None
 

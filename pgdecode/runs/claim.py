@@ -60,23 +60,36 @@ def next_of(folder: Path) -> Path | None:
 
 
 @contextmanager
-def locked(path: Path, otherwise: str) -> Iterator[None]:
-    """Hold a lock file. The operating system releases it when the process ends.
+def locked(path: Path, otherwise: str, *, remove: bool = False) -> Iterator[None]:
+    """Hold a lock file. The operating system releases it when the process ends. With `remove`, remove it at the end.
 
     Raises
     ------
     RunError
         With the text `otherwise`, if another process or thread holds it.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(otherwise) from None
-        yield
-    finally:
-        os.close(handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(otherwise) from None
+            if _is_at(handle, path):
+                yield
+                if remove:
+                    path.unlink()
+                return
+        finally:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether an open file still has its name: another process may have removed it before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _continues(folder: Path, manifest: Manifest) -> bool:

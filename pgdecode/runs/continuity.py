@@ -8,7 +8,7 @@ from pgdecode.runs.errors import RunError
 from pgdecode.runs.manifest import Input, Manifest
 
 # What identifies the source of payloads in the footers of captured files.
-_IDENTITY = ("system", "database", "slot")
+IDENTITY = ("system", "database", "slot")
 
 
 def check_continues(folder: Path, previous: Manifest, position: int, input: Input) -> None:
@@ -39,11 +39,11 @@ def check_continues(folder: Path, previous: Manifest, position: int, input: Inpu
     _check_source(folder, before, input)
     if input.first_position is None:
         return
-    if before.rows and input.rows and (before.position is None) != (input.position is None):
-        raise RunError(
-            f"{folder}: its positions are {_origin(before)}, those of this input are {_origin(input)}: "
-            "positions of both runs must come from the same column"
-        )
+    if before.rows and before.is_counted != input.is_counted:
+        kinds = ("counted", "from a column") if before.is_counted else ("from a column", "counted")
+        raise RunError(f"{folder}: its positions are {kinds[0]}, but those of this input are {kinds[1]}")
+    if input.is_counted and input.files and list(input.files) == list(before.files):
+        raise RunError(f"{folder}: has decoded the same files already")
     first, last = input.first_position, position - 1
     if first <= last:
         raise RunError(
@@ -61,11 +61,7 @@ def check_continues(folder: Path, previous: Manifest, position: int, input: Inpu
 def _check_source(folder: Path, before: Input, input: Input) -> None:
     if before.source is None or input.source is None:
         return
-    for name in _IDENTITY:
+    for name in IDENTITY:
         old, new = before.source.get(name), input.source.get(name)
         if old != new:
             raise RunError(f"{folder}: its input came from {name} {old!r}, this input comes from {name} {new!r}")
-
-
-def _origin(input: Input) -> str:
-    return "counted" if input.position is None else f"those of column {input.position!r}"

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pgdecode
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.runs.digested_file import FileDigest, write_durably
 from pgdecode.runs.errors import RunFault
@@ -37,18 +38,18 @@ class Input:
     rows : int
     first_position, last_position : int or None
         Of the payloads; None without payloads.
-    position : str or None
-        The column with positions. None: payloads were counted, across all runs.
+    is_counted : bool
+        Whether positions are numbers of payloads, counted across all runs, because the payloads had no positions.
     source : dict or None
         Where they were captured, from the footers of the files: system, timeline, database, slot, publications.
     files : sequence of dict
-        Name, rows and bytes of each file.
+        Path, rows and bytes of each file.
     """
 
     rows: int = 0
     first_position: int | None = None
     last_position: int | None = None
-    position: str | None = None
+    is_counted: bool = False
     source: Mapping[str, Any] | None = None
     files: Sequence[Mapping[str, Any]] = ()
 
@@ -96,7 +97,7 @@ class Manifest:
     state : sequence of FileDigest
         The files in `_state`; empty for a run without a state, which no run can continue.
     pgdecode : str
-        Version of the package.
+        Version of the package, once it is written.
     sha256 : str
         Of the manifest itself, once it is written.
     """
@@ -124,10 +125,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """
     plain = asdict(manifest)
     del plain["sha256"]
+    plain["pgdecode"] = pgdecode.__version__
     plain["last_lsn"] = None if manifest.last_lsn < 0 else lsn_to_text(manifest.last_lsn)
     content = json.dumps({"format": FORMAT, "version": FORMAT_VERSION, **plain}, indent=1).encode() + b"\n"
     write_durably(folder / MANIFEST, content)
-    return replace(manifest, sha256=hashlib.sha256(content).hexdigest())
+    return replace(manifest, pgdecode=pgdecode.__version__, sha256=hashlib.sha256(content).hexdigest())
 
 
 def read_manifest(folder: Path) -> Manifest:

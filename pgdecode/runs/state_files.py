@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode.relations.relation_json import MAX_OID, whole_number
 from pgdecode.runs.digested_file import DigestedFile, FileDigest, check_file
 from pgdecode.runs.errors import RunFault
 from pgdecode.runs.manifest import Manifest
@@ -84,11 +85,45 @@ TRANSACTIONS = pa.schema(
 )
 
 
+@dataclass(frozen=True)
+class SourceState:
+    """What later payload files of the same source do not say again.
+
+    Attributes
+    ----------
+    user_types : sequence of (OID, name, declaration)
+        Types from the footers of all payload files so far.
+    session : str or None
+        The last value of the session column, as text. None if there was no such column.
+    """
+
+    user_types: Sequence[tuple[int, str, str]] = ()
+    session: str | None = None
+
+
+@dataclass(frozen=True)
+class StoredFiles:
+    """The contents of the small files of a state.
+
+    Attributes
+    ----------
+    plain : dict
+        For `checkpoint.state_from_json`, which checks the values.
+    ranges : dict of int to list of PayloadRange
+        The payloads of each undecided transaction, by its begin_position, in the order of its changes.
+    source : SourceState
+    """
+
+    plain: dict[str, Any]
+    ranges: dict[int, list[PayloadRange]]
+    source: SourceState
+
+
 def write_state(
     folder: Path,
     plain: Mapping[str, Any],
     ranges: Mapping[int, Sequence[PayloadRange]],
-    user_types: Sequence[Sequence[Any]] = (),
+    source: SourceState,
 ) -> list[FileDigest]:
     """Write the small files of a state into `_state`, and describe them for the manifest.
 
@@ -100,8 +135,7 @@ def write_state(
         `checkpoint.state_to_json(state, with_payloads=False)`.
     ranges : mapping of int to sequence of PayloadRange
         The payloads of each undecided transaction, by its begin_position. A transaction without changes may be missing.
-    user_types : sequence of (OID, name, declaration)
-        Types from the footers of all payload files so far.
+    source : SourceState
     """
     place = folder / STATE
     place.mkdir(exist_ok=True)
@@ -115,7 +149,7 @@ def write_state(
     transactions += [{"status": "skipped", "gid": gid} for gid in skipped.pop("gids")]
     for item in transactions:
         item["aborted"] = [{"xid": xid, "position": position} for xid, position in item.get("aborted", ())]
-    small = {**small, "format": FORMAT, "version": FORMAT_VERSION, "skipped": skipped, "user_types": list(user_types)}
+    small |= {"format": FORMAT, "version": FORMAT_VERSION, "skipped": skipped, **asdict(source)}
     with DigestedFile(place / _JSON) as file:
         file.write(json.dumps(small, indent=1).encode() + b"\n")
         written = [file.digested(f"{STATE}/{_JSON}", 1)]
@@ -129,19 +163,10 @@ def write_state(
     return written
 
 
-def read_state(
-    folder: Path, manifest: Manifest
-) -> tuple[dict[str, Any], dict[int, list[PayloadRange]], list[list[Any]]]:
+def read_state(folder: Path, manifest: Manifest) -> StoredFiles:
     """Read the small files of a state, and check all files against the manifest.
 
     Of payload files only the size is checked, because they may be large: `PayloadReader` checks their SHA-256.
-
-    Returns
-    -------
-    plain : dict
-        For `checkpoint.state_from_json`, which checks the contents.
-    ranges : dict of int to list of PayloadRange
-    user_types : list of [OID, name, declaration]
 
     Raises
     ------
@@ -171,7 +196,9 @@ def read_state(
                 if f"{STATE}/{place.file}" not in known:
                     raise RunFault(f"{folder / STATE / _TRANSACTIONS}: names a payload file that the manifest does not")
         plain["catalog"] = _catalog_from(_rows(folder, _CATALOG, CATALOG))
-        return plain, ranges, list(small["user_types"])
+        types = [(whole_number(oid, 0, MAX_OID), str(name), str(text)) for oid, name, text in small["user_types"]]
+        session = small["session"]
+        return StoredFiles(plain, ranges, SourceState(types, None if session is None else str(session)))
     except RunFault:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, pa.ArrowException) as error:

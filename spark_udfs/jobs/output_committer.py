@@ -19,7 +19,6 @@ from typing import Any
 
 import pyarrow as pa
 
-import pgdecode
 from pgdecode.files.writers import Layout, WriteBatch, writer_to
 from pgdecode.protocol.options import Format
 from pgdecode.runs.digested_file import DigestedFile
@@ -184,7 +183,6 @@ def commit(
         skipped=skipped,
         undecided=undecided,
         files=files,
-        pgdecode=pgdecode.__version__,
     )
     write_manifest(folder, manifest)
     (folder / SUCCESS).touch()

@@ -38,7 +38,7 @@ def converted(
     """Decode tables to out.parquet, or to the folder out."""
     files = ordered_files(path, "data", "seq")
     target = Path("out.parquet" if len(tables) == 1 else "out")
-    return convert_changes(
+    totals, _ = convert_changes(
         files,
         target,
         relations=tables,
@@ -48,6 +48,7 @@ def converted(
         batch_rows=batch_rows,
         on_rows=([] if reported is None else reported).append,
     )
+    return totals
 
 
 def saved(slot: Slot) -> Path:
