@@ -13,6 +13,8 @@ from pgdecode.files.payload_files import PathError
 from pgdecode.runs.claim import LOCK, locked
 
 # Names of files that an earlier output may have. A folder with any other file is not replaced.
+# Hidden files beside an output that is being written.
+_KINDS = ("partial", "former", "spill", "lock")
 _OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS", LOCK)
 
 
@@ -37,9 +39,7 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
         raise PathError(f"{target}: {'contains the input' if real in raw.parents else 'is inside the input'}")
     if not real.parent.is_dir():
         raise PathError(f"{target}: there is no folder {target.parent}")
-    if os.path.lexists(_hidden(target, "former")):
-        with _locked(target):
-            _restore(target)
+    clean(target)
     if not os.path.lexists(target):
         return
     if not overwrite:
@@ -65,10 +65,8 @@ def staged(target: Path) -> Iterator[Path]:
         If another process is writing the same target.
     """
     hidden, former = _hidden(target, "partial"), _hidden(target, "former")
+    clean(target)
     with _locked(target):
-        _restore(target)
-        remove(hidden)
-        remove(former)
         try:
             yield hidden
             # A file replaces another file atomically. A folder must first be renamed.
@@ -79,6 +77,21 @@ def staged(target: Path) -> Iterator[Path]:
             _restore(target)
             remove(hidden)
             remove(former)
+
+
+def clean(target: Path) -> None:
+    """Remove what a process that was killed has left beside a target, unless another process is writing it.
+
+    Raises
+    ------
+    RunError
+        If another process is writing the target.
+    """
+    if any(os.path.lexists(_hidden(target, kind)) for kind in _KINDS):
+        with _locked(target):
+            _restore(target)
+            for kind in _KINDS:
+                remove(_hidden(target, kind))
 
 
 @contextmanager

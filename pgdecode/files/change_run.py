@@ -202,5 +202,8 @@ _ALL = ("input", "what", "options", "engine")
 
 def _facts(manifest: Manifest, *names: str) -> Any:
     """List what two runs must have in common to be the same run."""
-    plain = {**vars(manifest), "input": (manifest.input.first_position, manifest.input.files)}
+    input = manifest.input
+    # The first position of counted payloads depends on the run before.
+    first = None if input.is_counted else input.first_position
+    plain = {**vars(manifest), "input": (first, input.files)}
     return json.loads(json.dumps([plain[name] for name in names]))

@@ -76,9 +76,11 @@ def locked(path: Path, otherwise: str, *, remove: bool = False) -> Iterator[None
             except BlockingIOError:
                 raise RunError(otherwise) from None
             if _is_at(handle, path):
-                yield
-                if remove:
-                    path.unlink()
+                try:
+                    yield
+                finally:
+                    if remove:
+                        path.unlink(missing_ok=True)
                 return
         finally:
             os.close(handle)

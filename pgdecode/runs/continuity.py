@@ -37,13 +37,13 @@ def check_continues(folder: Path, previous: Manifest, position: int, input: Inpu
     """
     before = previous.input
     _check_source(folder, before, input)
-    if input.first_position is None:
-        return
-    if before.rows and before.is_counted != input.is_counted:
+    if before.rows and input.rows and before.is_counted != input.is_counted:
         kinds = ("counted", "from a column") if before.is_counted else ("from a column", "counted")
         raise RunError(f"{folder}: its positions are {kinds[0]}, but those of this input are {kinds[1]}")
     if input.is_counted and input.files and list(input.files) == list(before.files):
         raise RunError(f"{folder}: has decoded the same files already")
+    if input.first_position is None:
+        return
     first, last = input.first_position, position - 1
     if first <= last:
         raise RunError(

@@ -55,8 +55,8 @@ class Input:
 
     @property
     def is_dense(self) -> bool:
-        """Whether each position from the first to the last occurs."""
-        if self.first_position is None or self.last_position is None:
+        """Whether each position from the first to the last occurs, and there are some."""
+        if self.first_position is None or self.last_position is None or self.rows < 2:
             return False
         return self.last_position - self.first_position + 1 == self.rows
 

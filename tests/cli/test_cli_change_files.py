@@ -37,7 +37,10 @@ def test_the_name_and_the_number_of_tables_decide_on_a_file_or_a_folder(
     run: Shell, target: str, options: list[str], files: list[str]
 ) -> None:
     assert run("decode", TXNS, target, *options).code == 0
-    assert sorted(str(path) for path in Path().rglob("*") if path.is_file()) == files
+    found = [str(path) for path in Path().rglob("*") if path.is_file()]
+    assert sorted(path for path in found if "/_" not in path) == files
+    # A folder also has the manifest and the state, for the next run.
+    assert ("out/_manifest.json" in found) == (target == "out")
 
 
 def test_a_tables_file_has_a_name_that_is_neither_hidden_nor_a_path(run: Shell) -> None:
@@ -49,7 +52,13 @@ def test_a_tables_file_has_a_name_that_is_neither_hidden_nor_a_path(run: Shell) 
     path = written("in.parquet", slot.payloads)
     options = [word for name in ("a/b", "50%", "é") for word in ("--table", f"public.{name}")]
     assert run("decode", path, "out", *options).code == 0
-    assert sorted(os.listdir("out")) == ["public.50%25.parquet", "public.a%2Fb.parquet", "public.é.parquet"]
+    assert sorted(os.listdir("out")) == [
+        "_manifest.json",
+        "_state",
+        "public.50%25.parquet",
+        "public.a%2Fb.parquet",
+        "public.é.parquet",
+    ]
 
 
 def test_files_of_a_folder_are_read_in_the_order_of_their_positions(run: Shell) -> None:

@@ -55,7 +55,7 @@ def test_the_tables_of_a_capture_are_those_of_the_library(run: Shell, name: str)
     options = [word for table in tables for word in ("--table", table)]
     done = run("decode", path, "out", *options, "--batch-rows", "100")
     assert (done.code, done.out) == (0, "")
-    assert sorted(os.listdir("out")) == sorted(f"{table}.parquet" for table in tables)
+    assert sorted(path.name for path in Path("out").glob("*.parquet")) == sorted(f"{name}.parquet" for name in tables)
     for table in tables:
         expected = library_table(path, table)
         if not len(expected.schema.field("_old").type):

@@ -1,0 +1,321 @@
+"""Cut sequences into runs, each in Python or in the shell, and compare their union with one run over everything.
+
+    make runs                                                       hundreds of trials, a hundred killed processes
+    PYTHONPATH=tests:tests/runs python -m run_campaign --trials 20 --seed 1
+
+A trial takes a recorded capture or a random slot, as changes or as tables, and cuts it at one to four random places.
+The oracle is one ChangeDecoder over all payloads. In some trials, calls of the shell get SIGKILL, at a random moment or
+just before or after a random system call that changes names. Then the same call is made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgdecode import ChangeDecoder
+from pgdecode.cli.main import main
+from pgdecode.files.change_text import change_lines, table_lines
+from support import captures
+from support.generators.slot import RandomSlot
+
+# Wraps the functions that change names, and kills the process just before or after call number argv[1].
+KILLED = """
+import itertools, os, signal, sys
+number, when = int(sys.argv[1]), sys.argv[2]
+calls = itertools.count()
+def killing(function):
+    def call(*args, **options):
+        mine = next(calls)
+        if mine == number and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = function(*args, **options)
+        if mine == number and when == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return call
+from pgdecode.cli.main import main
+for name in ("rename", "replace", "link", "unlink", "rmdir", "mkdir", "fsync"):
+    setattr(os, name, killing(getattr(os, name)))
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@dataclass
+class Workload:
+    """Payloads with positions, and what to decode."""
+
+    name: str
+    payloads: pa.Array
+    positions: pa.Array | None  # None: no position column
+    tables: list[str]  # empty: changes
+    drop_duplicates: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        # Recorded captures in binary format have types that only PERMISSIVE mode passes over.
+        return {"mode": "PERMISSIVE", "drop_duplicates": self.drop_duplicates}
+
+    def whole(self) -> list[list[dict[str, Any]]]:
+        """Decode everything at once: the rows of each output."""
+        if not self.tables:
+            return [lines(ChangeDecoder(**self.options).decode(self.payloads, self.positions))]
+        return [self._table(name) for name in self.tables]
+
+    def described(self) -> int:
+        """Count the payloads until all tables are described, because it is an error to decode an unknown table."""
+        decoder = ChangeDecoder(**self.options)
+        for number in range(len(self.payloads)):
+            if set(self.tables) <= set(decoder.shape_catalog.names):
+                return number
+            decoder.follow(self.payloads.slice(number, 1))
+        return len(self.payloads)
+
+    def _table(self, name: str) -> list[dict[str, Any]]:
+        first = ChangeDecoder(**self.options)
+        first.follow(self.payloads, self.positions)
+        return lines(first.restart().table(self.payloads, name, self.positions))
+
+
+def sequence(rng: random.Random) -> Workload:
+    """Choose payloads and what to decode of them."""
+    if rng.random() < 0.5:
+        name = rng.choice(captures.NAMES)
+        payloads = captures.capture(name).column
+    else:
+        name = f"random slot {rng.getrandbits(32)}"
+        payloads = pa.array(RandomSlot(random.Random(name), rng.randrange(5, 120)).payloads, pa.binary())
+    positions = None
+    if rng.random() < 0.8:
+        step = rng.choice([1, 1, 7])
+        positions = pa.array(range(100, 100 + step * len(payloads), step), pa.int64())
+    tables = []
+    if rng.random() < 0.5:
+        decoder = ChangeDecoder(mode="PERMISSIVE")
+        decoder.follow(payloads)
+        tables = rng.sample(
+            names := sorted(decoder.shape_catalog.names), rng.randint(min(1, len(names)), min(3, len(names)))
+        )
+    return Workload(name, payloads, positions, tables, rng.random() < 0.3)
+
+
+@dataclass
+class Trial:
+    """One sequence, cut into runs."""
+
+    seed: int
+    kills: int = 0
+    problems: list[str] = field(default_factory=list)
+    engines: list[str] = field(default_factory=list)
+    killed: int = 0
+
+    def run(self, folder: Path) -> Trial:
+        """Decode in runs, and compare."""
+        rng = random.Random(self.seed)
+        item = sequence(rng)
+        n = len(item.payloads)
+        least = item.described()
+        cuts = [0, *sorted(rng.randint(least, n) for _ in range(rng.randint(1, 4))), n]
+        n_with_state = rng.choice([0, 0, rng.randrange(len(cuts)), len(cuts)])
+        previous: Path | None = None
+        rows: list[list[dict[str, Any]]] = [[] for _ in item.tables or [None]]
+        where = f"seed {self.seed}: {item.name}, {item.tables or 'changes'}, cut at {cuts}"
+        for number, (start, end) in enumerate(pairwise(cuts)):
+            source, target = folder / f"in{number}.parquet", folder / f"out{number}"
+            self._write(source, item, start, end, rng)
+            engine = "state" if number < n_with_state else rng.choice(["python", "resume"])
+            self.engines.append(engine)
+            try:
+                if engine == "python":
+                    found = self._python(item, start, end, previous, target, rng)
+                else:
+                    found = self._shell(item, source, target, previous, folder / "state", engine, rng)
+            except Exception as error:
+                self.problems.append(f"{where}: run {number} by {engine}: {type(error).__name__}: {error}")
+                return self
+            previous = folder / "state" / f"{number + 1:08}" if engine == "state" else target
+            for output, more in zip(rows, found, strict=True):
+                output += more
+        for name, found_rows, expected in zip(item.tables or ["changes"], rows, item.whole(), strict=True):
+            if list(map(sparse, found_rows)) != list(map(sparse, expected)):
+                self.problems.append(
+                    f"{where}, by {self.engines}: {name} differs: {len(found_rows)} rows, expected {len(expected)}"
+                )
+        leftover = [path.name for path in folder.iterdir() if path.name.startswith(".")]
+        if leftover:
+            self.problems.append(f"{where}: {leftover} are left")
+        return self
+
+    def _write(self, path: Path, item: Workload, start: int, end: int, rng: random.Random) -> None:
+        columns = {"data": item.payloads.slice(start, end - start)}
+        if item.positions is not None:
+            columns["seq"] = item.positions.slice(start, end - start)
+        pq.write_table(pa.table(columns), path, row_group_size=rng.choice([50, 10_000]))
+
+    def _python(
+        self, item: Workload, start: int, end: int, previous: Path | None, target: Path, rng: random.Random
+    ) -> list[list[dict[str, Any]]]:
+        options = dict(item.options)
+        if rng.random() < 0.5:
+            options |= {"spill": target.parent / "spill", "max_held_bytes": rng.choice([0, 1000])}
+        decoder = ChangeDecoder(**options) if previous is None else ChangeDecoder.load(previous, **options)
+        payloads = item.payloads.slice(start, end - start)
+        positions = None if item.positions is None else item.positions.slice(start, end - start)
+        # Two calls, so that transactions are also cut inside a run. The first one must describe the tables.
+        middle = 0 if item.tables and previous is None else rng.randrange(len(payloads) + 1)
+        rows: list[list[dict[str, Any]]] = [[] for _ in item.tables or [None]]
+        for place, length in ((0, middle), (middle, len(payloads) - middle)):
+            if not length:
+                continue
+            piece = payloads.slice(place, length)
+            at = None if positions is None else positions.slice(place, length)
+            if item.tables:
+                for name, batch in decoder.tables_batches(piece, item.tables, at):
+                    rows[item.tables.index(name)] += lines(batch)
+            else:
+                rows[0] += lines(decoder.decode(piece, at))
+        decoder.save(target)
+        return rows
+
+    def _shell(
+        self,
+        item: Workload,
+        source: Path,
+        target: Path,
+        previous: Path | None,
+        state: Path,
+        engine: str,
+        rng: random.Random,
+    ) -> list[list[dict[str, Any]]]:
+        words = [
+            "decode",
+            str(source),
+            str(target),
+            "--mode",
+            "PERMISSIVE",
+            "--batch-rows",
+            str(rng.choice([7, 500, 9999])),
+        ]
+        words += [word for name in item.tables for word in ("--table", name)] or ["--changes"]
+        words += ["--drop-duplicates"] if item.drop_duplicates else []
+        if engine == "state":
+            words += ["--state", str(state)]
+        elif previous is not None:
+            words += ["--resume", str(previous)]
+        complete = False
+        for _ in range(self.kills):
+            complete = self._kill(words, rng) or complete
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            code = main(words)
+        if (
+            code == 2
+            and "exists already" in said.getvalue()
+            and previous is None
+            and engine == "resume"
+            and self.killed
+        ):
+            code = 0
+        if code:
+            raise AssertionError(said.getvalue())
+        return [rows_of(target / f"{name}.parquet") for name in item.tables or ["changes"]]
+
+    def _kill(self, words: list[str], rng: random.Random) -> bool:
+        """Start a call and kill it. Return whether it has ended before."""
+        by_call = rng.random() < 0.7
+        code = [KILLED, str(rng.randrange(45) if by_call else -1), rng.choice(["before", "after"])]
+        with subprocess.Popen([sys.executable, "-c", *code, *words], stderr=subprocess.PIPE) as process:
+            if not by_call:
+                time.sleep(rng.uniform(0.2, 1.0))
+                process.kill()
+            process.communicate()
+        self.killed += process.returncode == -signal.SIGKILL
+        return process.returncode == 0
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Read a Parquet file."""
+    return [row for batch in pq.read_table(path).to_batches() for row in lines(batch)]
+
+
+def lines(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Convert rows to JSON values, because Python has no dates of all years."""
+    write = change_lines if "op" in batch.schema.names else table_lines
+    return [json.loads(line) for line in write(batch)]
+
+
+def sparse(row: dict[str, Any]) -> dict[str, Any]:
+    """Leave out nulls: a later run may know more columns of a table. Values become text: it may know wider types."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            value = sparse(value) or None
+        elif name not in ("old", "new") and not isinstance(value, list | None):
+            value = str(value)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def trials(seeds: Sequence[int], kills: int = 0) -> list[Trial]:
+    """Run trials, one for each seed."""
+    found = []
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(Trial(seed, kills).run(Path(folder)))
+    return found
+
+
+def command() -> int:
+    """Run the campaign, and print what is wrong."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--killed", type=int, default=100, help="processes to kill")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(24))
+    given = parser.parse_args()
+    done: list[Trial] = []
+    for seed in range(given.seed, given.seed + given.trials):
+        done += trials([seed])
+        if done[-1].problems:
+            print(*done[-1].problems, sep="\n", flush=True)
+    seed = given.seed + given.trials
+    while sum(item.killed for item in done) < given.killed:
+        done += trials([seed], kills=2)
+        seed += 1
+        if done[-1].problems:
+            print(*done[-1].problems, sep="\n", flush=True)
+    engines = Counter(engine for item in done for engine in item.engines)
+    bad = [item for item in done if item.problems]
+    print(
+        json.dumps(
+            {
+                "seed": given.seed,
+                "trials": len(done),
+                "runs": engines,
+                "killed": sum(item.killed for item in done),
+                "bad": len(bad),
+            }
+        )
+    )
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(command())

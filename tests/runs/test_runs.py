@@ -1,0 +1,497 @@
+"""Runs that continue each other give what one run over everything gives, and refuse what would not."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgdecode import ChangeDecoder
+from pgdecode.changes.stored_state import load_state
+from pgdecode.runs.claim import LOCK, locked
+from pgdecode.runs.errors import RunError, RunFault
+from pgdecode.runs.manifest import MANIFEST, read_manifest
+from pgdecode.runs.payload_ranges import PAYLOADS, STATE, PayloadWriter
+from support.generators.slot import Slot
+from support.shell import Shell, written
+
+sys.path.insert(0, str(Path(__file__).parent))
+from run_campaign import trials
+
+T = 20001
+
+
+def columns(payloads: list[bytes], first: int = 0) -> dict[str, Any]:
+    return {"data": pa.array(payloads, pa.binary()), "seq": range(first, first + len(payloads))}
+
+
+def streamed(n_rows: int = 3) -> list[list[bytes]]:
+    """Three parts of a sequence with one streamed transaction. Its first rows of xid 10 are rolled back."""
+    slot = Slot()
+    parts = []
+    for number in range(3):
+        done = len(slot.payloads)
+        slot.start(9, first=number == 0)
+        if number == 0:
+            slot.relation(T, ["id"], xid=9)
+        for row in range(n_rows):
+            slot.insert(T, f"{number}.{row}", xid=9)
+        slot.insert(T, "rolled back", xid=10)
+        slot.stop()
+        if number == 1:
+            slot.stream_abort(9, 10)
+        if number == 2:
+            slot.stream_commit(9)
+        parts.append(slot.payloads[done:])
+    return parts
+
+
+def positions(parts: list[list[bytes]], number: int) -> range:
+    """The positions of a part, counted over all parts."""
+    first = sum(map(len, parts[:number]))
+    return range(first, first + len(parts[number]))
+
+
+def saved(folder: Path, payloads: list[bytes], first: int = 0, *, after: Path | None = None) -> ChangeDecoder:
+    """Decode payloads in Python, and save the run."""
+    decoder = ChangeDecoder() if after is None else ChangeDecoder.load(after)
+    decoder.decode(pa.array(payloads, pa.binary()), range(first, first + len(payloads)))
+    decoder.save(folder)
+    return decoder
+
+
+# -- the union of runs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_union_of_runs_on_any_engine_equals_one_run(seed: int) -> None:
+    (trial,) = trials([seed])
+    assert trial.problems == []
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full), pytest.param(3, marks=pytest.mark.full)])
+def test_killed_calls_can_be_repeated(seed: int) -> None:
+    (trial,) = trials([seed], kills=2)
+    assert trial.problems == []
+    assert trial.killed > 0
+
+
+def test_an_abort_of_an_earlier_run_counts_only_for_rows_before_it(tmp_path: Path) -> None:
+    parts = streamed()
+    saved(tmp_path / "0", parts[0])
+    saved(tmp_path / "1", parts[1], len(parts[0]), after=tmp_path / "0")
+    decoder = ChangeDecoder.load(tmp_path / "1")
+    found = decoder.decode(pa.array(parts[2], pa.binary()))
+    ids = [dict(new)["id"] for new in found["new"].to_pylist()]
+    assert ids == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "rolled back"]
+
+
+def test_a_duplicate_of_an_earlier_run_is_dropped(run: Shell) -> None:
+    slot = Slot()
+    for xid in (7, 8):
+        slot.begin(xid)
+        slot.relation(T, ["id"])
+        slot.insert(T, str(xid))
+        slot.commit()
+    one = written("one.parquet", slot.payloads, seq=range(8))
+    two = written("two.parquet", slot.payloads[4:], seq=range(8, 12))
+    assert run("decode", one, "out1", "--changes", "--drop-duplicates").code == 0
+    assert run("decode", two, "out2", "--changes", "--drop-duplicates", "--resume", "out1").code == 0
+    assert pq.read_table("out2/changes.parquet").num_rows == 0
+
+
+def test_a_reconnect_between_runs_is_known_by_the_session_column(run: Shell) -> None:
+    slot = Slot()
+    slot.start(9, first=True)
+    slot.relation(T, ["id"], xid=9)
+    slot.insert(T, "lost", xid=9)
+    slot.stop()
+    first = list(slot.payloads)
+    slot.begin(8)
+    slot.relation(T, ["id"])
+    slot.insert(T, "kept")
+    slot.commit()
+    written("one.parquet", first, seq=range(4), session=[1] * 4)
+    written("two.parquet", slot.payloads[4:], seq=range(4, 8), session=[2] * 4)
+    for name, before in (("one", []), ("two", ["--resume", "one"])):
+        assert run("decode", f"{name}.parquet", name, "--changes", "--session", "session", *before).code == 0
+    assert read_manifest(Path("one")).undecided == 1
+    assert read_manifest(Path("two")).undecided == 0
+
+
+def test_a_table_has_the_columns_that_earlier_runs_know(run: Shell) -> None:
+    slot = Slot()
+    for xid, names in ((7, ["id", "old"]), (8, ["id"])):
+        slot.begin(xid)
+        slot.relation(T, names, name="t")
+        slot.insert(T, *names)
+        slot.commit()
+    written("one.parquet", slot.payloads[:4], seq=range(4))
+    written("two.parquet", slot.payloads[4:], seq=range(4, 8))
+    assert run("decode", "one.parquet", "one", "--table", "public.t").code == 0
+    assert run("decode", "two.parquet", "two", "--table", "public.t", "--resume", "one").code == 0
+    found = pq.read_table("two/public.t.parquet")
+    assert found.select(["id", "old"]).to_pylist() == [{"id": "id", "old": None}]
+
+
+def test_positions_are_counted_over_all_runs_if_there_is_no_column(run: Shell) -> None:
+    parts = streamed()
+    for number, payloads in enumerate(parts):
+        written(f"{number}.parquet", payloads)
+        before = ["--resume", f"out{number - 1}"] if number else []
+        assert run("decode", f"{number}.parquet", f"out{number}", "--changes", *before).code == 0
+    positions = [position for part in parts for position in range(len(part))]
+    assert read_manifest(Path("out2")).input.last_position == len(positions) - 1
+    done = run("decode", "2.parquet", "again", "--changes", "--resume", "out2")
+    assert (done.code, done.err) == (2, "pgdecode: out2: has decoded the same files already\n")
+
+
+# -- what a run leaves -----------------------------------------------------------------------------------------------
+
+
+def test_an_undecided_transaction_is_written_once(tmp_path: Path) -> None:
+    parts = streamed(1000)
+    saved(tmp_path / "0", parts[0])
+    saved(tmp_path / "1", parts[1], len(parts[0]), after=tmp_path / "0")
+    first, second = (sorted((tmp_path / name / STATE).glob("payloads-*")) for name in "01")
+    assert [path.name for path in first] == ["payloads-00000000000000000000-00000.parquet"]
+    assert [path.name for path in second] == [first[0].name, "payloads-00000000000000001004-00000.parquet"]
+    assert os.path.samefile(first[0], second[0])
+    assert pq.read_metadata(second[1]).num_rows == 1001
+
+
+def test_the_json_of_a_state_does_not_grow_with_a_transaction(tmp_path: Path) -> None:
+    sizes = []
+    for n_rows in (1, 2000):
+        saved(tmp_path / str(n_rows), streamed(n_rows)[0])
+        sizes.append((tmp_path / str(n_rows) / STATE / "state.json").stat().st_size)
+    assert sizes[1] - sizes[0] < 10
+
+
+def test_the_manifest_names_what_a_run_read_wrote_and_left(run: Shell) -> None:
+    parts = streamed()
+    for number, payloads in enumerate(parts):
+        written(f"{number}.parquet", payloads, seq=positions(parts, number))
+        before = ["--resume", f"out{number - 1}"] if number else []
+        assert run("decode", f"{number}.parquet", f"out{number}", "--changes", *before).code == 0
+    one, two = (read_manifest(Path(name)) for name in ("out1", "out2"))
+    assert (one.undecided, two.undecided, one.rows, two.rows) == (1, 0, 0, 10)
+    assert (one.input.first_position, one.input.last_position, one.input.rows) == (7, 13, 7)
+    assert two.previous is not None
+    assert (two.previous.path, two.previous.manifest) == ("../out1", one.sha256)
+    assert [(item.name, item.rows) for item in two.files] == [("changes.parquet", 10)]
+    assert [Path("out2", item.name).stat().st_size for item in two.files] == [item.bytes for item in two.files]
+
+
+def test_a_decoder_that_saves_twice_makes_two_runs(tmp_path: Path) -> None:
+    parts = streamed()
+    decoder = saved(tmp_path / "0", parts[0])
+    decoder.decode(pa.array(parts[1], pa.binary()), positions(parts, 1))
+    decoder.save(tmp_path / "1")
+    first, second = (read_manifest(tmp_path / name) for name in "01")
+    assert second.previous is not None
+    assert second.previous.manifest == first.sha256
+    assert (second.input.rows, second.input.first_position) == (len(parts[1]), len(parts[0]))
+    assert len(ChangeDecoder.load(tmp_path / "1").decode(pa.array(parts[2], pa.binary()))) == 10
+
+
+def test_the_state_of_a_loaded_decoder_contains_its_payloads(tmp_path: Path) -> None:
+    decoder = saved(tmp_path / "0", streamed()[0])
+    loaded = ChangeDecoder.load(tmp_path / "0").state
+    assert loaded == decoder.state
+    assert json.loads(json.dumps(loaded)) == json.loads(json.dumps(decoder.state))
+
+
+def test_a_failed_call_leaves_a_loaded_decoder_unchanged(tmp_path: Path) -> None:
+    parts = streamed()
+    saved(tmp_path / "0", [*parts[0], *parts[1]])
+    decoder = ChangeDecoder.load(tmp_path / "0", spill=tmp_path / "spill", max_held_bytes=0)
+    with pytest.raises(ValueError, match="unknown message tag"):
+        decoder.decode(pa.array([*parts[2], b"Z"], pa.binary()))
+    assert len(decoder.decode(pa.array(parts[2], pa.binary()))) == 10
+
+
+# -- runs that do not follow -----------------------------------------------------------------------------------------
+
+
+def test_an_overlap_and_a_gap_name_both_positions(run: Shell) -> None:
+    parts = streamed()
+    written("0.parquet", parts[0], seq=range(100, 100 + len(parts[0])))
+    assert run("decode", "0.parquet", "out", "--changes").code == 0
+    for first, text in (
+        (
+            103,
+            "the input begins at position 103, but out ended at position 106: the input overlaps that of the run "
+            "before, or has files that came too late",
+        ),
+        (
+            120,
+            "the input begins at position 120, but out ended at position 106: 13 payloads between them are missing",
+        ),
+    ):
+        written("1.parquet", parts[1], seq=range(first, first + len(parts[1])))
+        done = run("decode", "1.parquet", "next", "--changes", "--resume", "out")
+        assert (done.code, done.err) == (2, f"pgdecode: {text}\n")
+        assert not Path("next").exists()
+
+
+def test_positions_with_gaps_of_their_own_may_have_one_between_runs(run: Shell) -> None:
+    parts = streamed()
+    for number, payloads in enumerate(parts):
+        written(f"{number}.parquet", payloads, seq=range(100 * number, 100 * number + 2 * len(payloads), 2))
+        before = ["--resume", f"out{number - 1}"] if number else []
+        assert run("decode", f"{number}.parquet", f"out{number}", "--changes", *before).code == 0
+
+
+def test_python_refuses_an_overlap_and_a_gap(tmp_path: Path) -> None:
+    parts = streamed()
+    saved(tmp_path / "0", parts[0])
+    decoder = ChangeDecoder.load(tmp_path / "0")
+    with pytest.raises(ValueError, match="position starts at 3, but earlier payloads end at 6"):
+        decoder.decode(pa.array(parts[1], pa.binary()), range(3, 3 + len(parts[1])))
+    decoder.decode(pa.array(parts[1], pa.binary()), range(9, 9 + len(parts[1])))
+    with pytest.raises(RunError, match=r"begins at position 9, but .*0 ended at position 6: 2 payloads .* missing"):
+        decoder.save(tmp_path / "1")
+    assert not (tmp_path / "1" / MANIFEST).exists()
+
+
+def test_the_input_of_another_slot_is_refused(run: Shell) -> None:
+    parts = streamed()
+    for number, slot in enumerate(("s", "other")):
+        origin = {"system": "7", "timeline": 1, "database": "d", "slot": slot, "publications": ["p"]}
+        table = pa.table(columns(parts[number], 10 * number))
+        footer = {"pgdecode.capture": json.dumps({"origin": origin})}
+        pq.write_table(table.replace_schema_metadata(footer), f"{number}.parquet")
+    assert run("decode", "0.parquet", "out", "--changes").code == 0
+    done = run("decode", "1.parquet", "next", "--changes", "--resume", "out")
+    assert done.err == "pgdecode: out: its input came from slot 's', this input comes from slot 'other'\n"
+    Path("both").mkdir()
+    for number in range(2):
+        Path(f"{number}.parquet").rename(f"both/{number}.parquet")
+    done = run("decode", "both", "out2", "--changes")
+    assert done.err == "pgdecode: both/1.parquet: was captured from another slot or server than both/0.parquet\n"
+
+
+def test_captured_files_may_have_no_gap_even_if_rows_are_missing_inside(run: Shell) -> None:
+    parts = streamed()
+    origin = {"system": "7", "timeline": 1, "database": "d", "slot": "s", "publications": ["p"]}
+    footer = {"pgdecode.capture": json.dumps({"origin": origin})}
+    for number, step in ((0, 1), (1, 3)):
+        positions = range(10 * number, 10 * number + step * len(parts[number]), step)
+        table = pa.table({**columns(parts[number]), "seq": positions})
+        pq.write_table(table.replace_schema_metadata(footer), f"{number}.parquet")
+    assert run("decode", "0.parquet", "out", "--changes").code == 0
+    done = run("decode", "1.parquet", "next", "--changes", "--resume", "out")
+    assert "begins at position 10, but out ended at position 6: 3 payloads" in done.err
+
+
+def hold(path: Path, ready: Any, end: Any) -> None:
+    with locked(path, "taken"):
+        ready.set()
+        end.wait(60)
+
+
+@pytest.mark.parametrize("option", ["--resume", "--state"])
+def test_two_runs_cannot_continue_one_state_at_once(run: Shell, option: str) -> None:
+    parts = streamed()
+    for number in range(2):
+        written(f"{number}.parquet", parts[number], seq=positions(parts, number))
+    first = ["--state", "before"] if option == "--state" else []
+    assert run("decode", "0.parquet", "out" if first else "before", "--changes", *first).code == 0
+    context = multiprocessing.get_context("spawn")
+    ready, end = context.Event(), context.Event()
+    path = Path("before", LOCK) if first else Path("before", STATE, LOCK)
+    other = context.Process(target=hold, args=(path, ready, end))
+    other.start()
+    try:
+        assert ready.wait(60)
+        done = run("decode", "1.parquet", "next", "--changes", option, "before")
+    finally:
+        end.set()
+        other.join()
+    assert done.code == 2
+    assert "before: another run is " in done.err
+
+
+def test_a_run_is_continued_once(tmp_path: Path) -> None:
+    parts = streamed()
+    saved(tmp_path / "0", parts[0])
+    one, two = (ChangeDecoder.load(tmp_path / "0") for _ in range(2))
+    one.save(tmp_path / "1")
+    with pytest.raises(RunError, match=r"0: was continued already, by .*1: continue from there"):
+        two.save(tmp_path / "2")
+    (tmp_path / "1" / MANIFEST).unlink()
+    two.save(tmp_path / "2")
+    with pytest.raises(FileExistsError, match="2: has a run already"):
+        ChangeDecoder().save(tmp_path / "2")
+
+
+# -- states that are damaged, hostile or old -------------------------------------------------------------------------
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    plain = json.loads(path.read_text())
+    change(plain)
+    path.write_text(json.dumps(plain))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("state.json", "has another SHA-256 than in the manifest"),
+        ("catalog.parquet", "has another SHA-256 than in the manifest"),
+        ("transactions.parquet", "has another SHA-256 than in the manifest"),
+        ("payloads-00000000000000000000-00000.parquet", "has another SHA-256 than in the manifest"),
+    ],
+)
+def test_a_file_that_was_changed_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    parts = streamed()
+    saved(tmp_path / "0", parts[0])
+    path = tmp_path / "0" / STATE / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunFault, match=f"{name}: {message}"):
+        ChangeDecoder.load(tmp_path / "0").decode(pa.array(parts[1] + parts[2], pa.binary()))
+    path.write_bytes(content[:-1])
+    with pytest.raises(RunFault, match=f"{name}: has {len(content) - 1} bytes, the manifest has {len(content)}"):
+        load_state(tmp_path / "0")
+    path.unlink()
+    with pytest.raises(RunFault, match=f"{name}: is missing"):
+        load_state(tmp_path / "0")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plain: plain.update(version=1), r"has version 1 of pgdecode\.Manifest, this pgdecode reads 2"),
+        (lambda plain: plain.update(format="other"), r"is not a pgdecode\.Manifest"),
+        (lambda plain: plain.pop("files"), "is damaged: KeyError"),
+        (lambda plain: plain.update(state=[{"name": "x"}]), "is damaged: TypeError"),
+        (lambda plain: plain.update(state=[]), "has no state"),
+    ],
+)
+def test_a_manifest_of_another_kind_is_refused_by_name(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    saved(tmp_path / "0", streamed()[0])
+    edit(tmp_path / "0" / MANIFEST, change)
+    with pytest.raises(RunFault, match=message):
+        load_state(tmp_path / "0")
+    (tmp_path / "0" / MANIFEST).unlink()
+    with pytest.raises(RunFault, match="it is not the folder of a complete run"):
+        load_state(tmp_path / "0")
+
+
+def sealed(folder: Path, name: str) -> None:
+    """Write the size and SHA-256 of a changed file into the manifest."""
+    import hashlib
+
+    content = (folder / STATE / name).read_bytes()
+
+    def change(plain: dict[str, Any]) -> None:
+        for item in plain["state"]:
+            if item["name"] == f"{STATE}/{name}":
+                item.update(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+    edit(folder / MANIFEST, change)
+
+
+def test_hostile_values_in_the_small_files_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "0", streamed()[0])
+    path = tmp_path / "0" / STATE / "state.json"
+    original = path.read_text()
+    for name, value in (("position", -1), ("position", "5"), ("last_lsn", 2**63), ("version", 2), ("skipped", 3)):
+        path.write_text(original)
+        edit(path, lambda plain, name=name, value=value: plain.update({name: value}))
+        sealed(tmp_path / "0", "state.json")
+        with pytest.raises(RunFault, match="_state"):
+            load_state(tmp_path / "0")
+    path.write_text(original)
+    sealed(tmp_path / "0", "state.json")
+    for name in ("transactions.parquet", "catalog.parquet"):
+        path = tmp_path / "0" / STATE / name
+        table = pq.read_table(path)
+        kind = table.column_names[0]
+        for bad in (
+            table.drop_columns([kind]),
+            table.set_column(0, kind, pa.array(["other"] * len(table))),
+        ):
+            pq.write_table(bad, path)
+            sealed(tmp_path / "0", name)
+            with pytest.raises(RunFault, match="_state"):
+                load_state(tmp_path / "0")
+        pq.write_table(table, path)
+        sealed(tmp_path / "0", name)
+    load_state(tmp_path / "0")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("begin_position", 99, "of another transaction"),
+        ("position", 1000, "out of order|at another position"),
+        ("version", 5, "of an unknown version of a relation"),
+        ("version", -2, "of an unknown version of a relation"),
+        ("payload", b"B", "not a row"),
+    ],
+)
+def test_hostile_payloads_are_refused_when_they_are_read(tmp_path: Path, column: str, value: Any, message: str) -> None:
+    parts = streamed()
+    saved(tmp_path / "0", parts[0])
+    name = "payloads-00000000000000000000-00000.parquet"
+    path = tmp_path / "0" / STATE / name
+    rows = pq.read_table(path).to_pylist()
+    rows[1][column] = value
+    path.unlink()
+    with PayloadWriter(path.parent, name) as writer:
+        writer.write(pa.RecordBatch.from_pylist(rows, PAYLOADS))
+    sealed(tmp_path / "0", name)
+    decoder = ChangeDecoder.load(tmp_path / "0")
+    with pytest.raises(RunFault, match=message):
+        decoder.decode(pa.array(parts[1] + parts[2], pa.binary()))
+
+
+def test_a_state_folder_with_other_files_is_refused(run: Shell) -> None:
+    written("0.parquet", streamed()[0])
+    Path("state").mkdir()
+    Path("state/notes.txt").write_text("mine")
+    done = run("decode", "0.parquet", "out", "--changes", "--state", "state")
+    assert (done.code, done.err) == (1, "pgdecode: state: is not a state folder: it has 'notes.txt'\n")
+
+
+# -- the shell -------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_needs_a_state_folder_to_be_continued(run: Shell) -> None:
+    written("0.parquet", streamed()[0])
+    assert run("decode", "0.parquet", "out", "--changes").code == 0
+    done = run("decode", "0.parquet", "next.parquet", "--changes", "--resume", "out")
+    assert done.code == 2
+    assert "next.parquet must be a folder, because the state for the next run is in it; with a file, keep" in done.err
+
+
+def test_the_same_call_again_finds_its_output_complete_or_replaces_it(run: Shell) -> None:
+    parts = streamed()
+    for number in range(2):
+        written(f"{number}.parquet", parts[number], seq=positions(parts, number))
+    state = ["--changes", "--state", "state"]
+    assert run("decode", "0.parquet", "0.jsonl", *state).code == 0
+    for _ in range(2):
+        assert run("decode", "1.parquet", "1.jsonl", *state).code == 0
+    assert "complete already" in run("decode", "1.parquet", "1.jsonl", *state).err
+    assert "changes, no bad rows" in run("decode", "1.parquet", "1.jsonl", *state, "--overwrite").err
+    Path("1.jsonl").unlink()
+    assert "changes, no bad rows" in run("decode", "1.parquet", "1.jsonl", *state).err
+    assert sorted(path.name for path in Path("state").iterdir()) == ["00000001", "00000002", "_lock", "current"]
+    done = run("decode", "0.parquet", "0.jsonl", *state, "--overwrite")
+    assert done.code == 2
+    assert "the input begins at position 0, but state/00000002 ended at position 13" in done.err
