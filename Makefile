@@ -3,7 +3,7 @@ PYTHON ?= .venv/bin/python
 FUZZ_SECONDS ?= 60
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
-.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak servers capture-servers bench dist audit readme
+.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme
 .PHONY: clean
 
 env:  ## a virtual environment with everything
@@ -49,6 +49,9 @@ complexity:  ## whether a byte costs the same in much hostile data as in little,
 
 soak:  ## fifty million messages, with memory watched
 	$(PYTHON) tests/robustness/soak.py
+
+runs:  ## sequences cut into runs, with killed processes, compared with one run over everything
+	PYTHONPATH=tests:tests/runs $(PYTHON) -m run_campaign
 
 servers:  ## random scenarios on PostgreSQL servers, everything that reads them compared
 	PYTHONPATH=tests $(PYTHON) -m servers --install build/servers

@@ -34,8 +34,6 @@ from pgdecode.runs.payload_ranges import (
 )
 from pgdecode.runs.state_files import SourceState, StoredFiles, read_state, write_state
 
-_ROWS = pa.array(ROWS, pa.binary())
-
 
 @dataclass(frozen=True)
 class StoredRange:
@@ -80,7 +78,7 @@ class StoredRange:
             (pc.any(pc.not_equal(begins, self.begin_position)), "of another transaction"),
             (pc.any(pc.less(positions.slice(1), positions.slice(0, len(positions) - 1))), "out of order"),
             (pa.scalar(ends != sorted(ends)), "at another position"),
-            (pc.any(pc.invert(pc.is_in(pc.binary_slice(payloads, 0, 1), _ROWS))), "not a row"),
+            (pc.any(pc.invert(pc.is_in(pc.binary_slice(payloads, 0, 1), pa.array(ROWS, payloads.type)))), "not a row"),
             (
                 pc.any(
                     pc.or_kleene(

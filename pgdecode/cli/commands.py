@@ -21,6 +21,7 @@ from pgdecode.cli.capture_command import capture
 from pgdecode.cli.decode_command import decode
 from pgdecode.cli.demo_command import demo_command
 from pgdecode.cli.report import report_text
+from pgdecode.cli.state_report import state_figures, state_text
 from pgdecode.cli.tables import What, print_table
 from pgdecode.cli.terminal import counted, is_terminal, progress, standard_output
 from pgdecode.files.atomic_output import scratch_folder, staged
@@ -63,6 +64,12 @@ pgdecode.add_command(demo_command)
 @pgdecode.command(short_help="Describe the messages in a file or folder.")
 @click.argument("path", type=parameters.path)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables.")
+@click.option(
+    "--catalog",
+    is_flag=True,
+    help="PATH is an output folder of 'decode' or a folder of 'decode --state'. Describe the state in it: the "
+    "relations, and the transactions without an outcome.",
+)
 @parameters.payload
 @parameters.unwrap
 @parameters.in_stream
@@ -76,6 +83,7 @@ pgdecode.add_command(demo_command)
 def inspect(
     path: Path,
     as_json: bool,
+    catalog: bool,
     payload: str,
     unwrap: Unwrap,
     in_stream: str,
@@ -90,6 +98,13 @@ def inspect(
     order, the report also has transactions without an outcome, and the position from which each version of a relation
     applies.
     """
+    if catalog:
+        of_messages = ["payload", "unwrap", "in_stream", "position", "write_catalog"]
+        parameters.refuse(click.get_current_context(), of_messages, "messages")
+        state = state_figures(path)
+        with standard_output() as write:
+            write(_json(state) if as_json else state_text(state, Console()))
+        return
     files = ordered_files(path, payload, position, unwrap=unwrap)
     if write_catalog is not None and write_catalog.exists():
         raise PathError(f"{write_catalog}: exists already")
@@ -116,12 +131,16 @@ def inspect(
     }
     with standard_output() as write:
         if as_json:
-            write(json.dumps(figures, ensure_ascii=False, indent=2) + "\n")
+            write(_json(figures))
         else:
             title = str(path) if path.is_file() else f"{path}: {counted(len(files.files), 'file')}"
             write(report_text(figures, title, Console()))
     if form and not message_statistics.messages:
         raise FileFault(f"{path}: no row is a pgoutput message{form}")
+
+
+def _json(figures: dict[str, Any]) -> str:
+    return json.dumps(figures, ensure_ascii=False, indent=2) + "\n"
 
 
 def _write_catalog(target: Path, transaction_statistics: TransactionStatistics | None) -> None:

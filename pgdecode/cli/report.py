@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich import box
@@ -21,8 +21,13 @@ _GLUE = "\u00a0"  # no-break space; in names it is escaped
 
 def report_text(figures: dict[str, Any], title: str, console: Console) -> str:
     """Format the result of `MessageStatistics.as_dict` for the width and the colours of the console."""
+    return printed(_parts(figures, title), console)
+
+
+def printed(parts: Iterable[RenderableType], console: Console) -> str:
+    """Format parts of a report, each followed by an empty line."""
     with console.capture() as captured:
-        for part in _parts(figures, title):
+        for part in parts:
             console.print(part, "", sep="\n")
     # Rich pads cells with spaces, which are not useful in a file.
     text = "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()) + "\n"
@@ -40,17 +45,17 @@ def size_text(n_bytes: int) -> str:
 
 
 def _parts(figures: dict[str, Any], title: str) -> Iterator[RenderableType]:
-    yield Group(_text(title, "bold"), _overview(figures))
+    yield Group(safe_text(title, "bold"), _overview(figures))
     if figures["kinds"]:
         yield _kinds(figures["kinds"])
     if figures["relations"]:
         yield _changes(figures["relations"])
-        legend = _text("columns: name, * if in the key, type (its oid if not described)", "cyan")
+        legend = safe_text("columns: name, * if in the key, type (its oid if not described)", "cyan")
         yield Group(legend, *map(_definition, figures["relations"]))
     if figures["types"]:
         yield _types(figures["types"])
     if figures["left_out"]:
-        yield _text(f"{figures['left_out']:,} messages of further relations, versions or types are not listed")
+        yield safe_text(f"{figures['left_out']:,} messages of further relations, versions or types are not listed")
     if figures["errors"]:
         yield _errors(figures["errors"])
 
@@ -77,14 +82,14 @@ def _overview(figures: dict[str, Any]) -> Table:
 def _order(order: dict[str, Any]) -> Text:
     """Describe how the order of the messages was found, or the first fault in it."""
     if order["fault"]:
-        return _text(order["fault"])
+        return safe_text(order["fault"])
     if not order["followed"]:
-        return _text("not followed")
-    return _text("as in the files" if order["position"] is None else f"by column {order['position']}")
+        return safe_text("not followed")
+    return safe_text("as in the files" if order["position"] is None else f"by column {order['position']}")
 
 
 def _kinds(kinds: dict[str, dict[str, int]]) -> Table:
-    table = _table("kind", "#messages", "#bytes", "#bytes each")
+    table = plain_table("kind", "#messages", "#bytes", "#bytes each")
     for kind, found in kinds.items():
         each = found["bytes"] / found["messages"]
         table.add_row(kind, f"{found['messages']:,}", f"{found['bytes']:,}", f"{each:,.1f}")
@@ -92,10 +97,10 @@ def _kinds(kinds: dict[str, dict[str, int]]) -> Table:
 
 
 def _changes(relations: list[dict[str, Any]]) -> Table:
-    table = _table("relation", "#oid", *(f"#{kind}s" for kind in CHANGES))
+    table = plain_table("relation", "#oid", *(f"#{kind}s" for kind in CHANGES))
     for relation in relations:
         changes = (f"{relation[f'{kind}s']:,}" if relation[f"{kind}s"] else "-" for kind in CHANGES)
-        table.add_row(_text(_qualified(relation)), str(relation["relation_id"]), *changes)
+        table.add_row(safe_text(_qualified(relation)), str(relation["relation_id"]), *changes)
     return table
 
 
@@ -105,7 +110,7 @@ def _definition(relation: dict[str, Any]) -> RenderableType:
     versions = f"{n_versions} version{'' if n_versions == 1 else 's'}"
     identity = relation["replica_identity"]
     notes = f"  {relation['relation_id']}, {versions}, replica identity {identity or 'unknown'}"
-    parts: list[RenderableType] = [_text(_qualified(relation)).append(notes, "dim")]
+    parts: list[RenderableType] = [safe_text(_qualified(relation)).append(notes, "dim")]
     history = relation["history"]
     if len(history) < 2 and all(version["visible_from"] is not None for version in history):
         return Group(*parts, _indented(_columns(relation["columns"])))
@@ -137,23 +142,23 @@ def _columns(columns: list[dict[str, Any]]) -> str:
 
 
 def _types(types: list[dict[str, Any]]) -> Table:
-    table = _table("type", "#oid")
+    table = plain_table("type", "#oid")
     for type in types:
-        table.add_row(_text(_qualified(type)), str(type["type_id"]))
+        table.add_row(safe_text(_qualified(type)), str(type["type_id"]))
     return table
 
 
 def _errors(errors: list[dict[str, Any]]) -> Table:
-    table = _table("error", "#rows", "first")
+    table = plain_table("error", "#rows", "first")
     for error in errors:
         first = error["first"]
         # The first column has the code.
         detail = first["error"].removeprefix(f"{error['code']} ")
-        table.add_row(error["code"], f"{error['rows']:,}", _text(f"{first['file']}: row {first['row']}: {detail}"))
+        table.add_row(error["code"], f"{error['rows']:,}", safe_text(f"{first['file']}: row {first['row']}: {detail}"))
     return table
 
 
-def _table(*headers: str) -> Table:
+def plain_table(*headers: str) -> Table:
     """Make a table with headers. A header that begins with # is of a numeric column."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="cyan")
     for header in headers:
@@ -175,6 +180,6 @@ def _qualified(item: dict[str, Any]) -> str:
     return f"{item['namespace'] or 'pg_catalog'}.{item['name']}"
 
 
-def _text(text: str, style: str = "") -> Text:
+def safe_text(text: str, style: str = "") -> Text:
     """Make a text safe to print, without markup and control characters."""
     return Text(printable(text), style=style)

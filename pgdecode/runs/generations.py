@@ -60,11 +60,11 @@ class StateFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.current = self._read(folder / CURRENT)
+        self.current = _read(folder / CURRENT)
         for item in folder.iterdir():
             if item.name.endswith(_PARTIAL):
                 shutil.rmtree(item)
-        following = self._read(folder / f"{self._number + 1:08}" / CURRENT)
+        following = _read(folder / f"{self._number + 1:08}" / CURRENT)
         if following is not None and self.has_output(following):
             self._advance(following)
 
@@ -93,7 +93,7 @@ class StateFolder:
             self.current = None
             return
         path = self.folder / f"{self._number - 1:08}" / CURRENT
-        before = self._read(path)
+        before = _read(path)
         if before is None:
             raise RunFault(f"{path}: is missing: the run before the last one cannot be continued again")
         self._advance(before)
@@ -108,7 +108,7 @@ class StateFolder:
         """Complete the next generation, once its manifest is written, before the output gets its name."""
         path = Path(os.path.relpath(output.resolve(), self.folder.resolve())).as_posix()
         generation = Generation(self._number + 1, path, manifest.sha256)
-        self._write(hidden / CURRENT, generation)
+        _write(hidden / CURRENT, generation)
         final = self.folder_of(generation)
         if final.exists():
             shutil.rmtree(final)
@@ -124,7 +124,7 @@ class StateFolder:
                 shutil.rmtree(item)
 
     def _advance(self, generation: Generation) -> None:
-        self._write(self.folder / CURRENT, generation)
+        _write(self.folder / CURRENT, generation)
         self.current = generation
 
     def has_output(self, generation: Generation) -> bool:
@@ -139,27 +139,6 @@ class StateFolder:
         except RunFault:
             return False
         return True
-
-    @staticmethod
-    def _read(path: Path) -> Generation | None:
-        try:
-            plain = json.loads(path.read_bytes())
-            if plain.pop("format", None) != FORMAT:
-                raise RunFault(f"{path}: is not a {FORMAT}")
-            if plain.pop("version", None) != FORMAT_VERSION:
-                raise RunFault(f"{path}: has another version than {FORMAT_VERSION}, the one that this pgdecode reads")
-            return Generation(**plain)
-        except FileNotFoundError:
-            return None
-        except RunFault:
-            raise
-        except (ValueError, TypeError, AttributeError) as error:
-            raise RunFault(f"{path}: is damaged: {type(error).__name__}") from None
-
-    @staticmethod
-    def _write(path: Path, generation: Generation) -> None:
-        plain = {"format": FORMAT, "version": FORMAT_VERSION, **vars(generation)}
-        write_durably(path, json.dumps(plain, indent=1).encode() + b"\n")
 
 
 @contextmanager
@@ -187,3 +166,33 @@ def copy_run(source: Path, target: Path) -> None:
     for item in read_manifest(source).state:
         take_over(source / item.name, target / item.name)
     take_over(source / MANIFEST, target / MANIFEST)
+
+
+def current_folder(folder: Path) -> Path | None:
+    """Return the folder of the last complete run of a state folder; None if it is not a state folder.
+
+    An interrupted run is neither completed nor removed.
+    """
+    current = _read(folder / CURRENT)
+    return None if current is None else folder / current.name
+
+
+def _read(path: Path) -> Generation | None:
+    try:
+        plain = json.loads(path.read_bytes())
+        if plain.pop("format", None) != FORMAT:
+            raise RunFault(f"{path}: is not a {FORMAT}")
+        if plain.pop("version", None) != FORMAT_VERSION:
+            raise RunFault(f"{path}: has another version than {FORMAT_VERSION}, the one that this pgdecode reads")
+        return Generation(**plain)
+    except FileNotFoundError:
+        return None
+    except RunFault:
+        raise
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RunFault(f"{path}: is damaged: {type(error).__name__}") from None
+
+
+def _write(path: Path, generation: Generation) -> None:
+    plain = {"format": FORMAT, "version": FORMAT_VERSION, **vars(generation)}
+    write_durably(path, json.dumps(plain, indent=1).encode() + b"\n")

@@ -479,6 +479,24 @@ def test_a_file_needs_a_state_folder_to_be_continued(run: Shell) -> None:
     assert "next.parquet must be a folder, because the state for the next run is in it; with a file, keep" in done.err
 
 
+@pytest.mark.parametrize("state", [None, "state"])
+def test_inspect_describes_the_state_of_a_run(run: Shell, state: str | None) -> None:
+    written("0.parquet", streamed()[0], seq=range(7))
+    options = ["--changes"] if state is None else ["--changes", "--state", state]
+    assert run("decode", "0.parquet", "out", *options).code == 0
+    (found,) = json.loads(f"[{run('inspect', state or 'out', '--catalog', '--json').out}]")
+    assert (found["next_position"], found["last_lsn"], found["what"]) == (7, None, ["changes"])
+    assert found["undecided"] == [{"xid": 9, "gid": None, "begin_position": 0, "changes": 4}]
+    assert [item["relation"]["name"] for item in found["relations"]] == ["t20001"]
+    text = run("inspect", state or "out", "--catalog").out
+    assert "public.t20001  20001  1 (not committed)" in text
+    done = run("inspect", ".", "--catalog")
+    assert (done.code, done.err) == (
+        1,
+        "pgdecode: .: has no _manifest.json: it is not the folder of a complete run\n",
+    )
+
+
 def test_the_same_call_again_finds_its_output_complete_or_replaces_it(run: Shell) -> None:
     parts = streamed()
     for number in range(2):

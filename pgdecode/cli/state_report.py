@@ -1,0 +1,82 @@
+"""Describes the state that a run has left, for `pgdecode inspect --catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+
+from pgdecode.changes.stored_state import load_state
+from pgdecode.cli.report import plain_table, printed, safe_text
+from pgdecode.files.envelope_text import printable
+from pgdecode.protocol.lsn import lsn_to_text
+from pgdecode.relations.relation_json import version_to_json
+from pgdecode.runs.generations import current_folder
+from pgdecode.runs.state_files import read_state
+
+
+def state_figures(path: Path) -> dict[str, Any]:
+    """Collect the figures of a state as JSON values.
+
+    Parameters
+    ----------
+    path : Path
+        The folder of a run, or a state folder.
+
+    Raises
+    ------
+    RunFault
+        If it has no complete run, or is damaged.
+    """
+    folder = current_folder(path) or path
+    stored = load_state(folder)
+    manifest, state = stored.manifest, stored.state
+    ranges = read_state(folder, manifest).ranges
+    undecided = [
+        {
+            "xid": item.xid,
+            "gid": item.gid,
+            "begin_position": item.begin_position,
+            "changes": sum(place.rows for place in ranges[item.begin_position]),
+        }
+        for item in state.undecided
+    ]
+    return {
+        "path": printable(str(path)),
+        "engine": manifest.engine,
+        "what": list(manifest.what),
+        "next_position": state.position,
+        "last_lsn": None if state.last_lsn < 0 else lsn_to_text(state.last_lsn),
+        "undecided": undecided,
+        "relations": [version_to_json(item) for item in state.relations.versions],
+    }
+
+
+def state_text(figures: dict[str, Any], console: Console) -> str:
+    """Format figures of `state_figures` for the width and the colours of the console."""
+    return printed(_parts(figures), console)
+
+
+def _parts(figures: dict[str, Any]) -> Iterator[Any]:
+    what = f" of {', '.join(figures['what'])}" if figures["what"] else ""
+    yield Group(
+        safe_text(figures["path"], "bold"),
+        safe_text(f"run{what} by the engine {figures['engine']}"),
+        safe_text(f"next position {figures['next_position']}, last commit {figures['last_lsn'] or 'none'}"),
+    )
+    undecided = plain_table("undecided transaction", "gid", "#began at", "#changes")
+    for item in figures["undecided"]:
+        gid = safe_text(item["gid"] or "-")
+        undecided.add_row(str(item["xid"]), gid, str(item["begin_position"]), f"{item['changes']:,}")
+    if figures["undecided"]:
+        yield undecided
+    relations = plain_table("relation", "#oid", "#at", "columns")
+    for version in figures["relations"]:
+        relation = version["relation"]
+        name = safe_text(f"{relation['namespace'] or 'pg_catalog'}.{relation['name']}")
+        columns = safe_text(", ".join(column["name"] for column in relation["columns"]) or "no columns")
+        at = str(version["position"]) + ("" if version["visible_from"] is not None else " (not committed)")
+        relations.add_row(name, str(relation["relation_id"]), at, columns)
+    yield relations
