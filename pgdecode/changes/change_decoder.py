@@ -19,8 +19,9 @@ from pgdecode.changes.checkpoint import spent_from_json, state_from_json, state_
 from pgdecode.changes.outcomes import CommittedOutcomes, emit
 from pgdecode.changes.record_batches import ONE_BATCH, LimitedBuilder, build_batches, one_batch
 from pgdecode.changes.replication_state import CommittedChanges, ReplicationState
+from pgdecode.changes.run_start import RunStart, options_to_json
 from pgdecode.changes.spill_files import paths_of, spill
-from pgdecode.changes.stored_state import RunStart, StoredState, load_state, options_to_json
+from pgdecode.changes.stored_state import StoredState, load_state
 from pgdecode.changes.table_rows import Table, TableBuilder
 from pgdecode.changes.threaded_builder import ThreadedBuilder
 from pgdecode.changes.transaction_assembler import TransactionAssembler

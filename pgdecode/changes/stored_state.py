@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,15 +12,11 @@ import pyarrow.compute as pc
 from pgdecode.changes.checkpoint import FORMAT, FORMAT_VERSION, ROWS, state_from_json, state_to_json
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.changes.replication_state import BufferedChanges, ReplicationState
-from pgdecode.changes.spill_files import spill_path, spilled_to
-from pgdecode.protocol.options import ChangeOptions
+from pgdecode.changes.spill_files import buffered_in, spill_path, spilled_to
 from pgdecode.relations.version_tracker import BAD_PAYLOAD, INVALID
-from pgdecode.rows.value_options import ValueOptions
-from pgdecode.runs.claim import claimed
-from pgdecode.runs.continuity import check_continues
 from pgdecode.runs.digested_file import FileDigest
 from pgdecode.runs.errors import RunFault
-from pgdecode.runs.manifest import Input, Manifest, previous_of, read_manifest, write_manifest
+from pgdecode.runs.manifest import Manifest, read_manifest
 from pgdecode.runs.payload_ranges import (
     PAYLOADS,
     STATE,
@@ -68,8 +62,15 @@ class StoredRange:
         RunFault
             If the file is not the one that was written, or its content does not fit the transaction.
         """
+        if self.path is not None and self.path in self.reader.copies and self.path.exists():
+            return iter(buffered_in(self.path))
         found = map(self._checked, self.reader.read(self.place))
-        return found if self.path is None else iter(spilled_to(self.path, found))
+        if self.path is None:
+            return found
+        copied = spilled_to(self.path, found)
+        # Another decoder, for a second pass, may read the transaction again.
+        self.reader.copies.add(self.path)
+        return iter(copied)
 
     def _checked(self, batch: pa.RecordBatch) -> BufferedChanges:
         begins, positions, xids, relation_ids, versions, payloads = batch.columns
@@ -117,91 +118,6 @@ class StoredState:
     source: SourceState
 
 
-@dataclass(frozen=True)
-class RunStart:
-    """Where a run begins.
-
-    Attributes
-    ----------
-    position : int
-        The least position that its first payload may have.
-    skipped : int
-        Number of transactions that the runs before left out.
-    previous : (Path, Manifest) or None
-        The folder and manifest of the run before.
-    source : SourceState
-    """
-
-    position: int = 0
-    skipped: int = 0
-    previous: tuple[Path, Manifest] | None = None
-    source: SourceState = field(default_factory=SourceState)
-
-    @classmethod
-    def after(cls, stored: StoredState) -> RunStart:
-        """Begin after a run whose state was loaded."""
-        state = stored.state
-        return cls(state.position, state.skipped.count, (stored.folder, stored.manifest), stored.source)
-
-    def check(self, input: Input) -> None:
-        """Check that the input of the run follows the run before.
-
-        Raises
-        ------
-        RunError
-        """
-        if self.previous is not None:
-            check_continues(*self.previous, self.position, input)
-
-    @contextmanager
-    def claimed(self, target: Path) -> Iterator[None]:
-        """Claim the run before, if any, for a run in the folder `target`.
-
-        Raises
-        ------
-        RunError
-            If another run continues it.
-        """
-        with nullcontext() if self.previous is None else claimed(*self.previous, target):
-            yield
-
-    def commit(
-        self, folder: Path, manifest: Manifest, state: ReplicationState, source: SourceState, target: Path | None = None
-    ) -> Manifest:
-        """Write the state and then the manifest. The output must be complete, and the run before claimed.
-
-        Parameters
-        ----------
-        folder : Path
-            Of the run.
-        manifest : Manifest
-            Without what this method adds: the run before, and everything about the state.
-        state : ReplicationState
-            After the run.
-        source : SourceState
-            After the run.
-        target : Path, optional
-            The folder's name in the end, if it is renamed later, beside its present name.
-
-        Raises
-        ------
-        RunError
-            If the input does not follow the run before.
-        """
-        self.check(manifest.input)
-        files = save_state(state, folder, self.position, source)
-        previous = None if self.previous is None else previous_of(target or folder, *self.previous)
-        complete = replace(
-            manifest,
-            previous=previous,
-            skipped=state.skipped.count - self.skipped,
-            undecided=state.n_undecided,
-            last_lsn=state.last_lsn,
-            state=files,
-        )
-        return write_manifest(folder, complete)
-
-
 def save_state(state: ReplicationState, folder: Path, first_position: int, source: SourceState) -> list[FileDigest]:
     """Write a state into `_state` in the folder of a run, and describe its files for the manifest.
 
@@ -236,16 +152,6 @@ def save_state(state: ReplicationState, folder: Path, first_position: int, sourc
         ranges[begin].append(written)
     files = write_state(folder, state_to_json(state, with_payloads=False), ranges, source)
     return [*files, *taken.values(), *([] if writer.file is None else [writer.file])]
-
-
-def options_to_json(options: ChangeOptions, value_options: ValueOptions) -> dict[str, Any]:
-    """List the options that change the result, for the manifest."""
-    names = ("mode", "start", "empty", "include_uncommitted", "drop_duplicates")
-    of_values = ("unrepresentable", "encoding", "datestyle", "types", "columns")
-    return {
-        **{name: getattr(options, name) for name in names},
-        **{name: getattr(value_options, name) for name in of_values},
-    }
 
 
 def load_state(folder: Path, spill: Path | None = None) -> StoredState:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pgdecode.changes.stored_state import RunStart, load_state, options_to_json
+from pgdecode.changes.run_start import RunStart, options_to_json
+from pgdecode.changes.stored_state import load_state
 from pgdecode.files.atomic_output import check_target, spill_folder, staged
 from pgdecode.files.change_export import ChangeTotals, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.file_metadata import source_of
 from pgdecode.files.ordered_files import OrderedFiles
-from pgdecode.files.payload_files import BATCH_ROWS
+from pgdecode.files.payload_files import BATCH_ROWS, PathError
 from pgdecode.protocol.options import Format
 from pgdecode.runs import generations
 from pgdecode.runs.claim import claimed
@@ -111,6 +112,7 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
     RunFault
         If the state of the run before is damaged.
     """
+    _check_folders(request)
     with ExitStack() as stack:
         folder = None if request.state is None else stack.enter_context(generations.opened(request.state))
         manifest = request.manifest
@@ -147,6 +149,15 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
         if folder is not None and generation is not None:
             folder.commit(generation)
     return totals
+
+
+def _check_folders(request: RunRequest) -> None:
+    """Check that the output, the run before and the state are apart."""
+    target = request.target.resolve()
+    for other, what in ((request.resume, "the run before"), (request.state, "the state folder")):
+        place = None if other is None else other.resolve()
+        if place is not None and (place == target or place in target.parents or target in place.parents):
+            raise PathError(f"{request.target}: {what}, {other}, must be another folder")
 
 
 def _write_state(

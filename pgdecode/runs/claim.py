@@ -35,7 +35,11 @@ def claimed(folder: Path, manifest: Manifest, target: Path) -> Iterator[None]:
     ------
     RunError
         If another run is continuing it, or has continued it to another folder.
+    RunFault
+        If the state is missing.
     """
+    if not (folder / STATE).is_dir():
+        raise RunFault(f"{folder}: has no {STATE}: the run was removed, or has no state")
     with locked(folder / STATE / LOCK, f"{folder}: another run is continuing it now"):
         other = next_of(folder)
         if other is not None and other.resolve() != target.resolve() and _continues(other, manifest):

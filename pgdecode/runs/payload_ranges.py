@@ -180,11 +180,17 @@ class PayloadReader:
         Of the run.
     file : FileDigest
         From the manifest.
+
+    Attributes
+    ----------
+    copies : set of Path
+        Spill files with ranges of this file that this process has written.
     """
 
     def __init__(self, folder: Path, file: FileDigest) -> None:
         self.path = folder / file.name
         self.file = file
+        self.copies: set[Path] = set()
         self._parquet: pq.ParquetFile | None = None
         self._starts: list[int] = []  # of the row groups, and the number of rows
         self._last: tuple[int, pa.Table] | None = None  # the last row group, which often has the next range too

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -495,6 +496,24 @@ def test_inspect_describes_the_state_of_a_run(run: Shell, state: str | None) -> 
         1,
         "pgdecode: .: has no _manifest.json: it is not the folder of a complete run\n",
     )
+
+
+def test_output_run_before_and_state_are_different_folders(run: Shell) -> None:
+    written("0.parquet", streamed()[0])
+    assert run("decode", "0.parquet", "out", "--changes").code == 0
+    for target, option, other in (("out", "--resume", "out"), ("out/x", "--resume", "out"), ("s", "--state", "s/s")):
+        done = run("decode", "0.parquet", target, "--changes", option, other, "--overwrite")
+        assert done.code == 2
+        assert done.err.startswith(f"pgdecode: {target}: the ")
+        assert done.err.endswith(f", {other}, must be another folder\n")
+
+
+def test_a_run_cannot_be_saved_after_the_run_before_was_removed(tmp_path: Path) -> None:
+    saved(tmp_path / "0", streamed()[0])
+    decoder = ChangeDecoder.load(tmp_path / "0")
+    shutil.rmtree(tmp_path / "0")
+    with pytest.raises(RunFault, match="0: has no _state: the run was removed"):
+        decoder.save(tmp_path / "1")
 
 
 def test_the_same_call_again_finds_its_output_complete_or_replaces_it(run: Shell) -> None:
