@@ -12,7 +12,7 @@ from typing import Any
 
 from pgdecode.changes.run_start import RunStart, options_to_json
 from pgdecode.changes.stored_state import load_state
-from pgdecode.files.atomic_output import check_target, spill_folder, staged
+from pgdecode.files.atomic_output import check_target, clean, spill_folder, staged
 from pgdecode.files.change_export import ChangeTotals, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.file_metadata import source_of
@@ -113,6 +113,7 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
         If the state of the run before is damaged.
     """
     _check_folders(request)
+    clean(request.target)
     with ExitStack() as stack:
         folder = None if request.state is None else stack.enter_context(generations.opened(request.state))
         manifest = request.manifest
