@@ -286,12 +286,15 @@ def test_memory_does_not_grow_with_the_file(
     assert long - short < 64 * 2**20
 
 
-def test_a_file_that_pgdecode_does_not_write_is_not_replaced(run: Shell, tmp_path: Path) -> None:
-    (tmp_path / "thesis.odt").write_text("thesis")
-    done = run("decode", SHOP, tmp_path / "thesis.odt", "--overwrite")
+@pytest.mark.parametrize(
+    ("name", "text"), [("thesis.odt", "OUT ends in .odt: a file ends in .parquet"), ("thesis", "thesis: not replaced")]
+)
+def test_a_file_that_pgdecode_does_not_write_is_not_replaced(run: Shell, tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text("thesis")
+    done = run("decode", SHOP, tmp_path / name, "--overwrite")
     assert done.code == 2
-    assert "thesis.odt: not replaced" in done.err
-    assert (tmp_path / "thesis.odt").read_text() == "thesis"
+    assert text in done.err
+    assert (tmp_path / name).read_text() == "thesis"
 
 
 def test_a_path_with_a_colon_is_a_path(run: Shell, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rows.test_rows import PEOPLE, tables_of
-from spark.test_spark_functions import BAD, both_adapters, evaluations, frame
+from spark.columns.spark_rows import BEGIN, GOOD, OTHER_TABLE, assert_same, dicts, insert, typed
+from spark.columns.test_spark_functions import BAD, both_adapters, evaluations, frame
 
 import pgdecode
 from spark_udfs import from_pgoutput, parse_pgoutput
 from support import captures
-from support.spark_rows import BEGIN, GOOD, OTHER_TABLE, assert_same, dicts, insert, typed
 
 pytest_plugins = ["support.spark_session"]
 

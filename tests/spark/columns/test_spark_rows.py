@@ -18,7 +18,8 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rows.test_rows import PEOPLE, tables_of
-from spark.test_spark_functions import BAD, both_adapters, evaluations, frame
+from spark.columns.spark_rows import BEGIN, GOOD, NAMES, assert_same, dicts, for_spark, insert, typed
+from spark.columns.test_spark_functions import BAD, both_adapters, evaluations, frame
 
 import pgdecode
 from pgdecode import Column, Delete, Relation, Type, Update
@@ -27,7 +28,6 @@ from spark_udfs.columns.row_column import _relation_to_json
 from spark_udfs.columns.row_worker import ArrowRows, Keywords, PandasRows, RowOptions
 from spark_udfs.schema.spark_types import HAS_TIME
 from support.generators.encoder import encode
-from support.spark_rows import BEGIN, GOOD, NAMES, assert_same, dicts, for_spark, insert, typed
 
 pytest_plugins = ["support.spark_session"]
 

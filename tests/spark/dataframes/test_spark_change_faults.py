@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark.test_spark_changes import SHOP, as_set, found, landed, table, without_gaps
+from spark.dataframes.test_spark_changes import SHOP, as_set, found, landed, table, without_gaps
 
 import pgdecode
 from spark_udfs import changes, relation_catalog, table_changes

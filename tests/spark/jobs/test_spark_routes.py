@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from spark.test_spark_files import ORDER, SHOP, as_rows, read_back, write_cut
+from spark.jobs.test_spark_files import ORDER, SHOP, as_rows, read_back, write_cut
 
 import pgdecode
 from pgdecode.files.payload_files import PathError

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from spark.test_spark_functions import arrow_table
+from spark.columns.test_spark_functions import arrow_table
 
 from pgdecode import Begin, Insert
 from spark_udfs.schema.spark_types import supported_schema, to_supported_type
