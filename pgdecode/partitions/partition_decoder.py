@@ -147,7 +147,8 @@ class PartitionDecoder:
     def finish(self) -> tuple[TransactionAssembler, CommittedChanges]:
         """End the partition, and return the changes of the transaction that continues in the next partition."""
         nothing = pa.array([], pa.large_binary())
-        assembler = self._assembler(ReplicationState(), nothing, pa.array([], pa.int64()))
+        state = ReplicationState(relations=self.state.relations)
+        assembler = self._assembler(state, nothing, pa.array([], pa.int64()))
         assembler.run()
         if self.state.open is not None:
             self.outcomes.emit_by_index(assembler, self.state.open)

@@ -1,14 +1,14 @@
-"""Groups of message tags, and the choice of the Begin and Commit messages that an index of runs needs."""
+"""Groups of message tags, and the choice of the Begin and Commit messages that an index of partitions needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Each constant holds message tags. A run is a range of positions that one task reads in order.
+# Each constant holds message tags. A partition is a range of positions that one task reads in order.
 # The index always needs these messages.
 EVERYWHERE = b"SEcAbPKrpRY"
-# The index needs only the first and the last of these in each run, if all of them are well-formed and no message is of
-# `APART`.
+# The index needs only the first and the last of these in each partition, if all of them are well-formed and no message
+# is of `APART`.
 AT_THE_ENDS = b"BC"
 # Descriptions of relations and types.
 RELATIONS = b"RY"
@@ -29,7 +29,7 @@ def needed(messages: Sequence[bytes]) -> list[int]:
     Parameters
     ----------
     messages : sequence of bytes
-        All messages of `EVERYWHERE` and `AT_THE_ENDS` in a part of one run, in slot order.
+        All messages of `EVERYWHERE` and `AT_THE_ENDS` in a part of one partition, in slot order.
 
     Returns
     -------

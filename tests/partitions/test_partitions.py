@@ -20,7 +20,7 @@ from pgdecode.changes.change_rows import ChangeBuilder
 from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.replication_state import CommittedChanges
 from pgdecode.changes.transaction_assembler import TransactionAssembler
-from pgdecode.partitions.partition_decoder import PartitionDecoder
+from pgdecode.partitions.partition_decoder import PartitionDecoder, used_versions
 from pgdecode.partitions.partition_index import (
     UNDECIDED,
     Partition,
@@ -313,6 +313,53 @@ def test_the_runs_of_any_sequence_have_all_its_changes_and_errors(
             assert index.n_skipped == decoder.skipped
         found = apart(payloads, bounds, rng.choice([1, 4, 500]) if is_one else 500, options, sessions=sessions)
         assert sorted(map(repr, found)) == sorted(map(repr, rows))
+
+
+def counted_versions(payloads: Sequence[bytes], bounds: Sequence[int]) -> list[str]:
+    """The versions that determine the columns of tables, as the index and the partitions find them together."""
+    positions = range(len(payloads))
+    runs = runs_of(payloads, positions, bounds)
+    index = indexed(payloads, positions, runs, of_all=True)
+    versions = list(index.catalog)
+    counted = set(index.shape)
+    for number, start, end in slices(index, positions):
+        batches = [(pa.array([payloads[at]], pa.binary()), pa.array([at], pa.int64())) for at in range(start, end)]
+        counted |= used_versions(index, batches, number, range(len(versions)), ChangeOptions())
+    return sorted(str(versions[number].relation) for number in counted)
+
+
+@per_property
+@given(seeds, sizes, st.sampled_from(["honest", "damaged"]))
+def test_the_versions_that_committed_transactions_sent_or_used_are_those_of_one_decoder(
+    seed: int, n_steps: int, kind: str
+) -> None:
+    rng = random.Random(seed)
+    payloads = list(random_reader(seed, n_steps, rng.randrange(1, 4)).payloads)
+    if kind == "damaged":
+        payloads = damaged(rng, payloads)
+    decoder = ChangeDecoder(mode="PERMISSIVE")
+    for payload in payloads:
+        decoder.decode([payload])
+    expected = sorted(str(version.relation) for version in decoder.shape_catalog)
+    for n_partitions in (1, 3, max(len(payloads), 1)):
+        assert counted_versions(payloads, bounds_of(rng, len(payloads), n_partitions)) == expected
+
+
+@pytest.mark.parametrize("n_partitions", [1, 9])
+def test_a_version_counts_if_a_transaction_that_ends_in_another_partition_uses_it(n_partitions: int) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "b"])
+    slot.commit()
+    # This transaction has no Commit, and its version is used later.
+    slot.begin(701)
+    slot.relation(T, ["a", "b", "c"])
+    slot.begin(702)
+    slot.insert(T, "1", "2", "3")
+    slot.commit()
+    bounds = [] if n_partitions == 1 else list(range(1, len(slot.payloads)))
+    found = counted_versions(slot.payloads, bounds)
+    assert [("'c'" in version) for version in found] == [False, True]
 
 
 def test_a_misplaced_stream_stop_does_not_affect_earlier_messages() -> None:

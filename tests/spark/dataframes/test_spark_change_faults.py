@@ -126,7 +126,7 @@ def test_other_types_and_options_are_refused_at_once(spark: SparkSession) -> Non
     df = frame(spark, BEGIN)
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (TypeError, "position is a column of integers, 'data' is binary", lambda: changes(df, position="data")),
-        (TypeError, "payload is a column of binary, 'seq' is bigint", lambda: changes(df, payload="seq")),
+        (TypeError, "payload is a column of binary or strings, 'seq' is bigint", lambda: changes(df, payload="seq")),
         (TypeError, "source is a column of strings, integers", lambda: changes(df, source="data")),
         (ValueError, 'mode is "FAILFAST"', lambda: changes(df, mode="permissive")),
         (ValueError, 'years is "1-9999" or "any"', lambda: table_changes(df, "public.t", years="all")),
