@@ -74,19 +74,19 @@ def locked(path: Path, otherwise: str, *, remove: bool = False) -> Iterator[None
     """
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        held = False
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunError(otherwise) from None
-            if _is_at(handle, path):
-                try:
-                    yield
-                finally:
-                    if remove:
-                        path.unlink(missing_ok=True)
+            held = _is_at(handle, path)
+            if held:
+                yield
                 return
         finally:
+            if held and remove:
+                path.unlink(missing_ok=True)
             os.close(handle)
 
 

@@ -11,6 +11,7 @@ import pytest
 from servers.server import find_server
 
 
+@pytest.mark.full
 def test_every_committed_change_is_captured_once_despite_failures(tmp_path: Path) -> None:
     programs = find_server()
     if programs is None:

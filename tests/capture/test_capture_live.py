@@ -271,6 +271,7 @@ def test_a_run_ends_after_a_time(database: Database, tmp_path: Path) -> None:
     assert 0.5 <= time.monotonic() - begun < 5
 
 
+@pytest.mark.full
 def test_the_session_survives_a_stalled_writer(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,7 +204,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(run: Shell, target: str) -> 
 def test_a_signal_ends_decode_and_leaves_nothing(run: Shell, number: signal.Signals, code: int, target: str) -> None:
     path = repeated(STREAMS, 100, 10**6, Path())
     process = started("decode", path, target, "--format", "jsonl")
-    while process.poll() is None and not list(Path().glob(".out*")):
+    while process.poll() is None and not list(Path().glob(".out*.partial")):
         time.sleep(0.01)
     process.send_signal(number)
     _, err = process.communicate()
@@ -222,6 +222,7 @@ def test_without_a_terminal_only_the_summary_is_printed(run: Shell) -> None:
 # --- by Spark -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_spark_writes_the_lines_that_the_local_engine_writes(run: Shell) -> None:
     pytest.importorskip("pyspark")
     process = started(

@@ -47,6 +47,7 @@ def test_a_snippet_runs(
     assert bool(printed) == ("print(" in SNIPPETS[number])
 
 
+@pytest.mark.full
 def test_the_spark_snippets_run(
     spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_command_line_runs(line: str, tmp_path: Path) -> None:
     assert done.stdout or "decode " in line
 
 
+@pytest.mark.full
 def test_the_main_command_decodes_and_shows(tmp_path: Path) -> None:
     line = readme.between(TEXT, "main command").splitlines()[1].split("&&")[-1].strip()
     words = shlex.split(line)

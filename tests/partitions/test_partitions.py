@@ -167,7 +167,7 @@ def bounds_of(rng: Any, n_payloads: int, n_partitions: int) -> list[int]:
 @pytest.mark.parametrize(
     ("n_partitions", "sizes"), [(1, [7, 200]), (2, [1, 200]), (7, [5, 200]), (64, [200]), (200, [1])]
 )
-def test_the_runs_of_a_capture_have_all_its_changes(
+def test_the_partitions_of_a_capture_have_all_its_changes(
     n_partitions: int, sizes: list[int], include_uncommitted: bool, rng: random.Random
 ) -> None:
     payloads = captures.capture("18.txns.v2").payloads
@@ -179,7 +179,7 @@ def test_the_runs_of_a_capture_have_all_its_changes(
 
 @pytest.mark.parametrize("n_partitions", [2, 7, 64])
 @pytest.mark.parametrize("name", ["14.streams.v2", "18.streams.v4", "18.twophase.v3", "16.twophase.v3"])
-def test_the_runs_of_a_capture_with_streams_have_all_its_changes(
+def test_the_partitions_of_a_capture_with_streams_have_all_its_changes(
     name: str, n_partitions: int, rng: random.Random
 ) -> None:
     payloads = captures.capture(name).payloads
@@ -221,7 +221,7 @@ def test_bad_payloads_and_rows_without_a_relation_are_returned_for_every_relatio
     st.sampled_from([1, 4, 10_000]),
     st.booleans(),
 )
-def test_the_runs_of_random_transactions_have_all_their_changes(
+def test_the_partitions_of_random_transactions_have_all_their_changes(
     rng: Any, n_steps: int, n_partitions: int, size: int, include_uncommitted: bool
 ) -> None:
     payloads = RandomSlot(rng, n_steps).payloads
@@ -277,7 +277,7 @@ def test_a_bad_payload_is_an_error_in_its_run() -> None:
     st.sampled_from(["transaction", "anywhere"]),
     st.booleans(),
 )
-def test_the_runs_of_any_sequence_have_all_its_changes_and_errors(
+def test_the_partitions_of_any_sequence_have_all_its_changes_and_errors(
     seed: int, n_steps: int, kind: str, start: Start, include_uncommitted: bool
 ) -> None:
     rng = random.Random(seed)

@@ -82,7 +82,7 @@ def test_messages_in_buffers_of_exactly_their_size(name: str, damaged: bool, col
 
 
 @each_way
-@pytest.mark.parametrize("name", ["18.types.v2", full("18.types.v2bin"), full("10.txns.v1")])
+@pytest.mark.parametrize("name", [full("18.types.v2"), full("18.types.v2bin"), "10.txns.v1"])
 def test_rows_in_buffers_of_exactly_their_size(name: str, column: Way) -> None:
     n_rows = 0
     for version, payloads in tables(name):

@@ -118,7 +118,7 @@ SPREAD: dict[str, Callable[[DataFrame], DataFrame]] = {
         full(64, "as it was written", id="64 files"),
         full(7, "shuffled within partitions", id="7 files, shuffled"),
         full(7, "hashed to 5 partitions", id="hashed"),
-        pytest.param(1, "dealt to 3 partitions", id="dealt"),
+        full(1, "dealt to 3 partitions", id="dealt"),
         full(7, "coalesced to 1 partition", id="coalesced"),
     ],
 )

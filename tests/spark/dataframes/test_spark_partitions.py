@@ -20,6 +20,7 @@ from spark_udfs.dataframes.outputs import ChangeOutput
 from spark_udfs.dataframes.partition_worker import JsonIndex, PartitionDecodingFunction
 from support import captures
 from support.oracles import expected_changes
+from support.tiers import full
 
 Rows = list[dict[str, Any]]
 
@@ -74,8 +75,8 @@ def function(index: PartitionIndex, counts: tuple[int, ...], options: ChangeOpti
     )
 
 
-@pytest.mark.parametrize("n_partitions", [2, 100])
-def test_runs_of_a_capture_give_the_changes_of_one_decoder(
+@pytest.mark.parametrize("n_partitions", [full(2), 100])
+def test_partitions_of_a_capture_give_the_changes_of_one_decoder(
     capture: captures.Capture, n_partitions: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "DECODE_ROWS", rng.choice([1, 3, 50, 10_000]) if len(capture.column) < 3000 else 500)
@@ -97,7 +98,7 @@ def test_runs_of_a_capture_give_the_changes_of_one_decoder(
 
 
 @pytest.mark.parametrize("name", expected_changes.TEXT)
-def test_runs_of_a_capture_give_the_references_changes(name: str, rng: random.Random) -> None:
+def test_partitions_of_a_capture_give_the_references_changes(name: str, rng: random.Random) -> None:
     column = captures.capture(name).column
     positions = pa.array(range(len(column)), pa.int64())
     cuts = sorted(rng.sample(range(1, len(column)), 20))

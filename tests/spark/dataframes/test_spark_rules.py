@@ -20,6 +20,7 @@ from spark_udfs import changes, decode_files, from_pgoutput, parse_pgoutput, sna
 from support.generators.slots import STOP, begin, commit, insert, relation, rollback_prepared, start, stream_commit
 
 pytest_plugins = ["support.spark_session"]
+pytestmark = pytest.mark.full
 
 ROUTES = ["files", "dataframe"]
 # A committed row uses the version with x, but the transaction that sent it was rolled back.

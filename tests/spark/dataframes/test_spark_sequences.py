@@ -24,9 +24,9 @@ from support.generators.sequences import Error, damaged, random_reader, spread
 from support.generators.slots import STOP, begin, commit, insert, relation, rollback_prepared, start
 from support.generators.workload import Workload
 from support.oracles.reference_changes import CHANGE_COLUMNS, Change, Fold
-from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
+pytestmark = pytest.mark.full
 
 N = 40  # sequences in one DataFrame
 Found = dict[str, tuple[list[Change], list[Error]]]
@@ -92,8 +92,8 @@ def assert_same(ours: Found, wanted: Found) -> None:
         assert ours[source][0] == good, source
 
 
-@pytest.mark.parametrize("mode", ["FAILFAST", full("PERMISSIVE")])
-@pytest.mark.parametrize("n_partitions", [full(1), 3, full(7)])
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+@pytest.mark.parametrize("n_partitions", [1, 3, 7])
 def test_valid_sequences_give_the_references_changes_in_any_number_of_partitions(
     spark: SparkSession, rng: random.Random, n_partitions: int, mode: str
 ) -> None:
@@ -103,7 +103,7 @@ def test_valid_sequences_give_the_references_changes_in_any_number_of_partitions
     assert_same(found(changes(df, source="server", mode=mode)), wanted)
 
 
-@pytest.mark.parametrize("n_partitions", [full(1), 3, full(7)])
+@pytest.mark.parametrize("n_partitions", [1, 3, 7])
 def test_sequences_of_several_announced_sessions_give_the_references_changes(
     spark: SparkSession, rng: random.Random, n_partitions: int
 ) -> None:
@@ -122,11 +122,11 @@ def test_sequences_of_several_announced_sessions_give_the_references_changes(
     ("n_partitions", "start"),
     [
         (3, "transaction"),
-        full(7, "anywhere"),
-        full(1, "transaction"),
-        full(1, "anywhere"),
-        full(3, "anywhere"),
-        full(7, "transaction"),
+        (7, "anywhere"),
+        (1, "transaction"),
+        (1, "anywhere"),
+        (3, "anywhere"),
+        (7, "transaction"),
     ],
 )
 def test_damaged_and_cut_sequences_give_what_one_decoder_gives(
@@ -152,7 +152,7 @@ def test_damaged_and_cut_sequences_give_what_one_decoder_gives(
     assert dict(ours) == {name: rows for name, rows in wanted.items() if rows}
 
 
-@pytest.mark.parametrize(("n_partitions", "n_steps"), [(3, 30), full(1, 120), full(3, 120)])
+@pytest.mark.parametrize(("n_partitions", "n_steps"), [(3, 30), (1, 120), (3, 120)])
 def test_tables_and_snapshots_are_those_of_the_local_functions(
     spark: SparkSession, rng: random.Random, n_partitions: int, n_steps: int
 ) -> None:

@@ -70,7 +70,8 @@ def test_typed_rows_are_those_of_the_local_function(spark: SparkSession) -> None
         assert in_order.to_pylist() == expected.sort_by(order).to_pylist()
 
 
-@pytest.mark.parametrize("identity", ["d", full("f"), full("n")])
+@pytest.mark.full
+@pytest.mark.parametrize("identity", ["d", "f", "n"])
 def test_random_changes_leave_the_rows_that_they_were_written_for(
     spark: SparkSession, rng: random.Random, identity: str
 ) -> None:
