@@ -175,7 +175,7 @@ def test_a_few_wide_rows_among_many_narrow_ones_do_not_make_a_large_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "BATCH_BYTES", 100_000)
-    payloads = [b"narrow"] * 5000 + [os.urandom(90_000) for _ in range(5)]
+    payloads = [b"Inarrow"] * 5000 + [b"I" + os.urandom(90_000) for _ in range(5)]
     (file,) = payload_files(written(tmp_path / "raw.parquet", payloads, rows_per_group=10_000), "data")
     batches = list(file.batches())
     assert max(batch.nbytes for batch in batches) <= 2 * 100_000
@@ -183,7 +183,7 @@ def test_a_few_wide_rows_among_many_narrow_ones_do_not_make_a_large_batch(
 
 
 def test_damage_in_a_page_is_a_fault_of_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path / "raw.parquet", [os.urandom(100) for _ in range(1000)])
+    path = written(tmp_path / "raw.parquet", [b"I" + os.urandom(100) for _ in range(1000)])
     data = bytearray(path.read_bytes())
     data[4:2000] = bytes(1996)  # the first page's header, after the magic number
     path.write_bytes(data)
