@@ -35,6 +35,7 @@ PACKAGES = [
     "spark_udfs.columns",
     "spark_udfs.dataframes",
     "spark_udfs.jobs",
+    "pgdecode.spark",
 ]
 # The same order for native packages. Modules outside these folders (fault, cursor, capacity) are below all of them.
 NATIVE_PACKAGES = ["memory", "arrow", "wire", "literals", "codecs", "threads", "scan", "rows", "changes"]
@@ -186,7 +187,7 @@ def test_the_library_names_parameters_and_no_flags_of_the_command_line(path: Pat
     assert flags == []
 
 
-@pytest.mark.parametrize("module", ["pgdecode", "spark_udfs"])
+@pytest.mark.parametrize("module", ["pgdecode", "pgdecode.spark", "spark_udfs"])
 def test_a_package_lists_its_public_names_alone(module: str) -> None:
     found = importlib.import_module(module)
     assert dir(found) == sorted(found.__all__)
