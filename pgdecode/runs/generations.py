@@ -63,7 +63,8 @@ class StateFolder:
         self.current = _read(folder / CURRENT)
         for item in folder.iterdir():
             if item.name.endswith(_PARTIAL):
-                shutil.rmtree(item)
+                # A generation, or a file that `write_durably` had not renamed yet.
+                shutil.rmtree(item) if item.is_dir() else item.unlink()
         following = _read(folder / f"{self._number + 1:08}" / CURRENT)
         if following is not None and self.has_output(following):
             self._advance(following)

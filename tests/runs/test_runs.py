@@ -470,6 +470,17 @@ def test_a_state_folder_with_other_files_is_refused(run: Shell) -> None:
     assert (done.code, done.err) == (1, "pgdecode: state: is not a state folder: it has 'notes.txt'\n")
 
 
+def test_what_a_killed_run_left_in_a_state_folder_is_removed(run: Shell) -> None:
+    parts = streamed()
+    for number in range(2):
+        written(f"{number}.parquet", parts[number], seq=positions(parts, number))
+    assert run("decode", "0.parquet", "0.jsonl", "--changes", "--state", "state").code == 0
+    Path("state/.current.13705.partial").write_text("{")
+    Path("state/00000002.partial/_state").mkdir(parents=True)
+    assert run("decode", "1.parquet", "1.jsonl", "--changes", "--state", "state").code == 0
+    assert sorted(path.name for path in Path("state").iterdir()) == ["00000001", "00000002", "_lock", "current"]
+
+
 # -- the shell -------------------------------------------------------------------------------------------------------
 
 
