@@ -155,6 +155,21 @@ class PayloadFile:
                 return batch.column(0)[0].as_py()
         return None
 
+    def range_of(self, name: str) -> tuple[Any, Any] | None:
+        """Read a column, and find its least and greatest value; None without values.
+
+        Raises
+        ------
+        FileFault
+            If the file is damaged.
+        """
+        found = []
+        with self._readable() as file:
+            for batch in file.iter_batches(row_groups=self._numbers, columns=[name], use_threads=False):
+                found.append(pc.min_max(batch.column(0)).as_py())
+        values = [item for item in found if item["min"] is not None]
+        return (min(item["min"] for item in values), max(item["max"] for item in values)) if values else None
+
     def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Read the payload and `keep` columns in order, at most `batch_rows` and about `BATCH_BYTES` at once.
 
@@ -245,10 +260,17 @@ def payload_files(path: Path, payload: str, keep: Sequence[str] = (), unwrap: Un
         If a file that is not Parquet cannot be converted.
     """
     check_option("unwrap", unwrap, Unwrap)
-    return [_checked(found, payload, tuple(keep), unwrap) for found in _find(path)]
+    return [_checked(found, payload, tuple(keep), unwrap) for found in find_files(path)]
 
 
-def _find(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
+    """List the files of a path as `payload_files` does, without opening them.
+
+    Raises
+    ------
+    PathError
+        If the path does not exist, or has no Parquet files.
+    """
     if path.is_file():
         return [path]
     if not path.is_dir():

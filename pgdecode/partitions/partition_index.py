@@ -308,14 +308,15 @@ def index_partitions(
         state.is_reconnected = partition.first in reconnects
         starts.append(state.copy(with_versions=False))
         last = bisect_right(places, partition.last, first)
-        if state.in_stream is None and head_stream_state(column.slice(first, last - first)) is None:
-            state.in_stream = is_head_streamed
-        # PERMISSIVE: errors of messages are reported where their partition is decoded.
-        assembler = TransactionAssembler(
-            state, column.slice(first, last - first), positions.slice(first, last - first), options, outcomes
+        follow_partition(
+            state,
+            partition,
+            column.slice(first, last - first),
+            positions.slice(first, last - first),
+            options,
+            outcomes,
+            is_head_streamed=is_head_streamed,
         )
-        assembler.run()
-        state.position = partition.last + 1
         first = last
     outcomes.end(state.undecided)
     return PartitionIndex(
@@ -328,6 +329,37 @@ def index_partitions(
         state.n_undecided,
         is_head_streamed,
     )
+
+
+def follow_partition(
+    state: ReplicationState,
+    partition: Partition,
+    payloads: pa.Array,
+    positions: pa.Array,
+    options: ChangeOptions,
+    outcomes: IndexOutcomes,
+    *,
+    is_head_streamed: bool | None,
+) -> None:
+    """Advance a state from the start of a partition to its end, and collect the outcomes of transactions.
+
+    Parameters
+    ----------
+    state : ReplicationState
+    partition : Partition
+    payloads : pa.Array
+        The messages of the partition that `index_partitions` requires, in slot order.
+    positions : pa.Array of int64
+    options : ChangeOptions
+        With the mode "PERMISSIVE": errors of messages are reported where their partition is decoded.
+    outcomes : IndexOutcomes
+    is_head_streamed : bool or None
+        As in `PartitionIndex`.
+    """
+    if state.in_stream is None and head_stream_state(payloads) is None:
+        state.in_stream = is_head_streamed
+    TransactionAssembler(state, payloads, positions, options, outcomes).run()
+    state.position = partition.last + 1
 
 
 def head_stream_state(column: pa.Array) -> bool | None:

@@ -127,7 +127,7 @@ def relation_catalogs(rows: DataFrame) -> dict[Any, RelationCatalog]:
     found = rows.where(tag.isin(_bytes(_OF_RELATIONS))).toArrow()
     catalogs = {}
     for source, places in _by_source(found).items():
-        messages = _in_order(found.take(places))
+        messages = in_order(found.take(places))
         try:
             catalogs[source] = RelationCatalog.from_messages(messages["payload"], messages["position"])
         except DecodeError as error:
@@ -431,7 +431,7 @@ def _overlap(found: pa.Table) -> bool:
     return False
 
 
-def _in_order(messages: pa.Table) -> pa.Table:
+def in_order(messages: pa.Table) -> pa.Table:
     """Sort messages by position, and remove duplicates."""
     ordered = messages.sort_by("position").combine_chunks()
     positions = ordered["position"]
@@ -467,7 +467,7 @@ def source_index(
         As in `index_partitions`.
     """
     found = found.sort_by("first")
-    messages = _in_order(messages)
+    messages = in_order(messages)
     partitions = [Partition(*row.values()) for row in found.select(["first", "last", "has_rows"]).to_pylist()]
     reconnects = []
     if "session" in found.column_names:

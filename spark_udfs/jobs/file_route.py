@@ -33,20 +33,19 @@ from spark_udfs.jobs.output_committer import DecodedFiles, Part, attempts, commi
 from spark_udfs.jobs.split_statistics import SplitStatistics
 from spark_udfs.jobs.splits import (
     MESSAGES,
+    Sized,
     Split,
     from_ipc,
+    grouped,
     make_splits,
+    pieces_of,
     sort_by_position,
     speculation_of,
     split_previews,
+    task_bytes,
 )
 
-# The least size of a task, because starting one has a cost; and enough tasks that all cores finish about together.
-_LEAST_TASK_BYTES = 8 << 20
-_TASKS_PER_CORE = 2
-
 Item = TypeVar("Item")
-Sized = TypeVar("Sized", PayloadFile, Split)
 Result = TypeVar("Result")
 
 
@@ -253,23 +252,11 @@ def cut(spark: SparkSession, files: Sequence[PayloadFile]) -> list[Task]:
 
 def _task_bytes(spark: SparkSession, n_bytes: int) -> int:
     most = int(spark._jsparkSession.sessionState().conf().filesMaxPartitionBytes())
-    share = n_bytes // (_TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-    return min(most, max(share, _LEAST_TASK_BYTES))
+    return task_bytes(n_bytes, most, spark.sparkContext.defaultParallelism)
 
 
 def _pieces(spark: SparkSession, files: Sequence[PayloadFile]) -> list[PayloadFile]:
-    """Divide files into pieces of about the size of a task, between row groups."""
-    wanted = _task_bytes(spark, sum(file.n_bytes for file in files))
-    pieces = []
-    for file in files:
-        first = n_bytes = 0
-        for place, group in enumerate(file.groups):
-            if place > first and n_bytes + group.n_bytes > wanted:
-                pieces.append(replace(file, groups=file.groups[first:place]))
-                first, n_bytes = place, 0
-            n_bytes += group.n_bytes
-        pieces.append(replace(file, groups=file.groups[first:]))
-    return pieces
+    return pieces_of(files, _task_bytes(spark, sum(file.n_bytes for file in files)))
 
 
 def _tasks(spark: SparkSession, pieces: Sequence[PayloadFile]) -> list[Task]:
@@ -277,17 +264,7 @@ def _tasks(spark: SparkSession, pieces: Sequence[PayloadFile]) -> list[Task]:
 
 
 def _grouped(spark: SparkSession, pieces: Sequence[Sized]) -> list[list[Sized]]:
-    """Group small pieces into tasks. There is at least one group."""
-    wanted = _task_bytes(spark, sum(piece.n_bytes for piece in pieces))
-    groups: list[list[Sized]] = [[]]
-    n_bytes = 0
-    for piece in pieces:
-        if groups[-1] and n_bytes + piece.n_bytes > wanted:
-            groups.append([])
-            n_bytes = 0
-        groups[-1].append(piece)
-        n_bytes += piece.n_bytes
-    return groups
+    return grouped(pieces, _task_bytes(spark, sum(piece.n_bytes for piece in pieces)))
 
 
 def _inputs(tasks: Sequence[Task] | Sequence[SplitTask], format: str) -> dict[str, list[dict[str, Any]]]:

@@ -155,8 +155,7 @@ class ChangeTask:
         SchemaChanged
             If the speculation is wrong.
         """
-        index = self.index.unpacked
-        builders = [output.builder(None, index, self.options) for output in self.outputs]
+        builders = [output.builder(None, self.index.unpacked, self.options) for output in self.outputs]
         if readers:
             builders = [SpeculativeDecoding(builder) for builder in builders]
         parts_by_output: list[list[Part]] = [[] for _ in self.outputs]
@@ -172,50 +171,63 @@ class ChangeTask:
                 writers.append(stack.enter_context(part))
             for place, split in enumerate(task.splits):
                 reader = readers[place] if readers else None
-                with nullcontext() if readers else self._as_file_fault(split):
-                    for number, batch in self._decode(split.batches(self.position), builders, reader, bad_rows):
+                with nullcontext() if readers else as_file_fault(split, self.position):
+                    rows = split.batches(self.position)
+                    for number, batch in decode_split(rows, self.index, builders, self.options, bad_rows, reader):
                         writers[number](batch.select(list(self.columns[number])))
         return [part for parts in parts_by_output for part in parts]
 
-    def _decode(
-        self,
-        batches: Batches,
-        builders: Sequence[Builder],
-        reader: SplitStatisticsReader | None,
-        bad_rows: list[Counter[str]],
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        index = self.index.unpacked
-        on_assembled = None if reader is None else reader.add_assembled
-        partition = None
-        for positions, payloads in batches:
-            try:
-                found = list(slices(index, values_of(positions)))
-            except LookupError as error:
-                raise RowsMoved(str(error)) from None
-            for number, start, end in found:
-                if partition is None or partition.number != number:
-                    if partition is not None:
-                        yield from partition.finish()
-                    partition = DecodedPartition(number, self.index, builders, self.options, on_assembled, bad_rows)
-                yield from partition.add(positions.slice(start, end - start), payloads.slice(start, end - start))
-        if partition is not None:
-            yield from partition.finish()
 
-    @contextmanager
-    def _as_file_fault(self, split: Split) -> Iterator[None]:
-        """Convert a DecodeError to a FileFault with the row in the file, which is found by the position."""
+def decode_split(
+    batches: Batches,
+    plain: JsonIndex,
+    builders: Sequence[Builder],
+    options: ChangeOptions,
+    bad_rows: list[Counter[str]] | None = None,
+    reader: SplitStatisticsReader | None = None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Decode the rows of a split with several builders. Yield each batch with the number of its builder.
+
+    Raises
+    ------
+    RowsMoved
+        If the rows differ from those that were indexed.
+    DecodeError
+        In FAILFAST mode, with its position.
+    """
+    index = plain.unpacked
+    on_assembled = None if reader is None else reader.add_assembled
+    partition = None
+    for positions, payloads in batches:
         try:
-            yield
-        except DecodeError as error:
-            path, where = split.piece.path, f"rows from {split.piece.start + split.n_skipped}"
-            if error.position is not None:
-                found = split.row_of(error.position, self.position)
-                where = f"position {error.position}"
-                if found is not None:
-                    path, where = found[0].path, f"row {found[1]}, {where}"
-            raise FileFault(f"{path}: {where}: {error.cell}") from error
-        except (RowsMoved, OrderFault) as error:
-            raise FileFault(f"{split.piece.path}: has changed while it was decoded") from error
+            found = list(slices(index, values_of(positions)))
+        except LookupError as error:
+            raise RowsMoved(str(error)) from None
+        for number, start, end in found:
+            if partition is None or partition.number != number:
+                if partition is not None:
+                    yield from partition.finish()
+                partition = DecodedPartition(number, plain, builders, options, on_assembled, bad_rows)
+            yield from partition.add(positions.slice(start, end - start), payloads.slice(start, end - start))
+    if partition is not None:
+        yield from partition.finish()
+
+
+@contextmanager
+def as_file_fault(split: Split, position: str) -> Iterator[None]:
+    """Convert a DecodeError to a FileFault with the row in the file, which is found by the position."""
+    try:
+        yield
+    except DecodeError as error:
+        path, where = split.piece.path, f"rows from {split.piece.start + split.n_skipped}"
+        if error.position is not None:
+            found = split.row_of(error.position, position)
+            where = f"position {error.position}"
+            if found is not None:
+                path, where = found[0].path, f"row {found[1]}, {where}"
+        raise FileFault(f"{path}: {where}: {error.cell}") from error
+    except (RowsMoved, OrderFault) as error:
+        raise FileFault(f"{split.piece.path}: has changed while it was decoded") from error
 
 
 class SplitStatisticsResult(NamedTuple):

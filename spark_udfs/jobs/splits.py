@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +36,9 @@ _READ_ROWS = 2 * DECODE_ROWS
 _PREVIEW_ROWS = 1024
 _HEAD_BYTES = 1 << 20
 _LAST_POSITION = 2**63 - 1
+# The least size of a task, because starting one has a cost; and enough tasks that all cores finish about together.
+_LEAST_TASK_BYTES = 8 << 20
+_TASKS_PER_CORE = 2
 
 Batches = Iterator[tuple[pa.Array, pa.Array]]
 
@@ -152,6 +156,41 @@ class Split:
                 return self.piece, self.piece.start + self.n_skipped + row
             n_before += len(positions)
         return None
+
+
+Sized = TypeVar("Sized", PayloadFile, Split)
+
+
+def task_bytes(n_bytes: int, most: int, n_cores: int) -> int:
+    """Choose the size of tasks for an input of `n_bytes`; at most `most`."""
+    return min(most, max(n_bytes // (_TASKS_PER_CORE * n_cores), _LEAST_TASK_BYTES))
+
+
+def pieces_of(files: Iterable[PayloadFile], wanted: int) -> list[PayloadFile]:
+    """Divide files into pieces of about `wanted` bytes, between row groups."""
+    pieces = []
+    for file in files:
+        first = n_bytes = 0
+        for place, group in enumerate(file.groups):
+            if place > first and n_bytes + group.n_bytes > wanted:
+                pieces.append(replace(file, groups=file.groups[first:place]))
+                first, n_bytes = place, 0
+            n_bytes += group.n_bytes
+        pieces.append(replace(file, groups=file.groups[first:]))
+    return pieces
+
+
+def grouped(pieces: Sequence[Sized], wanted: int) -> list[list[Sized]]:
+    """Group small pieces into tasks of about `wanted` bytes. There is at least one group."""
+    groups: list[list[Sized]] = [[]]
+    n_bytes = 0
+    for piece in pieces:
+        if groups[-1] and n_bytes + piece.n_bytes > wanted:
+            groups.append([])
+            n_bytes = 0
+        groups[-1].append(piece)
+        n_bytes += piece.n_bytes
+    return groups
 
 
 @dataclass(frozen=True)
