@@ -1,11 +1,25 @@
 """Builds every .pyx under src/ into the package whose path it mirrors; all Cython directives are here."""
 
 import os
+import shlex
+import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
-from Cython.Build import cythonize
-from setuptools import Extension, setup
+# Both checks come first: a build that fails for them after minutes, behind a compiler's output, explains nothing.
+if sys.version_info < (3, 11):
+    raise SystemExit(f"pgdecode needs Python 3.11 or newer, and this is {sys.version.split()[0]}")
+COMPILER = (shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "") or [""])[0]
+BUILDS = {"build", "build_ext", "bdist_wheel", "develop", "editable_wheel", "install"}
+if os.name != "nt" and BUILDS & set(sys.argv) and not shutil.which(COMPILER):
+    raise SystemExit(
+        f"pgdecode is compiled with {COMPILER or 'a C compiler'}, which is not installed: install it"
+        " (Debian: apt-get install gcc; macOS: xcode-select --install), or install a wheel of pgdecode"
+    )
+
+from Cython.Build import cythonize  # noqa: E402
+from setuptools import Extension, setup  # noqa: E402
 
 ROOT = Path(__file__).parent
 SOURCES = Path("src")
