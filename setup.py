@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 
 # Both checks come first: a build that fails for them after minutes, behind a compiler's output, explains nothing.
-if sys.version_info < (3, 11):
+if sys.version_info < (3, 11):  # noqa: UP036
     raise SystemExit(f"pgdecode needs Python 3.11 or newer, and this is {sys.version.split()[0]}")
 COMPILER = (shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "") or [""])[0]
 BUILDS = {"build", "build_ext", "bdist_wheel", "develop", "editable_wheel", "install"}
