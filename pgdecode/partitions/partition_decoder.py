@@ -5,13 +5,13 @@ Together, all partitions give the same changes as one `ChangeDecoder` for the wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 
 from pgdecode.changes.outcomes import CommittedOutcomes, buffer, pieces_of
-from pgdecode.changes.replication_state import CommittedChanges, ReplicationState, Transaction
+from pgdecode.changes.replication_state import BufferedChanges, CommittedChanges, ReplicationState, Transaction
 from pgdecode.changes.scanned_batch import ScannedBatch
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.partitions.partition_index import (
@@ -24,14 +24,21 @@ from pgdecode.partitions.partition_index import (
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions
 
+# Called with the begin_position of a transaction without an outcome, and the next of its changes.
+Keep = Callable[[int, BufferedChanges], None]
+
 
 class PartitionOutcomes(CommittedOutcomes):
-    """Emits changes of streamed and prepared transactions according to the outcomes in the index."""
+    """Emits changes of streamed and prepared transactions according to the outcomes in the index.
+
+    `keep`, if given, receives the changes of the transactions that have no outcome at the end of the sequence.
+    """
 
     knows_relations = True
 
-    def __init__(self, transaction_outcomes: Mapping[int, TransactionOutcome]) -> None:
+    def __init__(self, transaction_outcomes: Mapping[int, TransactionOutcome], keep: Keep | None = None) -> None:
         self.transaction_outcomes = transaction_outcomes
+        self.keep = keep
         self.kept: Transaction | None = None  # the transaction that was open after the previous batch
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
@@ -60,6 +67,14 @@ class PartitionOutcomes(CommittedOutcomes):
         transaction_outcome = self.transaction_outcomes.get(item.begin_position, UNDECIDED)
         if not item.ranges and not item.buffered:
             return
+        wanted = assembler.options.include_uncommitted
+        if transaction_outcome.is_kept and self.keep is not None:
+            buffer(assembler, [item])
+            for part in (part for buffered in item.buffered for part in buffered.parts()):
+                self.keep(item.begin_position, part)
+        if transaction_outcome.is_duplicate or not (transaction_outcome.committed == 1 or wanted):
+            item.ranges, item.buffered = [], []
+            return
         pieces = pieces_of(assembler, item)
         item.ranges, item.buffered = [], []
         if transaction_outcome.gid is not None:
@@ -67,11 +82,9 @@ class PartitionOutcomes(CommittedOutcomes):
         transaction_index = assembler.transaction_index
         # If the whole transaction was rolled back, its sub-transactions need no distinction.
         aborts = transaction_outcome.aborts if transaction_outcome.committed else {}
-        wanted = assembler.options.include_uncommitted
-        if transaction_outcome.committed == 1 or wanted:
-            self._set_outcome(assembler, item, transaction_outcome)
-            for start, end, positions in pieces:
-                transaction_index.deliver_alive(start, end, positions, aborts, True)
+        self._set_outcome(assembler, item, transaction_outcome)
+        for start, end, positions in pieces:
+            transaction_index.deliver_alive(start, end, positions, aborts, True)
         if aborts and wanted:
             self._set_outcome(assembler, item, ROLLED_BACK)
             for start, end, positions in pieces:
@@ -112,17 +125,25 @@ class PartitionDecoder:
     versions : collection of int, optional
         Numbers, in the catalog, of the relation versions whose changes are returned; by default all. Bad payloads and
         changes without a version are always returned.
+    keep : callable, optional
+        Receives the changes of transactions without an outcome at the end of the sequence. They must be of all
+        `versions`.
     """
 
     def __init__(
-        self, index: PartitionIndex, number: int, options: ChangeOptions, versions: Collection[int] | None = None
+        self,
+        index: PartitionIndex,
+        number: int,
+        options: ChangeOptions,
+        versions: Collection[int] | None = None,
+        keep: Keep | None = None,
     ) -> None:
-        self.wanted = None if versions is None else bytes(item in versions for item in range(len(index.catalog)))
+        self.wanted = _wanted(index, versions)
         self.partition = index.partitions[number]
         self.options = options
         self.state = index.starts[number].copy(with_versions=False)
         self.state.relations.preload(index.catalog)
-        self.outcomes = PartitionOutcomes(index.transaction_outcomes)
+        self.outcomes = PartitionOutcomes(index.transaction_outcomes, keep)
         self.is_head_streamed = index.is_head_streamed
 
     def follow(self, payloads: pa.Array, positions: pa.Array) -> tuple[TransactionAssembler, CommittedChanges]:
@@ -157,6 +178,41 @@ class PartitionDecoder:
 
     def _assembler(self, state: ReplicationState, payloads: pa.Array, positions: pa.Array) -> TransactionAssembler:
         return TransactionAssembler(state, payloads, positions, self.options, self.outcomes, wanted=self.wanted)
+
+
+class StoredDecoder:
+    """Decodes changes that earlier runs have stored, by the outcomes in the index of the present run.
+
+    Parameters
+    ----------
+    index : PartitionIndex
+    options : ChangeOptions
+    versions : collection of int, optional
+        As for `PartitionDecoder`.
+    """
+
+    def __init__(self, index: PartitionIndex, options: ChangeOptions, versions: Collection[int] | None = None) -> None:
+        self.wanted = _wanted(index, versions)
+        self.options = options
+        self.outcomes = PartitionOutcomes(index.transaction_outcomes)
+        self.state = ReplicationState()
+        self.state.relations.preload(index.catalog)
+
+    def decode(
+        self, xid: int, begin_position: int, changes: BufferedChanges
+    ) -> tuple[TransactionAssembler, CommittedChanges]:
+        """Return those of some changes of a transaction that it has committed."""
+        nothing, no_positions = pa.array([], pa.large_binary()), pa.array([], pa.int64())
+        assembler = TransactionAssembler(
+            self.state, nothing, no_positions, self.options, self.outcomes, wanted=self.wanted
+        )
+        assembler.run()
+        self.outcomes.emit_by_index(assembler, Transaction(xid, begin_position, buffered=[changes]))
+        return assembler, assembler.committed()
+
+
+def _wanted(index: PartitionIndex, versions: Collection[int] | None) -> bytes | None:
+    return None if versions is None else bytes(item in versions for item in range(len(index.catalog)))
 
 
 def used_versions(

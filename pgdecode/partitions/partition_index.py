@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -51,7 +51,11 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True)
 class TransactionOutcome:
-    """The outcome of a transaction, and the rollbacks of its sub-transactions."""
+    """The outcome of a transaction, and the rollbacks of its sub-transactions.
+
+    `is_kept`: the transaction has no outcome at the end of the sequence, so its changes are part of the state there.
+    `is_duplicate`: it was committed before, and is left out.
+    """
 
     committed: int  # 1 committed, 0 rolled back, -1 undecided
     commit_position: int = -1
@@ -59,6 +63,8 @@ class TransactionOutcome:
     commit_timestamp: int = -1
     gid: str | None = None
     aborted: tuple[tuple[int, int], ...] = ()  # (subxid, position of its Stream Abort)
+    is_kept: bool = False
+    is_duplicate: bool = False
 
     @cached_property
     def aborts(self) -> dict[int, int]:
@@ -66,7 +72,8 @@ class TransactionOutcome:
         return dict(self.aborted)
 
 
-UNDECIDED = TransactionOutcome(-1)
+UNDECIDED = TransactionOutcome(-1, is_kept=True)
+LOST = TransactionOutcome(-1)
 ROLLED_BACK = TransactionOutcome(0)
 
 
@@ -87,10 +94,12 @@ class PartitionIndex:
     shape : tuple of int
         Numbers of the versions that determine the columns of tables.
     n_skipped, n_undecided : int
-        Number of transactions that are left out because their beginning is missing, and number of transactions without
-        an outcome at the end.
+        Number of transactions of the partitions that are left out because their beginning is missing, and number of
+        transactions without an outcome at the end.
     is_head_streamed : bool or None
         Whether the payloads before the first boundary were sent inside a stream; None without a boundary.
+    end : ReplicationState
+        The state after the last partition, without the payloads of the partitions. It is not part of the JSON form.
     """
 
     catalog: RelationCatalog
@@ -101,6 +110,12 @@ class PartitionIndex:
     n_skipped: int = 0
     n_undecided: int = 0
     is_head_streamed: bool | None = None
+    end: ReplicationState = field(default_factory=ReplicationState, compare=False)
+
+    def keeps(self, number: int) -> bool:
+        """Whether a partition may have changes of transactions that have no outcome at the end."""
+        last = self.partitions[number].last
+        return any(begin <= last and outcome.is_kept for begin, outcome in self.transaction_outcomes.items())
 
     def number_of(self, position: int) -> int:
         """Find the number of the partition that contains a position.
@@ -122,7 +137,8 @@ class PartitionIndex:
         visible: dict[str, int] = {}
         starts = []
         for state in self.starts:
-            plain = state_to_json(state, with_versions=False)  # the index has the versions once for all partitions
+            # The index has the versions once for all partitions. Payloads of earlier runs are decoded apart.
+            plain = state_to_json(state, with_versions=False, with_payloads=False)
             starts.append({**plain, "catalog": visible.setdefault(json.dumps(plain["catalog"]), len(visible))})
         return json.dumps(
             {
@@ -181,7 +197,8 @@ class _JsonStarts(Sequence[ReplicationState]):
 
     def __getitem__(self, number: Any) -> Any:
         plain = self.starts[number]
-        return state_from_json({**plain, "catalog": self.visible[plain["catalog"]]}, versions=self.versions)
+        plain = {**plain, "catalog": self.visible[plain["catalog"]]}
+        return state_from_json(plain, versions=self.versions, stored={})
 
 
 class IndexOutcomes:
@@ -191,20 +208,25 @@ class IndexOutcomes:
     ----------
     in_full : bool
         Whether the input has all plain transactions that matter.
+    undecided : iterable of Transaction
+        Transactions of earlier runs.
     """
 
     wants_lost = True
     knows_relations = False
 
-    def __init__(self, *, in_full: bool) -> None:
+    def __init__(self, *, in_full: bool, undecided: Iterable[Transaction] = ()) -> None:
         self.in_full = in_full
         self.transaction_outcomes: dict[int, TransactionOutcome] = {}
-        self.aborts: dict[int, list[tuple[int, int]]] = {}
+        self.aborts = {item.begin_position: list(item.aborted.items()) for item in undecided}
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
         """Record a commit."""
         batch = assembler.batch
         lsn = batch.value("lsn", row)
+        if assembler.options.drop_duplicates and lsn <= assembler.transaction_index.last_lsn:
+            self._note(transaction, replace(LOST, is_duplicate=True))
+            return
         assembler.transaction_index.note_lsn(row, lsn)
         assembler.state.relations.count_for_shape(transaction.relations)
         self._note(transaction, TransactionOutcome(1, batch.position(row), lsn, batch.value("timestamp", row)))
@@ -218,7 +240,7 @@ class IndexOutcomes:
         if not is_sent_again and not self.in_full:
             # The transaction has a Commit, but the input does not include it, nor others after it.
             assembler.state.relations.count_for_shape(transaction.relations)
-        self._note(transaction, UNDECIDED)
+        self._note(transaction, LOST)
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
         """Record the rollback of a sub-transaction."""
@@ -232,9 +254,11 @@ class IndexOutcomes:
         for item in assembler.touched:
             item.ranges = []
 
-    def end(self, undecided: Iterable[Transaction]) -> None:
+    def end(self, state: ReplicationState) -> None:
         """Record the transactions that have no outcome at the end of the sequence."""
-        for item in undecided:
+        for item in state.undecided:
+            item.aborted = dict(self.aborts.get(item.begin_position, ()))
+            # After a reconnect, the next message ends all but prepared transactions. Until then they are kept.
             self._note(item, UNDECIDED)
 
     def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
@@ -258,6 +282,9 @@ def index_partitions(
     start: Start = "transaction",
     in_full: bool = False,
     reconnects: Collection[int] = (),
+    state: ReplicationState | None = None,
+    drop_duplicates: bool = False,
+    commits: Mapping[int, tuple[int, int]] | None = None,
 ) -> PartitionIndex:
     """Make the index of partitions.
 
@@ -284,11 +311,18 @@ def index_partitions(
         table with several versions is exact only then.
     reconnects : collection of int
         First positions of the partitions that begin with another connection than the previous partition.
+    state : ReplicationState, optional
+        The state before the first partition, from an earlier run. It is not changed.
+    drop_duplicates : bool
+        As for `ChangeDecoder`. It requires `in_full`.
+    commits : mapping, optional
+        By the first position of a partition, the greatest commit LSN in it, and the position of that commit. Without
+        `in_full`, the `last_lsn` of the `end` is exact only with them.
 
     Raises
     ------
     ValueError
-        If partitions overlap.
+        If partitions overlap, or begin before the position of the state.
     """
     ordered = sorted(partitions)
     for before, after in pairwise(ordered):
@@ -297,15 +331,21 @@ def index_partitions(
     column = payload_array(payloads).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
-    state = ReplicationState(relations=RelationTracker(catalog or (), ordered[0].first if ordered else None))
-    options = ChangeOptions("PERMISSIVE", limits=limits, start=start)
-    outcomes = IndexOutcomes(in_full=in_full)
+    if state is None:
+        state = ReplicationState(relations=RelationTracker(catalog or (), ordered[0].first if ordered else None))
+    elif ordered and ordered[0].first < state.position:
+        raise ValueError(f"position starts at {ordered[0].first}, but earlier payloads end at {state.position - 1}")
+    else:
+        state = state.copy()
+    n_skipped = state.skipped.count
+    options = ChangeOptions("PERMISSIVE", drop_duplicates=drop_duplicates, limits=limits, start=start)
+    outcomes = IndexOutcomes(in_full=in_full, undecided=state.undecided)
     is_head_streamed = head_stream_state(column)
-    starts = []
+    starts: list[ReplicationState] = []
     places = positions.to_pylist()
     first = 0
     for partition in ordered:
-        state.is_reconnected = partition.first in reconnects
+        state.is_reconnected = partition.first in reconnects or (state.is_reconnected and not starts)
         starts.append(state.copy(with_versions=False))
         last = bisect_right(places, partition.last, first)
         follow_partition(
@@ -317,17 +357,21 @@ def index_partitions(
             outcomes,
             is_head_streamed=is_head_streamed,
         )
+        lsn, position = (commits or {}).get(partition.first, (-1, -1))
+        if lsn > state.last_lsn:
+            state.last_lsn, state.last_lsn_position = lsn, position
         first = last
-    outcomes.end(state.undecided)
+    outcomes.end(state)
     return PartitionIndex(
         RelationCatalog(state.relations.versions),
         tuple(ordered),
         tuple(starts),
         outcomes.transaction_outcomes,
         tuple(sorted(state.relations.in_shape)),
-        state.skipped.count,
+        state.skipped.count - n_skipped,
         state.n_undecided,
         is_head_streamed,
+        state,
     )
 
 

@@ -25,7 +25,12 @@ from pgdecode.relations.relation_version import RelationVersion
 
 
 def speculate(
-    partitions: Iterable[Partition], payloads: Any, positions: pa.Array, *, catalog: RelationCatalog | None = None
+    partitions: Iterable[Partition],
+    payloads: Any,
+    positions: pa.Array,
+    *,
+    catalog: RelationCatalog | None = None,
+    state: ReplicationState | None = None,
 ) -> PartitionIndex:
     """Make the preliminary index of partitions.
 
@@ -36,15 +41,23 @@ def speculate(
     payloads : column of payloads, as `decode_messages` takes them
         Some Relation and Type messages of the partitions, in slot order.
     positions : pa.Array of int64
-    catalog : RelationCatalog, optional
+    catalog, state : optional
         As for `index_partitions`.
     """
+    first = ReplicationState() if state is None else state
+    # All partitions but the first are assumed to begin outside the transaction that may be open at the start.
     index = index_partitions(
-        payloads, positions, [partition._replace(has_rows=False) for partition in partitions], catalog=catalog
+        payloads,
+        positions,
+        [partition._replace(has_rows=False) for partition in partitions],
+        catalog=catalog,
+        state=None if state is None else replace(state, open=None, in_stream=False),
     )
     starts = [
-        replace(state, begun=number > 0, in_stream=False if number else None)
-        for number, state in enumerate(index.starts)
+        replace(start, begun=True, in_stream=False)
+        if number
+        else replace(start, begun=first.begun, in_stream=first.in_stream, open=first.open)
+        for number, start in enumerate(index.starts)
     ]
     return replace(index, starts=tuple(starts), is_head_streamed=False)
 
@@ -65,11 +78,11 @@ def holds(speculated: PartitionIndex, index: PartitionIndex, number: int) -> boo
         Number of the partition.
     """
     start, other = index.starts[number], speculated.starts[number]
-    if start.begun != other.begun or start.is_reconnected or _is_open(start):
+    if start.begun != other.begun or start.is_reconnected or _open_in(start) != _open_in(other):
         return False
     if not start.begun and index.is_head_streamed:
         return False
-    if number + 1 < len(index.partitions) and _is_open(index.starts[number + 1]):
+    if number + 1 < len(index.partitions) and _open_in(index.starts[number + 1]) != _NOTHING_OPEN:
         # The outcome of the partition's last transaction is in a later partition.
         return False
     versions, speculated_versions = list(index.catalog), list(speculated.catalog)
@@ -88,9 +101,12 @@ def holds(speculated: PartitionIndex, index: PartitionIndex, number: int) -> boo
     return _within(partition, versions) == _within(partition, speculated_versions)
 
 
-def _is_open(state: ReplicationState) -> bool:
-    """Whether the state is inside a stream, or a transaction has begun and has no outcome yet."""
-    return state.stream is not None or bool(state.undecided)
+_NOTHING_OPEN = (None, None, ())
+
+
+def _open_in(state: ReplicationState) -> tuple[int | None, int | None, tuple[int, ...]]:
+    """Identify the stream block and the transactions that are open. Prepared ones do not matter for plain messages."""
+    return state.stream, None if state.open is None else state.open.begin_position, tuple(state.streamed)
 
 
 def _within(partition: Partition, versions: Sequence[RelationVersion]) -> list[RelationVersion]:

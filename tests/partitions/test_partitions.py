@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,12 +18,13 @@ from pgdecode import Limits
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.change_rows import ChangeBuilder
+from pgdecode.changes.checkpoint import state_to_json
 from pgdecode.changes.committed_changes import ChangeSlice
-from pgdecode.changes.replication_state import CommittedChanges
+from pgdecode.changes.replication_state import BufferedChanges, CommittedChanges, ReplicationState
 from pgdecode.changes.transaction_assembler import TransactionAssembler
-from pgdecode.partitions.partition_decoder import PartitionDecoder, used_versions
+from pgdecode.partitions.partition_decoder import PartitionDecoder, StoredDecoder, used_versions
 from pgdecode.partitions.partition_index import (
-    UNDECIDED,
+    LOST,
     Partition,
     PartitionIndex,
     first_boundary,
@@ -63,11 +65,15 @@ def indexed(
     limits: Limits = _LIMITS,
     start: Start = "transaction",
     reconnects: Collection[int] = (),
+    state: ReplicationState | None = None,
+    drop_duplicates: bool = False,
+    commits: Mapping[int, tuple[int, int]] | None = None,
 ) -> PartitionIndex:
     """The index, made from the required payloads or from all, with or without a round trip through JSON."""
     tags = [payload[0] if payload else 0 for payload in payloads]
     wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
     in_full = not wanted.isdisjoint(at for at, tag in enumerate(tags) if tag in APART)
+    in_full = in_full or drop_duplicates or (state is not None and bool(state.streamed))
     in_full = in_full or not are_good([payload for payload in payloads if payload[:1] in (b"B", b"C")])
     for run in runs:
         inside = [at for at, position in enumerate(positions) if run.first <= position <= run.last]
@@ -93,6 +99,9 @@ def indexed(
         start=start,
         in_full=in_full or of_all,
         reconnects=reconnects,
+        state=state,
+        drop_duplicates=drop_duplicates,
+        commits=commits,
     )
     text = index.to_json()
     twin = PartitionIndex.from_json(text)
@@ -102,7 +111,7 @@ def indexed(
         index.partitions,
         index.transaction_outcomes,
     )
-    return twin if as_json else index
+    return replace(twin, end=index.end) if as_json else index
 
 
 def rows_of_delivery(builder: ChangeBuilder, found: tuple[TransactionAssembler, CommittedChanges]) -> list[Change]:
@@ -315,6 +324,121 @@ def test_the_partitions_of_any_sequence_have_all_its_changes_and_errors(
         assert sorted(map(repr, found)) == sorted(map(repr, rows))
 
 
+class Runs:
+    """Decodes runs that continue each other, each in partitions."""
+
+    def __init__(self, options: ChangeOptions, *, of_all: bool) -> None:
+        self.options = options
+        self.of_all = of_all
+        self.state = ReplicationState()
+        self.kept: dict[int, list[BufferedChanges]] = {}
+
+    def decode(
+        self,
+        payloads: Sequence[bytes],
+        first: int,
+        bounds: Sequence[int],
+        reconnects: Collection[int],
+        commits: Mapping[int, tuple[int, int]],
+    ) -> list[Change]:
+        """Decode the next run, whose first position is `first`."""
+        options, positions = self.options, range(first, first + len(payloads))
+        runs = runs_of(payloads, positions, bounds)
+        index = indexed(
+            payloads,
+            positions,
+            runs,
+            of_all=self.of_all,
+            start=options.start,
+            reconnects=reconnects,
+            state=self.state,
+            drop_duplicates=options.drop_duplicates,
+            commits=commits,
+        )
+        builder = ChangeBuilder(list(index.catalog), {}, ValueOptions(), options)
+        rows: list[Change] = []
+        stored = StoredDecoder(index, options)
+        used: set[int] = set()
+        for item in self.state.undecided:
+            for part in self.kept.get(item.begin_position, []):
+                found = stored.decode(item.xid, item.begin_position, part)
+                used.update(found[1].used)
+                rows += rows_of_delivery(builder, found)
+        undecided = {item.begin_position for item in index.end.undecided}
+        self.kept = {begin: parts for begin, parts in self.kept.items() if begin in undecided}
+        for number, start, end in slices(index, positions):
+            batches = [(pa.array(payloads[start:end], pa.binary()), pa.array(positions[start:end], pa.int64()))]
+            used |= used_versions(index, batches, number, range(len(index.catalog)), options)
+            kept = 0
+
+            def keep(begin: int, part: BufferedChanges) -> None:
+                nonlocal kept
+                kept += 1
+                assert begin in undecided
+                self.kept.setdefault(begin, []).append(part)
+
+            decoder = PartitionDecoder(index, number, options, keep=keep)
+            for payload, position in zip(payloads[start:end], positions[start:end], strict=True):
+                rows += rows_of_delivery(
+                    builder, decoder.follow(pa.array([payload], pa.binary()), pa.array([position], pa.int64()))
+                )
+            rows += rows_of_delivery(builder, decoder.finish())
+            assert not kept or index.keeps(number)
+        self.state = index.end
+        self.state.relations.in_shape |= used
+        return rows
+
+
+@per_property
+@given(
+    seeds,
+    sizes,
+    st.sampled_from(["honest", "damaged", "announced"]),
+    st.sampled_from(["transaction", "anywhere"]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_runs_in_partitions_continue_each_other_as_one_decoder_does(
+    seed: int,
+    n_steps: int,
+    kind: str,
+    start: Start,
+    include_uncommitted: bool,
+    drop_duplicates: bool,
+    of_all: bool,
+) -> None:
+    rng = random.Random(seed)
+    reader = random_reader(seed, n_steps, rng.randrange(1, 4))
+    payloads = list(reader.payloads)
+    sessions = sorted(reader.sessions) if kind == "announced" else []
+    if kind == "damaged":
+        payloads = damaged(rng, payloads)
+    options = ChangeOptions("PERMISSIVE", include_uncommitted, drop_duplicates, start=start)
+    how: dict[str, Any] = {"mode": "PERMISSIVE", "start": start, "drop_duplicates": drop_duplicates}
+    decoder = ChangeDecoder(**how, include_uncommitted=include_uncommitted)
+    runs = Runs(options, of_all=of_all)
+    cuts = [0, *bounds_of(rng, len(payloads), rng.choice([2, 3, 6])), len(payloads)]
+    for first, end in pairwise(cuts):
+        expected: list[Change] = []
+        inside = [at for at in sessions if first < at < end]
+        bounds = sorted({*bounds_of(rng, end - first, rng.choice([1, 3])), *(at - first for at in inside)})
+        commits = {}
+        for a, b in pairwise([first, *(first + at for at in bounds), end]):
+            if a in sessions and a:
+                decoder.reconnected()
+            for at in range(a, b):
+                expected += with_errors(decoder.decode([payloads[at]], [at]))
+            commits[a] = (decoder._state.last_lsn, decoder._state.last_lsn_position)
+        if include_uncommitted:
+            expected += with_errors(decoder.undecided())
+        reconnects = {at for at in sessions if first <= at < end and at}
+        found = runs.decode(payloads[first:end], first, bounds, reconnects, {} if of_all else commits)
+        assert sorted(map(repr, found)) == sorted(map(repr, expected))
+        one, other = (state_to_json(item, with_payloads=False) for item in (runs.state, decoder._state))
+        assert one == other
+
+
 def counted_versions(payloads: Sequence[bytes], bounds: Sequence[int]) -> list[str]:
     """The versions that determine the columns of tables, as the index and the partitions find them together."""
     positions = range(len(payloads))
@@ -503,4 +627,4 @@ def test_an_index_records_that_a_transaction_was_sent_again_before_its_commit() 
     slot.payloads.append(slot.payloads[-1])
     slot.commit()
     payloads, positions = pa.array(slot.payloads, pa.binary()), pa.array(range(3), pa.int64())
-    assert index_partitions(payloads, positions, [Partition(0, 2)]).transaction_outcomes[0] == UNDECIDED
+    assert index_partitions(payloads, positions, [Partition(0, 2)]).transaction_outcomes[0] == LOST
