@@ -11,14 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgdecode.files.payload_files import FileFault
+from pgdecode.files.payload_files import CAPTURE_KEY, FileFault
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.runs.continuity import IDENTITY
 from pgdecode.types.type_parser import declared
 
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
-CAPTURE_KEY = b"pgdecode.capture"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,10 +12,17 @@ import pyarrow.compute as pc
 
 from pgdecode._native.arrow.int64_kernels import descent
 from pgdecode.changes.committed_changes import values_of
-from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError, PayloadFile, payload_files
+from pgdecode.files.payload_files import (
+    BATCH_ROWS,
+    CAPTURE_SESSION,
+    FileFault,
+    PathError,
+    PayloadFile,
+    payload_files,
+)
 from pgdecode.protocol.options import Unwrap
 
-# Default names of the position column.
+# Default names of the position column. The first is that of captured files.
 USUAL_NAMES = ("seq", "position")
 
 
@@ -194,7 +202,8 @@ def ordered_files(
         The column with positions, of an integer type. By default it is `seq` or `position`, if all files have such a
         column; otherwise rows are in the order of the files' names.
     session : str, optional
-        The column whose value changes when the client reconnected to the server.
+        The column whose value changes when the client reconnected to the server. By default, the footers of files from
+        `pgdecode capture` say it.
     unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
         The form of the payloads, as in `pgdecode.unwrap`.
 
@@ -208,12 +217,27 @@ def ordered_files(
     chosen = position or next((name for name in USUAL_NAMES if all(_has_integers(file, name) for file in found)), None)
     if chosen is None:
         return OrderedFiles(tuple(found), None, session)
+    if session is None and is_captured(found):
+        session, sessions = CAPTURE_SESSION, (CAPTURE_SESSION,)
     found = payload_files(path, payload, tuple(dict.fromkeys((chosen, *sessions))), unwrap)
     check_positions(found, chosen)
     if len(found) > 1:
         # Reading raises OrderFault if a file's first position is null or not its lowest.
         found.sort(key=lambda file: file.first_value(chosen) or 0)
     return OrderedFiles(tuple(found), chosen, session)
+
+
+def is_captured(files: Sequence[PayloadFile]) -> bool:
+    """Whether the footers of all files say in which session their rows were received."""
+    return all(file.captured is not None and CAPTURE_SESSION not in file.columns.names for file in files)
+
+
+def has_interrupted_streams(files: Sequence[PayloadFile]) -> bool:
+    """Whether a session of captured files ended with open streams. Otherwise a reconnect makes no difference."""
+    if not is_captured(files):
+        return False
+    found = sorted((file.captured for file in files if file.captured is not None), key=lambda item: item.first_seq)
+    return any(last.open_streams and last.session != first.session for last, first in pairwise(found))
 
 
 def check_positions(files: Sequence[PayloadFile], position: str) -> None:

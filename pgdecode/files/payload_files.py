@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -25,8 +26,11 @@ BATCH_ROWS = 32_768
 BATCH_BYTES = 32 * 2**20
 # Size of the buffer for reading pages. Without a buffer, pyarrow loads the whole column chunk of a row group.
 _READ_BUFFER = 2**20
-# The column with the LSN of a frame.
+# Columns that files do not have: the LSN of a frame, and the number of the session in which a capture received a row.
 _FRAME_LSN = "frame_lsn"
+CAPTURE_SESSION = "capture_session"
+# The key in the footer under which `pgdecode capture` describes a file.
+CAPTURE_KEY = b"pgdecode.capture"
 # Metadata of a batch in which keepalives have become null payloads.
 WITH_KEEPALIVES = {b"pgdecode.keepalives": b"null"}
 
@@ -62,6 +66,23 @@ class RowGroup(NamedTuple):
     counted: tuple[tuple[str, int], ...] = ()
 
 
+class Captured(NamedTuple):
+    """What the footer of a captured file says of its session, which is one for all rows.
+
+    Attributes
+    ----------
+    session : int
+        Number of the session.
+    first_seq : int
+    open_streams : int
+        Number of streamed transactions without an outcome at the end of the file.
+    """
+
+    session: int
+    first_seq: int
+    open_streams: int
+
+
 @dataclass(frozen=True)
 class PayloadFile:
     """A Parquet file, or some row groups of one, whose `payload` column holds one message per row.
@@ -85,6 +106,8 @@ class PayloadFile:
         The form of the payloads, as in `pgdecode.unwrap`. Keepalives become null payloads.
     converted : ConvertedFile or None
         The Parquet file that replaces a text file.
+    captured : Captured or None
+        None for a file that `pgdecode capture` has not written.
     """
 
     path: Path
@@ -96,6 +119,7 @@ class PayloadFile:
     footer: int
     unwrap: Unwrap = "auto"
     converted: ConvertedFile | None = None
+    captured: Captured | None = None
 
     @property
     def parquet(self) -> Path:
@@ -204,6 +228,10 @@ class PayloadFile:
         if _FRAME_LSN in self.schema.names and _FRAME_LSN not in self.columns.names:
             lsn = pa.nulls(len(batch), pa.int64()) if found.lsn is None else found.lsn
             batch = batch.append_column(_FRAME_LSN, lsn)
+        if CAPTURE_SESSION in self.schema.names and CAPTURE_SESSION not in self.columns.names:
+            assert self.captured is not None
+            session = pa.repeat(pa.scalar(self.captured.session, pa.int64()), len(batch))
+            batch = batch.append_column(CAPTURE_SESSION, session)
         return batch if found.is_keepalive is None else batch.replace_schema_metadata(WITH_KEEPALIVES)
 
     @property
@@ -247,8 +275,8 @@ def payload_files(path: Path, payload: str, keep: Sequence[str] = (), unwrap: Un
     payload : str
         The payload column, which is binary, or with `unwrap` also a string column.
     keep : sequence of str
-        Other columns to read. If payloads are in frames (`unwrap="xlogdata"`), "frame_lsn" is the LSN of the
-        frame.
+        Other columns to read. Files do not have "frame_lsn", the LSN of a frame, which is null for a payload without
+        a frame, and "capture_session", the number of the session in which `pgdecode capture` received the row.
     unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
         The form of the payloads, as in `pgdecode.unwrap`.
 
@@ -314,6 +342,7 @@ def _checked(path: Path, payload: str, keep: tuple[str, ...], unwrap: Unwrap) ->
         parquet = path if converted is None else converted.path
         with _opened(parquet) as file:
             schema, groups = file.schema_arrow, _row_groups(file.metadata, (payload, *keep))
+            captured = _captured((file.metadata.metadata or {}).get(CAPTURE_KEY))
             footer = _footer(parquet)
     except PermissionError as error:
         raise PathError(f"{path}: no permission to read it") from error
@@ -326,7 +355,9 @@ def _checked(path: Path, payload: str, keep: tuple[str, ...], unwrap: Unwrap) ->
     binary = ", ".join(field.name for field in schema if _is_binary(field.type)) or "none"
     for name in (payload, *keep):
         found = schema.names.count(name)
-        if found == 0 and name == _FRAME_LSN and unwrap == "xlogdata":
+        if found == 0 and name == _FRAME_LSN and unwrap in ("auto", "xlogdata"):
+            continue
+        if found == 0 and name == CAPTURE_SESSION and captured is not None:
             continue
         if found != 1:
             hint = f"binary columns: {binary}" if name == payload else f"columns: {', '.join(schema.names)}"
@@ -337,7 +368,16 @@ def _checked(path: Path, payload: str, keep: tuple[str, ...], unwrap: Unwrap) ->
     kept = pa.schema(
         [(name, _plain_type(schema.field(name).type) if name in schema.names else pa.int64()) for name in keep]
     )
-    return PayloadFile(path, payload, keep, kept, schema, groups, footer, unwrap, converted)
+    return PayloadFile(path, payload, keep, kept, schema, groups, footer, unwrap, converted, captured)
+
+
+def _captured(content: bytes | None) -> Captured | None:
+    """Read what `pgdecode capture` wrote into the footer; None if it did not, or another program changed it."""
+    try:
+        file = json.loads(content or b"{}")["file"]
+        return Captured(int(file["session"]), int(file["first_seq"]), int(file["open_streams"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _is_parquet(path: Path) -> bool:
@@ -348,7 +388,9 @@ def _is_parquet(path: Path) -> bool:
 def _is_binary(type: pa.DataType) -> bool:
     if pa.types.is_dictionary(type):
         type = type.value_type
-    return _plain_type(type) in (pa.binary(), pa.large_binary()) or pa.types.is_fixed_size_binary(type)
+    if pa.types.is_fixed_size_binary(type) or pa.types.is_null(type):
+        return True
+    return _plain_type(type) in (pa.binary(), pa.large_binary())
 
 
 def _holds_text(type: pa.DataType) -> bool:

@@ -55,6 +55,7 @@ class TransactionStatistics:
 
     def __init__(self, files: OrderedFiles) -> None:
         self._positions = files.positions()
+        self._session: int | None = None
         self._state = ReplicationState()
         self._outcomes = _Counter()
         self.position = files.position
@@ -80,6 +81,9 @@ class TransactionStatistics:
         """Process the next rows. Their envelope must have the column `kind`."""
         if not self.complete:
             return
+        if file.captured is not None and file.captured.session != self._session:
+            self._state.is_reconnected = self._session is not None
+            self._session = file.captured.session
         try:
             positions = self._positions.of(file, batch.start, batch.source)
         except OrderFault as error:

@@ -139,6 +139,9 @@ def unwrap_in_place(column: pa.Array, how: Unwrap, *, is_text: bool | None = Non
         Otherwise it is returned unchanged, and is a bad payload.
     """
     check_option("unwrap", how, Unwrap)
+    if pa.types.is_null(column.type):
+        # A batch without any value, for example from pandas, has no other type.
+        return InPlace(column.cast(pa.binary()))
     if is_text is None:
         is_text = is_string(column.type)
     if not is_text and not _is_binary(column.type):

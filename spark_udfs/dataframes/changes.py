@@ -88,8 +88,7 @@ def changes(
     payload : Column or str
         Binary, tag byte first; or strings. Nulls are ignored.
     unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
-        The form of the payloads, as in `pgdecode.unwrap`. "auto" decodes strings; a binary column has payloads without
-        frames. Name "xlogdata" for frames, because a query plan cannot depend on values.
+        The form of the payloads, as in `pgdecode.unwrap`. Keepalives are ignored.
     position : Column or str
         Integers that ascend in slot order and are unique in a source. An LSN is not a position.
     source : Column or str, optional

@@ -102,7 +102,7 @@ def payload_rows(
         )
     wanted = {
         "position": (position, _INTEGERS, "integers"),
-        "payload": (payload, (T.BinaryType, T.StringType), "binary or strings"),
+        "payload": (payload, (T.BinaryType, T.StringType, T.NullType), "binary or strings"),
         "source": (source, _SOURCES, "strings, integers, booleans or dates"),
         "session": (session, _SESSIONS, "strings, integers, booleans, dates or timestamps"),
     }

@@ -20,7 +20,6 @@ def unwrapped(payload: Column, type: T.DataType, how: Unwrap) -> Column:
     type : DataType
         Of the column: binary or string.
     how : {"auto", "none", "hex", "base64", "xlogdata"}
-        "auto" returns a binary column unchanged, because a plan cannot depend on values: name "xlogdata".
 
     Raises
     ------
@@ -29,6 +28,8 @@ def unwrapped(payload: Column, type: T.DataType, how: Unwrap) -> Column:
         A value that does not have the form fails the query. The error does not contain the value.
     """
     check_option("unwrap", how, Unwrap)
+    if isinstance(type, T.NullType):
+        return payload.cast("binary")
     is_text = isinstance(type, T.StringType)
     if not is_text and not isinstance(type, T.BinaryType):
         raise TypeError(f"payload is a column of binary or strings, not {type.simpleString()}")
@@ -40,10 +41,11 @@ def unwrapped(payload: Column, type: T.DataType, how: Unwrap) -> Column:
     if how == "base64":
         return _from_base64(text)
     if how == "xlogdata":
-        return _from_frames(payload, F.raise_error(F.lit("a payload is neither an XLogData frame nor a keepalive")))
-    if not is_text:
+        wrong = F.raise_error(F.lit("a payload is neither an XLogData frame nor a keepalive"))
+        return _from_frames(payload, wrong)
+    if how == "none":
         return payload
-    found = F.when(text.startswith("\\x"), _from_hex(text)).otherwise(_from_base64(text))
+    found = F.when(text.startswith("\\x"), _from_hex(text)).otherwise(_from_base64(text)) if is_text else payload
     return _from_frames(found, found)
 
 
@@ -64,11 +66,11 @@ def _from_base64(text: Column) -> Column:
 def _from_frames(payload: Column, other: Column) -> Column:
     """Remove the header of frames, and replace keepalives by null. `other` is the result for all other values."""
     letter = F.substring(payload, 1, 1)
-    wrong = F.raise_error(F.lit("a payload begins as an XLogData frame or a keepalive, but is shorter or longer"))
-    frame, keepalive = F.lit(b"w"), F.lit(b"k")
+    is_frame = (letter == F.lit(b"w")) & (F.length(payload) >= _HEADER_BYTES)
+    is_keepalive = (letter == F.lit(b"k")) & (F.length(payload) == _KEEPALIVE_BYTES)
     return (
-        F.when((letter == frame) & (F.length(payload) >= _HEADER_BYTES), F.substring(payload, 26, 2**31 - 1 - 26))
-        .when((letter == keepalive) & (F.length(payload) == _KEEPALIVE_BYTES), F.lit(None).cast("binary"))
-        .when(letter.isin(b"w", b"k"), wrong)
+        F.when(~letter.isin(b"w", b"k"), other)
+        .when(is_frame, F.substring(payload, _HEADER_BYTES + 1, 2**31 - 1 - _HEADER_BYTES - 1))
+        .when(is_keepalive, F.lit(None).cast("binary"))
         .when(payload.isNotNull(), other)
     )

@@ -18,8 +18,8 @@ from pgdecode import DecodeError, RelationCatalog
 from pgdecode.files.atomic_output import check_target
 from pgdecode.files.change_export import table_file_name
 from pgdecode.files.file_metadata import catalog_of, types_of
-from pgdecode.files.ordered_files import OrderFault, check_positions
-from pgdecode.files.payload_files import FileFault, PathError, PayloadFile, payload_files
+from pgdecode.files.ordered_files import OrderFault, check_positions, has_interrupted_streams
+from pgdecode.files.payload_files import CAPTURE_SESSION, FileFault, PathError, PayloadFile, payload_files
 from pgdecode.protocol.options import (
     ChangeOptions,
     Empty,
@@ -130,7 +130,7 @@ def decode_files(
         How to treat payloads of 0 bytes: as null messages, which changes ignore, or as bad payloads.
     session : str, optional
         For changes and tables: the column whose value identifies the connection to the server, as in
-        `spark_udfs.changes`.
+        `spark_udfs.changes`. By default, the footers of files from `pgdecode capture` say it.
     include_uncommitted, catalog, types, unrepresentable, encoding, datestyle
         For changes and tables, as in `spark_udfs.table_changes`. Dates and timestamps of all years are allowed.
     columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
@@ -221,6 +221,9 @@ def decode_files(
     if any(file.converted for file in files or ()):
         raise PathError(f"{source}: not a Parquet file; on Spark, payloads are in Parquet")
     if files is not None and isinstance(config, ChangeJob):
+        if session is None and position == "seq" and has_interrupted_streams(files):
+            session = CAPTURE_SESSION
+            files = payload_files(Path(source).absolute(), payload, (position, session), unwrap)
         check_positions(files, position)
         paths = [file.path for file in files]
         with_types = replace(config.value_options, types=types_of(paths, types))

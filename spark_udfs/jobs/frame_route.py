@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, DecimalType, LongType, StringType, Str
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.ordered_files import OrderFault
-from pgdecode.files.payload_files import PathError, PayloadFile, is_hidden
+from pgdecode.files.payload_files import CAPTURE_SESSION, PathError, PayloadFile, is_hidden
 from pgdecode.payloads.unwrap import is_string
 from pgdecode.protocol.options import Format, RowMode, Unwrap
 from spark_udfs.dataframes.changes import codes, count_bad_rows, decode_indexed, indexed_rows, tables_of
@@ -65,20 +65,34 @@ def read(
     # With a schema, unsupported types of other columns do not matter. If a type of these columns cannot be converted
     # to Spark's, Spark may still be able to read it without a schema.
     with suppress(TypeError):
-        others = (field for field in files[0].schema if field.name != payload)
+        others = (field for field in files[0].schema if field.name not in (payload, CAPTURE_SESSION))
         type = pa.string() if is_string(files[0].columns.field(payload).type) else pa.binary()
         reader = reader.schema(spark_schema(pa.schema([*others, pa.field(payload, type)])))
-    return _unwrapped(reader.parquet(*(as_pattern(file.path) for file in files)), payload, unwrap)
+    found = reader.parquet(*(as_pattern(file.path) for file in files))
+    if CAPTURE_SESSION in keep:
+        found = found.withColumn(CAPTURE_SESSION, _capture_session(files))
+    return _unwrapped(found, payload, unwrap)
+
+
+def _capture_session(files: Sequence[PayloadFile]) -> Column:
+    """Return the session that received a row of captured files, by its position."""
+    starts: dict[int, int] = {}
+    captured = [file.captured for file in files if file.captured is not None]
+    for item in sorted(captured, key=lambda item: item.first_seq):
+        starts.setdefault(item.session, item.first_seq)
+    found = F.lit(0).cast("bigint")
+    for session, first_seq in starts.items():
+        found = F.when(F.col("seq") >= first_seq, F.lit(session)).otherwise(found)
+    return found
 
 
 def _unwrapped(found: DataFrame, payload: str, unwrap: Unwrap) -> DataFrame:
     type = found.schema[payload].dataType
-    if isinstance(type, BinaryType) and unwrap in ("auto", "none"):
+    if unwrap == "none" and isinstance(type, BinaryType):
         return found
-    is_message = F.lit(True)
-    if unwrap == "xlogdata":
-        is_message = _column(payload).isNull() | (F.substring(_column(payload), 1, 1) != b"k")
-    return found.where(is_message).withColumn(payload, unwrapped(_column(payload), type, unwrap))
+    payloads = unwrapped(_column(payload), type, unwrap)
+    # Keepalives have become null.
+    return found.where(_column(payload).isNull() | payloads.isNotNull()).withColumn(payload, payloads)
 
 
 def write_messages(found: DataFrame, payload: str, folder: str, config: MessageJob) -> DecodedFiles:
@@ -148,7 +162,9 @@ def write_changes(
     sessions = None if session is None else _column(session)
     tables = tables_of(config.options, *(name for name in config.names if name is not None))
     try:
-        rows = indexed_rows(found, _column(payload), positions, None, config.catalog, sessions, config.options, tables)
+        rows = indexed_rows(
+            found, _column(payload), positions, None, config.catalog, sessions, config.options, tables, "none"
+        )
     except TypeError as error:
         raise PathError(str(error)) from error
     except ValueError as error:

@@ -92,7 +92,7 @@ def test_a_bad_message_is_named_by_its_row_among_keepalives(run: Shell, tmp_path
 def test_the_lsn_of_a_frame_becomes_a_column(run: Shell, tmp_path: Path) -> None:
     payloads = pq.read_table(SHOP)["data"].to_pylist()[:2]
     path = frames(tmp_path / "in", payloads)
-    options = ["--unwrap", "xlogdata", "--keep", "frame_lsn", "--fields", "kind,lsn"]
+    options = ["--keep", "frame_lsn", "--fields", "kind,lsn"]
     assert run("decode", path, "out.parquet", *options).code == 0
     rows = pq.read_table("out.parquet").to_pylist()
     assert [row["frame_lsn"] for row in rows] == [0x16B374D848] * 2
@@ -123,6 +123,12 @@ def test_base64_in_a_binary_column_is_read_on_request(run: Shell, tmp_path: Path
     path = in_parquet(tmp_path / "in", pa.array([base64.b64encode(payload) for payload in payloads]))
     assert run("cat", path, "--unwrap", "base64").out == run("cat", SHOP).out
     assert run("cat", path).code == 1
+
+
+def test_a_column_of_nulls_without_a_type_has_null_payloads(run: Shell, tmp_path: Path) -> None:
+    path = in_parquet(tmp_path / "in", pa.nulls(2))
+    assert run("cat", path).objects == [{}, {}]
+    assert run("cat", path, "--changes").objects == []
 
 
 def test_text_is_refused_if_payloads_are_to_be_raw(run: Shell, tmp_path: Path) -> None:

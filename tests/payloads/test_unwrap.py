@@ -9,6 +9,7 @@ import struct
 import pyarrow as pa
 import pytest
 
+import pgdecode
 from pgdecode.payloads.unwrap import UnwrapError, looks_like, unwrap
 
 BEGIN = bytes.fromhex("420000000001534c900002a1b2c3d4e5f6000002f1")  # B, final LSN, timestamp, xid
@@ -50,6 +51,14 @@ def test_a_frame_has_an_lsn_and_a_keepalive_gives_no_row() -> None:
     assert found.payloads.to_pylist() == [BEGIN, None, COMMIT]
     assert found.rows.to_pylist() == [0, 2, 3]
     assert found.lsn.to_pylist() == [7, None, None]
+
+
+@pytest.mark.parametrize("how", ["auto", "none", "hex", "base64", "xlogdata"])
+def test_a_column_of_nulls_without_a_type_has_null_payloads(how: str) -> None:
+    found = unwrap([None, None], how)  # type: ignore[arg-type]
+    assert found.payloads.to_pylist() == [None, None]
+    assert pgdecode.decode_messages(pa.nulls(2))["kind"].to_pylist() == [None, None]
+    assert not len(pgdecode.ChangeDecoder().decode(pa.nulls(2)))
 
 
 @pytest.mark.parametrize(
