@@ -17,6 +17,7 @@ NATIVE = ROOT / "src" / "pgdecode" / "_native"
 # A package imports only packages above it. Modules of a package may import each other, but not in a cycle.
 PACKAGES = [
     "pgdecode.protocol",
+    "pgdecode.storage",
     "pgdecode.types",
     "pgdecode.arrow",
     "pgdecode._native",

@@ -47,6 +47,7 @@ class Request:
     unwrap: Unwrap
     mode: Mode
     batch_rows: int
+    overwrite: bool
 
     @property
     def as_file(self) -> bool:
@@ -167,7 +168,7 @@ def decode(
     if resume is not None and of_changes["catalog"] is not None:
         raise click.UsageError("--catalog is for the first run; with --resume, the state has the relations")
     chosen = _format(target, format)
-    request = Request(source, target, engine, chosen, payload, unwrap, mode, batch_rows or BATCH_ROWS)
+    request = Request(source, target, engine, chosen, payload, unwrap, mode, batch_rows or BATCH_ROWS, overwrite)
     started = time.monotonic()
     if changes or tables:
         options = parameters.change_parameters(mode, of_changes, unrepresentable)
@@ -177,9 +178,7 @@ def decode(
         if engine == "spark" and files.position is None:
             raise click.UsageError("--engine spark needs --position COLUMN, because rows on Spark have no order")
         if engine == "spark":
-            check_target(target, source, overwrite=overwrite)
-            with staged(target) as hidden:
-                done = _with_spark_changes(request, hidden, files, tables, options)
+            done = _with_spark_changes(request, files, tables, options)
         else:
             as_file = len(tables) < 2 and request.as_file
             if resume is not None and as_file:
@@ -201,9 +200,7 @@ def decode(
         layout = message_layout(keep, fields or None)
         found = payload_files(source, payload, keep, unwrap)
         n_rows = sum(file.n_rows for file in found)
-        check_target(target, source, overwrite=overwrite)
-        with staged(target) as hidden:
-            done = _decode_messages(request, hidden, found, keep, fields, parameters.IN_STREAM[in_stream])
+        done = _decode_messages(request, found, keep, fields, parameters.IN_STREAM[in_stream])
         written = _size(target)
     read, counts = done
     seconds = time.monotonic() - started
@@ -218,7 +215,6 @@ def decode(
 
 def _decode_messages(
     request: Request,
-    target: Path,
     files: Sequence[PayloadFile],
     keep: tuple[str, ...],
     fields: tuple[str, ...],
@@ -226,13 +222,14 @@ def _decode_messages(
 ) -> tuple[str, str]:
     """Decode messages with the chosen engine. Return the texts for the report: input and output."""
     if request.engine == "spark":
-        decoded = _with_spark(request, target, keep=keep, fields=fields or None, in_stream=in_stream)
+        decoded = _with_spark(request, keep=keep, fields=fields or None, in_stream=in_stream)
         return "", _bad_by_class(decoded.bad_rows, request.mode)
-    with progress(sum(file.n_rows for file in files)) as on_rows:
+    check_target(request.target, request.source, overwrite=request.overwrite)
+    with progress(sum(file.n_rows for file in files)) as on_rows, staged(request.target) as hidden:
         totals = convert(
             files,
             request.source,
-            target,
+            hidden,
             as_file=request.source.is_file() and request.as_file,
             format=request.format,
             fields=fields or None,
@@ -260,12 +257,11 @@ def _decode_changes(run: RunRequest) -> tuple[str, str]:
 
 
 def _with_spark_changes(
-    request: Request, target: Path, files: OrderedFiles, tables: tuple[str, ...], options: FileChangeOptions
+    request: Request, files: OrderedFiles, tables: tuple[str, ...], options: FileChangeOptions
 ) -> tuple[str, str]:
     """Decode changes or tables on Spark. Return the texts for the report, as `_decode_messages` does."""
     decoded = _with_spark(
         request,
-        target,
         what=_what(request, tables),
         position=files.position,
         session=files.session,
@@ -299,7 +295,7 @@ def _what(request: Request, tables: tuple[str, ...]) -> str | tuple[str, ...]:
     return tables[0] if is_one else tables
 
 
-def _with_spark(request: Request, target: Path, **options: Any) -> Any:
+def _with_spark(request: Request, **options: Any) -> Any:
     """Run the job on Spark, and return its `DecodedFiles`."""
     try:
         from spark_udfs import decode_files
@@ -312,11 +308,12 @@ def _with_spark(request: Request, target: Path, **options: Any) -> Any:
         return decode_files(
             None,
             request.source,
-            target,
+            request.target,
             payload=request.payload,
             unwrap=request.unwrap,
             mode=request.mode,
             format=request.format,
+            overwrite=request.overwrite,
             **options,
         )
     except JavaNotFound as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pgdecode.files.payload_files import PathError
 from pgdecode.runs.claim import LOCK, locked
+from pgdecode.storage.errors import storage_errors
 
 # Names of files that an earlier output may have. A folder with any other file is not replaced.
 # Hidden files beside an output that is being written.
@@ -18,12 +19,12 @@ _KINDS = ("partial", "former", "spill", "lock")
 _OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS", LOCK)
 
 
-class TargetExists(PathError):
+class TargetExists(PathError, FileExistsError):
     """An output that exists and is not to be replaced."""
 
 
-def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
-    """Check a target before any work is done.
+def check_target(target: Path, source: Path | None, *, overwrite: bool) -> None:
+    """Check a target before any work is done. `source` is None if it is not a local path.
 
     Raises
     ------
@@ -32,11 +33,13 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
     PathError
         If it cannot be replaced safely, or if its parent folder is missing.
     """
-    real, raw = target.resolve(), source.resolve()
-    if real == raw:
-        raise PathError(f"{target}: is the input")
-    if real in raw.parents or raw in real.parents:
-        raise PathError(f"{target}: {'contains the input' if real in raw.parents else 'is inside the input'}")
+    real = target.resolve()
+    if source is not None:
+        raw = source.resolve()
+        if real == raw:
+            raise PathError(f"{target}: is the input")
+        if real in raw.parents or raw in real.parents:
+            raise PathError(f"{target}: {'contains the input' if real in raw.parents else 'is inside the input'}")
     if not real.parent.is_dir():
         raise PathError(f"{target}: there is no folder {target.parent}")
     clean(target)
@@ -53,7 +56,7 @@ def check_target(target: Path, source: Path, *, overwrite: bool) -> None:
 
 
 @contextmanager
-def staged(target: Path) -> Iterator[Path]:
+def staged(target: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `target` for a file or folder, and rename it to `target` at the end.
 
     On any exception the temporary path is removed, and a former target stays unchanged. A process that is killed leaves
@@ -63,12 +66,17 @@ def staged(target: Path) -> Iterator[Path]:
     ------
     RunError
         If another process is writing the same target.
+    TargetExists
+        Without `overwrite`, if the target exists at the end.
+    DiskFull, ReadOnlyStorage, AccessDenied
+        If the target cannot be written.
     """
     hidden, former = _hidden(target, "partial"), _hidden(target, "former")
-    clean(target)
-    with _locked(target):
+    with storage_errors(target), _claimed(target):
         try:
             yield hidden
+            if not overwrite and os.path.lexists(target):
+                raise TargetExists(f"{target}: cannot be renamed to this; was it created meanwhile?")
             # A file replaces another file atomically. A folder must first be renamed.
             if os.path.lexists(target) and (target.is_dir() or hidden.is_dir()):
                 target.rename(former)
@@ -77,6 +85,13 @@ def staged(target: Path) -> Iterator[Path]:
             _restore(target)
             remove(hidden)
             remove(former)
+
+
+@contextmanager
+def _claimed(target: Path) -> Iterator[None]:
+    clean(target)
+    with _locked(target):
+        yield
 
 
 def clean(target: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -33,9 +32,10 @@ from pgdecode.protocol.options import (
     stream_option,
 )
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.storage.errors import CLASSES, StorageError
 from spark_udfs.jobs import file_route, frame_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
-from spark_udfs.jobs.output_committer import DecodedFiles
+from spark_udfs.jobs.output_committer import OUTPUT, DecodedFiles
 from spark_udfs.runtime.session import local_session
 from spark_udfs.runtime.storage import Location, as_path, is_path, staged
 from spark_udfs.schema.spark_types import session_has_time
@@ -56,6 +56,8 @@ _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
 # How the last line of a traceback begins: for a bad payload, for a FileFault, and for all errors of these packages.
 _FAULT = f"{DecodeError.__module__}."
 _FILE_FAULT = f"{FileFault.__module__}.{FileFault.__name__}: "
+# An error of storage that a task has raised for the target.
+_STORAGE_ERROR = re.compile(rf"{re.escape(StorageError.__module__)}\.(\w+): {OUTPUT}: (.+)")
 _OURS = re.compile(r"(?:pgdecode|spark_udfs)\.[\w.]+: ")
 
 
@@ -88,6 +90,7 @@ def decode_files(
     datestyle: str = "ISO, MDY",
     format: Format = "parquet",
     route: Route = "auto",
+    overwrite: bool = False,
 ) -> DecodedFiles:
     """Decode Parquet files of payloads to a folder of files, as a Spark job.
 
@@ -100,7 +103,7 @@ def decode_files(
         A Parquet file, or a folder with `*.parquet` files at any depth. A path is on this machine; on a cluster, all
         machines must share it. A URI (`hdfs://...`, `s3a://...`) is passed to `spark.read.parquet`.
     target : path or URI
-        The folder to write. It must not exist, and appears when it is complete.
+        The folder to write. It appears when it is complete. Without `overwrite`, it must not exist.
     what : "messages", "changes", "schema.table", or a sequence of tables and "changes"
         One row per message; or one row per committed change of all tables; or one row per change of a table, with typed
         columns. A string makes one output, whose files are in `target`. A sequence, also of one item, makes a folder in
@@ -140,6 +143,8 @@ def decode_files(
     route : {"auto", "files", "dataframe"}
         What reads and writes the files, see Notes: the tasks, with pyarrow ("files"), or Spark ("dataframe"). "auto"
         uses "files" if possible.
+    overwrite : bool
+        Replace a target that pgdecode or Spark has written, when the new one is complete.
 
     Returns
     -------
@@ -148,8 +153,12 @@ def decode_files(
 
     Raises
     ------
-    FileExistsError
-        If the target exists.
+    TargetExists
+        If the target exists. It is a FileExistsError.
+    RunError
+        If another process is writing the target, which is a path.
+    DiskFull, ReadOnlyStorage, AccessDenied
+        If the target cannot be written. They are OSErrors that name the target and the cause.
     PathError
         If there is no input, if a column is missing or has a wrong type, if no payload describes a table, if the target
         is inside the source, or if the route is not possible.
@@ -230,16 +239,23 @@ def decode_files(
         config = replace(config, value_options=with_types, catalog=config.catalog or catalog_of(paths))
     direct = _is_direct(route, source, target)
     if is_path(target):
-        _check_target(Path(target), Path(source) if is_path(source) else None)
+        check_target(Path(target), Path(source) if is_path(source) else None, overwrite=overwrite)
     try:
-        with nullcontext(spark) if spark is not None else local_session() as running, staged(running, target) as hidden:
+        with (
+            nullcontext(spark) if spark is not None else local_session() as running,
+            staged(running, target, overwrite=overwrite) as hidden,
+        ):
             if isinstance(config, MessageJob):
                 return _messages(running, source, files, (payload, unwrap), hidden, config, direct)
             return _changes(
                 running, source, files, (payload, unwrap), (position, session), hidden, config, direct, route
             )
     except _OF_SPARK as error:
-        raise JobFailed(_error_line(error, source)) from error
+        line = _one_line(error)
+        of_storage = _STORAGE_ERROR.fullmatch(line)
+        if of_storage:
+            raise CLASSES[of_storage[1]](target, of_storage[2]) from error
+        raise JobFailed(_described(line, source)) from error
 
 
 def _outputs(names: Sequence[str]) -> tuple[str | None, ...]:
@@ -263,13 +279,6 @@ def _is_direct(route: Route, source: Location, target: Location) -> bool:
     if route == "files" and uri is not None:
         raise PathError(f'{uri}: is a URI, and the route "files" needs paths')
     return route != "dataframe" and uri is None
-
-
-def _check_target(target: Path, source: Path | None) -> None:
-    if os.path.lexists(target):
-        raise FileExistsError(f"{target}: exists already")
-    if source is not None:
-        check_target(target, source, overwrite=False)
 
 
 def _messages(
@@ -356,9 +365,8 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
                 spark.conf.set(name, before)
 
 
-def _error_line(error: Exception, source: Location) -> str:
+def _described(line: str, source: Location) -> str:
     """Describe in one line why a job failed, with the file if it is known."""
-    line = _one_line(error)
     if line.startswith(_FILE_FAULT):
         return line.removeprefix(_FILE_FAULT)
     return _OURS.sub(lambda _: f"{source}: ", line, count=1) if _OURS.match(line) else line

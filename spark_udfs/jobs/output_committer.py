@@ -23,8 +23,11 @@ from pgdecode.files.writers import Layout, WriteBatch, writer_to
 from pgdecode.protocol.options import Format
 from pgdecode.runs.digested_file import DigestedFile
 from pgdecode.runs.manifest import Manifest, OutputFile, write_manifest
+from pgdecode.storage.errors import storage_errors
 
 SUCCESS = "_SUCCESS"
+# What tasks call the target in errors. The driver, which knows it, replaces this.
+OUTPUT = "output"
 _ATTEMPTS = "_temporary"
 _BUFFER = 1 << 20
 
@@ -106,9 +109,14 @@ def attempted(
     attempt = f"{number:05}.{uuid.uuid4().hex}"
     path = folder / _ATTEMPTS / attempt
     n_rows = 0
-    raw = DigestedFile(path)
+    with storage_errors(OUTPUT):
+        raw = DigestedFile(path)
     try:
-        with io.BufferedWriter(raw, _BUFFER) as file, writer_to(file, format, schema, layout, n_writers) as write:
+        with (
+            storage_errors(OUTPUT),
+            io.BufferedWriter(raw, _BUFFER) as file,
+            writer_to(file, format, schema, layout, n_writers) as write,
+        ):
 
             def counted(batch: pa.RecordBatch) -> None:
                 nonlocal n_rows

@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
-from pgdecode.files.atomic_output import remove
+from pgdecode.files import atomic_output
+from pgdecode.files.atomic_output import TargetExists
 
 Location = str | os.PathLike[str]
 
@@ -49,48 +50,39 @@ def as_path(uri: str) -> Path:
 
 
 @contextmanager
-def staged(spark: SparkSession, target: Location) -> Iterator[str]:
+def staged(spark: SparkSession, target: Location, *, overwrite: bool = False) -> Iterator[str]:
     """Yield a temporary folder beside the target, and rename it to the target at the end. Remove it on any exception.
 
     Like `pgdecode.files.atomic_output.staged`, but for all file systems that Spark can write.
 
     Raises
     ------
-    FileExistsError
-        If the target exists, at the beginning or at the end.
+    TargetExists
+        If the target exists, at the beginning or at the end, and is not to be overwritten.
+    RunError
+        If another process is writing the target, which is a path.
+    DiskFull, ReadOnlyStorage, AccessDenied
+        If the target, which is a path, cannot be written.
     """
     if is_path(target):
         # Without the JVM, which needs some milliseconds for each step.
-        with _staged_here(Path(os.path.abspath(target))) as folder:
+        with atomic_output.staged(Path(os.path.abspath(target)), overwrite=overwrite) as folder:
             yield as_uri(folder)
         return
     files, path = _hadoop(spark, as_uri(target))
-    if files.exists(path):
-        raise FileExistsError(f"{target}: exists already")
+    if files.exists(path) and not overwrite:
+        raise TargetExists(f"{target}: exists already")
     # Hadoop's Path.suffix would treat a name's part before a colon as a scheme.
     _, hidden = _hadoop(spark, f"{path.toString()}.{uuid.uuid4().hex}.partial")
     try:
         yield hidden.toString()
+        if overwrite:
+            files.delete(path, True)
         # If another process has created the target, `rename` would move this folder into it.
         if files.exists(path) or not files.rename(hidden, path):
-            raise FileExistsError(f"{target}: cannot be renamed to this; was it created meanwhile?")
+            raise TargetExists(f"{target}: cannot be renamed to this; was it created meanwhile?")
     finally:
         files.delete(hidden, True)
-
-
-@contextmanager
-def _staged_here(target: Path) -> Iterator[Path]:
-    hidden = target.with_name(f"{target.name}.{uuid.uuid4().hex}.partial")
-    if os.path.lexists(target):
-        raise FileExistsError(f"{target}: exists already")
-    try:
-        yield hidden
-        # `rename` would replace an empty folder.
-        if os.path.lexists(target):
-            raise FileExistsError(f"{target}: cannot be renamed to this; was it created meanwhile?")
-        hidden.rename(target)
-    finally:
-        remove(hidden)
 
 
 def change_suffix(spark: SparkSession, folder: str, former: str, suffix: str) -> None:
