@@ -17,7 +17,7 @@ test:  ## the quick tier: everything once
 	$(PYTHON) -m pytest -n 2
 
 test-all:  ## everything: captures of all servers, exhaustive and long tests
-	$(PYTHON) -m pytest -n 2 -m ""
+	$(PYTHON) -m pytest -n 2 -m "" --hypothesis-profile=usual
 
 lint:
 	$(PYTHON) -m ruff check .

@@ -21,6 +21,7 @@ from support.generators.samples import SAMPLES
 from support.memory import peak_memory
 from support.oracles import reference
 from support.shell import BEGIN, COMMIT, MESSAGE, SHOP, STREAMS, Shell, repeated, started, written
+from support.tiers import full
 
 
 def decoded(path: Path) -> pa.RecordBatch:
@@ -190,7 +191,7 @@ def limited_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
-@pytest.mark.parametrize("target", ["out.parquet", "out.jsonl", "out.csv", "out"])
+@pytest.mark.parametrize("target", ["out.parquet", full("out.jsonl"), full("out.csv"), "out"])
 def test_a_full_disk_is_one_line_and_leaves_nothing(run: Shell, target: str) -> None:
     process = started("decode", STREAMS, target, preexec_fn=limited_files)
     out, err = process.communicate()
@@ -199,8 +200,17 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(run: Shell, target: str) -> 
     assert os.listdir() == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-@pytest.mark.parametrize("target", ["out.jsonl", "out"])
+@pytest.mark.parametrize(
+    ("number", "code", "target"),
+    [
+        (signal.SIGINT, 130, "out.jsonl"),
+        (signal.SIGTERM, 143, "out"),
+        full(signal.SIGHUP, 129, "out.jsonl"),
+        full(signal.SIGINT, 130, "out"),
+        full(signal.SIGTERM, 143, "out.jsonl"),
+        full(signal.SIGHUP, 129, "out"),
+    ],
+)
 def test_a_signal_ends_decode_and_leaves_nothing(run: Shell, number: signal.Signals, code: int, target: str) -> None:
     path = repeated(STREAMS, 100, 10**6, Path())
     process = started("decode", path, target, "--format", "jsonl")

@@ -18,6 +18,22 @@ DATA = Path(__file__).parent.parent / "data"
 NAMES = tuple(sorted(path.stem for path in DATA.glob("*.parquet")))
 # For each scenario and mode, the capture of the newest server.
 NEWEST = frozenset({name.split(".", 1)[1]: name for name in NAMES}.values())
+# Of these, the modes that have most of what the others have: what the quick tier decodes.
+QUICK = NEWEST - {
+    f"18.{mode}"
+    for mode in (
+        "streams.v1bin",
+        "streams.v2",
+        "streams.v2bin",
+        "twophase.v3nostream",
+        "txns.v1",
+        "txns.v1bin",
+        "txns.v2bin",
+        "txns.v3nostream",
+        "types.v2",
+        "types.v2bin",
+    )
+}
 
 
 @dataclass(frozen=True)
