@@ -3,7 +3,7 @@ PYTHON ?= .venv/bin/python
 FUZZ_SECONDS ?= 60
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
-.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme
+.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme docs
 .PHONY: clean
 
 env:  ## a virtual environment with everything
@@ -79,8 +79,11 @@ dist:  ## sdist and wheel, by the build tools that .ci/build-requirements.txt pi
 audit:  ## known vulnerabilities in what the environment holds
 	.ci/audit
 
-readme:  ## write the generated parts of README.md, SECURITY.md and docs/options.md anew
+readme:  ## write the generated parts of SECURITY.md and docs/ anew
 	$(PYTHON) -m tests.support.readme
+
+docs:  ## the documentation as a site, in build/site; any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
 
 clean:
 	find pgdecode -name '*.so' -delete

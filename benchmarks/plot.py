@@ -1,7 +1,11 @@
-"""The plot: messages per second of every case on a logarithmic axis, with one panel per kind of data."""
+"""The plots: messages per second of every case, with one panel per kind of data; and pgdecode beside other decoders.
+
+`python -m benchmarks.plot` draws the second one for the README, from the measured figures in peers.json.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,3 +75,45 @@ def draw_panel(panel: Axes, report: Report, family: str, names: list[str]) -> No
     panel.grid(axis="x", alpha=0.3)
     panel.set_axisbelow(True)
     panel.legend(loc="lower right", title="tuple format")
+
+
+PEERS = Path(__file__).with_name("peers.json")
+ASSETS = Path(__file__).parents[1] / "docs" / "assets"
+# Text, soft text, pgdecode's bars, other bars.
+THEMES = {
+    "light": ("#1f2328", "#59636e", "#0f766e", "#afb8c1"),
+    "dark": ("#e6edf3", "#9198a1", "#2dd4bf", "#484f58"),
+}
+
+
+def write_peers(folder: Path = ASSETS) -> None:
+    """Draw pgdecode beside other decoders, as speed-light.svg and speed-dark.svg in a folder."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    figures = json.loads(PEERS.read_text())
+    bars = figures["bars"]
+    rates = [bar["messages_per_second"] for bar in bars]
+    for theme, (text, soft, ours, others) in THEMES.items():
+        with matplotlib.rc_context({"svg.hashsalt": "pgdecode", "font.size": 10}):
+            figure = Figure(figsize=(8, 2.9))
+            figure.set_layout_engine("constrained")
+            panel = figure.subplots()
+            colours = [ours if bar["name"].startswith("pgdecode") else others for bar in bars]
+            drawn = panel.barh(range(len(bars)), rates, 0.62, color=colours)
+            labels = [f"{scaled(bar['messages_per_second'])} ({bar['machine']})" for bar in bars]
+            panel.bar_label(drawn, labels, padding=4, color=text)
+            panel.set_yticks(range(len(bars)), [f"{bar['name']}  ({bar['language']})" for bar in bars], color=text)
+            panel.invert_yaxis()
+            panel.set_xlim(0, max(rates) * 1.14)
+            panel.set_xticks([])
+            panel.tick_params(length=0)
+            panel.set_frame_on(False)
+            panel.set_title("messages per second, one thread", loc="left", color=text, fontweight="bold")
+            note = "\n".join(f"({key}) {machine}" for key, machine in figures["machines"].items())
+            panel.set_xlabel(note, loc="left", color=soft, fontsize=8)
+            figure.savefig(folder / f"speed-{theme}.svg", transparent=True, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    write_peers()

@@ -51,6 +51,8 @@ class DecodeError(ValueError):
     code: ClassVar[str] = ""
     # A format string with `expected` and `seen` (numbers), `byte` (`seen` as a printable byte) and `field` (location).
     wording: ClassVar[str] = "{field} is malformed"
+    # What to do about it: a sentence for the documentation.
+    remedy: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -103,6 +105,7 @@ class EmptyPayload(DecodeError):
 
     code = "EMPTY"
     wording = "empty payload, expected a message tag"
+    remedy = 'Nothing is lost. Use `empty="null"`, the default of columns, which counts such payloads.'
 
 
 class UnknownTag(DecodeError):
@@ -110,6 +113,7 @@ class UnknownTag(DecodeError):
 
     code = "UNKNOWN_TAG"
     wording = "unknown message tag {byte}"
+    remedy = "The error says what the bytes look like. Name the form of frames, hexadecimal or base64 with `unwrap=`."
 
 
 class TruncatedMessage(DecodeError):
@@ -117,6 +121,7 @@ class TruncatedMessage(DecodeError):
 
     code = "TRUNCATED"
     wording = "{field} needs {expected} bytes, {seen} left"
+    remedy = "The payload was cut when it was stored. Read it again from the slot, or use PERMISSIVE mode."
 
 
 class TrailingBytes(DecodeError):
@@ -124,6 +129,7 @@ class TrailingBytes(DecodeError):
 
     code = "TRAILING"
     wording = "{field} ends here, {seen} bytes left over"
+    remedy = "One row holds more than one message, or `in_stream` is wrong. Store one message per row."
 
 
 class BadLength(DecodeError):
@@ -131,6 +137,7 @@ class BadLength(DecodeError):
 
     code = "BAD_LENGTH"
     wording = "{field} has length {seen}, the maximum is {expected}"
+    remedy = "The payload is corrupt. Read it again from the slot, or use PERMISSIVE mode."
 
 
 class MissingTerminator(DecodeError):
@@ -138,6 +145,7 @@ class MissingTerminator(DecodeError):
 
     code = "NO_NUL"
     wording = "{field} has no terminating NUL in the {seen} bytes left"
+    remedy = "The payload was cut or is corrupt. Read it again from the slot, or use PERMISSIVE mode."
 
 
 class EmptyName(DecodeError):
@@ -145,6 +153,7 @@ class EmptyName(DecodeError):
 
     code = "EMPTY_NAME"
     wording = "{field} is empty"
+    remedy = "The payload is corrupt, or it is no pgoutput message."
 
 
 class BadEncoding(DecodeError):
@@ -155,6 +164,7 @@ class BadEncoding(DecodeError):
 
     code = "ENCODING"
     wording = "{field} is not UTF-8 (was another client_encoding in use?)"
+    remedy = "Capture with client_encoding UTF8, or name the encoding of the values with `encoding=`."
 
 
 class BadFlags(DecodeError):
@@ -162,6 +172,7 @@ class BadFlags(DecodeError):
 
     code = "BAD_FLAGS"
     wording = "{field} is {seen}, the highest defined value is {expected}"
+    remedy = "Is `in_stream` right? If a newer server sets new flags, use `strict_flags=False`."
 
 
 class BadValue(DecodeError):
@@ -169,6 +180,7 @@ class BadValue(DecodeError):
 
     code = "BAD_VALUE"
     wording = "{field} is {seen}, which is not a valid value"
+    remedy = "The payload is corrupt, or `types=` or `columns=` name another type than the column has."
 
 
 class OutOfRange(DecodeError):
@@ -176,6 +188,7 @@ class OutOfRange(DecodeError):
 
     code = "OUT_OF_RANGE"
     wording = "{field} is out of range for its output type"
+    remedy = "Declare a wider type for the column with `columns=`."
 
 
 class BadTupleTag(DecodeError):
@@ -183,6 +196,7 @@ class BadTupleTag(DecodeError):
 
     code = "BAD_TUPLE_TAG"
     wording = "{field} starts with {byte} instead of a tuple tag"
+    remedy = "The payload is corrupt, or `in_stream` is wrong."
 
 
 class BadColumnKind(DecodeError):
@@ -190,6 +204,7 @@ class BadColumnKind(DecodeError):
 
     code = "BAD_COLUMN_KIND"
     wording = "{field} has kind {byte}, expected n, u, t or b"
+    remedy = "The payload is corrupt, or `in_stream` is wrong."
 
 
 class StreamDesync(DecodeError):
@@ -200,6 +215,7 @@ class StreamDesync(DecodeError):
 
     code = "STATE_DESYNC"
     wording = "{field} contradicts the stream state: a stream_start or stream_stop is missing or out of order"
+    remedy = 'Sort the payloads by their sequence number. If they have no order, use `in_stream="auto"`.'
 
 
 class TransactionDesync(DecodeError):
@@ -207,6 +223,7 @@ class TransactionDesync(DecodeError):
 
     code = "STATE_TRANSACTION"
     wording = "{field}"
+    remedy = 'Pass the `state` of the run before. Or leave such transactions out: `start="anywhere"`.'
 
 
 class UnknownRelation(DecodeError):
@@ -217,6 +234,7 @@ class UnknownRelation(DecodeError):
 
     code = "REL_UNKNOWN"
     wording = "relation {seen} has not been described before this {field}: pass catalog= with its Relation message"
+    remedy = "Pass `catalog=` with the relations of the earlier payloads."
 
 
 class InvalidRelation(UnknownRelation):
@@ -224,6 +242,7 @@ class InvalidRelation(UnknownRelation):
 
     code = "REL_IN_DOUBT"
     wording = "relation {seen} is invalid at this {field}: its last Relation message is an error"
+    remedy = "The error of that Relation message says what is wrong. After the next good one, rows are decoded again."
 
 
 # Its name in the first release.
@@ -238,6 +257,7 @@ class RepeatedColumn(DecodeError):
 
     code = "REPEATED_COLUMN"
     wording = "{field} is also the name of an earlier column"
+    remedy = "The payload is corrupt. Read it again from the slot."
 
 
 class ArityMismatch(DecodeError):
@@ -245,6 +265,7 @@ class ArityMismatch(DecodeError):
 
     code = "ARITY"
     wording = "{field} has {seen} columns, the relation has {expected}"
+    remedy = "Pass the Relation message that the server sent before this row, or use `ChangeDecoder`, which finds it."
 
 
 class OtherRelation(DecodeError):
@@ -252,6 +273,7 @@ class OtherRelation(DecodeError):
 
     code = "OTHER_RELATION"
     wording = "{field} is {seen}, expected {expected}"
+    remedy = 'Filter the payloads by `relation_id` first, or use `others="null"` on Spark.'
 
 
 class NotARow(DecodeError):
@@ -259,6 +281,7 @@ class NotARow(DecodeError):
 
     code = "NOT_A_ROW"
     wording = "{field} is not an insert, update or delete"
+    remedy = 'Filter the payloads by `kind` first, or use `others="null"` on Spark.'
 
 
 class UnknownType(DecodeError):
@@ -266,6 +289,7 @@ class UnknownType(DecodeError):
 
     code = "UNKNOWN_TYPE"
     wording = "{field} is binary and of an unknown type: name it by types="
+    remedy = "Declare the type with `types=`, or capture with text tuples (`binary` off)."
 
 
 class WrongSize(DecodeError):
@@ -273,6 +297,7 @@ class WrongSize(DecodeError):
 
     code = "WRONG_SIZE"
     wording = "{field} has {seen} bytes, which is not a valid length for its type"
+    remedy = "The payload is corrupt, or `types=` or `columns=` name another type than the column has."
 
 
 class UndeclaredSetting(DecodeError):
@@ -280,6 +305,7 @@ class UndeclaredSetting(DecodeError):
 
     code = "SETTING"
     wording = "{field} was not written under the declared session settings (DateStyle, IntervalStyle)"
+    remedy = "Name the DateStyle of the capture with `datestyle=`."
 
 
 class UndecodableZone(UndeclaredSetting):
@@ -291,6 +317,7 @@ class UndecodableZone(UndeclaredSetting):
 
     code = "ZONE"
     wording = "{field} has a time zone abbreviation instead of an offset (capture under DateStyle ISO or TimeZone UTC)"
+    remedy = "Capture under DateStyle ISO or TimeZone UTC. Or read the column as text with `columns=`."
 
 
 class Unrepresentable(DecodeError):
@@ -298,10 +325,13 @@ class Unrepresentable(DecodeError):
 
     code = "NOT_REPRESENTABLE"
     wording = "{field} does not fit its Arrow type"
+    remedy = "Choose with `unrepresentable=`: null, the nearest value, or a column of text."
 
 
 class LimitExceeded(DecodeError):
     """A size above a limit of `Limits`."""
+
+    remedy = "Raise the limit in `Limits`, if the payloads come from a server that you trust."
 
 
 class PayloadTooLong(LimitExceeded):
@@ -309,6 +339,7 @@ class PayloadTooLong(LimitExceeded):
 
     code = "LIMIT_PAYLOAD"
     wording = "payload of {seen} bytes, limit {expected}"
+    remedy = "No server sends such a payload. Is one row one message?"
 
 
 class TooManyColumns(LimitExceeded):
@@ -316,6 +347,7 @@ class TooManyColumns(LimitExceeded):
 
     code = "LIMIT_COLUMNS"
     wording = "{field} has {seen} columns, limit {expected}"
+    remedy = "No server sends so many columns: the payload is corrupt."
 
 
 class NameTooLong(LimitExceeded):
@@ -323,6 +355,7 @@ class NameTooLong(LimitExceeded):
 
     code = "LIMIT_NAME"
     wording = "{field} has {seen} bytes, limit {expected}"
+    remedy = "Raise `Limits.max_name_bytes` for a server that was built with longer names."
 
 
 class ValueTooLong(LimitExceeded):
@@ -330,6 +363,7 @@ class ValueTooLong(LimitExceeded):
 
     code = "LIMIT_VALUE"
     wording = "{field} has {seen} bytes, limit {expected}"
+    remedy = "Raise `Limits.max_value_bytes`."
 
 
 class TooManyRelations(LimitExceeded):
@@ -337,6 +371,7 @@ class TooManyRelations(LimitExceeded):
 
     code = "LIMIT_RELATIONS"
     wording = "{field} is number {seen}, limit {expected} (Limits.max_relations)"
+    remedy = "Raise `Limits.max_relations`, or decode in more runs."
 
 
 class BatchTooLarge(LimitExceeded):
@@ -348,6 +383,7 @@ class BatchTooLarge(LimitExceeded):
 
     code = "LIMIT_BATCH"
     wording = "{field} of this batch would exceed 2147483647 bytes or items; decode fewer rows at once"
+    remedy = "Decode fewer rows at once. Functions that return several batches divide them by themselves."
 
 
 class BatchExpands(BatchTooLarge):
@@ -355,3 +391,4 @@ class BatchExpands(BatchTooLarge):
 
     code = "LIMIT_EXPANSION"
     wording = "the text of values and names in this batch would exceed Limits.max_expansion; decode fewer rows at once"
+    remedy = "Decode fewer rows at once, or raise `Limits.max_expansion`."

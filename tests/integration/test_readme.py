@@ -1,4 +1,4 @@
-"""The code of README.md runs, and its tables are up to date."""
+"""Every command and snippet of README.md runs alone, and generated parts of documents are up to date."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgdecode
-from support import readme
+from pgdecode.capture import RequestError, demo
+from support import captures, readme
 
 pytest_plugins = ["support.spark_session"]
 
 ROOT = Path(__file__).parents[2]
 TEXT = readme.README.read_text()
-SNIPPETS = readme.code_blocks(TEXT, "python")
+PYTHON, SPARK, EVERY_DAY = readme.code_blocks(TEXT, "python")
+MAIN, ON_SPARK, TEST, SHELL, CAPTURE = readme.code_blocks(TEXT, "sh")
 
 
 @pytest.mark.parametrize(
@@ -31,75 +34,112 @@ def test_a_generated_part_is_up_to_date(path: Path, marker: str) -> None:
     assert readme.between(path.read_text(), marker) == readme.GENERATED[path][marker](), "run `make readme`"
 
 
-@pytest.fixture(scope="module")
-def namespace() -> dict[str, Any]:
-    """Names that the snippets share, as if a reader pasted them one after the other."""
-    return {}
+@pytest.mark.parametrize("path", readme.FILES, ids=lambda path: path.name)
+def test_a_generated_file_is_up_to_date(path: Path) -> None:
+    assert path.read_text() == readme.FILES[path](), "run `make readme`"
 
 
-@pytest.mark.parametrize("number", [i for i, code in enumerate(SNIPPETS) if "spark_udfs" not in code])
-def test_a_snippet_runs(
-    number: int, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(ROOT)
-    exec(compile(SNIPPETS[number], f"README.md snippet {number}", "exec"), namespace)
-    printed = capsys.readouterr().out
-    assert bool(printed) == ("print(" in SNIPPETS[number])
+def test_the_readme_can_be_read_in_five_minutes() -> None:
+    assert len(TEXT.splitlines()) < 200
+    for marker, code in (("main command", MAIN), ("test command", TEST)):
+        assert readme.code_blocks(readme.between(TEXT, marker), "sh") == [code]
 
 
-@pytest.mark.full
-def test_the_spark_snippets_run(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(ROOT)
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with the captures where a clone has them."""
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def recorded_operations(capture: str, table: str) -> dict[str, int]:
+    """How many operations of a table test_decoding printed on the server."""
+    text = gzip.decompress((captures.DATA / f"{capture}.test_decoding.txt.gz").read_bytes()).decode()
+    return Counter(operation.lower() for operation in re.findall(rf"table {re.escape(table)}: (\w+): ", text))
+
+
+def test_the_python_snippet_runs_alone(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    envelope, rows, changes, files = [code for code in SNIPPETS if "spark_udfs" in code]
-    exec(compile(envelope, "README.md spark", "exec"), names)
-    assert "relation" in capfd.readouterr().out
-    exec(compile(rows, "README.md typed columns on spark", "exec"), names)
-    shown = capfd.readouterr().out
-    # As the server wrote them, see the first table.
-    assert "SKU-00000|505.94|" in shown
-    assert "avg(" in shown
-    # The number of rows of this table in test_decoding's output.
-    recorded = gzip.decompress((ROOT / "tests/data/16.shop.test_decoding.txt.gz").read_bytes()).decode()
-    assert names["table"].count() == recorded.count("table public.products: ") > 0
-    exec(compile(changes, "README.md changes on spark", "exec"), names)
-    shown = capfd.readouterr().out
-    recorded = gzip.decompress((ROOT / "tests/data/18.shop.test_decoding.txt.gz").read_bytes()).decode()
-    for op in ("insert", "update"):
-        counted = recorded.count(f"table public.orders: {op.upper()}: ")
-        assert counted > 0
-        assert re.search(rf"\| *{op}\| *{counted}\|", shown)
-    exec(compile(files.replace('"shop', f'"{tmp_path}/shop'), "README.md files on spark", "exec"), names)
-    assert re.search(rf"\| *update\| *{counted}\|", capfd.readouterr().out)
-    assert sorted(path.name for path in (tmp_path / "shop").iterdir()) == ["public.orders", "public.products"]
+    exec(compile(PYTHON, "README.md", "exec"), names)
+    operations = recorded_operations("16.shop", "public.orders")
+    assert f"{sum(operations.values())} changes leave {operations['insert']} orders" in capsys.readouterr().out
 
 
-def pgdecode_commands() -> list[str]:
-    """Command lines of the shell section."""
-    blocks = [block for block in readme.code_blocks(TEXT, "sh") if block.startswith("pgdecode ")]
-    return [line for block in blocks for line in block.splitlines()]
-
-
-@pytest.mark.parametrize("line", pgdecode_commands())
-def test_a_command_line_runs(line: str, tmp_path: Path) -> None:
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
-    command = [sys.executable, "-m", *shlex.split(line)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout or "decode " in line
+def test_the_snippet_of_every_day_runs_alone(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(EVERY_DAY, "README.md", "exec"), {})
+    capture = pq.read_table(captures.DATA / "16.shop.v1.parquet")
+    whole = pgdecode.ChangeDecoder().decode(capture["data"], capture["seq"])
+    assert capsys.readouterr().out == f"{whole.num_rows} changes in two runs\n"
 
 
 @pytest.mark.full
-def test_the_main_command_decodes_and_shows(tmp_path: Path) -> None:
-    line = readme.between(TEXT, "main command").splitlines()[1].split("&&")[-1].strip()
-    words = shlex.split(line)
-    assert words[0] == ".venv/bin/pgdecode"
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
-    done = subprocess.run([sys.executable, "-m", "pgdecode", *words[1:]], cwd=tmp_path, capture_output=True, text=True)
+def test_the_spark_snippet_runs_alone(spark: Any, clone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    exec(compile(SPARK, "README.md", "exec"), {})
+    shown = capfd.readouterr().out
+    for operation, n in recorded_operations("16.shop", "public.orders").items():
+        assert re.search(rf"\| *{operation}\| *{n}\|", shown)
+    assert "639.51" in shown
+
+
+def run(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True)
+
+
+def test_the_commands_of_the_shell_run_alone(clone: Path) -> None:
+    for line in SHELL.splitlines():
+        done = run(line)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout or "decode " in line
+
+
+def decoded_by(block: str) -> subprocess.CompletedProcess[str]:
+    """Run the last command of a line that first installs the package."""
+    line = block.split("&&")[-1].strip()
+    assert line.startswith(".venv/bin/pgdecode ")
+    return run(line.removeprefix(".venv/bin/"))
+
+
+def check_tables(folder: str, done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stderr
-    assert "products" in done.stdout
-    decoded = pq.read_table(tmp_path / "decoded").sort_by("seq")
-    landed = pq.read_table(ROOT / "tests/data/16.shop.v1.parquet")["data"]
-    assert decoded.drop_columns("seq").to_batches()[0].to_pylist() == pgdecode.decode_messages(landed).to_pylist()
+    for table, value in (("orders", "639.51"), ("products", "SKU-00001")):
+        rows = pq.read_table(f"{folder}/public.{table}")
+        counted = {item["values"]: item["counts"] for item in rows["_op"].value_counts().to_pylist()}
+        assert counted == recorded_operations("16.shop", f"public.{table}")
+        assert value in done.stdout
+
+
+def test_the_main_command_decodes_and_shows(clone: Path) -> None:
+    done = decoded_by(MAIN)
+    for table in ("orders", "products"):
+        Path(f"shop/public.{table}.parquet").rename(f"shop/public.{table}")
+    check_tables("shop", done)
+
+
+@pytest.mark.full
+def test_the_same_command_on_spark_decodes_and_shows(clone: Path) -> None:
+    check_tables("shop-spark", decoded_by(ON_SPARK))
+
+
+@pytest.mark.full
+def test_the_commands_of_capture_run(clone: Path) -> None:
+    try:
+        demo.programs()
+    except RequestError as error:
+        pytest.skip(str(error))
+    show, capture = CAPTURE.splitlines()
+    done = run(show)
+    assert done.returncode == 0, done.stderr
+    assert list(Path("raw-demo").glob("*.parquet"))
+    with demo.server() as dsn:
+        demo.open_shop(dsn)
+        line = capture.replace("host=db dbname=shop user=replicator", dsn)
+        done = run(line)
+        assert done.returncode == 0, done.stderr
+        demo.run_shop(dsn)
+        done = run(line.replace(" --create-slot", ""))
+        assert done.returncode == 0, done.stderr
+    decoder = pgdecode.ChangeDecoder()
+    files = [pq.read_table(path) for path in sorted(Path("raw").glob("*.parquet"))]
+    operations = [item for file in files for item in decoder.decode(file["data"], file["seq"])["op"].to_pylist()]
+    assert Counter(operations) == {"insert": 9, "update": 6, "delete": 1}  # demo.DAY

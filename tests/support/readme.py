@@ -1,4 +1,4 @@
-"""The generated parts of README.md, SECURITY.md and docs/options.md.
+"""The generated parts of SECURITY.md and of pages under docs/.
 
 `python -m tests.support.readme` writes them, and test_readme checks them.
 """
@@ -10,19 +10,16 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 import pgdecode
 from pgdecode.protocol.messages import ENVELOPE, MESSAGES
 from pgdecode.protocol.wire import Form, wire_fields
 
-from . import options
+from . import options, reference_pages, road
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 SECURITY = ROOT / "SECURITY.md"
-OPTIONS = ROOT / "docs" / "options.md"
-DATA = Path(__file__).parent.parent / "data"
+DOCS = ROOT / "docs"
 
 
 def between(text: str, marker: str) -> str:
@@ -79,32 +76,6 @@ def envelope_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def picture() -> str:
-    """A few rows of a real capture, as stored and as decoded."""
-    payloads = pq.read_table(DATA / "16.shop.v1.parquet")["data"]
-    columns = ["kind", "xid", "lsn", "relation_id", "name", "old", "new", "new_formats"]
-    rows = pgdecode.decode_messages(payloads, fields=columns).to_pylist()
-    kinds = ("begin", "relation", "insert", "update", "delete", "commit")
-    wanted = [next(i for i, row in enumerate(rows) if row["kind"] == kind) for kind in kinds]
-    lines = ["| `data` (as stored) | " + " | ".join(f"`{name}`" for name in columns) + " |", "|---" * 9 + "|"]
-    for i in wanted:
-        stored = payloads[i].as_py()
-        cells = [f"`{stored[:1].decode()} {stored[1:9].hex(' ', 4)} …` {len(stored)} bytes"]
-        cells += [shown(rows[i][name]) for name in columns]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def shown(value: object) -> str:
-    """A cell of the picture."""
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        cells = ["null" if cell is None else cell[:9].decode() + ("…" if len(cell) > 9 else "") for cell in value]
-        return "[" + ", ".join(cells[:4]) + (", …" if len(cells) > 4 else "") + "]"
-    return str(value)
-
-
 def limits_table() -> str:
     """One line per limit: its default value, and the first sentence of its documentation."""
     lines = ["| limit | default | meaning |", "|---|---|---|"]
@@ -118,24 +89,34 @@ def limits_table() -> str:
 
 
 GENERATED = {
-    README: {"picture": picture, "messages": message_table, "envelope": envelope_table},
     SECURITY: {"limits": limits_table},
-    OPTIONS: {
+    DOCS / "options.md": {
         "values": options.values,
         "python defaults": options.python_defaults,
         "spark defaults": options.spark_defaults,
         "command defaults": options.command_defaults,
     },
+    DOCS / "messages.md": {"messages": message_table, "envelope": envelope_table},
+    DOCS / "types.md": {"types": reference_pages.type_table},
+    DOCS / "errors.md": {"errors": reference_pages.error_table},
+}
+# Files that are generated as a whole.
+FILES = {
+    DOCS / "assets" / "messages.json": reference_pages.message_json,
+    DOCS / "assets" / "road-light.svg": lambda: road.svg("light"),
+    DOCS / "assets" / "road-dark.svg": lambda: road.svg("dark"),
 }
 
 
 def main() -> None:
-    """Write the generated parts."""
+    """Write the generated parts and files."""
     for path, parts in GENERATED.items():
         text = path.read_text()
         for marker, part in parts.items():
             text = replaced(text, marker, part())
         path.write_text(text)
+    for path, make in FILES.items():
+        path.write_text(make())
 
 
 if __name__ == "__main__":

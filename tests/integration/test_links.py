@@ -1,0 +1,55 @@
+"""Links of the documents lead somewhere: to files of the repository, and to headings of pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support import readme
+
+ROOT = readme.ROOT
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "tests").glob("*/README.md"),
+        *(ROOT / "benchmarks").glob("*.md"),
+    ]
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
+# Projects are linked where they live. Pages of package indexes come and go.
+INDEXES = ("pypi.org", "npmjs.com", "crates.io")
+
+
+def prose(path: Path) -> str:
+    """The text of a document without its code."""
+    return re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a document's headings, as Markdown makes them, and those in its HTML."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).strip() for heading in headings}
+    return {re.sub(r"[-\s]+", "-", heading) for heading in made} | set(re.findall(r' id="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    links = [first or second for first, second in LINK.findall(prose(path))]
+    for link in links:
+        assert not any(index in link for index in INDEXES), f"{link}: link the project's repository"
+        if ":" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        found = path if not target else path.parent / target
+        assert found.exists(), link
+        assert not anchor or found.suffix == ".svg" or anchor in anchors(found), link
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert set(re.findall(r"([\w-]+\.md)", navigation)) == pages

@@ -1,0 +1,153 @@
+"""The generated parts of the pages under docs/: types, errors, commands, and the message table for the inspector."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import click
+import pyarrow as pa
+
+import pgdecode
+from pgdecode.cli.commands import pgdecode as command_line
+from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.limits import Limits
+from pgdecode.protocol.messages import MESSAGES, Column
+from pgdecode.protocol.wire import MAX_LSN, wire_fields
+from pgdecode.types import pgtypes
+
+
+def summary(item: object) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return " ".join((inspect.getdoc(item) or "").split("\n\n")[0].split())
+
+
+# -- types -----------------------------------------------------------------------------------------------------------
+
+
+def families() -> Iterator[tuple[str, pa.DataType]]:
+    """PostgreSQL types as a reader looks for them, with their Arrow types."""
+    for item in pgtypes.TYPES:
+        if item.name not in ("numeric", "money"):
+            yield item.name, item.arrow(-1)
+    for name in ("numeric(12,2)", "numeric", "money", "money(2)"):
+        base, _, modifier = name.partition("(")
+        if name == "numeric(12,2)":
+            yield name, pgtypes.scalar("numeric", (12 << 16 | 2) + 4).arrow
+        else:
+            found = pgtypes.named(name if modifier and base == "money" else base)
+            assert found is not None
+            yield name, found.arrow
+    for item in pgtypes.RANGES:
+        yield item.name, pgtypes.range_of(pgtypes.scalar(item.bound)).arrow
+    for name in ("hstore", "vector", "halfvec", "int2vector", "oidvector"):
+        found = pgtypes.named(name)
+        assert found is not None
+        yield name, found.arrow
+    for item in pgtypes.NAMED:
+        yield item.name, item.arrow(-1)
+
+
+def type_table() -> str:
+    """One line per Arrow type: the PostgreSQL types that it holds, and its Spark type."""
+    from spark_udfs.schema.spark_types import spark_schema, supported_schema
+
+    names: dict[pa.DataType, list[str]] = {}
+    for name, arrow in families():
+        names.setdefault(arrow, []).append(name)
+    lines = ["| PostgreSQL | Arrow | Spark |", "|---|---|---|"]
+    for arrow, items in names.items():
+        supported = supported_schema(pa.schema([("v", arrow)]), has_time=False)
+        spark = spark_schema(supported).fields[0].dataType.simpleString()
+        lines.append(f"| {', '.join(f'`{item}`' for item in items)} | `{arrow}` | `{spark}` |")
+    return "\n".join(lines) + "\n"
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def error_classes() -> tuple[type[DecodeError], ...]:
+    """The classes with a code, in the order in which errors.py defines them."""
+    found = {value for value in vars(pgdecode).values() if isinstance(value, type) and issubclass(value, DecodeError)}
+    coded = [item for item in found if item.code]
+    return tuple(sorted(coded, key=lambda item: inspect.getsourcelines(item)[1]))
+
+
+def error_table() -> str:
+    """One line per error code: its class, what it means, and what to do."""
+    lines = ["| code | class | meaning | what to do |", "|---|---|---|---|"]
+    for item in error_classes():
+        anchor = item.code.lower()
+        lines.append(
+            f'| <span id="{anchor}"></span>`{item.code}` | `{item.__name__}` | {summary(item)} | {item.remedy} |'
+        )
+    return "\n".join(lines) + "\n"
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """The help of every command, in Markdown."""
+    parts = []
+    for name in command_line.list_commands(click.Context(command_line)):
+        command = command_line.commands[name]
+        context = click.Context(command, info_name=f"pgdecode {name}")
+        usage = " ".join(context.get_usage().removeprefix("Usage: ").split())
+        parts += [f"## pgdecode {name}\n", f"    {usage}\n"]
+        parts += [" ".join(text.split()) + "\n" for text in inspect.cleandoc(command.help or "").split("\n\n")]
+        rows = [record for parameter in command.params if (record := option_record(parameter, context))]
+        parts.append("\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def option_record(parameter: click.Parameter, context: click.Context) -> str | None:
+    """A row of the table of options; None for an argument."""
+    record = parameter.get_help_record(context)
+    if record is None or getattr(parameter, "hidden", False):
+        return None
+    names, meaning = (" ".join(text.split()).replace("|", r"\|") for text in record)
+    return f"| `{names}` | {meaning.replace('<', '&lt;')} |"
+
+
+# -- the message table as JSON ---------------------------------------------------------------------------------------
+
+
+def wire_json(owner: type) -> list[dict[str, Any]]:
+    """The fields of a message in wire order, with what is allowed in each."""
+    found = []
+    for item in wire_fields(owner):
+        wire = item.wire
+        field = {"name": item.name, "form": wire.form.name, "column": wire.column}
+        field |= {name: value for name in wire._fields[2:] if (value := getattr(wire, name))}
+        found.append({key: value for key, value in field.items() if value is not None})
+    return found
+
+
+def message_json() -> str:
+    """The message table for docs/assets/inspector.js."""
+    limits = Limits()
+    table = {
+        "messages": [
+            {
+                "tag": item.tag,
+                "kind": item.kind,
+                "name": item.__name__,
+                "about": summary(item),
+                "fields": wire_json(item),
+            }
+            for item in MESSAGES
+        ],
+        "column": wire_json(Column),
+        "limits": {name: getattr(limits, name) for name in ("max_columns", "max_name_bytes", "max_value_bytes")},
+        # Numbers of 64 bits are text: JavaScript's numbers would round them.
+        "max_lsn": str(MAX_LSN),
+        "errors": {item.code: {"about": summary(item), "remedy": item.remedy} for item in error_classes()},
+        "types": {str(oid): name for oid, name in sorted(pgtypes.NAME_BY_OID.items())},
+    }
+    return re.sub(r"\n {6,}", " ", json.dumps(table, indent=2, ensure_ascii=False)) + "\n"
