@@ -33,10 +33,11 @@ try:
     from spark_udfs.dataframes.changes import indexed_rows
     from spark_udfs.dataframes.partition_worker import JsonIndex
     from spark_udfs.jobs.decode_files import Route
-    from spark_udfs.jobs.file_route import cut, run_tasks
+    from spark_udfs.jobs.file_route import cut
     from spark_udfs.jobs.file_tasks import Task
     from spark_udfs.jobs.output_committer import Part, attempted, attempts, commit, part_name
-    from spark_udfs.runtime.session import ignore_pandas_warning, local_session
+    from spark_udfs.runtime.session import for_workers, local_session
+    from spark_udfs.runtime.tasks import run_tasks
     from spark_udfs.runtime.worker import ScalarFunction
 except ImportError as problem:
     sys.exit(f"{problem}\nthis needs the compiled package and extras: python -m pip install -e '.[spark]'")
@@ -135,7 +136,7 @@ def constant(df: DataFrame, like: DataFrame, n_rows: int) -> DataFrame:
     """Make a DataFrame with as many rows and the same columns as a result, without decoding."""
     rows = decoded_sample(TABLE if "_op" in like.columns else "changes")
     function = Constant(rows.select(like.columns), like.count() / n_rows)
-    with ignore_pandas_warning():
+    with for_workers():
         return df.select("seq", "data").mapInArrow(function, StructType(like.schema.fields))
 
 

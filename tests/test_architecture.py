@@ -142,6 +142,16 @@ def test_only_spark_udfs_imports_pyspark(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "path", [path for path in PYTHON if path.name != "jvm.py"], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_only_one_module_uses_the_jvm_which_spark_connect_does_not_have(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not names & {"_jvm", "_jsc", "_jdf", "_jsparkSession", "_gateway"}
+    assert not any(name.split(".")[0] == "py4j" for name in python_imports(path))
+
+
+@pytest.mark.parametrize(
     "path",
     [*sorted((ROOT / "pgdecode" / "protocol").glob("*.py")), ROOT / "pgdecode" / "types" / "encodings.py"],
     ids=lambda path: path.stem,
@@ -175,7 +185,7 @@ def test_only_the_cursor_moves_pointers_into_payloads() -> None:
         path
         for path in PYTHON
         # The command line itself, and what starts other programs.
-        if "cli" not in path.parts and path.name not in ("demo.py", "jvm.py")
+        if "cli" not in path.parts and path.name not in ("demo.py", "java.py")
     ],
     ids=lambda path: str(path.relative_to(ROOT)),
 )

@@ -299,7 +299,7 @@ def _with_spark(request: Request, **options: Any) -> Any:
     """Run the job on Spark, and return its `DecodedFiles`."""
     try:
         from spark_udfs import decode_files
-        from spark_udfs.runtime.jvm import JavaNotFound
+        from spark_udfs.runtime.java import JavaNotFound
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
             raise

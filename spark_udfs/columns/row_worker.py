@@ -16,7 +16,7 @@ from pgdecode.payloads.payload_input import payload_parts
 from pgdecode.payloads.unwrap import unwrap_in_place
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, Unwrap
-from spark_udfs.runtime.worker import enter_task
+from spark_udfs.runtime.worker import WorkerFunction, enter_task
 from spark_udfs.schema.spark_types import to_supported_type
 from spark_udfs.schema.years import checked_years
 
@@ -73,8 +73,6 @@ class RowOptions:
         Whether times of day are Spark's TIME; otherwise they are strings.
     unwrap : str
         The form of the payloads.
-    version : str
-        The version of pgdecode on the driver.
     """
 
     relation: JsonRelation
@@ -84,11 +82,10 @@ class RowOptions:
     any_year: bool
     has_time: bool
     unwrap: Unwrap = "none"
-    version: str = pgdecode.__version__
 
     def decode(self, payloads: pa.Array) -> pa.RecordBatch:
         """Decode a batch to columns with types that Spark supports."""
-        enter_task(self.version)
+        enter_task()
         payloads = unwrap_in_place(payloads, self.unwrap).payloads
         relation = relation_of(self.relation)
         errors = None
@@ -119,7 +116,7 @@ class RowOptions:
         return pc.if_else(own, rows, nothing), seen["error"]
 
 
-class RowFunction:
+class RowFunction(WorkerFunction):
     """A function of payloads."""
 
     # pyspark treats a signature without type hints as a scalar function. It cannot resolve the hints of an object.

@@ -9,7 +9,7 @@ import pyspark
 from pyspark.sql import functions as F
 
 from pgdecode.protocol.options import check_option
-from spark_udfs.runtime.session import ignore_pandas_warning
+from spark_udfs.runtime.session import for_workers
 from spark_udfs.schema.spark_types import spark_schema
 
 Adapter = Literal["auto", "arrow", "pandas"]
@@ -41,5 +41,5 @@ def adapter_named(adapter: Adapter) -> Literal["arrow", "pandas"]:
 
 def user_defined(adapter: str, function: Any, schema: pa.Schema) -> Any:
     """Make a Spark function that calls `function` in workers, and returns a struct with the columns of `schema`."""
-    with ignore_pandas_warning():
+    with for_workers():
         return vars(F)[_MAKERS[adapter]](function, spark_schema(schema))

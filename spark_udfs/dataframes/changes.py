@@ -18,7 +18,7 @@ from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.control_index import IndexedRows, SourceIndex, index_rows, payload_rows, relation_catalogs
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
 from spark_udfs.dataframes.partition_worker import JsonIndex, PartitionDecodingFunction
-from spark_udfs.runtime.session import ignore_pandas_warning
+from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import ERROR
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
 from spark_udfs.schema.years import Years, any_year
@@ -316,7 +316,7 @@ def decode_indexed(
         options = replace(options, mode="PERMISSIVE") if drops_bad else options
     indexes = tuple(JsonIndex.of(item.source, item.index, item.counts) for item in found.indexes)
     function = PartitionDecodingFunction(indexes, output, options, names, found.source, format, observation is not None)
-    with ignore_pandas_warning():
+    with for_workers():
         made = found.rows.mapInArrow(function, StructType(columns))
     return made if observation is None else count_bad_rows(made, ERROR, observation, drops_bad, found).drop(ERROR)
 

@@ -21,7 +21,7 @@ from pgdecode.protocol.options import ChangeOptions, Unwrap
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import JsonIndex
 from spark_udfs.dataframes.unwrapped import unwrapped
-from spark_udfs.runtime.session import ignore_pandas_warning
+from spark_udfs.runtime.session import for_workers
 
 # Tags of the messages that are needed to make a catalog.
 _OF_RELATIONS = b"SEcApRY"
@@ -262,7 +262,7 @@ def _with_used(
     fields = [T.StructField("version", T.IntegerType())]
     if "source" in sorted_rows.columns:
         fields.insert(0, T.StructField("source", sorted_rows.schema["source"].dataType))
-    with ignore_pandas_warning():
+    with for_workers():
         found = sorted_rows.where(~is_row | of_relation).mapInArrow(function, T.StructType(fields)).distinct().toArrow()
     used: dict[Any, set[int]] = {}
     sources = found["source"].to_pylist() if "source" in found.column_names else [None] * len(found)
@@ -350,7 +350,7 @@ def _all_messages(sorted_rows: DataFrame, partitions: pa.Table) -> pa.Table:
         source: tuple(sorted(partitions["first"].take(places).to_pylist()))
         for source, places in _by_source(partitions).items()
     }
-    with ignore_pandas_warning():
+    with for_workers():
         return control.mapInArrow(ControlFunction(firsts, "source" in sorted_rows.columns), control.schema).toArrow()
 
 

@@ -10,16 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-import pgdecode
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.protocol.boundaries import needed
 from pgdecode.protocol.options import ChangeOptions
 from spark_udfs.dataframes.partition_worker import JsonIndex, ascending_slices, pieces_by_source
-from spark_udfs.runtime.worker import enter_task
+from spark_udfs.runtime.worker import WorkerFunction, enter_task
 
 
 @dataclass(frozen=True)
-class ControlFunction:
+class ControlFunction(WorkerFunction):
     """A function for `mapInArrow` that selects the messages for the index among those that begin or end transactions.
 
     Attributes
@@ -28,17 +27,14 @@ class ControlFunction:
         By source, the first positions of its partitions, in order.
     has_source : bool
         Whether the third column is the source.
-    version : str
-        The version of pgdecode on the driver.
     """
 
     firsts: Mapping[Any, tuple[int, ...]]
     has_source: bool
-    version: str = pgdecode.__version__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Select messages in each batch."""
-        enter_task(self.version)
+        enter_task()
         for batch in batches:
             positions, payloads = batch.column(0).to_pylist(), batch.column(1).to_pylist()
             sources = batch.column(2).to_pylist() if self.has_source else [None] * len(positions)
@@ -57,7 +53,7 @@ class ControlFunction:
 
 
 @dataclass(frozen=True)
-class UsedFunction:
+class UsedFunction(WorkerFunction):
     """A function for `mapInArrow` that finds the versions of relations that committed changes use.
 
     The columns are position, payload and, if any, source.
@@ -70,19 +66,16 @@ class UsedFunction:
     options : ChangeOptions
     has_source : bool
         Whether the third column is the source.
-    version : str
-        The version of pgdecode on the driver.
     """
 
     indexes: tuple[JsonIndex, ...]
     among: Mapping[Any, frozenset[int]]
     options: ChangeOptions
     has_source: bool
-    version: str = pgdecode.__version__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the partitions one after the other."""
-        enter_task(self.version)
+        enter_task()
         indexes = {item.source: item.unpacked for item in self.indexes if self.among.get(item.source)}
         found: dict[Any, set[int]] = {}
         types: dict[Any, pa.Scalar] = {}

@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import pgdecode
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.changes.committed_changes import ChangeSlice, values_of
 from pgdecode.changes.record_batches import Builder, counted_batch, fitting_batches
@@ -28,7 +27,7 @@ from pgdecode.partitions.partition_decoder import PartitionDecoder
 from pgdecode.partitions.partition_index import PartitionIndex, slices
 from pgdecode.protocol.options import ChangeOptions, Format
 from spark_udfs.dataframes.outputs import Output
-from spark_udfs.runtime.worker import ERROR, enter_task
+from spark_udfs.runtime.worker import ERROR, WorkerFunction, enter_task
 
 # Rows to decode at once, because Spark's own batches are short; and the greatest number of changes in a batch, because
 # a decoded change may be some times as large as its payload.
@@ -84,7 +83,7 @@ def _index(packed: bytes) -> PartitionIndex:
 
 
 @dataclass(frozen=True)
-class PartitionDecodingFunction:
+class PartitionDecodingFunction(WorkerFunction):
     """A function for `mapInArrow` that decodes the changes of a Spark partition.
 
     The columns are position, payload and, if any, source.
@@ -102,8 +101,6 @@ class PartitionDecodingFunction:
         "parquet" returns columns, "csv" columns of text, "jsonl" one column of lines.
     with_errors : bool
         Whether to add a last column, `ERROR`, with the error of each row.
-    version : str
-        The version of pgdecode on the driver.
     """
 
     indexes: tuple[JsonIndex, ...]
@@ -113,11 +110,10 @@ class PartitionDecodingFunction:
     source: str | None
     format: Format = "parquet"
     with_errors: bool = False
-    version: str = pgdecode.__version__
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode the partitions one after the other."""
-        enter_task(self.version)
+        enter_task()
         known = {item.source: item for item in self.indexes}
         builders: dict[Any, Builder] = {}
         partition: DecodedPartition | None = None

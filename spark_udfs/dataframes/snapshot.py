@@ -12,7 +12,6 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-import pgdecode
 from pgdecode import RelationCatalog
 from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
@@ -23,8 +22,8 @@ from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.changes import Catalogs, count_bad_rows, decode_indexed, indexed_rows, tables_of
 from spark_udfs.dataframes.control_index import IndexedRows
 from spark_udfs.dataframes.outputs import TableOutput
-from spark_udfs.runtime.session import ignore_pandas_warning
-from spark_udfs.runtime.worker import enter_task
+from spark_udfs.runtime.session import for_workers
+from spark_udfs.runtime.worker import WorkerFunction, enter_task
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
 from spark_udfs.schema.years import Years, any_year
 
@@ -142,7 +141,7 @@ def snapshot(
     if found.source is not None:
         given = changes.schema[found.source]
         made = [StructField(found.source, given.dataType, given.nullable), *made]
-    with ignore_pandas_warning():
+    with for_workers():
         return spread.groupBy(bucket, *by_source).applyInArrow(function, StructType(made))
 
 
@@ -268,7 +267,7 @@ def _quoted(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class SnapshotFunction:
+class SnapshotFunction(WorkerFunction):
     """A function for `applyInArrow` that applies the changes of one bucket.
 
     Attributes
@@ -285,8 +284,6 @@ class SnapshotFunction:
         Name of the column from `_assign_buckets`, whether the bucket keeps the new row.
     with_errors : bool
         Whether to return bad changes as rows.
-    version : str
-        The version of pgdecode on the driver.
     """
 
     versions: Mapping[Any, Mapping[int, RelationVersion]]
@@ -295,13 +292,12 @@ class SnapshotFunction:
     source: str | None
     kept: str
     with_errors: bool
-    version: str = pgdecode.__version__
     # Otherwise pyspark counts `self` as an argument, and passes the group's key as the first argument.
     __signature__ = inspect.Signature([inspect.Parameter("table", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Apply the changes in their order."""
-        enter_task(self.version)
+        enter_task()
         table = table.sort_by([("_commit_position", "ascending"), ("_position", "ascending")])
         source = None if self.source is None else table[self.source][0]
         versions = self.versions[None if source is None else source.as_py()]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgdecode import DecodeError, RelationCatalog
@@ -36,8 +34,10 @@ from pgdecode.storage.errors import CLASSES, StorageError
 from spark_udfs.jobs import file_route, frame_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
 from spark_udfs.jobs.output_committer import OUTPUT, DecodedFiles
+from spark_udfs.runtime.jvm import SPARK_ERRORS, error_texts
 from spark_udfs.runtime.session import local_session
 from spark_udfs.runtime.storage import Location, as_path, is_path, staged
+from spark_udfs.runtime.tasks import changed_settings
 from spark_udfs.schema.spark_types import session_has_time
 
 Route = Literal["auto", "files", "dataframe"]
@@ -48,7 +48,6 @@ _SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-_OF_SPARK = (PySparkException, Py4JError)
 # The last line of a traceback.
 _RAISED = re.compile(r"^[\w.]+: .+", re.MULTILINE)
 # An error condition of Spark.
@@ -98,7 +97,7 @@ def decode_files(
     ----------
     spark : SparkSession or None
         None: the active session of this process, or a new local session on all cores, which is stopped at the end. A
-        session of Spark Connect is not supported.
+        session of Spark Connect is possible too.
     source : path or URI
         A Parquet file, or a folder with `*.parquet` files at any depth. A path is on this machine; on a cluster, all
         machines must share it. A URI (`hdfs://...`, `s3a://...`) is passed to `spark.read.parquet`.
@@ -250,7 +249,7 @@ def decode_files(
             return _changes(
                 running, source, files, (payload, unwrap), (position, session), hidden, config, direct, route
             )
-    except _OF_SPARK as error:
+    except SPARK_ERRORS as error:
         line = _one_line(error)
         of_storage = _STORAGE_ERROR.fullmatch(line)
         if of_storage:
@@ -293,12 +292,12 @@ def _messages(
     if direct and files:
         return file_route.write_messages(spark, files, as_path(hidden), config)
     settings = {**_SETTINGS, **(frame_route.FILE_BY_FILE if config.in_stream == "ordered" else {})}
-    with _set(spark, settings):
+    with changed_settings(spark, settings):
         payload, unwrap = wrapped
         found = frame_route.read(spark, source, files, payload, config.keep, unwrap)
         try:
             return frame_route.write_messages(found, payload, hidden, config)
-        except _OF_SPARK as error:
+        except SPARK_ERRORS as error:
             if not _one_line(error).startswith(_FAULT):
                 raise
             fault = _first_fault(found, payload, config)
@@ -310,7 +309,7 @@ def _messages(
 def _first_fault(found: DataFrame, payload: str, config: MessageJob) -> str | None:
     try:
         return frame_route.first_fault(found, payload, config)
-    except _OF_SPARK:
+    except SPARK_ERRORS:
         # The original error is raised. It has the row in the batch.
         return None
 
@@ -336,7 +335,7 @@ def _changes(
                 return done
             if route == "files":
                 raise PathError(f'{source}: not in the order of {position}, which the route "files" needs')
-        with _set(spark, _SETTINGS):
+        with changed_settings(spark, _SETTINGS):
             columns = (position,) if session is None else (position, session)
             payload, unwrap = wrapped
             found = frame_route.read(spark, source, files, payload, columns, unwrap)
@@ -349,22 +348,6 @@ def _changes(
         raise JobFailed(str(error)) from error
 
 
-@contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session temporarily."""
-    former = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, before in former.items():
-            if before is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, before)
-
-
 def _described(line: str, source: Location) -> str:
     """Describe in one line why a job failed, with the file if it is known."""
     if line.startswith(_FILE_FAULT):
@@ -374,13 +357,7 @@ def _described(line: str, source: Location) -> str:
 
 def _one_line(error: Exception) -> str:
     """Find the essential line of an error from a Python worker or from Spark."""
-    texts = [str(error)]
-    if isinstance(error, Py4JJavaError):
-        texts = []
-        cause = error.java_exception
-        while cause is not None:
-            texts.append(str(cause.toString()))
-            cause = cause.getCause()
+    texts = error_texts(error)
     for text in texts:
         raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
         if raised:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -44,9 +44,7 @@ from spark_udfs.jobs.splits import (
     split_previews,
     task_bytes,
 )
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+from spark_udfs.runtime.tasks import parallelism, partition_bytes, run_tasks
 
 
 def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Path, config: MessageJob) -> DecodedFiles:
@@ -239,20 +237,13 @@ def _confirmed(
     return confirmed
 
 
-def run_tasks(spark: SparkSession, work: Callable[[Item], Result], tasks: Sequence[Item]) -> list[Result]:
-    """Run the tasks with Spark, which retries failed attempts. Return the results in the order of the tasks."""
-    done: list[Result] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
-    return done
-
-
 def cut(spark: SparkSession, files: Sequence[PayloadFile]) -> list[Task]:
     """Divide files into tasks, between row groups."""
     return _tasks(spark, _pieces(spark, files))
 
 
 def _task_bytes(spark: SparkSession, n_bytes: int) -> int:
-    most = int(spark._jsparkSession.sessionState().conf().filesMaxPartitionBytes())
-    return task_bytes(n_bytes, most, spark.sparkContext.defaultParallelism)
+    return task_bytes(n_bytes, partition_bytes(spark), parallelism(spark))
 
 
 def _pieces(spark: SparkSession, files: Sequence[PayloadFile]) -> list[PayloadFile]:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-import pgdecode
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.changes.record_batches import Builder
 from pgdecode.envelope.schema import envelope_schema
@@ -35,7 +34,7 @@ from spark_udfs.dataframes.partition_worker import DecodedPartition, JsonIndex, 
 from spark_udfs.jobs.output_committer import Part, attempted
 from spark_udfs.jobs.split_statistics import SpeculativeDecoding, SplitStatistics, SplitStatisticsReader
 from spark_udfs.jobs.splits import Batches, Split
-from spark_udfs.runtime.worker import enter_task
+from spark_udfs.runtime.worker import WorkerFunction, enter_task
 
 
 class Task(NamedTuple):
@@ -46,7 +45,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MessageTask:
+class MessageTask(WorkerFunction):
     """Decodes pieces to messages.
 
     Attributes
@@ -58,8 +57,6 @@ class MessageTask:
     fields, in_stream, mode, empty
         As in `decoded_batches`.
     format : str
-    version : str
-        The version of pgdecode on the driver.
     """
 
     folder: Path
@@ -69,11 +66,10 @@ class MessageTask:
     mode: Mode
     empty: Empty
     format: Format
-    version: str = pgdecode.__version__
 
     def __call__(self, task: Task) -> list[Part]:
         """Write the part of a task."""
-        enter_task(self.version)
+        enter_task()
         fields = self.fields
         wanted = fields_to_decode(fields) if self.format != "parquet" else envelope_schema(fields).names
         schema = pa.schema([*self.kept, *envelope_schema(dict.fromkeys((*wanted, "error")))])
@@ -114,7 +110,7 @@ class SplitTask(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChangeTask:
+class ChangeTask(WorkerFunction):
     """Decodes splits to changes and tables.
 
     Attributes
@@ -129,8 +125,6 @@ class ChangeTask:
     position : str
     options : ChangeOptions
     format : str
-    version : str
-        The version of pgdecode on the driver.
     """
 
     folders: tuple[Path, ...]
@@ -140,11 +134,10 @@ class ChangeTask:
     position: str
     options: ChangeOptions
     format: Format
-    version: str = pgdecode.__version__
 
     def __call__(self, task: SplitTask) -> list[Part]:
         """Write the task's part of each output."""
-        enter_task(self.version)
+        enter_task()
         return self.write(task)
 
     def write(self, task: SplitTask, readers: Sequence[SplitStatisticsReader] = ()) -> list[Part]:
@@ -246,7 +239,7 @@ class SplitStatisticsResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SplitStatisticsTask:
+class SplitStatisticsTask(WorkerFunction):
     """Collects the statistics of splits, and decodes the splits speculatively at the same time.
 
     Attributes
@@ -258,8 +251,6 @@ class SplitStatisticsTask:
         As in `SplitStatisticsReader`.
     work : ChangeTask or None
         The task for speculative decoding. If it fails, statistics are collected in full.
-    version : str
-        The version of pgdecode on the driver.
     """
 
     position: str
@@ -267,11 +258,10 @@ class SplitStatisticsTask:
     in_full: bool
     with_head: bool
     work: ChangeTask | None = None
-    version: str = pgdecode.__version__
 
     def __call__(self, task: SplitTask) -> SplitStatisticsResult:
         """Collect the statistics of a task's splits."""
-        enter_task(self.version)
+        enter_task()
         in_full = self.in_full
         try:
             if self.work is not None:
@@ -295,7 +285,7 @@ class SplitStatisticsTask:
 
 
 @dataclass(frozen=True)
-class UsedTask:
+class UsedTask(WorkerFunction):
     """Finds which of some versions of relations the committed changes use.
 
     Attributes
@@ -305,19 +295,16 @@ class UsedTask:
     among : frozenset of int
         Numbers of the versions.
     options : ChangeOptions
-    version : str
-        The version of pgdecode on the driver.
     """
 
     position: str
     index: JsonIndex
     among: frozenset[int]
     options: ChangeOptions
-    version: str = pgdecode.__version__
 
     def __call__(self, task: SplitTask) -> set[int]:
         """Find the versions that the changes of a task's splits use."""
-        enter_task(self.version)
+        enter_task()
         index = self.index.unpacked
         found: set[int] = set()
 

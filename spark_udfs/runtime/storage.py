@@ -8,13 +8,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
 from pgdecode.files import atomic_output
 from pgdecode.files.atomic_output import TargetExists
+from pgdecode.files.payload_files import PathError
+from spark_udfs.runtime.jvm import hadoop_path, is_connect
 
 Location = str | os.PathLike[str]
 
@@ -63,17 +64,22 @@ def staged(spark: SparkSession, target: Location, *, overwrite: bool = False) ->
         If another process is writing the target, which is a path.
     DiskFull, ReadOnlyStorage, AccessDenied
         If the target, which is a path, cannot be written.
+    PathError
+        If the session is one of Spark Connect, and the target is a URI of another file system.
     """
-    if is_path(target):
+    uri = as_uri(target)
+    if is_path(target) or (is_connect(spark) and uri.startswith("file:")):
         # Without the JVM, which needs some milliseconds for each step.
-        with atomic_output.staged(Path(os.path.abspath(target)), overwrite=overwrite) as folder:
+        with atomic_output.staged(as_path(uri), overwrite=overwrite) as folder:
             yield as_uri(folder)
         return
-    files, path = _hadoop(spark, as_uri(target))
+    if is_connect(spark):
+        raise PathError(f"{target}: is a URI, which Spark Connect cannot rename: use a path that all machines share")
+    files, path = hadoop_path(spark, uri)
     if files.exists(path) and not overwrite:
         raise TargetExists(f"{target}: exists already")
     # Hadoop's Path.suffix would treat a name's part before a colon as a scheme.
-    _, hidden = _hadoop(spark, f"{path.toString()}.{uuid.uuid4().hex}.partial")
+    _, hidden = hadoop_path(spark, f"{path.toString()}.{uuid.uuid4().hex}.partial")
     try:
         yield hidden.toString()
         if overwrite:
@@ -87,15 +93,13 @@ def staged(spark: SparkSession, target: Location, *, overwrite: bool = False) ->
 
 def change_suffix(spark: SparkSession, folder: str, former: str, suffix: str) -> None:
     """Rename the files of a folder that end in `former`."""
-    files, path = _hadoop(spark, folder)
+    if folder.startswith("file:"):
+        for file in as_path(folder).iterdir():
+            if file.name.endswith(former):
+                file.rename(file.with_name(f"{file.name.removesuffix(former)}{suffix}"))
+        return
+    files, path = hadoop_path(spark, folder)
     for status in files.listStatus(path):
         name = status.getPath().getName()
         if name.endswith(former):
-            files.rename(status.getPath(), _hadoop(spark, f"{folder}/{name.removesuffix(former)}{suffix}")[1])
-
-
-def _hadoop(spark: SparkSession, uri: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system and path of a URI."""
-    context: Any = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(uri)
-    return path.getFileSystem(context._jsc.hadoopConfiguration()), path
+            files.rename(status.getPath(), hadoop_path(spark, f"{folder}/{name.removesuffix(former)}{suffix}")[1])

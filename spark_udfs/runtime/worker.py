@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-import sys
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -18,6 +18,7 @@ from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import flat_columns, json_lines
 from pgdecode.payloads.unwrap import unwrap_in_place
 from pgdecode.protocol.options import Empty, Format, InStream, RowMode, Unwrap
+from spark_udfs.runtime.loader import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,19 +27,15 @@ if TYPE_CHECKING:
 ERROR = "_pgdecode_error"
 
 
-def enter_task(version: str) -> None:
-    """Check that this process has the driver's version of pgdecode, and prepare it for many tasks.
+class WorkerFunction:
+    """A function that Spark sends to its Python workers. A worker that cannot load it explains why in one line."""
 
-    Raises
-    ------
-    RuntimeError
-        If it has another version.
-    """
-    if version != pgdecode.__version__:
-        raise RuntimeError(
-            f"pgdecode {version} on the driver, but {pgdecode.__version__} on a worker ({sys.executable}): "
-            "install the same version on all machines"
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load, (pickle.dumps((type(self), vars(self))), pgdecode.__version__)
+
+
+def enter_task() -> None:
+    """Prepare this process for many tasks, if it is one of Spark's workers."""
     if TaskContext.get() is not None:
         _freeze_loaded_objects()
 
@@ -51,14 +48,13 @@ def _freeze_loaded_objects() -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of decoding, and the version of pgdecode on the driver."""
+    """The options of decoding."""
 
     fields: tuple[str, ...]
     in_stream: InStream | bool
     mode: RowMode
     empty: Empty = "null"
     unwrap: Unwrap = "none"
-    version: str = pgdecode.__version__
 
     def decode(self, payloads: pa.Array, in_stream: pa.Array | None) -> pa.RecordBatch:
         """Decode a batch. Keepalives become null."""
@@ -66,12 +62,12 @@ class Options:
 
     def decoder(self, in_stream: pa.Array | None = None) -> pgdecode.MessageDecoder:
         """Make a decoder. A column of stream states takes precedence over the option."""
-        enter_task(self.version)
+        enter_task()
         states = self.in_stream if in_stream is None else in_stream
         return pgdecode.MessageDecoder(in_stream=states, fields=self.fields, mode=self.mode, empty=self.empty)
 
 
-class ScalarFunction:
+class ScalarFunction(WorkerFunction):
     """A function of payloads. The optional second column is whether each payload was sent inside a stream."""
 
     # pyspark treats a signature without type hints as a scalar function. It cannot resolve the hints of an object.
@@ -113,7 +109,7 @@ def _booleans(states: pd.Series) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class PartitionFunction:
+class PartitionFunction(WorkerFunction):
     """A function for `mapInArrow` that decodes the messages of a Spark partition, and adds the column `ERROR`.
 
     Input columns are identified by index, because Spark does not pass all names unchanged.
@@ -162,7 +158,7 @@ class PartitionFunction:
 
 
 @dataclass(frozen=True)
-class FaultFinder:
+class FaultFinder(WorkerFunction):
     """A function for `mapInArrow` that finds the first bad row of a Spark partition.
 
     The columns are payload, file, and row in the file.

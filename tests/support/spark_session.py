@@ -1,32 +1,59 @@
-"""One small Spark session for all tests that need it: `pytest_plugins = ["support.spark_session"]`."""
+"""One small Spark session for all tests that need it: `pytest_plugins = ["support.spark_session"]`.
+
+PGDECODE_TEST_SPARK names the kind of session: "local" (default), "connect" (a server of Spark Connect), or "cluster" (a
+standalone cluster of two workers). A process can have one kind only.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_udfs.runtime.session import local_session
+from spark_udfs.runtime.session import local_session, remote_session
+from support.spark_servers import connect_server, standalone_cluster
+
+KIND = os.environ.get("PGDECODE_TEST_SPARK", "local")
+# For tests of the JVM, of RDDs, and of what this process starts.
+CLASSIC = pytest.mark.skipif(KIND == "connect", reason="Spark Connect has neither RDDs nor a JVM in this process")
+LOCAL = pytest.mark.skipif(KIND != "local", reason="about a local Spark")
+
+_SETTINGS = {
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+    # Tests are too short for the optimizing compiler to pay.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Ignore the warnings about sockets that pyspark 4.0 and 4.1 leave to the garbage collector."""
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+    if KIND == "connect":
+        config.addinivalue_line("filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Start Spark with two threads. Its Python workers print a traceback if they crash."""
-    settings = {
-        "spark.python.worker.faulthandler.enabled": "true",
-        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-        "spark.sql.shuffle.partitions": "2",
-        # Tests are too short for the optimizing compiler to pay.
-        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    with local_session("local[2]", settings) as session:
-        yield session
+    with ExitStack() as stack:
+        yield stack.enter_context(_session(stack))
+
+
+def _session(stack: ExitStack) -> AbstractContextManager[SparkSession]:
+    if KIND == "connect":
+        of_server = {name: value for name, value in _SETTINGS.items() if name != "spark.driver.defaultJavaOptions"}
+        return remote_session(stack.enter_context(connect_server(of_server, {"PYSPARK_PYTHON": sys.executable})))
+    if KIND == "cluster":
+        cluster = stack.enter_context(standalone_cluster(n_workers=2))
+        settings = {"spark.pyspark.python": sys.executable, "spark.driver.host": "127.0.0.1"}
+        return local_session(cluster.master, {**_SETTINGS, **settings})
+    return local_session("local[2]", _SETTINGS)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_udfs.runtime.jvm import JavaNotFound, ensure_java
+from spark_udfs.runtime.java import JavaNotFound, ensure_java
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins for java are shell scripts")
 
@@ -28,7 +28,7 @@ def stand_in(home: Path, version: str | None) -> Path:
 
 
 def spark_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr("spark_udfs.runtime.jvm.version", {"pyspark": version}.__getitem__)
+    monkeypatch.setattr("spark_udfs.runtime.java.version", {"pyspark": version}.__getitem__)
 
 
 @pytest.fixture

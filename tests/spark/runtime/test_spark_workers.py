@@ -12,7 +12,6 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-import pgdecode
 from spark_udfs.runtime.session import _sockets
 from spark_udfs.runtime.worker import enter_task
 
@@ -26,7 +25,7 @@ def test_objects_that_a_worker_has_loaded_are_not_garbage_collected_but_later_on
         made = []
         for _ in range(3):
             found.append(gc.get_freeze_count())
-            enter_task(pgdecode.__version__)
+            enter_task()
             made.append([[] for _ in range(1000)])
         return found
 
@@ -37,7 +36,7 @@ def test_objects_that_a_worker_has_loaded_are_not_garbage_collected_but_later_on
 
 def test_the_process_of_the_caller_is_unchanged() -> None:
     before = gc.get_freeze_count()
-    enter_task(pgdecode.__version__)
+    enter_task()
     assert gc.get_freeze_count() == before
 
 
