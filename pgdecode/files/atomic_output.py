@@ -9,18 +9,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from pgdecode.files.payload_files import PathError
 from pgdecode.runs.claim import LOCK, locked
-from pgdecode.storage.errors import storage_errors
+from pgdecode.storage.errors import PathError, storage_errors
+from pgdecode.storage.errors import TargetExists as TargetExists
 
 # Names of files that an earlier output may have. A folder with any other file is not replaced.
 # Hidden files beside an output that is being written.
 _KINDS = ("partial", "former", "spill", "lock")
 _OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS", LOCK)
-
-
-class TargetExists(PathError, FileExistsError):
-    """An output that exists and is not to be replaced."""
 
 
 def check_target(target: Path, source: Path | None, *, overwrite: bool) -> None:

@@ -24,6 +24,7 @@ from pgdecode.runs.claim import claimed
 from pgdecode.runs.digested_file import sync
 from pgdecode.runs.generations import Generation, StateFolder
 from pgdecode.runs.manifest import MANIFEST, Input, Manifest, read_manifest
+from pgdecode.storage.object_path import FilePath, relative_name, size_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class RunRequest:
     Attributes
     ----------
     files : OrderedFiles
-    source : Path
+    source : Path or ObjectPath
         The path of the files.
     target : Path
         The output.
@@ -54,7 +55,7 @@ class RunRequest:
     """
 
     files: OrderedFiles
-    source: Path
+    source: FilePath
     target: Path
     relations: Sequence[str]
     as_file: bool
@@ -66,17 +67,19 @@ class RunRequest:
     batch_rows: int = BATCH_ROWS
 
     @property
+    def local_source(self) -> Path | None:
+        """The source if it is a local path."""
+        return self.source if isinstance(self.source, Path) else None
+
+    @property
     def manifest(self) -> Manifest:
         """What is known of the manifest before the run."""
         files, options = self.files, self.options
         first = next((file for file in files.files if file.n_rows), None)
         position = None if first is None or files.position is None else first.first_value(files.position)
-        names = [
-            os.path.relpath(file.path, self.source) if self.source.is_dir() else file.path.name for file in files.files
-        ]
         listed = [
-            {"file": name, "rows": file.n_rows, "bytes": file.path.stat().st_size}
-            for name, file in zip(names, files.files, strict=True)
+            {"file": relative_name(file.path, self.source), "rows": file.n_rows, "bytes": size_of(file.path)}
+            for file in files.files
         ]
         source = source_of(file.path for file in files.files)
         return Manifest(
@@ -122,7 +125,7 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
         is_same = former is not None and _facts(former, *_ALL) == _facts(manifest, *_ALL)
         if is_same and not request.overwrite and _is_there(request, folder):
             return None
-        check_target(request.target, request.source, overwrite=request.overwrite)
+        check_target(request.target, request.local_source, overwrite=request.overwrite)
         before = request.resume
         if folder is not None:
             if is_repeated:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pgdecode.files.payload_files import CAPTURE_KEY, FileFault
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.runs.continuity import IDENTITY
+from pgdecode.storage.object_path import FilePath
+from pgdecode.storage.parquet_input import read_metadata
 from pgdecode.types.type_parser import declared
 
 TYPES_KEY = b"pgdecode.types"
@@ -90,7 +90,7 @@ def overridden(types: Iterable[UserType], given: Mapping[str | int, str] | None)
     return {**found, **chosen}
 
 
-def types_of(paths: Iterable[Path], given: Mapping[str | int, str] | None = None) -> dict[str | int, str] | None:
+def types_of(paths: Iterable[FilePath], given: Mapping[str | int, str] | None = None) -> dict[str | int, str] | None:
     """Read the types in the footers of files, as a value of `types=`. The caller's types take precedence.
 
     Returns None without any types. Otherwise as `user_types_of`.
@@ -99,12 +99,12 @@ def types_of(paths: Iterable[Path], given: Mapping[str | int, str] | None = None
     return overridden(found, given) if found or given is not None else None
 
 
-def user_types_of(paths: Iterable[Path], before: Iterable[UserType] = ()) -> tuple[UserType, ...]:
+def user_types_of(paths: Iterable[FilePath], before: Iterable[UserType] = ()) -> tuple[UserType, ...]:
     """Read the types in the footers of files. If two files have a type, the later one applies.
 
     Parameters
     ----------
-    paths : iterable of Path
+    paths : iterable of Path or ObjectPath
         In order. Files without types are ignored.
     before : iterable of UserType
         Types of earlier files.
@@ -130,7 +130,7 @@ def user_types_of(paths: Iterable[Path], before: Iterable[UserType] = ()) -> tup
     return readable(found.values())
 
 
-def source_of(paths: Iterable[Path]) -> dict[str, Any] | None:
+def source_of(paths: Iterable[FilePath]) -> dict[str, Any] | None:
     """Read where files were captured, from the footers that `pgdecode capture` writes; None without any.
 
     Raises
@@ -139,7 +139,7 @@ def source_of(paths: Iterable[Path]) -> dict[str, Any] | None:
         If a footer cannot be read, or two files were captured from different slots.
     """
     found: dict[str, Any] | None = None
-    first: Path | None = None
+    first: FilePath | None = None
     for path in paths:
         content = _entry(path, CAPTURE_KEY)
         if content is None:
@@ -154,7 +154,7 @@ def source_of(paths: Iterable[Path]) -> dict[str, Any] | None:
     return found
 
 
-def catalog_of(paths: Sequence[Path]) -> RelationCatalog | None:
+def catalog_of(paths: Sequence[FilePath]) -> RelationCatalog | None:
     """Read the relations that were described before the first row, from the footer of the first file; None without any.
 
     Raises
@@ -172,9 +172,9 @@ def catalog_of(paths: Sequence[Path]) -> RelationCatalog | None:
     return catalog if len(catalog) else None
 
 
-def _entry(path: Path, key: bytes) -> bytes | None:
+def _entry(path: FilePath, key: bytes) -> bytes | None:
     try:
-        metadata = pq.read_metadata(path.absolute()).metadata or {}
+        metadata = read_metadata(path).metadata or {}
     except (OSError, pa.ArrowException) as error:
         raise FileFault(f"{path}: not a Parquet file") from error
     content: bytes | None = metadata.get(key)

@@ -14,6 +14,7 @@ from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile
 from pgdecode.files.writers import message_layout, open_writer
 from pgdecode.protocol.options import Format, InStream, Mode
+from pgdecode.storage.object_path import FilePath, relative_name
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Totals:
 
 def convert(
     files: Sequence[PayloadFile],
-    source: Path,
+    source: FilePath,
     target: Path,
     *,
     as_file: bool,
@@ -44,7 +45,7 @@ def convert(
     ----------
     files : sequence of PayloadFile
         The result of `payload_files(source, ...)`.
-    source : Path
+    source : Path or ObjectPath
         The path of the input.
     target : Path
         Must not exist.
@@ -83,8 +84,8 @@ def convert(
     return totals
 
 
-def _part_name(path: Path, source: Path, format: str) -> Path:
-    relative = path.relative_to(source) if path != source else Path(path.name)
+def _part_name(path: FilePath, source: FilePath, format: str) -> Path:
+    relative = Path(relative_name(path, source))
     return relative.with_name(f"{relative.name.removesuffix('.parquet')}.{format}")
 
 

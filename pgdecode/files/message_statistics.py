@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.messages import MESSAGES, Type
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.row_schema import type_name
+from pgdecode.storage.object_path import FilePath
 
 # Envelope columns that `MessageStatistics.add` reads.
 FIELDS = (
@@ -47,7 +47,7 @@ class ErrorStatistics:
     """Number of bad rows with one error code, and the location of the first."""
 
     rows: int
-    file: Path
+    file: FilePath
     row: int
     text: str
 
@@ -76,7 +76,7 @@ class MessageStatistics:
         self.left_out = 0
         self._kept = 0
 
-    def add(self, batch: DecodedBatch, file: Path, payload: str) -> None:
+    def add(self, batch: DecodedBatch, file: FilePath, payload: str) -> None:
         """Count the rows of a batch whose envelope has the columns `FIELDS`."""
         envelope = batch.envelope
         self.rows += batch.n_read
@@ -176,7 +176,7 @@ class MessageStatistics:
             ],
         }
 
-    def _add_errors(self, errors: pa.Array, rows: Sequence[int], file: Path) -> None:
+    def _add_errors(self, errors: pa.Array, rows: Sequence[int], file: FilePath) -> None:
         if errors.null_count == len(errors):
             return
         for row, text in zip(rows, errors.to_pylist(), strict=True):

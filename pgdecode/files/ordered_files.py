@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +20,7 @@ from pgdecode.files.payload_files import (
     payload_files,
 )
 from pgdecode.protocol.options import Unwrap
+from pgdecode.storage.object_path import FilePath
 
 # Default names of the position column. The first is that of captured files.
 USUAL_NAMES = ("seq", "position")
@@ -186,7 +186,7 @@ class Positions:
 
 
 def ordered_files(
-    path: Path,
+    path: FilePath,
     payload: str,
     position: str | None = None,
     session: str | None = None,
@@ -196,7 +196,7 @@ def ordered_files(
 
     Parameters
     ----------
-    path : Path
+    path : Path or ObjectPath
     payload : str
     position : str, optional
         The column with positions, of an integer type. By default it is `seq` or `position`, if all files have such a

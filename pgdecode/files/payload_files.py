@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +19,16 @@ import pyarrow.parquet as pq
 from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
 from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError, is_string, unwrap_in_place
 from pgdecode.protocol.options import Unwrap, check_option
+from pgdecode.storage.errors import PathError as PathError
+from pgdecode.storage.errors import StorageError
+from pgdecode.storage.object_files import ObjectReader
+from pgdecode.storage.object_path import FilePath, ObjectPath
+from pgdecode.storage.object_store import ObjectChanged, found_object, listed
+from pgdecode.storage.parquet_input import footer_checksum, is_parquet, opened, plan, readable
 
 # The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
 BATCH_ROWS = 32_768
 BATCH_BYTES = 32 * 2**20
-# Size of the buffer for reading pages. Without a buffer, pyarrow loads the whole column chunk of a row group.
-_READ_BUFFER = 2**20
 # Columns that files do not have: the LSN of a frame, and the number of the session in which a capture received a row.
 _FRAME_LSN = "frame_lsn"
 CAPTURE_SESSION = "capture_session"
@@ -33,10 +36,6 @@ CAPTURE_SESSION = "capture_session"
 CAPTURE_KEY = b"pgdecode.capture"
 # Metadata of a batch in which keepalives have become null payloads.
 WITH_KEEPALIVES = {b"pgdecode.keepalives": b"null"}
-
-
-class PathError(ValueError):
-    """A path or column that cannot be used: the mistake is in the arguments, not in the data."""
 
 
 class FileFault(ValueError):
@@ -89,7 +88,7 @@ class PayloadFile:
 
     Attributes
     ----------
-    path : Path
+    path : Path or ObjectPath
     payload : str
         The payload column, which is binary.
     keep : tuple of str
@@ -110,7 +109,7 @@ class PayloadFile:
         None for a file that `pgdecode capture` has not written.
     """
 
-    path: Path
+    path: FilePath
     payload: str
     keep: tuple[str, ...]
     schema: pa.Schema
@@ -122,7 +121,7 @@ class PayloadFile:
     captured: Captured | None = None
 
     @property
-    def parquet(self) -> Path:
+    def parquet(self) -> FilePath:
         """The Parquet file that is read."""
         return self.path if self.converted is None else self.converted.path
 
@@ -154,7 +153,7 @@ class PayloadFile:
         n_found = n_bytes = 0
         # Read as dictionaries in any case, because checking whether values may expand takes as long. Batches then end
         # at the end of row groups.
-        with self._readable(self._texts) as encoded:
+        with self._readable(groups) as source, opened(source, self._texts) as encoded:
             for batch in self._read(encoded, self._rows_that_fit(n_rows), groups):
                 found.append(batch)
                 n_found += len(batch)
@@ -174,7 +173,7 @@ class PayloadFile:
         FileFault
             If the file is damaged.
         """
-        with self._readable() as file:
+        with self._readable() as source, opened(source) as file:
             for batch in file.iter_batches(1, row_groups=self._numbers, columns=[name], use_threads=False):
                 return batch.column(0)[0].as_py()
         return None
@@ -188,7 +187,7 @@ class PayloadFile:
             If the file is damaged.
         """
         found = []
-        with self._readable() as file:
+        with self._readable() as source, opened(source) as file:
             for batch in file.iter_batches(row_groups=self._numbers, columns=[name], use_threads=False):
                 found.append(pc.min_max(batch.column(0)).as_py())
         values = [item for item in found if item["min"] is not None]
@@ -204,8 +203,14 @@ class PayloadFile:
         """
         n_rows = self._rows_that_fit(batch_rows)
         start = self.start
-        with self._readable() as file, self._readable(self._texts) as encoded:
-            for may_expand, groups in _alike(encoded, self._numbers, self._texts, n_rows):
+        with (
+            self._readable(self._numbers) as source,
+            opened(source) as file,
+            opened(source, self._texts) as encoded,
+        ):
+            # The row groups of an object are fetched one by one.
+            at_once = 1 if isinstance(source, ObjectReader) else len(self.groups)
+            for may_expand, groups in _alike(encoded, self._numbers, self._texts, n_rows, at_once):
                 for batch in self._read(encoded if may_expand else file, n_rows, groups):
                     yield self._unwrapped(batch, start)
                     start += len(batch)
@@ -252,17 +257,24 @@ class PayloadFile:
         return max(1, min(batch_rows, int(BATCH_BYTES / max(widest, 1.0))))
 
     @contextmanager
-    def _readable(self, as_dictionary: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    def _readable(self, groups: Sequence[int] = ()) -> Iterator[Path | ObjectReader]:
+        """Yield the file for `opened`, of which these row groups will be read."""
         try:
-            with _opened(self.parquet, as_dictionary) as file:
-                if _footer(self.parquet) != self.footer:
+            with readable(self.parquet) as source:
+                if footer_checksum(source) != self.footer:
                     raise FileFault(f"{self.path}: has changed since it was found")
-                yield file
+                if isinstance(source, ObjectReader):
+                    with opened(source) as file:
+                        plan(source, file.metadata, groups, self._names)
+                yield source
+        except ObjectChanged as error:
+            raise FileFault(str(error)) from None
         except (pa.ArrowException, OSError) as error:
-            raise FileFault(f"{self.path}: cannot be read further: {_first_line(error)}") from error
+            cause = error.cause if isinstance(error, StorageError) else _first_line(error)
+            raise FileFault(f"{self.path}: cannot be read further: {cause}") from error
 
 
-def payload_files(path: Path, payload: str, keep: Sequence[str] = (), unwrap: Unwrap = "auto") -> list[PayloadFile]:
+def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap: Unwrap = "auto") -> list[PayloadFile]:
     """Open and check a Parquet file, or all `*.parquet` files below a folder in sorted order.
 
     As in Spark, files and folders whose names begin with `_` or `.` are ignored, except partitions such as `_x=1`.
@@ -271,7 +283,8 @@ def payload_files(path: Path, payload: str, keep: Sequence[str] = (), unwrap: Un
 
     Parameters
     ----------
-    path : Path
+    path : Path or ObjectPath
+        The object, or all objects below it as below a folder.
     payload : str
         The payload column, which is binary, or with `unwrap` also a string column.
     keep : sequence of str
@@ -284,6 +297,8 @@ def payload_files(path: Path, payload: str, keep: Sequence[str] = (), unwrap: Un
     ------
     PathError
         If the path does not exist, has no Parquet files, or a column is missing or has another type.
+    AccessDenied, StoreUnreachable
+        If an object store refuses a request, or does not answer.
     FileFault
         If a file that is not Parquet cannot be converted.
     """
@@ -291,7 +306,7 @@ def payload_files(path: Path, payload: str, keep: Sequence[str] = (), unwrap: Un
     return [_checked(found, payload, tuple(keep), unwrap) for found in find_files(path)]
 
 
-def find_files(path: Path) -> list[Path]:
+def find_files(path: FilePath) -> Sequence[FilePath]:
     """List the files of a path as `payload_files` does, without opening them.
 
     Raises
@@ -299,6 +314,8 @@ def find_files(path: Path) -> list[Path]:
     PathError
         If the path does not exist, or has no Parquet files.
     """
+    if isinstance(path, ObjectPath):
+        return _find_objects(path)
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -312,38 +329,37 @@ def find_files(path: Path) -> list[Path]:
     return sorted(found)
 
 
+def _find_objects(path: ObjectPath) -> list[ObjectPath]:
+    try:
+        found = found_object(path)
+        if found is not None:
+            return [found]
+        below = [item for item, _ in listed(path)]
+    except FileNotFoundError as error:
+        raise PathError(f"{path}: {error.strerror}") from None
+    kept = [item for item in below if not any(map(is_hidden, item.below(path).split("/")))]
+    kept = [item for item in kept if item.name.endswith(".parquet")]
+    if not kept:
+        raise PathError(f"{path}: {'no Parquet object (*.parquet) below it' if below else 'no such object or prefix'}")
+    return sorted(kept, key=lambda item: item.key)
+
+
 def is_hidden(name: str) -> bool:
     """Whether Spark ignores files and folders with this name."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _opened(path: Path, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
-    # Use the absolute path, because pyarrow would treat "s3:x/y" as a URI.
-    return pq.ParquetFile(
-        path.absolute(), pre_buffer=False, buffer_size=_READ_BUFFER, read_dictionary=list(as_dictionary)
-    )
-
-
-def _footer(path: Path) -> int:
-    """Compute the checksum of a file's footer. Opening the file has checked the footer's length (last 8 bytes)."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 8, 0))
-        length = int.from_bytes(file.read(4), "little")
-        file.seek(max(size - 8 - length, 0))
-        return zlib.crc32(file.read(), size)
-
-
-def _checked(path: Path, payload: str, keep: tuple[str, ...], unwrap: Unwrap) -> PayloadFile:
+def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap) -> PayloadFile:
     converted = None
     try:
-        if unwrap != "none" and not _is_parquet(path):
+        if isinstance(path, Path) and unwrap != "none" and not is_parquet(path):
             converted = ConvertedFile(path, payload)
-        parquet = path if converted is None else converted.path
-        with _opened(parquet) as file:
+        with readable(path if converted is None else converted.path) as source, opened(source) as file:
             schema, groups = file.schema_arrow, _row_groups(file.metadata, (payload, *keep))
             captured = _captured((file.metadata.metadata or {}).get(CAPTURE_KEY))
-            footer = _footer(parquet)
+            footer = footer_checksum(source)
+    except StorageError:
+        raise
     except PermissionError as error:
         raise PathError(f"{path}: no permission to read it") from error
     except UnwrapError as error:
@@ -378,11 +394,6 @@ def _captured(content: bytes | None) -> Captured | None:
         return Captured(int(file["session"]), int(file["first_seq"]), int(file["open_streams"]))
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1" or path.suffix == ".parquet"
 
 
 def _is_binary(type: pa.DataType) -> bool:
@@ -448,14 +459,16 @@ def _counted_from(chunk: pq.ColumnChunkMetaData) -> int | None:
 
 
 def _alike(
-    encoded: pq.ParquetFile, groups: Sequence[int], texts: Sequence[str], n_rows: int
+    encoded: pq.ParquetFile, groups: Sequence[int], texts: Sequence[str], n_rows: int, at_once: int
 ) -> Iterator[tuple[bool, list[int]]]:
-    """Group consecutive row groups by whether they may expand.
+    """Group consecutive row groups, `at_once` of them, by whether they may expand.
 
     A dictionary stores a value once for any number of rows, so a few kilobytes can become gigabytes.
     """
-    for may_expand, found in groupby(groups, lambda group: _may_expand(encoded, group, texts, n_rows)):
-        yield may_expand, list(found)
+    for start in range(0, len(groups), max(at_once, 1)):
+        some = groups[start : start + at_once]
+        for may_expand, found in groupby(some, lambda group: _may_expand(encoded, group, texts, n_rows)):
+            yield may_expand, list(found)
 
 
 def _may_expand(encoded: pq.ParquetFile, group: int, texts: Sequence[str], n_rows: int) -> bool:

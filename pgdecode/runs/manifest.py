@@ -14,6 +14,8 @@ import pgdecode
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.runs.digested_file import FileDigest, write_durably
 from pgdecode.runs.errors import RunFault
+from pgdecode.storage.object_path import FilePath, Location, ObjectPath, file_path
+from pgdecode.storage.object_store import read_object
 
 FORMAT = "pgdecode.Manifest"
 FORMAT_VERSION = 2
@@ -123,33 +125,67 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
     All files that it names must be complete.
     """
-    plain = asdict(manifest)
-    del plain["sha256"]
-    plain["pgdecode"] = pgdecode.__version__
-    plain["last_lsn"] = None if manifest.last_lsn < 0 else lsn_to_text(manifest.last_lsn)
-    content = json.dumps({"format": FORMAT, "version": FORMAT_VERSION, **plain}, indent=1).encode() + b"\n"
+    content = manifest_bytes(manifest)
     write_durably(folder / MANIFEST, content)
     return replace(manifest, pgdecode=pgdecode.__version__, sha256=hashlib.sha256(content).hexdigest())
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a run.
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Return the content of `_manifest.json`."""
+    plain = asdict(manifest)
+    del plain["sha256"]
+    plain["pgdecode"] = pgdecode.__version__
+    plain["last_lsn"] = None if manifest.last_lsn < 0 else lsn_to_text(manifest.last_lsn)
+    return json.dumps({"format": FORMAT, "version": FORMAT_VERSION, **plain}, indent=1).encode() + b"\n"
+
+
+def read_manifest(folder: Location, storage_options: Mapping[str, Any] | None = None) -> Manifest:
+    """Read the manifest of a run, which lists its files.
 
     Parameters
     ----------
-    folder : Path
+    folder : path or URI
         Of the run.
+    storage_options : mapping, optional
+        How to connect to an object store, as in `spark_udfs.decode_files`.
+
+    Returns
+    -------
+    Manifest
+        The names of its files are relative to the folder.
 
     Raises
     ------
     RunFault
         If there is no manifest, or it is damaged or of another version.
+    AccessDenied, StoreUnreachable
+        If an object store refuses the request, or does not answer.
     """
-    path = folder / MANIFEST
+    path = file_path(folder, storage_options) / MANIFEST
+    content = _content(path)
+    if content is None:
+        raise RunFault(f"{path.parent}: has no {MANIFEST}: it is not the folder of a complete run")
+    return parse_manifest(content, path)
+
+
+def _content(path: FilePath) -> bytes | None:
+    if isinstance(path, ObjectPath):
+        found = read_object(path)
+        return None if found is None else found[0]
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise RunFault(f"{folder}: has no {MANIFEST}: it is not the folder of a complete run") from None
+        return None
+
+
+def parse_manifest(content: bytes, path: object) -> Manifest:
+    """Read the content of the `_manifest.json` at `path`.
+
+    Raises
+    ------
+    RunFault
+        If it is damaged or of another version.
+    """
     try:
         plain = json.loads(content)
         if not isinstance(plain, dict) or plain.pop("format", None) != FORMAT:

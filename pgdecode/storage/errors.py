@@ -8,6 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+class PathError(ValueError):
+    """A path or column that cannot be used: the mistake is in the arguments, not in the data."""
+
+
+class TargetExists(PathError, FileExistsError):
+    """An output that exists and is not to be replaced."""
+
+
 class StorageError(OSError):
     """A file or object that cannot be read or written.
 

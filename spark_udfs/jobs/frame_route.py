@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -55,6 +56,7 @@ def read(
         found = spark.read.parquet(as_pattern(source))
         _check_columns(found, source, payload, keep)
         return _unwrapped(found, payload, unwrap)
+    paths = [Path(str(file.path)) for file in files]
     for file in files:
         # Spark would silently ignore this file. Hidden files in a folder are not in `files`.
         if is_hidden(file.path.name):
@@ -68,7 +70,7 @@ def read(
         others = (field for field in files[0].schema if field.name not in (payload, CAPTURE_SESSION))
         type = pa.string() if is_string(files[0].columns.field(payload).type) else pa.binary()
         reader = reader.schema(spark_schema(pa.schema([*others, pa.field(payload, type)])))
-    found = reader.parquet(*(as_pattern(file.path) for file in files))
+    found = reader.parquet(*map(as_pattern, paths))
     if CAPTURE_SESSION in keep:
         found = found.withColumn(CAPTURE_SESSION, _capture_session(files))
     return _unwrapped(found, payload, unwrap)

@@ -1,0 +1,233 @@
+"""Requests to object stores, by obstore. Stores are made in each process, from options and the environment."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pgdecode.storage.errors import AccessDenied, StorageError, StoreUnreachable
+from pgdecode.storage.object_path import ObjectPath, StorageOptionError
+
+# Options of the HTTP client, and not of the store.
+_OF_CLIENT = {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "http1_only",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_url",
+    "randomize_addresses",
+    "read_timeout",
+    "timeout",
+    "user_agent",
+}
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+_STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z]*)*)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_REASON = re.compile(r"HTTP error: ([\w ]+)")
+
+
+# What identifies the content of an object: its ETag, and its version or generation.
+Version = tuple[str | None, str | None]
+
+
+class ObjectChanged(StorageError):
+    """An object was replaced after it was found."""
+
+
+def store_of(path: ObjectPath) -> Any:
+    """Return the store of a path. It is made once in each process.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without obstore.
+    StorageOptionError
+        For an option that the store does not have.
+    """
+    return _store(path.root, path.options)
+
+
+@functools.lru_cache(32)
+def _store(root: str, options: tuple[tuple[str, str], ...]) -> Any:
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{root} needs: pip install 'pgdecode[cloud]'", name=error.name) from None
+    config = {name: value for name, value in options if name not in _OF_CLIENT}
+    client: dict[str, Any] = {name: value for name, value in options if name in _OF_CLIENT}
+    family = "az" if root.startswith("a") else root.partition(":")[0]
+    endpoints = [value for name, value in config.items() if name.endswith(("endpoint", "endpoint_url", "base_url"))]
+    endpoints += [os.environ.get(name, "") for name in _ENDPOINTS[family]]
+    if any(endpoint.startswith("http://") for endpoint in endpoints):
+        client.setdefault("allow_http", "true")
+    for name in client.keys() & {"allow_http", "allow_invalid_certificates", "http1_only", "http2_only"}:
+        client[name] = client[name] == "true"
+    provider = _shared_credentials(config) if family == "s3" else {}
+    try:
+        made: Any = from_url
+        return made(root, config=config or None, client_options=client or None, **provider)
+    except (BaseError, ValueError) as error:
+        # The first line names the option, but no value.
+        unknown = next((name for name in config if name in str(error).partition("\n")[0]), None)
+        reason = "an option is not valid" if unknown is None else f"no option {unknown!r}"
+        raise StorageOptionError(f"{root}: {reason}") from None
+
+
+def _shared_credentials(config: dict[str, str]) -> dict[str, Any]:
+    """Use the profile in AWS's shared files, which obstore does not read, if the environment has no credentials."""
+    names = {"AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"}
+    given = {name.removeprefix("aws_") for name in config} & {"access_key_id", "skip_signature"}
+    file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials")
+    if given or names & set(os.environ) or not ("AWS_PROFILE" in os.environ or file.exists()):
+        return {}
+    from boto3 import Session
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    return {"credential_provider": Boto3CredentialProvider(Session())}
+
+
+@contextmanager
+def store_errors(path: object) -> Iterator[None]:
+    """Convert errors of obstore, whose texts may have secrets, to errors that name the object and the cause.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such object or bucket.
+    AccessDenied, ObjectChanged, StoreUnreachable
+    """
+    from obstore import exceptions as of
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        missing = "no such bucket" if "NoSuchBucket" in str(error) else "no such object"
+        raise FileNotFoundError(errno.ENOENT, missing, str(path)) from None
+    except of.PreconditionError:
+        raise ObjectChanged(path, "has changed since it was found") from None
+    except of.BaseError as error:
+        cause = _cause(str(error))
+        if "404" in cause:
+            raise FileNotFoundError(errno.ENOENT, f"no such bucket ({cause})", str(path)) from None
+        if isinstance(error, of.PermissionDeniedError | of.UnauthenticatedError) or cause.startswith(("401", "403")):
+            raise AccessDenied(path, f"permission denied ({cause})") from None
+        raise StoreUnreachable(path, f"the store does not answer, or refuses ({cause})") from None
+
+
+def _cause(text: str) -> str:
+    """Describe an error by the status and the code of the response."""
+    status, code, reason = _STATUS.search(text), _CODE.search(text), _REASON.search(text.partition("\n")[0])
+    found = [item[1] for item in (status, code, reason) if item]
+    return " ".join(dict.fromkeys(found)) or text.partition(":")[0].partition(" error")[0]
+
+
+def listed(path: ObjectPath) -> list[tuple[ObjectPath, datetime]]:
+    """List all objects below a path as below a folder, with the times at which they were written."""
+    import obstore
+
+    with store_errors(path):
+        chunks = obstore.list(store_of(path), path.key or None, chunk_size=1000)
+        return [
+            (replace(path, key=item["path"], size=item["size"], e_tag=_quoted(item["e_tag"])), item["last_modified"])
+            for chunk in chunks
+            for item in chunk
+        ]
+
+
+def found_object(path: ObjectPath) -> ObjectPath | None:
+    """Return a path with the size and the ETag of the object; None if there is none."""
+    import obstore
+
+    if not path.key:
+        return None
+    try:
+        with store_errors(path):
+            item = obstore.head(store_of(path), path.key)
+    except FileNotFoundError:
+        return None
+    return replace(path, size=item["size"], e_tag=_quoted(item["e_tag"]))
+
+
+def read_range(path: ObjectPath, start: int, end: int) -> Any:
+    """Read bytes of an object, as a buffer.
+
+    Raises
+    ------
+    ObjectChanged
+        If `path` has an ETag, and the object has another one now.
+    """
+    import obstore
+
+    options: dict[str, Any] = {"range": (start, end)}
+    if path.e_tag is not None:
+        options["if_match"] = path.e_tag
+    with store_errors(path):
+        return obstore.get(store_of(path), path.key, options=options).bytes()  # type: ignore[arg-type]
+
+
+def read_object(path: ObjectPath) -> tuple[bytes, Version] | None:
+    """Read a small object and its version; None if there is none."""
+    import obstore
+
+    try:
+        with store_errors(path):
+            found = obstore.get(store_of(path), path.key)
+            return bytes(found.bytes()), (found.meta["e_tag"], found.meta["version"])
+    except FileNotFoundError:
+        return None
+
+
+def create_object(path: ObjectPath, content: bytes) -> bool:
+    """Write a small object if there is none. Return whether it was written."""
+    return _put(path, content, "create")
+
+
+def replace_object(path: ObjectPath, content: bytes, version: Version) -> bool:
+    """Write a small object if the one that is there has this version. Return whether it was written."""
+    names = ("e_tag", "version")
+    return _put(path, content, {name: value for name, value in zip(names, version, strict=True) if value is not None})
+
+
+def _put(path: ObjectPath, content: bytes, mode: Any) -> bool:
+    import obstore
+    from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+    with store_errors(path):
+        try:
+            obstore.put(store_of(path), path.key, content, mode=mode)
+        except (AlreadyExistsError, PreconditionError):
+            return False
+    return True
+
+
+def delete_objects(paths: Sequence[ObjectPath]) -> None:
+    """Delete objects, if they are there."""
+    import obstore
+
+    for path in paths:
+        try:
+            with store_errors(path):
+                obstore.delete(store_of(path), path.key)
+        except FileNotFoundError:
+            continue
+
+
+def _quoted(e_tag: str | None) -> str | None:
+    """Return an ETag as in HTTP. A listing on Azure has no quotes."""
+    return e_tag if e_tag is None or e_tag.startswith(('"', "W/")) else f'"{e_tag}"'
