@@ -36,6 +36,7 @@ from pgdecode.files.transaction_statistics import TransactionStatistics
 from pgdecode.payloads.unwrap import hint
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import InStream, Mode, Unwrap
+from pgdecode.storage.object_path import file_path
 
 KINDS = (*(message.kind for message in MESSAGES), "error")
 KINDS_OF_CHANGES = (*CHANGES, "error")
@@ -62,7 +63,7 @@ pgdecode.add_command(demo_command)
 
 
 @pgdecode.command(short_help="Describe the messages in a file or folder.")
-@click.argument("path", type=parameters.path)
+@click.argument("location", type=parameters.location, metavar="PATH")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables.")
 @click.option(
     "--catalog",
@@ -74,6 +75,7 @@ pgdecode.add_command(demo_command)
 @parameters.unwrap
 @parameters.in_stream
 @parameters.position
+@parameters.storage_options
 @click.option(
     "--write-catalog",
     type=parameters.path,
@@ -81,16 +83,17 @@ pgdecode.add_command(demo_command)
     help="Write the relations with all their versions to a file, for --catalog. It must not exist.",
 )
 def inspect(
-    path: Path,
+    location: str,
     as_json: bool,
     catalog: bool,
     payload: str,
     unwrap: Unwrap,
     in_stream: str,
     position: str | None,
+    storage_options: dict[str, str],
     write_catalog: Path | None,
 ) -> None:
-    """Describe the messages in PATH, a Parquet file or a folder of them.
+    """Describe the messages in PATH, a Parquet file or a folder of them; also s3://, gs://, az:// or abfss://.
 
     The report has messages by kind, transactions, the range of LSNs, protocol features, and relations with their
     columns, versions and changes. Messages that cannot be decoded are part of the report. The exit code is 0, but 1 if
@@ -98,7 +101,10 @@ def inspect(
     order, the report also has transactions without an outcome, and the position from which each version of a relation
     applies.
     """
+    path = file_path(location, storage_options)
     if catalog:
+        if not isinstance(path, Path):
+            raise click.UsageError(f"--catalog is for local folders; {path} is in an object store")
         of_messages = ["payload", "unwrap", "in_stream", "position", "write_catalog"]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
         state = state_figures(path)
@@ -133,7 +139,7 @@ def inspect(
         if as_json:
             write(_json(figures))
         else:
-            title = str(path) if path.is_file() else f"{path}: {counted(len(files.files), 'file')}"
+            title = str(path) if files.files[0].path == path else f"{path}: {counted(len(files.files), 'file')}"
             write(report_text(figures, title, Console()))
     if form and not message_statistics.messages:
         raise FileFault(f"{path}: no row is a pgoutput message{form}")
@@ -156,7 +162,7 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
 
 
 @pgdecode.command(short_help="Print messages or changes.")
-@click.argument("path", type=parameters.path)
+@click.argument("location", type=parameters.location, metavar="PATH")
 @click.option("--changes", is_flag=True, help="Print committed changes instead of messages.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N messages or changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines also on a terminal.")
@@ -173,8 +179,9 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
 @parameters.in_stream
 @parameters.changes
 @parameters.mode
+@parameters.storage_options
 def cat(
-    path: Path,
+    location: str,
     changes: bool,
     limit: int | None,
     as_json: bool,
@@ -185,9 +192,10 @@ def cat(
     position: str | None,
     session: str | None,
     mode: Mode,
+    storage_options: dict[str, str],
     **of_changes: Any,
 ) -> None:
-    r"""Print each message in PATH, a Parquet file or a folder of them.
+    r"""Print each message in PATH, a Parquet file or a folder of them; also s3://, gs://, az:// or abfss://.
 
     On a terminal, messages are rows of a table. Otherwise, and with --json, each is a JSON object on its own line.
 
@@ -202,6 +210,7 @@ def cat(
     sent. "unchanged" names the columns whose TOASTed value was not sent.
     """
     context = click.get_current_context()
+    path = file_path(location, storage_options)
     lines: Iterator[list[str]]
     if changes:
         parameters.refuse(context, parameters.OF_MESSAGES, "messages")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,11 +14,13 @@ import click
 from rich.console import Console
 
 from pgdecode.cli import parameters
+from pgdecode.cli.object_output import write_changes, write_messages
 from pgdecode.cli.preview import first_lines, outputs
 from pgdecode.cli.report import size_text
 from pgdecode.cli.tables import What, print_table
 from pgdecode.cli.terminal import counted, fitting, is_terminal, progress, standard_output
 from pgdecode.files.atomic_output import check_target, staged
+from pgdecode.files.change_export import ChangeTotals
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.change_run import RunRequest, decode_changes
 from pgdecode.files.envelope_text import printable
@@ -28,6 +30,8 @@ from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile, payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap
+from pgdecode.runs.manifest import read_manifest
+from pgdecode.storage.object_path import FilePath, ObjectPath, file_path
 
 Engine = Literal["local", "spark"]
 # A folder may be called 2026.11.23, but not orders.parq.
@@ -39,8 +43,9 @@ ENVELOPE_NAMES = tuple(column.name for column in ENVELOPE)
 class Request:
     """The arguments of `decode` that messages and changes share."""
 
-    source: Path
-    target: Path
+    source: FilePath
+    target: FilePath
+    storage_options: dict[str, str]
     engine: Engine
     format: Format
     payload: str
@@ -52,12 +57,13 @@ class Request:
     @property
     def as_file(self) -> bool:
         """Whether the target is a file and not a folder, according to its name."""
-        return self.engine == "local" and self.target.suffix == f".{self.format}"
+        is_here = self.engine == "local" and isinstance(self.target, Path)
+        return is_here and self.target.suffix == f".{self.format}"
 
 
 @click.command(short_help="Decode to Parquet, JSON lines or CSV.")
-@click.argument("source", type=parameters.path, metavar="IN")
-@click.argument("target", type=parameters.path, metavar="OUT")
+@click.argument("source_location", type=parameters.location, metavar="IN")
+@click.argument("target_location", type=parameters.location, metavar="OUT")
 @click.option("--messages", is_flag=True, help="Write one row per message (this is the default).")
 @click.option("--changes", is_flag=True, help="Write one row per committed change of all tables.")
 @parameters.tables
@@ -104,13 +110,14 @@ class Request:
     help="A folder that keeps the state between runs, apart from the outputs. The first run makes it. For changes and "
     "tables.",
 )
+@parameters.storage_options
 @click.option("--overwrite", is_flag=True, help="Replace OUT when the new output is complete.")
 @click.option(
     "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Print the first N rows of each output."
 )
 def decode(
-    source: Path,
-    target: Path,
+    source_location: str,
+    target_location: str,
     messages: bool,
     changes: bool,
     tables: tuple[str, ...],
@@ -128,6 +135,7 @@ def decode(
     batch_rows: int | None,
     resume: Path | None,
     state: Path | None,
+    storage_options: dict[str, str],
     overwrite: bool,
     show: int,
     **of_changes: Any,
@@ -151,7 +159,11 @@ def decode(
     Runs: OUT as a folder also has _manifest.json and _state, with all that the next run needs: "--resume OUT" continues
     there with the messages that have come since. With --state FOLDER, the state is kept there, and OUT may be a file. A
     call that was interrupted can be repeated.
+
+    Object stores: IN and OUT may be s3://, gs://, az:// or abfss://. OUT is then a folder of files with unique names.
+    Its _manifest.json is written last and names them; it has no state.
     """
+    source, target = file_path(source_location, storage_options), file_path(target_location, storage_options)
     context = click.get_current_context()
     if messages + changes + bool(tables) > 1:
         raise click.UsageError("use only one of --messages, --changes and --table")
@@ -167,8 +179,12 @@ def decode(
         raise click.UsageError("use only one of --resume and --state")
     if resume is not None and of_changes["catalog"] is not None:
         raise click.UsageError("--catalog is for the first run; with --resume, the state has the relations")
+    if isinstance(target, ObjectPath):
+        parameters.refuse(context, ["resume", "state", "show"], "local folders")
     chosen = _format(target, format)
-    request = Request(source, target, engine, chosen, payload, unwrap, mode, batch_rows or BATCH_ROWS, overwrite)
+    request = Request(
+        *(source, target, storage_options, engine, chosen, payload, unwrap, mode, batch_rows or BATCH_ROWS, overwrite)
+    )
     started = time.monotonic()
     if changes or tables:
         options = parameters.change_parameters(mode, of_changes, unrepresentable)
@@ -186,11 +202,12 @@ def decode(
                     f"--resume {resume}: {target.name} must be a folder, because the state for the next run is in it; "
                     "with a file, keep the state by --state FOLDER"
                 )
+            local = target if isinstance(target, Path) else Path()
             run = RunRequest(
-                *(files, source, target, tables, as_file, chosen, options),
+                *(files, source, local, tables, as_file, chosen, options),
                 *(overwrite, resume, state, request.batch_rows),
             )
-            done = _decode_changes(run)
+            done = _decode_changes(run, target)
         written = _size(target)
     else:
         # By default, Spark does not distinguish names by case.
@@ -209,7 +226,7 @@ def decode(
         f"{size_text(written)} written",
         err=True,
     )
-    if show:
+    if show and isinstance(target, Path):
         _show(target, show, chosen, layout, tables, "table" if tables else "changes" if changes else "messages")
 
 
@@ -224,36 +241,46 @@ def _decode_messages(
     if request.engine == "spark":
         decoded = _with_spark(request, keep=keep, fields=fields or None, in_stream=in_stream)
         return "", _bad_by_class(decoded.bad_rows, request.mode)
-    check_target(request.target, request.source, overwrite=request.overwrite)
-    with progress(sum(file.n_rows for file in files)) as on_rows, staged(request.target) as hidden:
-        totals = convert(
-            files,
-            request.source,
-            hidden,
-            as_file=request.source.is_file() and request.as_file,
-            format=request.format,
-            fields=fields or None,
-            in_stream=in_stream,
-            mode=request.mode,
-            batch_rows=request.batch_rows,
-            on_rows=on_rows,
-        )
-    return f" ({size_text(totals.payload_bytes)} of messages)", _bad(totals.bad_rows, request.mode)
+    target, source = request.target, request.source
+    chosen: dict[str, Any] = {
+        "format": request.format,
+        "fields": fields or None,
+        "in_stream": in_stream,
+        "mode": request.mode,
+        "batch_rows": request.batch_rows,
+    }
+    with progress(sum(file.n_rows for file in files)) as on_rows:
+        if isinstance(target, ObjectPath):
+            totals = write_messages(files, source, target, overwrite=request.overwrite, on_rows=on_rows, **chosen)
+        else:
+            local = source if isinstance(source, Path) else None
+            check_target(target, local, overwrite=request.overwrite)
+            as_file = request.as_file and [file.path for file in files] == [source]
+            with staged(target) as hidden:
+                totals = convert(files, source, hidden, as_file=as_file, on_rows=on_rows, **chosen)
+    n_bad = sum(totals.bad_rows.values())
+    return f" ({size_text(totals.payload_bytes)} of messages)", _bad(n_bad, request.mode)
 
 
-def _decode_changes(run: RunRequest) -> tuple[str, str]:
+def _decode_changes(run: RunRequest, target: FilePath) -> tuple[str, str]:
     """Decode changes or tables here. Return the texts for the report, as `_decode_messages` does."""
     with progress(run.files.n_rows * (2 if run.relations else 1)) as on_rows:
-        totals = decode_changes(run, on_rows)
+        totals = _changes_at(run, target, on_rows)
     if totals is None:
         return "", "complete already, by an earlier call"
-    kept = "left out" if run.as_file and run.state is None else "kept for the next run"
+    kept = (
+        "left out" if isinstance(target, ObjectPath) or (run.as_file and run.state is None) else "kept for the next run"
+    )
     left = _without_rows(totals.skipped, totals.undecided, run.options, kept)
     if totals.empty_payloads:
         left += f", {counted(totals.empty_payloads, 'empty payload')} ignored"
     mode = run.options.change_options.mode
     made = f"{counted(totals.changes, 'change')}, {_bad_by_class(totals.bad_rows, mode)}{left}"
     return f" ({size_text(totals.payload_bytes)} of messages)", made
+
+
+def _changes_at(run: RunRequest, target: FilePath, on_rows: Callable[[int], None]) -> ChangeTotals | None:
+    return write_changes(run, target, on_rows) if isinstance(target, ObjectPath) else decode_changes(run, on_rows)
 
 
 def _with_spark_changes(
@@ -307,8 +334,9 @@ def _with_spark(request: Request, **options: Any) -> Any:
     try:
         return decode_files(
             None,
-            request.source,
-            request.target,
+            _location(request.source),
+            _location(request.target),
+            storage_options=request.storage_options,
             payload=request.payload,
             unwrap=request.unwrap,
             mode=request.mode,
@@ -320,7 +348,11 @@ def _with_spark(request: Request, **options: Any) -> Any:
         raise click.UsageError(str(error)) from error
 
 
-def _format(target: Path, format: Format | None) -> Format:
+def _location(path: FilePath) -> Path | str:
+    return path if isinstance(path, Path) else str(path)
+
+
+def _format(target: FilePath, format: Format | None) -> Format:
     formats: tuple[Format, ...] = get_args(Format)
     ending = next((name for name in formats if target.suffix == f".{name}"), None)
     if ending is None and _UNKNOWN_ENDING.fullmatch(target.suffix):
@@ -331,8 +363,10 @@ def _format(target: Path, format: Format | None) -> Format:
     return ending or format or "parquet"
 
 
-def _size(path: Path) -> int:
+def _size(path: FilePath) -> int:
     """Return the size of a file, or of all files in a folder, in bytes."""
+    if isinstance(path, ObjectPath):
+        return sum(file.bytes for file in read_manifest(path).files)
     return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())
 
 

@@ -58,6 +58,14 @@ def _types(context: click.Context, option: click.Parameter, values: Sequence[str
     return found
 
 
+def _storage_options(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """Parse NAME=VALUE. The text of an error does not have the value."""
+    for value in values:
+        if not value.partition("=")[0] or "=" not in value:
+            raise click.BadParameter("is not NAME=VALUE, such as region=eu-west-1", context, option)
+    return {name: value for name, _, value in (item.partition("=") for item in values)}
+
+
 def _catalog(context: click.Context, option: click.Parameter, value: Path | None) -> RelationCatalog | None:
     """Read a catalog."""
     if value is None:
@@ -79,6 +87,17 @@ def refuse(context: click.Context, parameters: Sequence[str], use: str) -> None:
 
 
 path = click.Path(path_type=Path)
+# A path or a URI; `file_path` converts it.
+location = click.Path()
+storage_options = click.option(
+    "--storage-option",
+    "storage_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_storage_options,
+    help="For s3://, gs://, az:// and abfss://: how to connect to the store, such as region=eu-west-1 or endpoint=URL. "
+    "Credentials are better in the environment, as for the store's own tools. Repeatable.",
+)
 payload = click.option(
     "--payload", default="data", show_default=True, metavar="COLUMN", help="The column with the messages."
 )

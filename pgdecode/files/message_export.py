@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +24,8 @@ class Totals:
 
     rows: int = 0
     payload_bytes: int = 0
-    bad_rows: int = 0
+    bad_rows: Counter[str] = field(default_factory=Counter)  # by error code
+    files: list[tuple[str, int]] = field(default_factory=list)  # names, relative to a folder, and rows
 
 
 def convert(
@@ -70,17 +72,21 @@ def convert(
     totals = Totals()
     wanted = fields_to_decode(fields) if format != "parquet" else envelope_schema(fields).names
     for file in files:
-        part = target if as_file else target / _part_name(file.path, source, format)
+        name = _part_name(file.path, source, format)
+        n_rows = 0
+        part = target if as_file else target / name
         part.parent.mkdir(parents=True, exist_ok=True)
         decoded = decoded_batches(file, fields=wanted, in_stream=in_stream, mode=mode, batch_rows=batch_rows)
         schema = pa.schema([*file.schema, *envelope_schema(dict.fromkeys((*wanted, "error")))])
         with open_writer(part, format, schema, message_layout(file.keep, fields)) as write:
             for batch in decoded:
                 write(with_kept_columns(batch, file.keep, schema))
+                n_rows += len(batch.envelope)
                 totals.rows += batch.n_read
                 totals.payload_bytes += batch.n_bytes
-                totals.bad_rows += batch.n_bad
+                totals.bad_rows.update(batch.bad_rows)
                 on_rows(batch.n_read)
+        totals.files.append((name.as_posix(), n_rows))
     return totals
 
 

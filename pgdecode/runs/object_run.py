@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from pgdecode.protocol.options import Format
 from pgdecode.runs.errors import RunError
-from pgdecode.runs.manifest import MANIFEST, Manifest, manifest_bytes, parse_manifest
+from pgdecode.runs.manifest import MANIFEST, Manifest, OutputFile, manifest_bytes, parse_manifest
 from pgdecode.storage.errors import PathError, StorageError, TargetExists
+from pgdecode.storage.object_files import written_object
 from pgdecode.storage.object_path import ObjectPath
 from pgdecode.storage.object_store import (
     Version,
@@ -31,6 +33,7 @@ from pgdecode.storage.object_store import (
     replace_object,
 )
 
+_BLOCK = 1 << 20
 CLAIM = "_claim.json"
 PART = re.compile(r"part-([0-9a-f]{32})-.+")
 
@@ -77,6 +80,14 @@ class OpenRun:
         # Whether a manifest may have been written: files that it names must stay.
         self._may_be_committed = False
         self._kept: set[str] = set()
+
+    def upload(self, number: int, path: Path, folder: str, format: Format, n_rows: int) -> OutputFile:
+        """Copy a local file to a new object, and describe it."""
+        part = self.run.part(folder, number, format)
+        with written_object(part) as raw, open(path, "rb") as file:
+            while block := file.read(_BLOCK):
+                raw.write(block)
+        return OutputFile(part.below(self.run.path), n_rows, raw.n_bytes, raw.digest.hexdigest())
 
     def commit(self, manifest: Manifest) -> None:
         """Remove the files of other attempts, and write the manifest.

@@ -31,6 +31,7 @@ from pgdecode.protocol.options import (
 )
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import CLASSES, StorageError
+from pgdecode.storage.object_path import is_object, object_path
 from spark_udfs.jobs import file_route, frame_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
 from spark_udfs.jobs.output_committer import OUTPUT, DecodedFiles
@@ -90,6 +91,7 @@ def decode_files(
     format: Format = "parquet",
     route: Route = "auto",
     overwrite: bool = False,
+    storage_options: Mapping[str, str] | None = None,
 ) -> DecodedFiles:
     """Decode Parquet files of payloads to a folder of files, as a Spark job.
 
@@ -100,7 +102,8 @@ def decode_files(
         session of Spark Connect is possible too.
     source : path or URI
         A Parquet file, or a folder with `*.parquet` files at any depth. A path is on this machine; on a cluster, all
-        machines must share it. A URI (`hdfs://...`, `s3a://...`) is passed to `spark.read.parquet`.
+        machines must share it. Tasks read s3://, gs://, az:// and abfss:// themselves. Another URI (`hdfs://...`,
+        `s3a://...`) is passed to `spark.read.parquet`.
     target : path or URI
         The folder to write. It appears when it is complete. Without `overwrite`, it must not exist.
     what : "messages", "changes", "schema.table", or a sequence of tables and "changes"
@@ -144,6 +147,9 @@ def decode_files(
         uses "files" if possible.
     overwrite : bool
         Replace a target that pgdecode or Spark has written, when the new one is complete.
+    storage_options : mapping, optional
+        How to connect to object stores, such as {"region": "eu-west-1"}. They are sent to the tasks, so they must not
+        have credentials, which each machine takes from its environment or its role.
 
     Returns
     -------
@@ -225,7 +231,13 @@ def decode_files(
 
         needed = (position,) if session is None else (position, session)
     # Absolute, because tasks may have another working directory.
-    files = payload_files(Path(source).absolute(), payload, needed, unwrap) if is_path(source) else None
+    files = None
+    if is_path(source):
+        files = payload_files(Path(source).absolute(), payload, needed, unwrap)
+    elif is_object(source) and route != "dataframe":
+        found = object_path(str(source), storage_options)
+        found.check_public()
+        files = payload_files(found, payload, needed, unwrap)
     if any(file.converted for file in files or ()):
         raise PathError(f"{source}: not a Parquet file; on Spark, payloads are in Parquet")
     if files is not None and isinstance(config, ChangeJob):
@@ -236,7 +248,9 @@ def decode_files(
         paths = [file.path for file in files]
         with_types = replace(config.value_options, types=types_of(paths, types))
         config = replace(config, value_options=with_types, catalog=config.catalog or catalog_of(paths))
-    direct = _is_direct(route, source, target)
+    direct = _is_direct(route, files is not None, source, target)
+    if is_object(source) and files is not None and not direct:
+        raise PathError(f"{target}: a job from an object store writes to a path or to an object store")
     if is_path(target):
         check_target(Path(target), Path(source) if is_path(source) else None, overwrite=overwrite)
     try:
@@ -272,9 +286,9 @@ def _refuse(given: Mapping[str, bool], of: str) -> None:
         raise ValueError(f"{', '.join(wrong)}: only for {of}")
 
 
-def _is_direct(route: Route, source: Location, target: Location) -> bool:
+def _is_direct(route: Route, has_files: bool, source: Location, target: Location) -> bool:
     check_option("route", route, Route)
-    uri = next((place for place in (source, target) if not is_path(place)), None)
+    uri = source if not has_files else target if not is_path(target) else None
     if route == "files" and uri is not None:
         raise PathError(f'{uri}: is a URI, and the route "files" needs paths')
     return route != "dataframe" and uri is None
@@ -333,7 +347,7 @@ def _changes(
             done = file_route.write_changes(spark, files, position, config, session_has_time(spark), places, session)
             if done is not None:
                 return done
-            if route == "files":
+            if route == "files" or is_object(source):
                 raise PathError(f'{source}: not in the order of {position}, which the route "files" needs')
         with changed_settings(spark, _SETTINGS):
             columns = (position,) if session is None else (position, session)

@@ -1,0 +1,89 @@
+"""Outputs of the local engine in an object store: decoded to temporary files here, then copied and committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pgdecode.files.atomic_output import scratch_folder
+from pgdecode.files.change_export import ChangeTotals, convert_changes, table_file_name
+from pgdecode.files.change_run import RunRequest
+from pgdecode.files.message_export import Totals, convert
+from pgdecode.files.payload_files import PayloadFile
+from pgdecode.protocol.options import Format
+from pgdecode.runs.manifest import Input, Manifest
+from pgdecode.runs.object_run import object_run
+from pgdecode.storage.errors import PathError
+from pgdecode.storage.object_path import FilePath, ObjectPath, relative_name, size_of
+
+
+def check_apart(source: FilePath, target: ObjectPath) -> None:
+    """Check that neither of input and output contains the other.
+
+    Raises
+    ------
+    PathError
+        If one does.
+    """
+    if isinstance(source, ObjectPath) and (source.contains(target) or target.contains(source)):
+        raise PathError(f"{target}: {'is inside' if source.contains(target) else 'contains'} the input")
+
+
+def write_messages(
+    files: Sequence[PayloadFile],
+    source: FilePath,
+    target: ObjectPath,
+    *,
+    format: Format,
+    overwrite: bool,
+    on_rows: Callable[[int], None],
+    **options: Any,
+) -> Totals:
+    """Decode files to messages, as `convert` does, one object for each file."""
+    check_apart(source, target)
+    with object_run(target, overwrite=overwrite) as run, scratch_folder() as folder:
+        totals = convert(files, source, folder, as_file=False, format=format, on_rows=on_rows, **options)
+        written = [
+            run.upload(number, folder / name, "", format, n_rows) for number, (name, n_rows) in enumerate(totals.files)
+        ]
+        listed = [
+            {"file": relative_name(file.path, source), "rows": file.n_rows, "bytes": size_of(file.path)}
+            for file in files
+        ]
+        n_rows = sum(file.rows for file in written)
+        input = Input(totals.rows, files=listed)
+        bad_rows = dict(sorted(totals.bad_rows.items()))
+        run.commit(Manifest("local", ["messages"], {}, input, rows=n_rows, bad_rows=bad_rows, files=written))
+    return totals
+
+
+def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[int], None]) -> ChangeTotals:
+    """Decode files to changes or tables, without a state for a next run. `request.target` is not used."""
+    check_apart(request.source, target)
+    with object_run(target, overwrite=request.overwrite) as run, scratch_folder() as folder:
+        totals, _ = convert_changes(
+            request.files,
+            folder / "out",
+            relations=request.relations,
+            as_file=False,
+            format=request.format,
+            options=replace(request.options, spill=folder),
+            batch_rows=request.batch_rows,
+            on_rows=on_rows,
+        )
+        folders = [table_file_name(name) for name in request.relations] if len(request.relations) > 1 else [""]
+        written = [
+            run.upload(0, folder / "out" / file.name, below, request.format, file.rows)
+            for file, below in zip(totals.files, folders, strict=True)
+        ]
+        complete = replace(
+            request.manifest,
+            rows=totals.changes,
+            bad_rows=dict(sorted(totals.bad_rows.items())),
+            skipped=totals.skipped,
+            undecided=totals.undecided,
+            files=written,
+        )
+        run.commit(complete)
+    return totals

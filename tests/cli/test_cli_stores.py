@@ -1,0 +1,130 @@
+"""Commands that read and write object stores, on emulators."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgdecode.files.payload_files import payload_files
+from pgdecode.runs.manifest import read_manifest
+from pgdecode.runs.object_run import CLAIM
+from pgdecode.storage.object_path import ObjectPath, object_path
+from pgdecode.storage.object_store import create_object, listed, store_of
+from support import captures
+from support.emulators import SECRETS, Emulator
+from support.shell import Shell
+
+pytest_plugins = ["support.stores"]
+FILE = captures.DATA / "18.shop.v1.parquet"
+
+
+@pytest.fixture
+def raw(store: Emulator) -> ObjectPath:
+    """A bucket with a payload file."""
+    folder = object_path(f"{store.new_bucket()}/raw", store.options)
+    obstore.put(store_of(folder), "raw/1.parquet", FILE)
+    return folder
+
+
+def output(uri: str, store: Emulator) -> dict[str, list[bytes]]:
+    """The bytes of the files that a manifest names, by their folder."""
+    folder = object_path(uri, store.options)
+    found: dict[str, list[bytes]] = {}
+    for file in read_manifest(folder).files:
+        content = bytes(obstore.get(store_of(folder), f"{folder.key}/{file.name}").bytes())
+        found.setdefault(file.name.rpartition("/")[0], []).append(content)
+    return found
+
+
+def test_inspect_and_cat_read_a_uri(run: Shell, store: Emulator, raw: ObjectPath) -> None:
+    there = json.loads(run("inspect", str(raw), "--json", *store.shell).out)
+    here = json.loads(run("inspect", str(FILE), "--json").out)
+    assert {**there, "path": ""} == {**here, "path": ""}
+    for words in ([], ["--changes"]):
+        assert run("cat", str(raw), *words, *store.shell).out == run("cat", str(FILE), *words).out
+
+
+@pytest.mark.parametrize(
+    ("words", "folders"),
+    [
+        pytest.param([], [""], id="messages"),
+        pytest.param(["--changes"], [""], id="changes"),
+        pytest.param(["--table", "public.orders"], [""], id="a table"),
+        pytest.param(
+            ["--table", "public.orders", "--table", "public.customers"],
+            ["public.customers", "public.orders"],
+            id="tables",
+        ),
+    ],
+)
+def test_decode_writes_the_bytes_of_a_local_output(
+    run: Shell, store: Emulator, raw: ObjectPath, words: list[str], folders: list[str]
+) -> None:
+    target = f"{raw.root}/lake/x"
+    done = run("decode", str(raw), target, *words, "--format", "jsonl", *store.shell)
+    assert (done.code, done.err.count("\n")) == (0, 1), done.err
+    assert not any(secret in done.err for secret in SECRETS)
+    assert run("decode", str(FILE), "here", *words, "--format", "jsonl").code == 0
+    found = output(target, store)
+    assert sorted(found) == folders
+    assert sorted(b for bs in found.values() for b in bs) == sorted(
+        path.read_bytes() for path in Path("here").glob("*.jsonl")
+    )
+    manifest = read_manifest(target, store.options)
+    assert (
+        manifest.rows
+        == sum(file.rows for file in manifest.files)
+        == sum(content.count(b"\n") for contents in found.values() for content in contents)
+    )
+    if words:
+        local = read_manifest("here")
+        assert (manifest.rows, manifest.what, manifest.options) == (local.rows, local.what, local.options)
+        assert sorted(file.sha256 for file in manifest.files) == sorted(file.sha256 for file in local.files)
+    assert not any(item.name == CLAIM for item, _ in listed(object_path(target, store.options)))
+
+
+def test_a_local_file_is_decoded_to_a_store_and_back(run: Shell, store: Emulator, raw: ObjectPath) -> None:
+    assert run("decode", str(FILE), f"{raw.root}/x", "--keep", "data", *store.shell).code == 0
+    [file] = payload_files(object_path(f"{raw.root}/x", store.options), "data")
+    assert pa.Table.from_batches(file.batches())["data"] == pq.read_table(FILE)["data"]
+    assert run("decode", str(raw / "1.parquet"), "here.parquet", *store.shell).code == 0
+    assert Path("here.parquet").is_file()
+
+
+def test_an_output_is_replaced_only_on_request(run: Shell, store: Emulator, raw: ObjectPath) -> None:
+    target = f"{raw.root}/lake/x"
+    assert run("decode", str(raw), target, *store.shell).code == 0
+    first = {file.name for file in read_manifest(target, store.options).files}
+    refused = run("decode", str(raw), target, *store.shell)
+    assert refused.code == 2
+    assert refused.err.endswith("lake/x: exists already (--overwrite replaces it)\n")
+    assert run("decode", str(raw), target, "--overwrite", *store.shell).code == 0
+    second = {file.name for file in read_manifest(target, store.options).files}
+    keys = {item.name for item, _ in listed(object_path(target, store.options))}
+    assert (first & second, keys) == (set(), {"_manifest.json", *second})
+
+
+def test_a_claimed_or_foreign_target_is_refused(run: Shell, store: Emulator, raw: ObjectPath) -> None:
+    create_object(raw / "x" / CLAIM, b'{"run": "1", "host": "there", "started": "then"}')
+    refused = run("decode", str(FILE), str(raw / "x"), *store.shell)
+    assert refused.code == 2
+    assert "raw/x: another run is writing it since then on there; 'pgdecode clean' removes" in refused.err
+    refused = run("decode", str(FILE), str(raw), "--overwrite", *store.shell)
+    assert refused.code == 2
+    assert "has an object that pgdecode did not write: 1.parquet" in refused.err
+    for target in (raw, raw / "x"):
+        refused = run("decode", str(raw), str(target), *store.shell)
+        assert (refused.code, "is inside the input" in refused.err) == (2, True)
+
+
+def test_a_local_only_option_is_refused(run: Shell) -> None:
+    refused = run("decode", str(FILE), "s3://lake/x", "--changes", "--state", "s")
+    assert (refused.code, "--state is for local folders" in refused.err) == (2, True)
+    refused = run("decode", str(FILE), "s3://lake/x", "--storage-option", "SECRET")
+    assert (refused.code, "SECRET" in refused.err) == (2, False)
+    assert run("inspect", "s3://lake/x", "--catalog").code == 2
