@@ -3,7 +3,7 @@ PYTHON ?= .venv/bin/python
 FUZZ_SECONDS ?= 60
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
-.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme docs
+.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme docs scoreboard
 .PHONY: clean
 
 env:  ## a virtual environment with everything
@@ -84,6 +84,9 @@ readme:  ## write the generated parts of SECURITY.md and docs/ anew
 
 docs:  ## the documentation as a site, in build/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+
+scoreboard:  ## other decoders on the conformance suite: installs them by pip and npm, and writes docs/scoreboard.md
+	$(PYTHON) tests/conformance/scoreboard.py
 
 clean:
 	find pgdecode -name '*.so' -delete

@@ -7,10 +7,12 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import click
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import pgdecode
 from pgdecode.cli.commands import pgdecode as command_line
@@ -19,6 +21,8 @@ from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import MESSAGES, Column
 from pgdecode.protocol.wire import MAX_LSN, wire_fields
 from pgdecode.types import pgtypes
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 def summary(item: object) -> str:
@@ -129,6 +133,22 @@ def wire_json(owner: type) -> list[dict[str, Any]]:
     return found
 
 
+def examples() -> list[dict[str, str]]:
+    """The first message of each kind that real servers sent, if it is short."""
+    found: dict[str, bytes] = {}
+    for capture in ("16.shop.v1", "18.streams.v4", "18.twophase.v4bin", "18.txns.v2"):
+        payloads = pq.read_table(DATA / f"{capture}.parquet")["data"]
+        kinds = pgdecode.decode_messages(payloads, fields=["kind"])["kind"].to_pylist()
+        for kind, payload in zip(kinds, payloads.to_pylist(), strict=True):
+            if len(payload) <= 300:
+                found.setdefault(kind, payload)
+    names = [message.kind for message in MESSAGES if message.kind in found]
+    return [
+        {"name": kind.replace("_", " "), "payload": found[kind].hex()}
+        for kind in sorted(names, key=lambda kind: kind != "insert")
+    ] + [{"name": "an insert that was cut", "payload": found["insert"][:40].hex()}]
+
+
 def message_json() -> str:
     """The message table for docs/assets/inspector.js."""
     limits = Limits()
@@ -148,6 +168,7 @@ def message_json() -> str:
         # Numbers of 64 bits are text: JavaScript's numbers would round them.
         "max_lsn": str(MAX_LSN),
         "errors": {item.code: {"about": summary(item), "remedy": item.remedy} for item in error_classes()},
+        "examples": examples(),
         "types": {str(oid): name for oid, name in sorted(pgtypes.NAME_BY_OID.items())},
     }
     return re.sub(r"\n {6,}", " ", json.dumps(table, indent=2, ensure_ascii=False)) + "\n"
