@@ -24,8 +24,8 @@ INDEXES = ("pypi.org", "npmjs.com", "crates.io")
 
 
 def prose(path: Path) -> str:
-    """The text of a document without its code."""
-    return re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
+    """The text of a document without its code, and without scripts, whose addresses are those of the site."""
+    return re.sub(r"```.*?```|`[^`\n]*`|<script [^>]*>", "", path.read_text(), flags=re.DOTALL)
 
 
 def anchors(path: Path) -> set[str]:
