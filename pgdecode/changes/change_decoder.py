@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +17,16 @@ import pyarrow as pa
 from pgdecode._native.changes.text_layouts import TextLayout
 from pgdecode.changes.change_rows import CHANGES, ChangeBuilder
 from pgdecode.changes.checkpoint import spent_from_json, state_from_json, state_to_json
+from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.outcomes import CommittedOutcomes, emit
-from pgdecode.changes.record_batches import ONE_BATCH, LimitedBuilder, build_batches, one_batch
+from pgdecode.changes.record_batches import (
+    ONE_BATCH,
+    LimitedBuilder,
+    build_batches,
+    change_slices,
+    fitting_batches,
+    one_batch,
+)
 from pgdecode.changes.replication_state import CommittedChanges, ReplicationState
 from pgdecode.changes.run_start import RunStart, options_to_json
 from pgdecode.changes.spill_files import paths_of, spill
@@ -131,6 +140,7 @@ class ChangeDecoder:
         self._initial_catalog = catalog if state is None else None
         self._first_state = self._state.copy()
         self._layouts: dict[int, TextLayout] = {}
+        self._spare_layouts: deque[dict[int, TextLayout]] = deque()  # of `slices`
         self._tables: dict[str | int, tuple[Table, tuple[RelationVersion, ...]]] = {}
         self._max_held_bytes = max_held_bytes
         self._alone = Exclusive()
@@ -303,7 +313,7 @@ class ChangeDecoder:
         first.preload(relations.versions, fixed, None if fixed is None else self._state.position)
         first.in_shape = set(relations.in_shape)
         other._state = other._first_state.copy()
-        other._layouts, other._tables, other._spent = {}, {}, set()
+        other._layouts, other._tables, other._spent, other._spare_layouts = {}, {}, set(), deque()
         other._counts, other._run_counts, other._run = _Counts(), _Counts(), self._first_run
         return other
 
@@ -425,6 +435,39 @@ class ChangeDecoder:
             for number, batch in found:
                 yield relations[number], batch
 
+    def slices(
+        self, payloads: Any, relations: Sequence[_Name] | None = None, position: Any = None, *, max_rows: int = 65536
+    ) -> list[Callable[[], list[tuple[_Name | None, pa.RecordBatch]]]]:
+        """Process the next payloads, and return functions that build the changes that they commit, slice by slice.
+
+        The functions may be called in other threads, in any order, also after later calls of the decoder. Each returns
+        the batches of at most `max_rows` changes: those of `tables_batches`, or without relations those of
+        `decode_batches`, with None as their table. Bad rows are neither counted nor left out. If a function fails, the
+        state of the decoder stays.
+        """
+        with self._alone, self._call() as call:
+            committed = self._assemble(call, payloads, position)
+            tables = [self._table_builder(name) for name in relations or ()]
+            versions = self._state.relations.versions
+
+        def build(change_slice: ChangeSlice) -> list[tuple[_Name | None, pa.RecordBatch]]:
+            if relations is None:
+                # Layouts of encodings other than UTF-8 have state, so each thread needs its own.
+                layouts = self._spare_layouts.pop() if self._spare_layouts else {}
+                builder = ChangeBuilder(versions, layouts, self._value_options, self._options)
+                found: list[tuple[_Name | None, pa.RecordBatch]] = [
+                    (None, batch) for batch in fitting_batches(builder, change_slice)
+                ]
+                self._spare_layouts.append(layouts)
+                return found
+            return [
+                (name, batch)
+                for name, table in zip(relations, tables, strict=True)
+                for batch in fitting_batches(copy(table), change_slice)
+            ]
+
+        return [partial(build, change_slice) for change_slice in change_slices(committed, max_rows)]
+
     def _built(
         self, call: _Call, payloads: Any, position: Any, max_rows: int, builders: Callable[[], Sequence[LimitedBuilder]]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -463,6 +506,7 @@ class ChangeDecoder:
                 # Numbers of removed versions will be used again.
                 n_versions = len(self._state.relations.versions)
                 self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
+                self._spare_layouts = deque()
             raise
         finally:
             # The journal references payloads, and the state, which references the journal.

@@ -60,23 +60,32 @@ def build_batches(
         If `max_rows` is `ONE_BATCH` and the text of the batches exceeds `Limits.max_expansion`.
     """
     n_bytes = error_bytes = 0
+    for change_slice in change_slices(committed, max_rows):
+        if not change_slice.start:
+            n_bytes += change_slice.source.payload_bytes
+        for number, builder in enumerate(builders):
+            for batch in fitting_batches(builder, change_slice):
+                if max_rows >= ONE_BATCH:
+                    # Native code has the limit only for what it builds at a time, and without the texts of errors.
+                    errors = batch.column(builder.error)
+                    if errors.null_count < len(errors):
+                        error_bytes += pc.sum(pc.binary_length(errors)).as_py()
+                    text_bytes = error_bytes + sum(builder.text_bytes for builder in builders)
+                    limits = change_slice.assembler.options.limits
+                    if text_bytes > limits.max_expansion * n_bytes + FREE_EXPANSION:
+                        raise BatchExpands(BatchExpands.wording)
+                yield number, counted_batch(batch, builder.error, drop_bad, bad_rows)
+
+
+def change_slices(
+    committed: Iterable[tuple[TransactionAssembler, CommittedChanges]], max_rows: int
+) -> Iterator[ChangeSlice]:
+    """Divide committed changes into slices of at most `max_rows`."""
     for assembler, changes in committed:
         n = changes.found["rows"].size // 8
         source = Source(changes.parts)
-        n_bytes += source.payload_bytes
         for start in range(0, n, max_rows):
-            change_slice = ChangeSlice(assembler, changes, source, start, min(max_rows, n - start))
-            for number, builder in enumerate(builders):
-                for batch in fitting_batches(builder, change_slice):
-                    if max_rows >= ONE_BATCH:
-                        # Native code has the limit only for what it builds at a time, and without the texts of errors.
-                        errors = batch.column(builder.error)
-                        if errors.null_count < len(errors):
-                            error_bytes += pc.sum(pc.binary_length(errors)).as_py()
-                        text_bytes = error_bytes + sum(builder.text_bytes for builder in builders)
-                        if text_bytes > assembler.options.limits.max_expansion * n_bytes + FREE_EXPANSION:
-                            raise BatchExpands(BatchExpands.wording)
-                    yield number, counted_batch(batch, builder.error, drop_bad, bad_rows)
+            yield ChangeSlice(assembler, changes, source, start, min(max_rows, n - start))
 
 
 def counted_batch(batch: pa.RecordBatch, error: str, drop_bad: bool, bad_rows: Counter[str]) -> pa.RecordBatch:

@@ -28,6 +28,7 @@ from pgdecode.files.message_export import convert
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile, payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
+from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap
 from pgdecode.runs.manifest import read_manifest
@@ -53,6 +54,7 @@ class Request:
     mode: Mode
     batch_rows: int
     overwrite: bool
+    workers: int
 
     @property
     def as_file(self) -> bool:
@@ -95,6 +97,7 @@ class Request:
 @parameters.changes
 @parameters.unrepresentable
 @parameters.mode
+@parameters.workers
 @click.option("--batch-rows", type=click.IntRange(min=1), metavar="N", help=f"Rows per batch. Default: {BATCH_ROWS}.")
 @click.option(
     "--resume",
@@ -132,6 +135,7 @@ def decode(
     session: str | None,
     unrepresentable: UnrepresentableValues,
     mode: Mode,
+    workers: int | None,
     batch_rows: int | None,
     resume: Path | None,
     state: Path | None,
@@ -174,7 +178,7 @@ def decode(
     if not tables:
         parameters.refuse(context, ["unrepresentable"], "--table")
     if engine == "spark":
-        parameters.refuse(context, ["batch_rows", "drop_duplicates", "resume", "state"], "--engine local")
+        parameters.refuse(context, ["workers", "batch_rows", "drop_duplicates", "resume", "state"], "--engine local")
     if resume is not None and state is not None:
         raise click.UsageError("use only one of --resume and --state")
     if resume is not None and of_changes["catalog"] is not None:
@@ -183,7 +187,8 @@ def decode(
         parameters.refuse(context, ["resume", "state", "show"], "local folders")
     chosen = _format(target, format)
     request = Request(
-        *(source, target, storage_options, engine, chosen, payload, unwrap, mode, batch_rows or BATCH_ROWS, overwrite)
+        *(source, target, storage_options, engine, chosen, payload, unwrap, mode),
+        *(batch_rows or BATCH_ROWS, overwrite, workers or all_cores()),
     )
     started = time.monotonic()
     if changes or tables:
@@ -205,7 +210,7 @@ def decode(
             local = target if isinstance(target, Path) else Path()
             run = RunRequest(
                 *(files, source, local, tables, as_file, chosen, options),
-                *(overwrite, resume, state, request.batch_rows),
+                *(overwrite, resume, state, request.batch_rows, request.workers),
             )
             done = _decode_changes(run, target)
         written = _size(target)

@@ -116,6 +116,12 @@ in_stream = click.option(
     help="Which messages carry the xid of a streamed transaction: 'ordered' uses stream_start and stream_stop in each "
     "file, which is exact; 'auto' uses each message alone; 'true' means all, 'false' none.",
 )
+workers = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Threads that read, decode and write side by side. The result does not depend on it. Default: all cores.",
+)
 mode = click.option(
     "--mode",
     type=click.Choice(get_args(Mode), case_sensitive=False),

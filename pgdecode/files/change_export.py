@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from pgdecode.changes.change_rows import CHANGES
 from pgdecode.files.atomic_output import remove
-from pgdecode.files.change_reader import FileChangeOptions, FileChanges
+from pgdecode.files.change_reader import FileChangeOptions, FileChanges, Slice
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, writer_to
-from pgdecode.payloads.parallel import prefetched
+from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.runs.digested_file import DigestedFile
@@ -51,6 +51,7 @@ def convert_changes(
     format: Format,
     options: FileChangeOptions,
     batch_rows: int = BATCH_ROWS,
+    workers: Workers = ONE_WORKER,
     on_rows: Callable[[int], None] = lambda n_rows: None,
 ) -> tuple[ChangeTotals, FileChanges]:
     """Decode files to changes, or to the rows of tables.
@@ -73,6 +74,9 @@ def convert_changes(
     options : FileChangeOptions
     batch_rows : int
         The greatest number of rows to read at once.
+    workers : Workers
+        They read ahead, build the changes and encode the output. Transactions are assembled in the calling thread. The
+        output does not depend on the number of workers.
     on_rows : callable
         Called with the number of rows after each batch. With tables, the numbers add up to twice the number of rows. A
         restart is reported as a negative number.
@@ -97,7 +101,7 @@ def convert_changes(
 
     def batches(times: int = 1) -> Iterator[OrderedBatch]:
         nonlocal reported
-        for batch in prefetched(files.batches(batch_rows)):
+        for batch in files.batches(batch_rows, workers):
             yield batch
             reported += times * len(batch.payloads)
             on_rows(times * len(batch.payloads))
@@ -110,17 +114,17 @@ def convert_changes(
         reader = FileChanges(files, options, relations)
         for batch in batches():
             reader.follow(batch, with_rows)
-        return _write(reader, batches(), target, reader.second_pass(with_rows=with_rows), as_file, format)
+        return _write(reader, batches(), target, reader.second_pass(with_rows=with_rows), as_file, format, workers)
 
     reader = FileChanges(files, options, relations)
     if not relations:
-        return _write(reader, batches(), target, {None: CHANGES}, as_file, format)
+        return _write(reader, batches(), target, {None: CHANGES}, as_file, format, workers)
     for batch in islice(files.batches(batch_rows), 1):
         reader.follow(batch)
     # A value that does not fit the present column type may fit after a later version has widened the column. So errors
     # are not final here.
     with suppress(FileFault, PathError, SchemaChanged):
-        return _write(reader, batches(2), target, reader.second_pass(is_fixed=True), as_file, format)
+        return _write(reader, batches(2), target, reader.second_pass(is_fixed=True), as_file, format, workers)
     # After bad payloads, the meaning of a Relation message may depend on the rows.
     with suppress(SchemaChanged):
         return restart(with_rows=False)
@@ -134,6 +138,7 @@ def _write(
     schemas: Mapping[str | None, pa.Schema],
     as_file: bool,
     format: Format,
+    workers: Workers,
 ) -> tuple[ChangeTotals, FileChanges]:
     """Decode batches, and write one file for each schema."""
     if not as_file:
@@ -144,20 +149,24 @@ def _write(
     with ExitStack() as stack:
         writers: dict[str | None, WriteBatch] = {}
 
-        def write(found: Iterator[tuple[str | None, pa.RecordBatch]]) -> None:
+        def write(found: Iterable[tuple[str | None, pa.RecordBatch]]) -> None:
             for name, rows in found:
                 writers[name](rows)
                 n_rows[name] += len(rows)
+
+        def slices() -> Iterator[Slice]:
+            for batch in batches:
+                yield from reader.slices(batch)
+                totals.payload_bytes += pc.sum(pc.binary_length(batch.payloads)).as_py() or 0
 
         for name, schema in schemas.items():
             part = target if as_file else target / f"{table_file_name(name)}.{format}"
             layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
             outputs[name] = DigestedFile(part)
             file = stack.enter_context(io.BufferedWriter(outputs[name], _BUFFER))
-            writers[name] = stack.enter_context(writer_to(file, format, schema, layout, len(schemas)))
-        for batch in batches:
-            write(reader.decode(batch))
-            totals.payload_bytes += pc.sum(pc.binary_length(batch.payloads)).as_py() or 0
+            writers[name] = stack.enter_context(writer_to(file, format, schema, layout, len(schemas), workers))
+        for built in workers.map(lambda build: build(), slices()):
+            write((name, reader.count(rows)) for name, rows in built)
         write(reader.finish())
     for name, output in outputs.items():
         totals.files.append(OutputFile(**vars(output.digested(Path(str(output.name)).name, n_rows[name]))))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -32,6 +32,9 @@ from pgdecode.runs.state_files import SourceState
 _HELD_BYTES = 32 * 2**20
 # Tags of the messages that describe transactions, streams and relations.
 _CONTROL = [bytes([tag]) for tag in EVERYWHERE + AT_THE_ENDS]
+
+# Builds batches of changes, each with the name of its table. It may be called in another thread.
+Slice = Callable[[], list[tuple[str | None, pa.RecordBatch]]]
 
 
 class TableError(PathError):
@@ -194,6 +197,20 @@ class FileChanges:
                     raise fault
                 return
 
+    def slices(self, batch: OrderedBatch) -> Iterator[Slice]:
+        """Process the next payloads, and yield functions that build the changes that they commit, see `Slice`.
+
+        The functions raise FileFault, in FAILFAST mode at a bad payload or value. `count` counts their rows.
+        """
+        self._announce(batch)
+        try:
+            found = self.decoder.slices(batch.payloads, self.relations or None, batch.positions)
+        except DecodeError:
+            # The failed call has not changed the decoder's state. An earlier payload may have a bad value.
+            deque(self.decode(batch), maxlen=0)
+            raise
+        yield from (partial(_as_file_faults, batch, build) for build in found)
+
     def finish(self) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         """Yield the changes of undecided transactions after the last payload, with `include_uncommitted`.
 
@@ -209,18 +226,18 @@ class FileChanges:
                 rows = self.decoder.undecided(name)
             except DecodeError as error:
                 raise FileFault(f"a transaction without an outcome: {error.cell}") from error
-            yield name, self._counted(rows)
+            yield name, self.count(rows)
 
     def _decode(self, payloads: pa.Array, positions: pa.Array) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         if self.relations:
             for name, rows in self.decoder.tables_batches(payloads, self.relations, positions):
-                yield name, self._counted(rows)
+                yield name, self.count(rows)
         else:
             for rows in self.decoder.decode_batches(payloads, positions):
-                yield None, self._counted(rows)
+                yield None, self.count(rows)
 
-    def _counted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Count rows, and drop bad rows in DROPMALFORMED mode."""
+    def count(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Count rows of `slices`, and drop bad rows in DROPMALFORMED mode."""
         error = "_error" if self.relations else "error"
         rows = counted_batch(rows, error, self.options.change_options.mode == "DROPMALFORMED", self.bad_rows)
         self.n_changes += len(rows)
@@ -246,6 +263,11 @@ def _from_before(catalog: RelationCatalog) -> RelationCatalog:
     return RelationCatalog(
         replace(version, position=-1, visible_from=None if version.visible_from is None else -1) for version in catalog
     )
+
+
+def _as_file_faults(batch: OrderedBatch, build: Slice) -> list[tuple[str | None, pa.RecordBatch]]:
+    with _as_file_fault(batch):
+        return build()
 
 
 @contextmanager

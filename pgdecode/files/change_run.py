@@ -18,6 +18,7 @@ from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.file_metadata import source_of
 from pgdecode.files.ordered_files import OrderedFiles
 from pgdecode.files.payload_files import BATCH_ROWS, PathError
+from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
 from pgdecode.runs import generations
 from pgdecode.runs.claim import claimed
@@ -52,6 +53,8 @@ class RunRequest:
     state : Path, optional
         A state folder. Without it, a target that is a folder has the state, and a target that is a file has none.
     batch_rows : int
+    workers : int
+        As in `convert_changes`.
     """
 
     files: OrderedFiles
@@ -65,6 +68,7 @@ class RunRequest:
     resume: Path | None = None
     state: Path | None = None
     batch_rows: int = BATCH_ROWS
+    workers: int = 1
 
     @property
     def local_source(self) -> Path | None:
@@ -145,6 +149,7 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
                 format=request.format,
                 options=replace(request.options, spill=spill, stored=stored),
                 batch_rows=request.batch_rows,
+                workers=stack.enter_context(Workers(request.workers)),
                 on_rows=on_rows,
             )
             generation = None

@@ -18,7 +18,9 @@ from pgdecode.files.payload_files import (
     PathError,
     PayloadFile,
     payload_files,
+    read_files,
 )
+from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.object_path import FilePath
 
@@ -90,8 +92,8 @@ class OrderedFiles:
         """Number of rows in all files."""
         return sum(file.n_rows for file in self.files)
 
-    def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[OrderedBatch]:
-        """Read the files in order, at most `batch_rows` rows at once.
+    def batches(self, batch_rows: int = BATCH_ROWS, workers: Workers = ONE_WORKER) -> Iterator[OrderedBatch]:
+        """Read the files in order, at most `batch_rows` rows at once. Workers read ahead.
 
         Raises
         ------
@@ -102,17 +104,19 @@ class OrderedFiles:
         """
         positions = self.positions()
         last = self.last_session
-        for file in self.files:
-            start = 0
-            for source in file.batches(batch_rows):
-                batch = OrderedBatch(file, start, source, positions.of(file, start, source))
-                if self.session is None or not len(source):
-                    yield batch
-                else:
-                    sessions = source.column(self.session)
-                    yield from _sessions(batch, sessions, last)
-                    last = session_text(sessions[-1])
-                start += len(source)
+        present = None
+        start = 0
+        for file, source in read_files(self.files, batch_rows, workers):
+            start = start if file is present else 0
+            present = file
+            batch = OrderedBatch(file, start, source, positions.of(file, start, source))
+            if self.session is None or not len(source):
+                yield batch
+            else:
+                sessions = source.column(self.session)
+                yield from _sessions(batch, sessions, last)
+                last = session_text(sessions[-1])
+            start += len(source)
 
     def positions(self) -> Positions:
         """Make the `Positions` of the rows, which must be read in order."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
+from pgdecode.payloads.parallel import prefetched
 from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError, is_string, unwrap_in_place
+from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError as PathError
 from pgdecode.storage.errors import StorageError
@@ -29,6 +32,9 @@ from pgdecode.storage.parquet_input import footer_checksum, is_parquet, opened, 
 # The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
 BATCH_ROWS = 32_768
 BATCH_BYTES = 32 * 2**20
+# Sizes of what a worker reads ahead: of a piece, by its metadata, and at most in memory.
+_PIECE_BYTES = 8 * 2**20
+_AHEAD_BYTES = 64 * 2**20
 # Columns that files do not have: the LSN of a frame, and the number of the session in which a capture received a row.
 _FRAME_LSN = "frame_lsn"
 CAPTURE_SESSION = "capture_session"
@@ -215,6 +221,17 @@ class PayloadFile:
                     yield self._unwrapped(batch, start)
                     start += len(batch)
 
+    def pieces(self, n_bytes: int) -> list[PayloadFile]:
+        """Divide the file into pieces of about `n_bytes`, between row groups. There is at least one."""
+        found = []
+        first = size = 0
+        for place, group in enumerate(self.groups):
+            if place > first and size + group.n_bytes > n_bytes:
+                found.append(replace(self, groups=self.groups[first:place]))
+                first, size = place, 0
+            size += group.n_bytes
+        return [*found, replace(self, groups=self.groups[first:])]
+
     def _read(self, file: pq.ParquetFile, n_rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         # Threads do not make one column faster, and each uses additional memory.
         for batch in file.iter_batches(n_rows, row_groups=groups, columns=self._names, use_threads=False):
@@ -272,6 +289,55 @@ class PayloadFile:
         except (pa.ArrowException, OSError) as error:
             cause = error.cause if isinstance(error, StorageError) else _first_line(error)
             raise FileFault(f"{self.path}: cannot be read further: {cause}") from error
+
+
+def read_files(
+    files: Iterable[PayloadFile], batch_rows: int, workers: Workers
+) -> Iterator[tuple[PayloadFile, pa.RecordBatch]]:
+    """Read files in order, as `PayloadFile.batches` does, and yield each batch with its file.
+
+    Each worker reads a piece of a file ahead, at most `_AHEAD_BYTES` of it.
+
+    Raises
+    ------
+    FileFault
+        If a file is damaged, after all batches before the damage.
+    """
+    pieces = ((file, piece) for file in files for piece in file.pieces(_PIECE_BYTES))
+    is_ahead = workers.n > 1
+
+    def read(item: tuple[PayloadFile, PayloadFile]) -> tuple[PayloadFile, Iterator[pa.RecordBatch]]:
+        file, piece = item
+        return file, _ahead(piece.batches(batch_rows)) if is_ahead else piece.batches(batch_rows)
+
+    for file, batches in workers.map(read, pieces):
+        for batch in batches:
+            yield file, batch
+
+
+def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the first batches now, and the others when they are needed, each while the one before it is used."""
+    found: deque[pa.RecordBatch] = deque()
+    failure = None
+    n_bytes = 0
+    try:
+        for batch in batches:
+            found.append(batch)
+            n_bytes += batch.nbytes
+            if n_bytes >= _AHEAD_BYTES:
+                break
+    except FileFault as error:
+        failure = error
+
+    def rest() -> Iterator[pa.RecordBatch]:
+        while found:
+            yield found.popleft()
+        if failure is not None:
+            raise failure
+        if n_bytes >= _AHEAD_BYTES:
+            yield from prefetched(batches)
+
+    return rest()
 
 
 def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap: Unwrap = "auto") -> list[PayloadFile]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_text import change_lines, flat_changes, flat_table, table_lines
 from pgdecode.files.envelope_text import flat_columns, json_lines
+from pgdecode.files.parquet_footer import ParquetJoiner
+from pgdecode.payloads.workers import ONE_WORKER, OrderedResults, Workers
 from pgdecode.protocol.options import Format
 
 # Bytes of decoded data in a row group. Small row groups are slow to read, and the writer keeps metadata of each. All
@@ -80,24 +82,34 @@ TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table, ("_position", "_com
 
 @contextmanager
 def open_writer(
-    path: Path, format: Format, schema: pa.Schema, layout: Layout, n_writers: int = 1
+    path: Path,
+    format: Format,
+    schema: pa.Schema,
+    layout: Layout,
+    n_writers: int = 1,
+    workers: Workers = ONE_WORKER,
 ) -> Iterator[WriteBatch]:
     """Create a file, and yield a function that writes a batch to it.
 
     Parameters
     ----------
-    path, format, schema, layout, n_writers
+    path, format, schema, layout, n_writers, workers
         As in `writer_to`. The file must not exist.
     """
-    with open(path, "xb") as file, writer_to(file, format, schema, layout, n_writers) as write:
+    with open(path, "xb") as file, writer_to(file, format, schema, layout, n_writers, workers) as write:
         yield write
 
 
 @contextmanager
 def writer_to(
-    file: BinaryIO, format: Format, schema: pa.Schema, layout: Layout, n_writers: int = 1
+    file: BinaryIO,
+    format: Format,
+    schema: pa.Schema,
+    layout: Layout,
+    n_writers: int = 1,
+    workers: Workers = ONE_WORKER,
 ) -> Iterator[WriteBatch]:
-    """Yield a function that writes a batch to an open file.
+    """Yield a function that writes a batch to an open file. The bytes of the file do not depend on the workers.
 
     Parameters
     ----------
@@ -109,21 +121,81 @@ def writer_to(
     layout : Layout
     n_writers : int
         Number of writers that are open at the same time.
+    workers : Workers
+        They encode row groups, or batches of text.
     """
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     if format == "parquet":
-        schema = layout.columns(empty).schema
-        dictionaries = [path for path in _leaves(schema) if path not in layout.distinct]
-        with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=dictionaries) as parquet:
-            groups = _RowGroups(parquet, max(_GROUP_BYTES // n_writers, _LEAST_GROUP_BYTES))
+        with _parquet_writer(file, layout, layout.columns(empty).schema, workers) as write_group:
+            groups = _RowGroups(write_group, max(_GROUP_BYTES // n_writers, _LEAST_GROUP_BYTES))
             yield lambda batch: groups.add(layout.columns(batch))
             groups.flush()
-    elif format == "jsonl":
-        yield lambda batch: file.writelines(line.encode() + b"\n" for line in layout.lines(batch))
-    else:
-        # Text is quoted and null is empty, so an empty string differs from null, as in PostgreSQL's CSV.
-        with pyarrow.csv.CSVWriter(file, layout.flat(empty).schema) as table:
-            yield lambda batch: table.write_batch(layout.flat(batch))
+        return
+    encode = partial(_lines if format == "jsonl" else _csv, layout)
+    with _ordered(workers, file.write) as encoded:
+        if format == "csv":
+            encoded.put(_csv_header, layout.flat(empty).schema)
+        yield lambda batch: encoded.put(encode, batch)
+
+
+@contextmanager
+def _ordered(workers: Workers, write: Callable[[Any], object]) -> Iterator[OrderedResults[Any]]:
+    """Yield a queue of functions whose results are written in order."""
+    results = OrderedResults(workers, write)
+    try:
+        yield results
+        results.finish()
+    finally:
+        results.cancel()
+
+
+@contextmanager
+def _parquet_writer(
+    file: BinaryIO, layout: Layout, schema: pa.Schema, workers: Workers
+) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield a function that writes a table as one row group."""
+    dictionaries = [path for path in _leaves(schema) if path not in layout.distinct]
+
+    def writer(sink: Any) -> pq.ParquetWriter:
+        return pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=dictionaries)
+
+    def write_group(parquet: pq.ParquetWriter, table: pa.Table) -> None:
+        parquet.write_table(table, row_group_size=max(table.num_rows, 1))
+
+    def encode(table: pa.Table | None) -> memoryview:
+        sink = pa.BufferOutputStream()
+        with writer(sink) as parquet:
+            if table is not None:
+                write_group(parquet, table)
+        return memoryview(sink.getvalue())
+
+    if workers.n == 1:
+        with writer(file) as parquet:
+            yield partial(write_group, parquet)
+        return
+    joiner = ParquetJoiner(file)
+    with _ordered(workers, joiner.add) as encoded:
+        yield partial(encoded.put, encode)
+    if joiner.is_empty:
+        joiner.add(encode(None))
+    joiner.close()
+
+
+def _lines(layout: Layout, batch: pa.RecordBatch) -> bytes:
+    return b"".join(line.encode() + b"\n" for line in layout.lines(batch))
+
+
+def _csv(layout: Layout, batch: pa.RecordBatch) -> pa.Buffer:
+    # Text is quoted and null is empty, so an empty string differs from null, as in PostgreSQL's CSV.
+    sink = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(layout.flat(batch), sink, pyarrow.csv.WriteOptions(include_header=False))
+    return sink.getvalue()
+
+
+def _csv_header(schema: pa.Schema) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(schema.empty_table(), sink)
+    return sink.getvalue()
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
@@ -148,8 +220,8 @@ def _leaves_of(path: str, type: pa.DataType) -> Iterator[str]:
 class _RowGroups:
     """Collects batches until they are large enough for a row group."""
 
-    def __init__(self, writer: pq.ParquetWriter, group_bytes: int) -> None:
-        self._writer = writer
+    def __init__(self, write: Callable[[pa.Table], None], group_bytes: int) -> None:
+        self._write = write
         self._group_bytes = group_bytes
         self._batches: list[pa.RecordBatch] = []
         self._n_bytes = 0
@@ -164,4 +236,4 @@ class _RowGroups:
         if self._batches:
             table = pa.Table.from_batches(self._batches)
             self._batches, self._n_bytes = [], 0
-            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+            self._write(table)

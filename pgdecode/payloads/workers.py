@@ -1,0 +1,129 @@
+"""Workers: threads that process the items of a sequence side by side, and give the results in its order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from pgdecode.payloads.parallel import check_threads
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def all_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Workers:
+    """Threads for functions that release the GIL. A context manager: at its end, no thread runs anymore.
+
+    A single worker is the calling thread itself. Functions must not use the workers.
+
+    Parameters
+    ----------
+    n : int
+        The number of workers.
+    """
+
+    def __init__(self, n: int = 1) -> None:
+        self.n = check_threads(n)
+        self._pool = None if n == 1 else ThreadPoolExecutor(n)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Call a function in a worker; with a single worker, call it now."""
+        if self._pool is not None:
+            return self._pool.submit(function, *arguments)
+        done: Future[Result] = Future()
+        try:
+            done.set_result(function(*arguments))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Call a function for each item, and yield the results in the order of the items.
+
+        At most one item more than there are workers is in progress. An exception, also one of `items`, is raised after
+        the results of all earlier items.
+        """
+        if self._pool is None:
+            yield from map(function, items)
+            return
+        source = iter(items)
+        failure: Exception | None = None
+        is_complete = False
+        waiting: deque[Future[Result]] = deque()
+        try:
+            while True:
+                while not is_complete and len(waiting) <= self.n:
+                    try:
+                        waiting.append(self._pool.submit(function, next(source)))
+                    except StopIteration:
+                        is_complete = True
+                    except Exception as error:
+                        failure, is_complete = error, True
+                if not waiting:
+                    break
+                yield waiting.popleft().result()
+            if failure is not None:
+                raise failure
+        finally:
+            stop(waiting)
+
+
+ONE_WORKER = Workers()
+
+
+def stop(waiting: Iterable[Future[Any]]) -> None:
+    """Cancel calls, and wait for those that have begun."""
+    running = [future for future in waiting if not future.cancel()]
+    wait(running)
+
+
+class OrderedResults(Generic[Result]):
+    """Calls functions in workers, and passes their results on in order.
+
+    Parameters
+    ----------
+    workers : Workers
+    on_result : callable
+        Called with each result, in the thread that calls `put` and `finish`.
+    """
+
+    def __init__(self, workers: Workers, on_result: Callable[[Result], object]) -> None:
+        self._workers = workers
+        self._on_result = on_result
+        self._waiting: deque[Future[Result]] = deque()
+
+    def put(self, function: Callable[..., Result], *arguments: Any) -> None:
+        """Call a function. If more results than workers are outstanding, wait for the first."""
+        self._waiting.append(self._workers.submit(function, *arguments))
+        most = self._workers.n if self._workers.n > 1 else 0
+        while len(self._waiting) > most:
+            self._on_result(self._waiting.popleft().result())
+
+    def finish(self) -> None:
+        """Wait for all results."""
+        while self._waiting:
+            self._on_result(self._waiting.popleft().result())
+
+    def cancel(self) -> None:
+        """Drop the outstanding results, and wait until no function runs."""
+        stop(self._waiting)
