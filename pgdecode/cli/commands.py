@@ -27,13 +27,14 @@ from pgdecode.cli.terminal import counted, is_terminal, progress, standard_outpu
 from pgdecode.files.atomic_output import scratch_folder, staged
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.change_text import change_lines
-from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
+from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches, prepared_batches
 from pgdecode.files.envelope_text import fields_to_decode, json_lines, printable
 from pgdecode.files.message_statistics import CHANGES, FIELDS, MessageStatistics
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import FileFault, PathError, PayloadFile, payload_files
 from pgdecode.files.transaction_statistics import TransactionStatistics
 from pgdecode.payloads.unwrap import hint
+from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import InStream, Mode, Unwrap
 from pgdecode.storage.object_path import file_path
@@ -76,6 +77,7 @@ pgdecode.add_command(demo_command)
 @parameters.in_stream
 @parameters.position
 @parameters.storage_options
+@parameters.workers
 @click.option(
     "--write-catalog",
     type=parameters.path,
@@ -91,6 +93,7 @@ def inspect(
     in_stream: str,
     position: str | None,
     storage_options: dict[str, str],
+    workers: int | None,
     write_catalog: Path | None,
 ) -> None:
     """Describe the messages in PATH, a Parquet file or a folder of them; also s3://, gs://, az:// or abfss://.
@@ -105,7 +108,7 @@ def inspect(
     if catalog:
         if not isinstance(path, Path):
             raise click.UsageError(f"--catalog is for local folders; {path} is in an object store")
-        of_messages = ["payload", "unwrap", "in_stream", "position", "write_catalog"]
+        of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "write_catalog"]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
         state = state_figures(path)
         with standard_output() as write:
@@ -117,17 +120,22 @@ def inspect(
     message_statistics = MessageStatistics()
     form = ""
     transaction_statistics = TransactionStatistics(files) if in_stream == "ordered" else None
-    with progress(files.n_rows) as on_rows:
-        for file in files.files:
-            batches = decoded_batches(file, fields=FIELDS, in_stream=parameters.IN_STREAM[in_stream], mode="PERMISSIVE")
-            for batch in batches:
-                message_statistics.add(batch, file.path, payload)
-                if batch.n_bad and not form:
-                    bad = batch.envelope.column("error").is_valid().index(True).as_py()
-                    form = hint(batch.source.column(payload)[bad].as_py())
-                if transaction_statistics is not None:
-                    transaction_statistics.add(file, batch)
-                on_rows(batch.n_read)
+
+    def counted_batch(file: PayloadFile, batch: DecodedBatch) -> MessageStatistics:
+        return MessageStatistics.of(batch, file.path, payload)
+
+    with Workers(workers or all_cores()) as threads, progress(files.n_rows) as on_rows:
+        found = prepared_batches(
+            files.files, counted_batch, FIELDS, parameters.IN_STREAM[in_stream], "PERMISSIVE", workers=threads
+        )
+        for file, batch, statistics in found:
+            message_statistics.merge(statistics)
+            if batch.n_bad and not form:
+                bad = batch.envelope.column("error").is_valid().index(True).as_py()
+                form = hint(batch.source.column(payload)[bad].as_py())
+            if transaction_statistics is not None:
+                transaction_statistics.add(file, batch)
+            on_rows(batch.n_read)
     if write_catalog is not None:
         _write_catalog(write_catalog, transaction_statistics)
     figures = {

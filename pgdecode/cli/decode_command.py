@@ -28,7 +28,7 @@ from pgdecode.files.message_export import convert
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile, payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
-from pgdecode.payloads.workers import all_cores
+from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap
 from pgdecode.runs.manifest import read_manifest
@@ -254,7 +254,9 @@ def _decode_messages(
         "mode": request.mode,
         "batch_rows": request.batch_rows,
     }
-    with progress(sum(file.n_rows for file in files)) as on_rows:
+    n_rows = sum(file.n_rows for file in files)
+    with Workers(request.workers) as workers, progress(n_rows) as on_rows:
+        chosen["workers"] = workers
         if isinstance(target, ObjectPath):
             totals = write_messages(files, source, target, overwrite=request.overwrite, on_rows=on_rows, **chosen)
         else:

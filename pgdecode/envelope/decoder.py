@@ -173,16 +173,29 @@ class MessageDecoder:
     def decode(self, payloads: Any) -> pa.RecordBatch:
         """Decode the next payloads; see `decode_messages`."""
         with self._alone:
-            source = Source(payload_parts(payloads))
-            n_threads = threads_for(source, self._threads)
-            if n_threads > 1:
-                # If the threads fail, one thread decodes everything again and raises the error of the first bad row.
-                # A DecodeError is a ValueError; bad Arrow offsets raise a ValueError too.
-                with suppress(ValueError, MemoryError):
-                    return self._decode(source, n_threads)
-            return self._decode(source, 1)
+            batch, self._carry, n_empty = self._decode(payloads, self._carry)
+            self.empty_payloads += n_empty
+            return batch
 
-    def _decode(self, source: Source, n_threads: int) -> pa.RecordBatch:
+    def decode_after(self, payloads: Any, streamed: bool | None) -> tuple[pa.RecordBatch, bool | None]:
+        """Decode payloads with a given stream state before them; None if it is unknown.
+
+        Return also the state after them. The state of the decoder itself is neither used nor changed, so several
+        threads may call this method at the same time.
+        """
+        return self._decode(payloads, streamed)[:2]
+
+    def _decode(self, payloads: Any, streamed: bool | None) -> tuple[pa.RecordBatch, bool | None, int]:
+        source = Source(payload_parts(payloads))
+        n_threads = threads_for(source, self._threads)
+        if n_threads > 1:
+            # If the threads fail, one thread decodes everything again and raises the error of the first bad row.
+            # A DecodeError is a ValueError; bad Arrow offsets raise a ValueError too.
+            with suppress(ValueError, MemoryError):
+                return self._scan(source, streamed, n_threads)
+        return self._scan(source, streamed, 1)
+
+    def _scan(self, source: Source, streamed: bool | None, n_threads: int) -> tuple[pa.RecordBatch, bool | None, int]:
         found: Any = None
         for in_full in (False, True):
             if found is None:
@@ -194,12 +207,9 @@ class MessageDecoder:
                     self._permissive,
                     empty_is_null=self._empty_is_null,
                 )
-                carry = scan.resolve_streams(self._in_stream, self._carry, in_full, resolvers_for(source, n_threads))
+                carry = scan.resolve_streams(self._in_stream, streamed, in_full, resolvers_for(source, n_threads))
                 found = scan.run(n_threads)
-        batch = _envelope(found, source.n_rows, self.schema)
-        self._carry = carry
-        self.empty_payloads += scan.n_empty
-        return batch
+        return _envelope(found, source.n_rows, self.schema), carry, scan.n_empty
 
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._native.arrow.payload_array import Source
+from pgdecode._native.wire.message_filter import tagged
 from pgdecode.changes.record_batches import code_of
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.payload_files import BATCH_ROWS, WITH_KEEPALIVES, FileFault, PayloadFile
+from pgdecode.files.payload_files import BATCH_ROWS, WITH_KEEPALIVES, FileFault, PayloadFile, read_files
 from pgdecode.payloads.unwrap import hint
+from pgdecode.payloads.workers import ONE_WORKER, Workers
+from pgdecode.protocol.boundaries import DELIMITERS
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import Empty, InStream, Mode
 
 # How an error names the option that may help; the command line has another name for it.
 ANY_ORDER = 'in_stream="auto"'
+
+Prepared = TypeVar("Prepared")
 
 
 @dataclass(frozen=True)
@@ -90,37 +97,122 @@ def decoded_batches(
     FileFault
         If the file is damaged, or in FAILFAST mode at a bad row, with its location.
     """
+    found = prepared_batches([file], _nothing, fields, in_stream, mode, empty=empty, batch_rows=batch_rows)
+    return (batch for _, batch, _ in found)
+
+
+def _nothing(file: PayloadFile, batch: DecodedBatch) -> None:
+    return None
+
+
+def prepared_batches(
+    files: Sequence[PayloadFile],
+    prepare: Callable[[PayloadFile, DecodedBatch], Prepared],
+    fields: Sequence[str] | None = None,
+    in_stream: InStream | bool = "ordered",
+    mode: Mode = "FAILFAST",
+    *,
+    empty: Empty = "null",
+    batch_rows: int = BATCH_ROWS,
+    workers: Workers = ONE_WORKER,
+) -> Generator[tuple[PayloadFile, DecodedBatch, Prepared], None, None]:
+    """Decode files one after the other, as `decoded_batches` does, with several workers.
+
+    Yield each batch with its file, and with the result of `prepare`, which a worker calls. A worker decodes a batch
+    before the batches before it, with the stream state that their last boundary tells. If this state was wrong, because
+    that message is bad, the batch is decoded again.
+    """
     wanted = envelope_schema(fields).names
     # The decoder is always PERMISSIVE, so that FAILFAST can yield the rows before a bad row.
     names = dict.fromkeys((*wanted, "error"))
     decoder = MessageDecoder(in_stream=in_stream, fields=names, mode="PERMISSIVE", empty=empty)
-    start = file.start
-    for source in file.batches(batch_rows):
+
+    def items() -> Iterator[_Item]:
+        last, start, streamed = None, 0, None
+        for file, source in read_files(files, batch_rows, workers):
+            if file is not last:
+                last, start, streamed = file, file.start, None
+            yield _Item(file, start, source, streamed)
+            start += source.num_rows
+            if in_stream == "ordered" and workers.n > 1:
+                streamed = _state_after(source.column(file.payload), streamed)
+
+    def decode(item: _Item) -> _Result[Prepared]:
+        file, start, source = item.file, item.start, item.source
         try:
-            envelope = decoder.decode(source.column(file.payload))
+            envelope, after = decoder.decode_after(source.column(file.payload), item.streamed)
         except DecodeError as error:
-            raise FileFault(f"{file.path}: rows from {start}: {error.detail}") from error
-        errors = envelope.column("error")
-        n_bad = len(errors) - errors.null_count
-        if n_bad and mode == "FAILFAST":
-            bad = errors.is_valid().index(True).as_py()
-            text = errors[bad].as_py()
-            good_rows = source.slice(0, bad)
-            yield DecodedBatch(start, good_rows, envelope.slice(0, bad), bad, _payload_bytes(good_rows, file), 0)
-            form = hint(source.column(file.payload)[bad].as_py())
-            raise FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, in_stream)}{form}")
-        n_read, n_bytes = source.num_rows, _payload_bytes(source, file)
-        rows = None
-        if source.schema.metadata == WITH_KEEPALIVES:
-            kept = source.column(file.payload).is_valid()
-            rows = [start + row for row in pc.indices_nonzero(kept).to_pylist()]
-            source, envelope, errors = source.filter(kept), envelope.filter(kept), errors.filter(kept)
-        if n_bad and mode == "DROPMALFORMED":
-            good = errors.is_null()
-            source, envelope, rows = source.filter(good), envelope.filter(good), None
-        bad_rows = Counter(code_of(text) for text in errors.drop_null().to_pylist()) if n_bad else {}
-        yield DecodedBatch(start, source, envelope, n_read, n_bytes, n_bad, bad_rows, rows)
-        start += n_read
+            fault = FileFault(f"{file.path}: rows from {start}: {error.detail}")
+            fault.__cause__ = error
+            return _Result(item, None, fault, None)
+        batch, failed = _decoded(item, envelope, in_stream, mode)
+        return _Result(item, (batch, prepare(file, batch)), failed, after)
+
+    last: PayloadFile | None = None
+    streamed: bool | None = None
+    for result in workers.map(decode, items()):
+        item = result.item
+        if item.file is not last:
+            last, streamed = item.file, None
+        if item.streamed != streamed:
+            result = decode(item._replace(streamed=streamed))
+        streamed = result.after
+        if result.found is not None:
+            yield (item.file, *result.found)
+        if result.fault is not None:
+            raise result.fault
+
+
+class _Item(NamedTuple):
+    """Rows of a file, and the stream state before them."""
+
+    file: PayloadFile
+    start: int
+    source: pa.RecordBatch
+    streamed: bool | None
+
+
+@dataclass(frozen=True)
+class _Result(Generic[Prepared]):
+    """Decoded rows, the error after them, and the stream state at their end."""
+
+    item: _Item
+    found: tuple[DecodedBatch, Prepared] | None
+    fault: FileFault | None
+    after: bool | None
+
+
+def _state_after(payloads: pa.Array, streamed: bool | None) -> bool | None:
+    """Return the stream state after payloads, by the tag of their last boundary."""
+    last = tagged(Source([payloads]), b"", DELIMITERS)[2]
+    return streamed if last < 0 else bytes(payloads[last].as_buffer()[:1]) == b"S"
+
+
+def _decoded(
+    item: _Item, envelope: pa.RecordBatch, in_stream: InStream | bool, mode: Mode
+) -> tuple[DecodedBatch, FileFault | None]:
+    """Make the batch that `decoded_batches` yields, and its error."""
+    file, start, source, _ = item
+    errors = envelope.column("error")
+    n_bad = len(errors) - errors.null_count
+    if n_bad and mode == "FAILFAST":
+        bad = errors.is_valid().index(True).as_py()
+        text = errors[bad].as_py()
+        good_rows = source.slice(0, bad)
+        form = hint(source.column(file.payload)[bad].as_py())
+        fault = FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, in_stream)}{form}")
+        return DecodedBatch(start, good_rows, envelope.slice(0, bad), bad, _payload_bytes(good_rows, file), 0), fault
+    n_read, n_bytes = source.num_rows, _payload_bytes(source, file)
+    rows = None
+    if source.schema.metadata == WITH_KEEPALIVES:
+        kept = source.column(file.payload).is_valid()
+        rows = [start + row for row in pc.indices_nonzero(kept).to_pylist()]
+        source, envelope, errors = source.filter(kept), envelope.filter(kept), errors.filter(kept)
+    if n_bad and mode == "DROPMALFORMED":
+        good = errors.is_null()
+        source, envelope, rows = source.filter(good), envelope.filter(good), None
+    bad_rows = Counter(code_of(text) for text in errors.drop_null().to_pylist()) if n_bad else {}
+    return DecodedBatch(start, source, envelope, n_read, n_bytes, n_bad, bad_rows, rows), None
 
 
 def _payload_bytes(batch: pa.RecordBatch, file: PayloadFile) -> int:

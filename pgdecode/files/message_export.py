@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
+from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile
 from pgdecode.files.writers import message_layout, open_writer
+from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format, InStream, Mode
 from pgdecode.storage.object_path import FilePath, relative_name
 
@@ -39,6 +41,7 @@ def convert(
     in_stream: InStream | bool = "ordered",
     mode: Mode = "FAILFAST",
     batch_rows: int = BATCH_ROWS,
+    workers: Workers = ONE_WORKER,
     on_rows: Callable[[int], None] = lambda n_rows: None,
 ) -> Totals:
     """Decode files.
@@ -57,6 +60,8 @@ def convert(
     format : {"parquet", "jsonl", "csv"}
     fields, in_stream, mode, batch_rows
         As in `decoded_batches`.
+    workers : Workers
+        They read ahead, decode and encode the output, which does not depend on their number.
     on_rows : callable
         Called with the number of rows after each batch.
 
@@ -71,22 +76,33 @@ def convert(
     """
     totals = Totals()
     wanted = fields_to_decode(fields) if format != "parquet" else envelope_schema(fields).names
-    for file in files:
-        name = _part_name(file.path, source, format)
-        n_rows = 0
-        part = target if as_file else target / name
-        part.parent.mkdir(parents=True, exist_ok=True)
-        decoded = decoded_batches(file, fields=wanted, in_stream=in_stream, mode=mode, batch_rows=batch_rows)
-        schema = pa.schema([*file.schema, *envelope_schema(dict.fromkeys((*wanted, "error")))])
-        with open_writer(part, format, schema, message_layout(file.keep, fields)) as write:
-            for batch in decoded:
-                write(with_kept_columns(batch, file.keep, schema))
-                n_rows += len(batch.envelope)
-                totals.rows += batch.n_read
-                totals.payload_bytes += batch.n_bytes
-                totals.bad_rows.update(batch.bad_rows)
-                on_rows(batch.n_read)
-        totals.files.append((name.as_posix(), n_rows))
+    schemas = {
+        file.path: pa.schema([*file.schema, *envelope_schema(dict.fromkeys((*wanted, "error")))]) for file in files
+    }
+
+    def prepared(file: PayloadFile, batch: DecodedBatch) -> pa.RecordBatch:
+        return with_kept_columns(batch, file.keep, schemas[file.path])
+
+    found = prepared_batches(files, prepared, wanted, in_stream, mode, batch_rows=batch_rows, workers=workers)
+    with closing(found):
+        following = next(found, None)
+        for file in files:
+            name = _part_name(file.path, source, format)
+            n_rows = 0
+            part = target if as_file else target / name
+            part.parent.mkdir(parents=True, exist_ok=True)
+            layout = message_layout(file.keep, fields)
+            with open_writer(part, format, schemas[file.path], layout, workers=workers) as write:
+                while following is not None and following[0] is file:
+                    _, batch, rows = following
+                    write(rows)
+                    n_rows += len(rows)
+                    totals.rows += batch.n_read
+                    totals.payload_bytes += batch.n_bytes
+                    totals.bad_rows.update(batch.bad_rows)
+                    on_rows(batch.n_read)
+                    following = next(found, None)
+            totals.files.append((name.as_posix(), n_rows))
     return totals
 
 

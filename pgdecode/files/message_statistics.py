@@ -88,6 +88,37 @@ class MessageStatistics:
         self._add_changes(envelope)
         self._add_ranges(envelope)
 
+    @classmethod
+    def of(cls, batch: DecodedBatch, file: Path, payload: str) -> MessageStatistics:
+        """Make the statistics of one batch. `merge` adds them to those of the batches before."""
+        statistics = cls()
+        statistics.add(batch, file, payload)
+        return statistics
+
+    def merge(self, other: MessageStatistics) -> None:
+        """Add the statistics of the messages that come next."""
+        for name in ("rows", "null_rows", "empty_payloads", "payload_bytes", "first_segments", "left_out"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("messages", "message_bytes", "aborts", "values"):
+            getattr(self, name).update(getattr(other, name))
+        for oid, found in other.relations.items():
+            relation = self._relation(oid) if found.definition is not None else None
+            if relation is not None:
+                relation.definition = found.definition
+                for version in found.versions:
+                    self._keep(relation.versions, version)
+            for kind, n_messages in found.changes.items():
+                self._count(oid, kind, n_messages)
+        for oid, type in other.types.items():
+            self._add_type(oid, type)
+        for code, error in other.errors.items():
+            if code in self.errors:
+                self.errors[code].rows += error.rows
+            else:
+                self.errors[code] = error
+        self.lsn_range = _union(self.lsn_range, other.lsn_range)
+        self.time_range = _union(self.time_range, other.time_range)
+
     @property
     def protocol_version(self) -> int:
         """Return the lowest protocol version that has all messages seen so far."""
@@ -212,10 +243,7 @@ class MessageStatistics:
                 relation.definition = row
                 self._keep(relation.versions, hash(repr(row)))
         for row in _rows(envelope, pc.equal(kinds, "type"), ("type_id", "namespace", "name")):
-            if row["type_id"] in self.types or self._room():
-                self.types[row["type_id"]] = Type(row["type_id"], row["namespace"], row["name"])
-            else:
-                self.left_out += 1
+            self._add_type(row["type_id"], Type(row["type_id"], row["namespace"], row["name"]))
 
     def _add_changes(self, envelope: pa.RecordBatch) -> None:
         changes = pa.table(envelope.select(["relation_id", "kind"])).filter(pc.field("relation_id").is_valid())
@@ -247,6 +275,12 @@ class MessageStatistics:
             self.relations[oid] = RelationStatistics()
         return self.relations.get(oid)
 
+    def _add_type(self, oid: int, type: Type) -> None:
+        if oid in self.types or self._room():
+            self.types[oid] = type
+        else:
+            self.left_out += 1
+
     def _keep(self, versions: set[int], version: int) -> None:
         if version in versions:
             return
@@ -270,10 +304,14 @@ def _rows(envelope: pa.RecordBatch, chosen: pa.Array, names: Sequence[str]) -> l
 
 def _wider(known: tuple[int, int] | None, column: pa.Array) -> tuple[int, int] | None:
     found = pc.min_max(column).as_py()
-    if found["min"] is None:
-        return known
-    low, high = known or (found["min"], found["max"])
-    return min(low, found["min"]), max(high, found["max"])
+    return _union(known, None if found["min"] is None else (found["min"], found["max"]))
+
+
+def _union(known: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return the range that covers both ranges."""
+    if known is None or other is None:
+        return known or other
+    return min(known[0], other[0]), max(known[1], other[1])
 
 
 def _relation_dict(

@@ -179,7 +179,7 @@ def _written(item: Value) -> bytes | bytearray:
     if type in _INTEGERS:
         return _zigzag(value)
     if type == _BINARY:
-        return _varint(len(value)) + value
+        return _varint(len(value)) + bytes(value)
     if type == _STRUCT:
         return _written_struct(value)
     if type in (_LIST, _SET):
@@ -188,7 +188,7 @@ def _written(item: Value) -> bytes | bytearray:
         for part in items:
             found += part if of in (_TRUE, _FALSE) else _written(Value(of, part))
         return found
-    return value or b""
+    return bytes(value or b"")
 
 
 def _field_header(last: int, number: int, type: int) -> bytes:

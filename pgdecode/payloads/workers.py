@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -57,7 +57,7 @@ class Workers:
             done.set_exception(error)
         return done
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Call a function for each item, and yield the results in the order of the items.
 
         At most one item more than there are workers is in progress. An exception, also one of `items`, is raised after

@@ -168,16 +168,7 @@ def task_bytes(n_bytes: int, most: int, n_cores: int) -> int:
 
 def pieces_of(files: Iterable[PayloadFile], wanted: int) -> list[PayloadFile]:
     """Divide files into pieces of about `wanted` bytes, between row groups."""
-    pieces = []
-    for file in files:
-        first = n_bytes = 0
-        for place, group in enumerate(file.groups):
-            if place > first and n_bytes + group.n_bytes > wanted:
-                pieces.append(replace(file, groups=file.groups[first:place]))
-                first, n_bytes = place, 0
-            n_bytes += group.n_bytes
-        pieces.append(replace(file, groups=file.groups[first:]))
-    return pieces
+    return [piece for file in files for piece in file.pieces(wanted)]
 
 
 def grouped(pieces: Sequence[Sized], wanted: int) -> list[list[Sized]]:

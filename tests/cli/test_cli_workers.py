@@ -1,0 +1,126 @@
+"""Commands with several workers: the bytes of one worker, which other tests compare with the reference."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgdecode import RelationCatalog
+from support import captures
+from support.shell import BEGIN, COMMIT, MESSAGE, Shell, written
+
+# Of each kind of transactions; with several files, and with row groups of few rows.
+NAMES = ("18.shop.v1", "18.twophase.v3", "16.streams.v2")
+CASES = [
+    pytest.param([], id="messages"),
+    pytest.param(
+        ["--in-stream", "auto", "--fields", "kind,xid,xid_basis", "--keep", "seq"], id="messages in any order"
+    ),
+    pytest.param(["--changes"], id="changes"),
+    pytest.param(["--changes", "--include-uncommitted", "--drop-duplicates"], id="all changes"),
+    pytest.param(["--table"], id="a table"),
+]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(capfd)
+
+
+def _in_files(name: str, folder: Path) -> Path:
+    """Write a capture to three files with row groups of 100 rows."""
+    table = pq.read_table(captures.DATA / f"{name}.parquet")
+    folder.mkdir()
+    for number in range(3):
+        first, end = (len(table) * cut // 3 for cut in (number, number + 1))
+        pq.write_table(table.slice(first, end - first), folder / f"{number}.parquet", row_group_size=100)
+    return folder
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "_manifest.json"
+    }
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
+@pytest.mark.parametrize("words", CASES)
+@pytest.mark.parametrize("name", NAMES)
+def test_files_do_not_depend_on_the_number_of_workers(run: Shell, name: str, words: list[str], format: str) -> None:
+    _in_files(name, Path("raw"))
+    if words[:1] == ["--table"]:
+        words = [*words, _table_of(name)]
+    for workers in (1, 3):
+        options = ("--format", format, "--batch-rows", 64, "--workers", workers)
+        done = run("decode", "raw", f"out{workers}", *words, *options)
+        assert done.code == 0, done.err
+    assert _content(Path("out3")) == _content(Path("out1"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reports_do_not_depend_on_the_number_of_workers(run: Shell, name: str) -> None:
+    _in_files(name, Path("raw"))
+    one, three = (run("inspect", "raw", "--json", "--workers", workers) for workers in (1, 3))
+    assert one.code == three.code == 0
+    assert three.out == one.out
+
+
+def _table_of(name: str) -> str:
+    """Name a table of a capture."""
+    catalog = RelationCatalog.from_messages(captures.capture(name).column)
+    return sorted(catalog.names)[0]
+
+
+def test_runs_with_other_numbers_of_workers_follow_each_other(run: Shell) -> None:
+    folder = _in_files("18.txns.v2", Path("raw"))
+    outputs = []
+    for workers in (1, 3):
+        before: list[str] = []
+        for number in range(3):
+            out = f"out{workers}-{number}"
+            done = run(
+                *("decode", folder / f"{number}.parquet", out, "--changes", "--format", "jsonl"),
+                *("--batch-rows", 64, "--workers", workers, *before),
+            )
+            assert done.code == 0, done.err
+            before = ["--resume", out]
+            outputs.append(Path(out, "changes.jsonl").read_bytes())
+    assert outputs[3:] == outputs[:3]
+
+
+@pytest.mark.parametrize("words", [[], ["--changes"]], ids=["messages", "changes"])
+def test_the_first_bad_row_is_reported_and_nothing_is_left(run: Shell, words: list[str]) -> None:
+    good = [BEGIN, MESSAGE, COMMIT] * 100
+    written("raw.parquet", [*good, BEGIN, b"?", COMMIT, *good, b"!", *good], seq=pa.array(range(904), pa.int64()))
+    found = {
+        run("decode", "raw.parquet", "out.jsonl", *words, "--batch-rows", 10, "--workers", workers).err
+        for workers in (1, 2, 5)
+    }
+    assert len(found) == 1
+    assert "row 301: " in found.pop()
+    assert [path.name for path in Path().iterdir()] == ["raw.parquet"]
+
+
+def test_a_damaged_file_is_reported_after_the_bad_row_before_it(run: Shell) -> None:
+    folder = _in_files("18.shop.v1", Path("raw"))
+    damaged = folder / "2.parquet"
+    content = bytearray(damaged.read_bytes())
+    content[4:2000] = bytes(1996)
+    damaged.write_bytes(content)
+    for workers in (1, 3):
+        done = run("decode", "raw", "out", "--workers", workers)
+        assert (done.code, "2.parquet: cannot be read further" in done.err) == (1, True)
+    bad = pq.read_table(folder / "0.parquet")
+    shutil.rmtree("out", ignore_errors=True)
+    payloads = [*bad["data"].to_pylist()[:-1], b"?"]
+    pq.write_table(bad.set_column(bad.schema.get_field_index("data"), "data", pa.array(payloads)), folder / "0.parquet")
+    for workers in (1, 3):
+        done = run("decode", "raw", "out", "--workers", workers)
+        assert (done.code, f"0.parquet: row {len(payloads) - 1}: " in done.err) == (1, True)
