@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from pgdecode.arrow.parquet_joiner import ParquetJoiner
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_text import change_lines, flat_changes, flat_table, table_lines
 from pgdecode.files.envelope_text import flat_columns, json_lines
-from pgdecode.files.parquet_footer import ParquetJoiner
 from pgdecode.payloads.workers import ONE_WORKER, OrderedResults, Workers
 from pgdecode.protocol.options import Format
 

@@ -226,12 +226,12 @@ def test_failfast_gives_the_rows_before_the_bad_one_and_names_it_by_its_row_in_t
 def test_a_batch_past_what_arrow_holds_is_named_by_its_first_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgdecode.files.envelope_batches.MessageDecoder.decode", raise_too_large)
+    monkeypatch.setattr("pgdecode.files.envelope_batches.MessageDecoder.decode_after", raise_too_large)
     with pytest.raises(FileFault, match=r"raw\.parquet: rows from 0: new of this batch .*; decode fewer rows at once$"):
         list(decoded_batches(file_of(tmp_path, [BEGIN]), mode="PERMISSIVE"))
 
 
-def raise_too_large(self: pgdecode.MessageDecoder, payloads: pa.Array) -> pa.RecordBatch:
+def raise_too_large(self: pgdecode.MessageDecoder, payloads: pa.Array, streamed: bool | None) -> pa.RecordBatch:
     raise pgdecode.BatchTooLarge(pgdecode.BatchTooLarge.wording.format(field="new"))
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgdecode.files.parquet_footer import ParquetJoiner
+from pgdecode.arrow.parquet_joiner import ParquetJoiner
 
 N = 1000
 WIDE = pa.table({f"column {number}": pa.array(range(N), pa.int64()) for number in range(40)})
