@@ -11,6 +11,7 @@ from pgdecode.files.change_export import ChangeTotals, convert_changes, table_fi
 from pgdecode.files.change_run import RunRequest
 from pgdecode.files.message_export import Totals, convert
 from pgdecode.files.payload_files import PayloadFile
+from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
 from pgdecode.runs.manifest import Input, Manifest
 from pgdecode.runs.object_run import object_run
@@ -61,7 +62,11 @@ def write_messages(
 def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[int], None]) -> ChangeTotals:
     """Decode files to changes or tables, without a state for a next run. `request.target` is not used."""
     check_apart(request.source, target)
-    with object_run(target, overwrite=request.overwrite) as run, scratch_folder() as folder:
+    with (
+        object_run(target, overwrite=request.overwrite) as run,
+        scratch_folder() as folder,
+        Workers(request.workers) as workers,
+    ):
         totals, _ = convert_changes(
             request.files,
             folder / "out",
@@ -70,6 +75,7 @@ def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[in
             format=request.format,
             options=replace(request.options, spill=folder),
             batch_rows=request.batch_rows,
+            workers=workers,
             on_rows=on_rows,
         )
         folders = [table_file_name(name) for name in request.relations] if len(request.relations) > 1 else [""]

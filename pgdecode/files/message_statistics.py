@@ -89,7 +89,7 @@ class MessageStatistics:
         self._add_ranges(envelope)
 
     @classmethod
-    def of(cls, batch: DecodedBatch, file: Path, payload: str) -> MessageStatistics:
+    def of(cls, batch: DecodedBatch, file: FilePath, payload: str) -> MessageStatistics:
         """Make the statistics of one batch. `merge` adds them to those of the batches before."""
         statistics = cls()
         statistics.add(batch, file, payload)
