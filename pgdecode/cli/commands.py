@@ -23,7 +23,7 @@ from pgdecode.cli.demo_command import demo_command
 from pgdecode.cli.report import report_text
 from pgdecode.cli.state_report import state_figures, state_text
 from pgdecode.cli.tables import What, print_table
-from pgdecode.cli.terminal import counted, is_terminal, progress, standard_output
+from pgdecode.cli.terminal import counted, is_terminal, progress, standard_output, table_console
 from pgdecode.files.atomic_output import scratch_folder, staged
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.change_text import change_lines
@@ -173,7 +173,7 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
 @click.argument("location", type=parameters.location, metavar="PATH")
 @click.option("--changes", is_flag=True, help="Print committed changes instead of messages.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N messages or changes.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines also on a terminal.")
+@parameters.as_json
 @click.option(
     "--kind",
     "kinds",
@@ -192,7 +192,7 @@ def cat(
     location: str,
     changes: bool,
     limit: int | None,
-    as_json: bool,
+    as_json: bool | None,
     kinds: tuple[str, ...],
     payload: str,
     unwrap: Unwrap,
@@ -205,7 +205,8 @@ def cat(
 ) -> None:
     r"""Print each message in PATH, a Parquet file or a folder of them; also s3://, gs://, az:// or abfss://.
 
-    On a terminal, messages are rows of a table. Otherwise, and with --json, each is a JSON object on its own line.
+    On a terminal, and with --no-json, messages are rows of a table. Otherwise, and with --json, each is a JSON object
+    on its own line.
 
     An object has the fields of its message that are not null. LSNs are in PostgreSQL's form (16/B374D848). Times are
     in UTC; outside the years 1 to 9999 they are microseconds since 1970. Values of tuples are strings; those in binary
@@ -232,7 +233,9 @@ def cat(
         lines = _message_lines(payload_files(path, payload, (), unwrap), kinds, parameters.IN_STREAM[in_stream], mode)
     left = sys.maxsize if limit is None else limit
     with standard_output() as write:
-        show = _rows_as_text(write, "changes" if changes else "messages", is_terminal() and not as_json)
+        show = _rows_as_text(
+            write, "changes" if changes else "messages", is_terminal() if as_json is None else not as_json
+        )
         while left:
             found = next(lines, None)
             if found is None:
@@ -245,7 +248,7 @@ def _rows_as_text(write: Callable[[str], object], what: What, as_table: bool) ->
     """Return a function that writes rows, which are lines of JSON, as they are or as tables."""
     if not as_table:
         return lambda lines: write("".join(f"{line}\n" for line in lines))
-    console = Console(highlight=False)
+    console = table_console()
 
     def tables(lines: list[str]) -> None:
         for start in range(0, len(lines), _TABLE_ROWS):

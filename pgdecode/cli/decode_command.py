@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
-from rich.console import Console
 
 from pgdecode.cli import parameters
 from pgdecode.cli.object_output import write_changes, write_messages
 from pgdecode.cli.preview import first_lines, outputs
 from pgdecode.cli.report import size_text
 from pgdecode.cli.tables import What, print_table
-from pgdecode.cli.terminal import counted, fitting, is_terminal, progress, standard_output
+from pgdecode.cli.terminal import counted, fitting, is_terminal, progress, standard_output, table_console
 from pgdecode.files.atomic_output import check_target, staged
 from pgdecode.files.change_export import ChangeTotals
 from pgdecode.files.change_reader import FileChangeOptions
@@ -118,6 +117,7 @@ class Request:
 @click.option(
     "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Print the first N rows of each output."
 )
+@parameters.as_json
 def decode(
     source_location: str,
     target_location: str,
@@ -142,6 +142,7 @@ def decode(
     storage_options: dict[str, str],
     overwrite: bool,
     show: int,
+    as_json: bool | None,
     **of_changes: Any,
 ) -> None:
     """Decode IN, a Parquet file or a folder of them, to OUT.
@@ -232,7 +233,9 @@ def decode(
         err=True,
     )
     if show and isinstance(target, Path):
-        _show(target, show, chosen, layout, tables, "table" if tables else "changes" if changes else "messages")
+        what: What = "table" if tables else "changes" if changes else "messages"
+        as_tables = is_terminal() if as_json is None else not as_json
+        _show(target, show, chosen, layout, tables, what if as_tables else None)
 
 
 def _decode_messages(
@@ -271,7 +274,7 @@ def _decode_messages(
 
 def _decode_changes(run: RunRequest, target: FilePath) -> tuple[str, str]:
     """Decode changes or tables here. Return the texts for the report, as `_decode_messages` does."""
-    with progress(run.files.n_rows * (2 if run.relations else 1)) as on_rows:
+    with progress(run.files.n_rows) as on_rows:
         totals = _changes_at(run, target, on_rows)
     if totals is None:
         return "", "complete already, by an earlier call"
@@ -389,17 +392,22 @@ def _bad_by_class(bad_rows: Mapping[str, int], mode: str) -> str:
     return f"{text} ({classes})" if bad_rows else text
 
 
-def _show(target: Path, n_rows: int, format: Format, layout: Layout, tables: tuple[str, ...], what: What) -> None:
-    """Print the first rows of each output: as a table on a terminal, otherwise as lines. CSV stays CSV."""
+def _show(
+    target: Path, n_rows: int, format: Format, layout: Layout, tables: tuple[str, ...], what: What | None
+) -> None:
+    """Print the first rows of each output: as a table of what they are, or as lines. CSV stays CSV."""
     found = outputs(target, tables, format)
-    if is_terminal() and format != "csv":
-        console = Console(highlight=False)
+    with standard_output() as write:
+        if what is None or format == "csv":
+            for files in found.values():
+                for line in first_lines(files, n_rows, format, layout.lines):
+                    write(fitting(line) + "\n")
+            return
+        console = table_console()
         for name, files in found.items():
             rows = [json.loads(line) for line in first_lines(files, n_rows, format, layout.lines)]
-            print_table(console, what, rows, f"{name}: {'all rows' if len(rows) < n_rows else f'first {n_rows} rows'}")
-            console.print()
-        return
-    with standard_output() as write:
-        for files in found.values():
-            for line in first_lines(files, n_rows, format, layout.lines):
-                write(fitting(line) + "\n")
+            heading = f"{name}: {'all rows' if len(rows) < n_rows else f'first {n_rows} rows'}"
+            with console.capture() as captured:
+                print_table(console, what, rows, heading)
+                console.print()
+            write(captured.get())

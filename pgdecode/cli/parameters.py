@@ -116,6 +116,12 @@ in_stream = click.option(
     help="Which messages carry the xid of a streamed transaction: 'ordered' uses stream_start and stream_stop in each "
     "file, which is exact; 'auto' uses each message alone; 'true' means all, 'false' none.",
 )
+as_json = click.option(
+    "--json/--no-json",
+    "as_json",
+    default=None,
+    help="Print rows as JSON lines, or as tables for people. Default: tables on a terminal, otherwise JSON lines.",
+)
 workers = click.option(
     "--workers",
     type=click.IntRange(min=1),

@@ -85,7 +85,7 @@ def _fitting(
         own = room if name == last else min(widest[name], WIDEST_COLUMN)
         if name == "_op":
             shown[name] = own
-        elif own <= room or not shown:
+        elif (own <= room and not (left and name.startswith("_"))) or not shown:
             shown[name] = max(min(own, room), 1)
             room -= own + _GAP
         else:

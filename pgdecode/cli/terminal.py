@@ -66,6 +66,14 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def table_console() -> Console:
+    """Make the console for tables of rows. Where there is no terminal, COLUMNS is the width, or else 100."""
+    if is_terminal():
+        return Console(highlight=False)
+    columns = os.environ.get("COLUMNS", "")
+    return Console(highlight=False, width=int(columns) if columns.isdecimal() and int(columns) else 100)
+
+
 def fitting(line: str) -> str:
     """Cut a line to the width of the terminal, if standard output is one."""
     width = shutil.get_terminal_size().columns

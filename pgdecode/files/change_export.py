@@ -78,8 +78,7 @@ def convert_changes(
         They read ahead, build the changes and encode the output. Transactions are assembled in the calling thread. The
         output does not depend on the number of workers.
     on_rows : callable
-        Called with the number of rows after each batch. With tables, the numbers add up to twice the number of rows. A
-        restart is reported as a negative number.
+        Called with the number of rows after each batch. A restart is reported as a negative number.
 
     Returns
     -------
@@ -99,18 +98,18 @@ def convert_changes(
         raise FileExistsError(target)
     reported = 0
 
-    def batches(times: int = 1) -> Iterator[OrderedBatch]:
+    def batches() -> Iterator[OrderedBatch]:
         nonlocal reported
+        if reported:
+            on_rows(-reported)
+            reported = 0
         for batch in files.batches(batch_rows, workers):
             yield batch
-            reported += times * len(batch.payloads)
-            on_rows(times * len(batch.payloads))
+            reported += len(batch.payloads)
+            on_rows(len(batch.payloads))
 
     def restart(with_rows: bool) -> tuple[ChangeTotals, FileChanges]:
-        nonlocal reported
         remove(target)
-        on_rows(-reported)
-        reported = 0
         reader = FileChanges(files, options, relations)
         for batch in batches():
             reader.follow(batch, with_rows)
@@ -124,7 +123,7 @@ def convert_changes(
     # A value that does not fit the present column type may fit after a later version has widened the column. So errors
     # are not final here.
     with suppress(FileFault, PathError, SchemaChanged):
-        return _write(reader, batches(2), target, reader.second_pass(is_fixed=True), as_file, format, workers)
+        return _write(reader, batches(), target, reader.second_pass(is_fixed=True), as_file, format, workers)
     # After bad payloads, the meaning of a Relation message may depend on the rows.
     with suppress(SchemaChanged):
         return restart(with_rows=False)

@@ -61,6 +61,17 @@ def test_cat_prints_json_on_a_terminal_on_request(run: Shell) -> None:
     assert json.loads(line) == run("cat", SHOP, "--limit", "1").objects[0]
 
 
+def test_tables_are_printed_without_a_terminal_on_request(run: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    text = run("cat", SHOP, "--no-json", "--limit", "2").out
+    assert text.splitlines()[0].split() == ["kind", "fields"]
+    assert max(map(len, text.splitlines())) == 70
+    shown = run("decode", SHOP, "out", "--table", "public.orders", "--show", "2", "--no-json").out
+    assert shown.splitlines()[0] == "public.orders: first 2 rows"
+    assert shown.splitlines()[3].split()[:4] == ["1", "1", "new", "639.51"]
+    assert run("decode", SHOP, "out.jsonl", "--table", "public.orders", "--show", "2").objects[0]["id"] == 1
+
+
 @pytest.mark.parametrize("options", [(), ("--changes",)])
 def test_control_characters_are_escaped(run: Shell, options: tuple[str, ...]) -> None:
     slot = Slot()
