@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.changes.text_layouts import TextLayout
-from pgdecode._native.changes.text_maps import MAP, NAMES, Maps
-from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_negative, values_of
+from pgdecode._native.changes.text_maps import MAP, NAMES, Maps, repeated
+from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, values_of
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
@@ -77,8 +77,6 @@ class ChangeBuilder:
         # The cost of a batch depends on the versions that it uses, not on the number of all versions.
         versions, counts, numbers = change_slice.dense_versions(len(self.versions))
         layouts: list[TextLayout | None] = [self._layout(version) for version in versions]
-        namespaces = pa.array([self.versions[version].namespace for version in versions], pa.string())
-        names = pa.array([self.versions[version].name for version in versions], pa.string())
         options = self.options
         gid = change_slice.gid
         # Bytes of the names of relations and prepared transactions, which each change repeats.
@@ -92,7 +90,7 @@ class ChangeBuilder:
             raise change_slice.placed(error) from None
         self.text_bytes += maps.text_bytes
         op, old_type, old, new, unchanged = columns
-        places = unless_negative(numbers)
+        places = values_of(numbers)
         return pa.RecordBatch.from_arrays(
             [
                 change_slice.position,
@@ -104,8 +102,8 @@ class ChangeBuilder:
                 change_slice.commit_timestamp,
                 gid,
                 change_slice.relation_id,
-                namespaces.take(places),
-                names.take(places),
+                repeated(places, [self.versions[version].namespace for version in versions]),
+                repeated(places, [self.versions[version].name for version in versions]),
                 old_type,
                 old,
                 new,

@@ -85,6 +85,8 @@ class ChangeSlice:
     @cached_property
     def subxid(self) -> pa.Array:
         """Xid of the sub-transaction; null for changes of the top-level transaction."""
+        if not self.changes.has_subxids:
+            return null_array(self.n, pa.int64())
         return _unless_zero(self._part("subxids", pa.int64()))
 
     @cached_property
@@ -100,6 +102,8 @@ class ChangeSlice:
     @cached_property
     def committed(self) -> pa.Array:
         """True if committed, false if rolled back, null if undecided."""
+        if self.changes.is_certain:
+            return pa.Array.from_buffers(pa.bool_(), self.n, [None, pa.py_buffer(b"\xff" * (self.n // 8 + 1))])
         buffer = self.changes.found["committed"]
         values = pa.Array.from_buffers(pa.int8(), buffer.size, [None, buffer])
         return unless_negative(values).cast(pa.bool_()).take(self._outcomes)
@@ -116,7 +120,8 @@ class ChangeSlice:
     @cached_property
     def relation_id(self) -> pa.Array:
         """OID of the table."""
-        return unless_negative(self._part("relation_ids", pa.int64()))
+        values = self._part("relation_ids", pa.int64())
+        return values if self.changes.is_known else unless_negative(values)
 
     @cached_property
     def truncates(self) -> pa.Array:

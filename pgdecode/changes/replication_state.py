@@ -164,6 +164,7 @@ class CommittedChanges:
     is_certain: bool  # whether each change has a transaction and its commit
     is_known: bool  # whether each change has a version of its relation
     has_truncates: bool
+    has_subxids: bool  # whether a change belongs to a sub-transaction
     used: list[int]  # versions of relations that the changes use
     gids: dict[int, str]  # number of the outcome -> gid
     row_errors: dict[int, str]  # row of a bad payload -> its error

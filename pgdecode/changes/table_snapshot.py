@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.column_names import last_column_names
 from pgdecode.changes.table_rows import VERSION
+from pgdecode.payloads.payload_input import payload_array
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.catalog import RelationCatalog
@@ -23,7 +24,8 @@ _LIMITS = Limits()
 _UNKNOWN = pa.field("_unknown", pa.list_(pa.string()))
 _ERROR = pa.field("_error", pa.string())
 ABOUT = ("_position", "_commit_position", "_commit_timestamp")
-# The least number of changes to apply at once: each time costs as much as the present rows.
+# The least number of changes to apply at once, because each time costs as much as the present rows; and the number of
+# payloads to process at once.
 _CHANGES = 262_144
 _BATCH_ROWS = 65_536
 
@@ -111,6 +113,12 @@ def snapshot(
         limits=limits,
         strict_flags=strict_flags,
         threads=threads,
+    )
+    # What a pass needs beside the payloads stays in the processor's cache.
+    column = payload_array(payloads)
+    payloads = pa.chunked_array(
+        [chunk.slice(first, _CHANGES) for chunk in column.chunks for first in range(0, max(len(chunk), 1), _CHANGES)],
+        column.type,
     )
     decoder.follow(payloads, position)
     relation_id = last_named(decoder.shape_catalog, relation)
@@ -200,7 +208,8 @@ class SnapshotRows:
         self.shapes = {number: self._shape(number, versions) for number in versions}
         self.bad: list[pa.RecordBatch] = []
         self.live = self.kept.empty_table()
-        self.waiting: list[tuple[pa.RecordBatch, list[bool]]] = []
+        self.has_unique_keys = True  # whether no two of these rows can have the same key; False if unknown
+        self.waiting: list[tuple[pa.RecordBatch, list[bool] | None]] = []
         self.n_waiting = 0
 
     def _shape(self, number: int, versions: Mapping[int, RelationVersion]) -> _Shape:
@@ -211,10 +220,10 @@ class SnapshotRows:
 
     def apply(self, changes: pa.RecordBatch, is_kept: list[bool] | None = None) -> None:
         """Apply the next changes of `ChangeDecoder.table`. `is_kept` is whether to keep each change's new row."""
-        is_kept = [True] * len(changes) if is_kept is None else is_kept
         changes = self._with_last_names(changes)
-        errors = changes.column("_error") if self.with_errors else pa.nulls(len(changes), pa.string())
-        if errors.null_count < len(errors):
+        if self.with_errors and changes["_error"].null_count < len(changes):
+            errors = changes["_error"]
+            is_kept = [True] * len(changes) if is_kept is None else is_kept
             is_good = errors.is_null()
             is_first = pc.and_(pc.invert(is_good), pa.array(is_kept, pa.bool_()))
             self.bad.append(changes.filter(is_first))
@@ -261,9 +270,11 @@ class SnapshotRows:
     def table(self) -> pa.Table:
         """Return the present rows."""
         self._apply_waiting()
-        last = set(self.last_names)
-        unknown = [[name for name in names if name in last] for names in self.live["_unknown"].to_pylist()]
-        found = self.live.set_column(len(ABOUT), _UNKNOWN, pa.array(unknown, _UNKNOWN.type))
+        found = self.live
+        if _has_items(found["_unknown"]):
+            last = set(self.last_names)
+            unknown = [[name for name in names if name in last] for names in found["_unknown"].to_pylist()]
+            found = found.set_column(len(ABOUT), _UNKNOWN, pa.array(unknown, _UNKNOWN.type))
         if not self.with_errors:
             return found.select(self.schema.names)
         found = found.append_column(_ERROR, pa.nulls(len(found), pa.string()))
@@ -272,11 +283,72 @@ class SnapshotRows:
         return pa.concat_tables([found.select(self.schema.names).cast(self.schema), *parts])
 
     def _apply_waiting(self) -> None:
-        if self.waiting:
-            batches, is_kept = zip(*self.waiting, strict=True)
-            fold = _Fold(self, self.live, pa.Table.from_batches(batches), list(chain.from_iterable(is_kept)))
-            self.waiting, self.n_waiting = [], 0
-            self.live = fold.run()
+        if not self.waiting:
+            return
+        changes = pa.Table.from_batches([batch for batch, _ in self.waiting])
+        is_kept = None
+        if any(kept is not None for _, kept in self.waiting):
+            is_kept = [item for batch, kept in self.waiting for item in kept or [True] * len(batch)]
+        self.waiting, self.n_waiting = [], 0
+        found = self._last_of_each_key(changes, is_kept)
+        if found is None:
+            self.has_unique_keys = False
+            found = _Fold(self, self.live, changes, is_kept or [True] * len(changes)).run()
+        self.live = found
+
+    def _last_of_each_key(self, changes: pa.Table, is_kept: list[bool] | None) -> pa.Table | None:
+        """Apply changes as `_Fold` does, all at once; None if the last change of each key does not determine its row.
+
+        It does if one version has a unique key, no change has unknown or unchanged values, and no update has another
+        key than its row had.
+        """
+        if len(self.shapes) > 1:
+            return None
+        [shape] = self.shapes.values()
+        if not shape.is_key or not all(_is_plain_key(self.kept.field(name).type) for name in shape.identity):
+            return None
+        live = self.live
+        truncates = pc.indices_nonzero(pc.equal(changes["_op"], "truncate"))
+        if len(truncates):
+            first = truncates[-1].as_py() + 1
+            changes, live = changes.slice(first), live.slice(0, 0)
+            is_kept = None if is_kept is None else is_kept[first:]
+        ops = changes["_op"]
+        has_moved = pc.any(pc.and_(pc.equal(ops, "update"), changes["_old_type"].is_valid())).as_py()
+        if has_moved or _has_items(changes["_unchanged"]) or _has_items(live["_unknown"]):
+            return None
+        if not (self.has_unique_keys or len(_last_rows(live, shape.identity)) == len(live)):
+            return None
+        self.has_unique_keys = True
+        names = [name for name in self.kept.names if name != "_unknown"]
+        rows = pa.concat_tables([live.select(names), changes.select(names)]).combine_chunks()
+        last = _last_rows(rows, shape.identity)
+        is_row = pc.not_equal(ops, "delete")
+        if is_kept is not None:
+            is_row = pc.and_(is_row, pa.array(is_kept, pa.bool_()))
+        is_row = pa.chunked_array([_all_true(len(live)), *is_row.chunks], pa.bool_())
+        last = last.filter(is_row.combine_chunks().take(last))
+        found = rows.take(last.take(pc.sort_indices(last)))
+        nothing = pa.Array.from_buffers(
+            _UNKNOWN.type,
+            len(last),
+            [None, pa.py_buffer(bytes(4 * len(last) + 4))],
+            children=[pa.array([], pa.string())],
+        )
+        return pa.table([nothing if name == "_unknown" else found[name] for name in self.kept.names], schema=self.kept)
+
+
+def _last_rows(rows: pa.Table, identity: Sequence[str]) -> pa.Array:
+    """Return the number of the last row of each key."""
+    n = len(rows)
+    numbers = pa.Array.from_buffers(pa.int64(), n, [None, counted(0, n)])
+    keys = [f"key {i}" for i in range(len(identity))]
+    table = pa.table([*(rows[name] for name in identity), numbers], [*keys, "row"])
+    return table.group_by(keys, use_threads=False).aggregate([("row", "max")])["row_max"].combine_chunks()
+
+
+def _all_true(n: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.bool_(), n, [None, pa.py_buffer(b"\xff" * (n // 8 + 1))])
 
 
 class _Fold:
@@ -425,6 +497,17 @@ class _Fold:
             columns[name] = self.all[name].take(places)
         columns["_unknown"] = pa.array([sorted(row.unknown) for row in present], _UNKNOWN.type)
         return pa.table([columns[name] for name in self.rows.kept.names], schema=self.rows.kept)
+
+
+def _has_items(lists: pa.ChunkedArray) -> bool:
+    """Whether a list of a column has an item."""
+    return bool((pc.max(pc.list_value_length(lists)).as_py() or 0) > 0)
+
+
+def _is_plain_key(kind: pa.DataType) -> bool:
+    """Whether values of a type are equal for Arrow exactly if they are for `plain_values`."""
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_string(kind) or types.is_binary(kind) or types.is_temporal(kind))
 
 
 def _pop(index: dict[Key, list[_Row]], key: Key) -> _Row:

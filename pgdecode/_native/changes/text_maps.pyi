@@ -9,6 +9,8 @@ from pgdecode.protocol.limits import Limits
 MAP: pa.DataType
 NAMES: pa.DataType
 
+def repeated(places: Any, texts: list[str]) -> pa.Array: ...
+
 class Maps:
     text_bytes: int
     def __init__(

@@ -50,8 +50,8 @@ cdef tuple delivered_of(
     const Wanted *wanted, int64_t n_versions
 ):
     """What is delivered, in order, as buffers by name; and of all of it: whether it has a transaction and its commit,
-    whether it has a version of its relation, whether a Truncate is in it, and which versions, of so many, its committed
-    changes have.
+    whether it has a version of its relation, whether a Truncate is in it, whether changes of sub-transactions are, and
+    which versions, of so many, its committed changes have.
 
     Of changes that have a version, only those of the versions `wanted` are.
 
@@ -63,7 +63,7 @@ cdef tuple delivered_of(
     cdef const Change *change
     cdef const Range *range_
     cdef const Outcome *outcome
-    cdef bint is_certain = True, is_known = True, has_truncates = False
+    cdef bint is_certain = True, is_known = True, has_truncates = False, has_subxids = False
     cdef int64_t i, xid
     cdef size_t r, k = 0, n = 0
     cdef int j
@@ -108,6 +108,7 @@ cdef tuple delivered_of(
                     is_certain &= xid != 0 and outcome.row >= 0
                     is_known &= change.version >= 0
                     has_truncates |= change.is_truncate
+                    has_subxids |= change.xid != xid and change.xid != 0
                     if change.version != used_version:
                         used_version = change.version
                         if 0 <= used_version < n_versions and outcome.committed == 1:
@@ -124,7 +125,7 @@ cdef tuple delivered_of(
         for i in range(n_versions):
             if is_used[i]:
                 used.append(i)
-        return found, is_certain, is_known, has_truncates, used
+        return found, is_certain, is_known, has_truncates, has_subxids, used
     finally:
         free(is_used)
         for j in range(12):

@@ -4,13 +4,19 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t
 
 from pgdecode._native.codecs.codec cimport Codec
 
+cdef enum:
+    IN_TEXT = 1
+    IN_BINARY = 2
+
 cdef struct Layout:
     # A version of a relation, as the rows that are made text need it.
     uint16_t n_columns
     int64_t relation_id
-    const uint8_t *names     # all of them, one after the other
+    const uint8_t *names     # all of them, one after the other, and SLACK bytes
     const size_t *name_ends
+    size_t names_size        # bytes of all of them
     const uint8_t *is_key    # a byte a column
+    const uint8_t *is_text   # a byte a column: which of its forms are the text itself
     const Codec **codecs     # to text
 
 
@@ -20,3 +26,4 @@ cdef class TextLayout:
     cdef readonly tuple names
     cdef bytes joined
     cdef bytes keys
+    cdef bytearray texts

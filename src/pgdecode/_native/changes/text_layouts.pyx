@@ -6,6 +6,8 @@ from libc.stdlib cimport calloc, free
 
 from pgdecode._native.codecs.codec cimport Codec
 from pgdecode._native.codecs.registry cimport CodecTree
+from pgdecode._native.codecs.text cimport text_from_binary, text_from_text
+from pgdecode._native.memory.buffers cimport SLACK
 
 
 cdef class TextLayout:
@@ -18,7 +20,7 @@ cdef class TextLayout:
         cdef size_t i, end = 0
         encoded = [name.encode() for name in names]
         self.names = tuple(names)
-        self.joined = b"".join(encoded)
+        self.joined = b"".join(encoded) + bytes(SLACK)
         self.keys = bytes(is_key)
         self.trees = [CodecTree(decoding) for decoding in decodings]
         if len(self.keys) != n or len(self.trees) != n or n > 65535:
@@ -27,6 +29,8 @@ cdef class TextLayout:
         self.layout.relation_id = relation_id
         self.layout.names = <const uint8_t *><const char *>self.joined
         self.layout.is_key = <const uint8_t *><const char *>self.keys
+        self.texts = bytearray(n + 1)
+        self.layout.is_text = <const uint8_t *><const char *>self.texts
         ends = <size_t *>calloc(n + 1, sizeof(size_t))
         self.layout.name_ends = ends
         codecs = <const Codec **>calloc(n + 1, sizeof(void *))
@@ -37,6 +41,10 @@ cdef class TextLayout:
             end += len(encoded[i])
             ends[i] = end
             codecs[i] = &(<CodecTree>self.trees[i]).codec
+            self.texts[i] = (IN_TEXT if codecs[i].from_text == text_from_text else 0) | (
+                IN_BINARY if codecs[i].from_binary == text_from_binary else 0
+            )
+        self.layout.names_size = end
 
     def __dealloc__(self):
         free(<void *>self.layout.name_ends)

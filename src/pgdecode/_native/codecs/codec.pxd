@@ -25,10 +25,19 @@ cdef struct Cells:
 # not of the common form; returns how far it came. Other forms, and every fault, are left for the decoders above.
 ctypedef size_t (*BlockDecoder)(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil
 
+# Writes the text of a binary value, up to MOST_WRITTEN bytes; returns its end, or NULL for a value that the type does
+# not have.
+ctypedef uint8_t *(*TextWriter)(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil
+
+cdef enum:
+    MOST_WRITTEN = 36      # bytes: 294276-12-31 23:59:59.999999+00 BC, if there were one, has 35
+
 cdef struct Codec:
     Decoder from_text
     Decoder from_binary
     BlockDecoder block     # NULL where a type has none
+    TextWriter write_binary  # of a text form; NULL where it has none
+    size_t binary_bytes    # of each value that `write_binary` can write
     const Codec *element   # of an array, range, multirange or vector; NULL elsewhere
     const Codec *fields    # of a composite in order; of a record all types that its fields may have, ascending by OID
     size_t n_fields

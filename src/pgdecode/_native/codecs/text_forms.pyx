@@ -1,7 +1,8 @@
 """Binary values in PostgreSQL's own text: what the server prints for numbers, bytes, times and transaction snapshots.
 
 Dates, times and intervals are those of DateStyle ISO, IntervalStyle postgres and TimeZone UTC. Each codec has the name
-of the typed column's codec and `_text`, as numeric_text has.
+of the typed column's codec and `_text`, as numeric_text has. Values of constant size have writers, which the maps of
+changes call without an append of their own.
 """
 
 from libc.stddef cimport size_t
@@ -11,7 +12,7 @@ from libc.stdint cimport (
 from libc.string cimport memcpy, strlen
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_bytes, put_bytes
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport MOST_WRITTEN, Codec
 from pgdecode._native.codecs.text cimport text_from_text
 from pgdecode._native.cursor cimport be16, be32, be64
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely
@@ -20,103 +21,86 @@ from pgdecode._native.literals.clock cimport END_DATE, END_TIMESTAMP, MIN_DAY, M
 from pgdecode._native.literals.rendering cimport (
     MAX_DIGITS, ensure_capacity, write_byte, write_byte_in_hex, write_decimal,
 )
-from pgdecode._native.literals.shortest_float cimport MAX_FLOAT_TEXT, write_float4, write_float8
+from pgdecode._native.literals.shortest_float cimport write_float4, write_float8
 
 cdef enum:
     CHUNK = 256          # bytes of a bytea written at a time
-    MOMENT_BYTES = 35    # 294276-12-31 23:59:59.999999+00 BC, if there were one
     INTERVAL_BYTES = 96  # -178956970 years -8 mons +2147483647 days -2562047788:00:54.775808
     HEAD = 20            # bytes of a pg_snapshot: the number of transactions in progress, xmin and xmax
 
 
-cdef FaultCode put_signed(Column *out, int64_t number) noexcept nogil:
-    """Append an integer's digits, with its sign if it is negative."""
-    cdef uint8_t[1 + MAX_DIGITS] text
-    cdef uint8_t *at = text
+# Writers of values of constant size; `written_from_binary` is the decoder of all of them.
+
+cdef FaultCode written_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
+    """Append the text of a value of constant size. Faults: WRONG_SIZE, BAD_VALUE."""
+    cdef uint8_t[MOST_WRITTEN] text
+    cdef uint8_t *end
+    if unlikely(length != codec.binary_bytes):
+        return FAULT_WRONG_SIZE
+    end = codec.write_binary(value, length, text)
+    return FAULT_BAD_VALUE if unlikely(end == NULL) else put_bytes(out, text, <size_t>(end - text))
+
+
+cdef inline uint8_t *write_signed(uint8_t *at, int64_t number) noexcept nogil:
+    """Write an integer's digits, with its sign if it is negative."""
     if number < 0:
         at = write_byte(at, c"-")
     # Turned as unsigned, so that the smallest number has a magnitude too.
-    at = write_decimal(at, 0 - <uint64_t>number if number < 0 else <uint64_t>number)
-    return put_bytes(out, text, <size_t>(at - text))
+    return write_decimal(at, 0 - <uint64_t>number if number < 0 else <uint64_t>number)
 
 
-cdef FaultCode put_unsigned(Column *out, uint64_t number) noexcept nogil:
-    cdef uint8_t[MAX_DIGITS] text
-    return put_bytes(out, text, <size_t>(write_decimal(text, number) - text))
+cdef uint8_t *write_bool(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write `t` or `f`. Source: boolout, utils/adt/bool.c."""
+    if unlikely(length != 1 or value[0] > 1):
+        return NULL
+    return write_byte(to, c"t" if value[0] else c"f")
 
 
-cdef FaultCode bool_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append `t` or `f`. Faults: WRONG_SIZE, BAD_VALUE past 1. Source: boolout, utils/adt/bool.c."""
-    if unlikely(length != 1):
-        return FAULT_WRONG_SIZE
-    if unlikely(value[0] > 1):
-        return FAULT_BAD_VALUE
-    return put_bytes(out, b"t" if value[0] else b"f", 1)
+cdef uint8_t *write_int2(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write an int2. Source: int2out, utils/adt/int.c."""
+    return write_signed(to, <int16_t>be16(value)) if length == 2 else NULL
 
 
-cdef FaultCode int2_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append an int2. Faults: WRONG_SIZE. Source: int2out, utils/adt/int.c."""
-    return put_signed(out, <int16_t>be16(value)) if length == 2 else FAULT_WRONG_SIZE
+cdef uint8_t *write_int4(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write an int4. Source: int4out, utils/adt/int.c."""
+    return write_signed(to, <int32_t>be32(value)) if length == 4 else NULL
 
 
-cdef FaultCode int4_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append an int4. Faults: WRONG_SIZE. Source: int4out, utils/adt/int.c."""
-    return put_signed(out, <int32_t>be32(value)) if length == 4 else FAULT_WRONG_SIZE
+cdef uint8_t *write_int8(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write an int8. Source: int8out, utils/adt/int8.c."""
+    return write_signed(to, <int64_t>be64(value)) if length == 8 else NULL
 
 
-cdef FaultCode int8_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append an int8. Faults: WRONG_SIZE. Source: int8out, utils/adt/int8.c."""
-    return put_signed(out, <int64_t>be64(value)) if length == 8 else FAULT_WRONG_SIZE
+cdef uint8_t *write_oid(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write an oid, xid or cid. Source: oidout, utils/adt/oid.c."""
+    return write_decimal(to, be32(value)) if length == 4 else NULL
 
 
-cdef FaultCode oid_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append an oid, xid or cid. Faults: WRONG_SIZE. Source: oidout, utils/adt/oid.c."""
-    return put_unsigned(out, be32(value)) if length == 4 else FAULT_WRONG_SIZE
+cdef uint8_t *write_xid8(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write an xid8. Source: xid8out, utils/adt/xid.c."""
+    return write_decimal(to, be64(value)) if length == 8 else NULL
 
 
-cdef FaultCode xid8_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append an xid8. Faults: WRONG_SIZE. Source: xid8out, utils/adt/xid.c."""
-    return put_unsigned(out, be64(value)) if length == 8 else FAULT_WRONG_SIZE
-
-
-cdef FaultCode float4_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append a float4, as of PostgreSQL 12. Faults: WRONG_SIZE. Source: float4out, utils/adt/float.c."""
-    cdef uint8_t[MAX_FLOAT_TEXT] text
+cdef uint8_t *write_float4_form(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write a float4, as of PostgreSQL 12. Source: float4out, utils/adt/float.c."""
     cdef uint32_t bits
     cdef float number = 0
     if unlikely(length != 4):
-        return FAULT_WRONG_SIZE
+        return NULL
     bits = be32(value)
     memcpy(&number, &bits, sizeof(number))
-    return put_bytes(out, text, write_float4(text, number))
+    return to + write_float4(to, number)
 
 
-cdef FaultCode float8_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append a float8, as of PostgreSQL 12. Faults: WRONG_SIZE. Source: float8out, utils/adt/float.c."""
-    cdef uint8_t[MAX_FLOAT_TEXT] text
+cdef uint8_t *write_float8_form(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write a float8, as of PostgreSQL 12. Source: float8out, utils/adt/float.c."""
     cdef uint64_t bits
     cdef double number = 0
     if unlikely(length != 8):
-        return FAULT_WRONG_SIZE
+        return NULL
     bits = be64(value)
     memcpy(&number, &bits, sizeof(number))
-    return put_bytes(out, text, write_float8(text, number))
+    return to + write_float8(to, number)
 
 
 cdef FaultCode bytea_text_from_binary(
@@ -149,90 +133,70 @@ cdef uint8_t *write_text(uint8_t *at, const char *text) noexcept nogil:
     return at + length
 
 
-cdef FaultCode put_infinity(Column *out, bint negative) noexcept nogil:
-    return put_bytes(out, b"-infinity", 9) if negative else put_bytes(out, b"infinity", 8)
+cdef uint8_t *write_infinity(uint8_t *at, bint negative) noexcept nogil:
+    return write_text(at, b"-infinity" if negative else b"infinity")
 
 
-cdef FaultCode date_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append YYYY-MM-DD, BC behind it or not, or an infinity.
+cdef uint8_t *write_date(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write YYYY-MM-DD, BC behind it or not, or an infinity. NULL past the server's range too.
 
-    Faults: WRONG_SIZE, BAD_VALUE past the server's range. Source: date_out, utils/adt/date.c.
+    Source: date_out, utils/adt/date.c.
     """
-    cdef uint8_t[MOMENT_BYTES] text
     cdef uint8_t *at
     cdef bint before_christ = False
     cdef int32_t days
     if unlikely(length != 4):
-        return FAULT_WRONG_SIZE
+        return NULL
     days = <int32_t>be32(value)
     if unlikely(days == INT32_MAX or days == INT32_MIN):
-        return put_infinity(out, days < 0)
+        return write_infinity(to, days < 0)
     if unlikely(days < MIN_DAY or days >= END_DATE):
-        return FAULT_BAD_VALUE
-    at = write_day(text, days, &before_christ)
-    if before_christ:
-        at = write_text(at, b" BC")
-    return put_bytes(out, text, <size_t>(at - text))
+        return NULL
+    at = write_day(to, days, &before_christ)
+    return write_text(at, b" BC") if before_christ else at
 
 
-cdef FaultCode time_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append HH:MM:SS[.ffffff], 24:00:00 at most. Faults: WRONG_SIZE, BAD_VALUE. Source: time_out, utils/adt/date.c."""
-    cdef uint8_t[MOMENT_BYTES] text
+cdef uint8_t *write_time(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write HH:MM:SS[.ffffff], 24:00:00 at most. Source: time_out, utils/adt/date.c."""
     cdef uint64_t us
     if unlikely(length != 8):
-        return FAULT_WRONG_SIZE
+        return NULL
     us = be64(value)
-    if unlikely(us > <uint64_t>US_PER_DAY):
-        return FAULT_BAD_VALUE
-    return put_bytes(out, text, <size_t>(write_clock(text, us) - text))
+    return NULL if unlikely(us > <uint64_t>US_PER_DAY) else write_clock(to, us)
 
 
-cdef inline FaultCode put_moment(const uint8_t *value, size_t length, Column *out, const char *zone) noexcept nogil:
-    """Append a timestamp and the text of its zone. Faults: WRONG_SIZE, BAD_VALUE past the server's range."""
-    cdef uint8_t[MOMENT_BYTES] text
+cdef inline uint8_t *write_moment(const uint8_t *value, size_t length, uint8_t *to, const char *zone) noexcept nogil:
+    """Write a timestamp and the text of its zone. NULL past the server's range too."""
     cdef uint8_t *at
     cdef bint before_christ = False
     cdef int64_t us
     cdef uint64_t since
     if unlikely(length != 8):
-        return FAULT_WRONG_SIZE
+        return NULL
     us = <int64_t>be64(value)
     if unlikely(us == INT64_MAX or us == INT64_MIN):
-        return put_infinity(out, us < 0)
+        return write_infinity(to, us < 0)
     if unlikely(us < MIN_TIMESTAMP or us >= END_TIMESTAMP):
-        return FAULT_BAD_VALUE
+        return NULL
     # From the first day on, so that the division rounds down.
     since = <uint64_t>us - <uint64_t>MIN_TIMESTAMP
-    at = write_day(text, <int64_t>(since // <uint64_t>US_PER_DAY) + MIN_DAY, &before_christ)
+    at = write_day(to, <int64_t>(since // <uint64_t>US_PER_DAY) + MIN_DAY, &before_christ)
     at = write_clock(write_byte(at, c" "), since % <uint64_t>US_PER_DAY)
     at = write_text(at, zone)
-    if before_christ:
-        at = write_text(at, b" BC")
-    return put_bytes(out, text, <size_t>(at - text))
+    return write_text(at, b" BC") if before_christ else at
 
 
-cdef FaultCode timestamp_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append YYYY-MM-DD HH:MM:SS[.ffffff][ BC] or an infinity.
+cdef uint8_t *write_timestamp(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write YYYY-MM-DD HH:MM:SS[.ffffff][ BC] or an infinity. Source: timestamp_out, utils/adt/timestamp.c."""
+    return write_moment(value, length, to, b"")
 
-    Faults: WRONG_SIZE, BAD_VALUE past the server's range. Source: timestamp_out, utils/adt/timestamp.c.
+
+cdef uint8_t *write_timestamptz(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
+    """Write YYYY-MM-DD HH:MM:SS[.ffffff]+00[ BC], as a session with TimeZone UTC has it, or an infinity.
+
+    Source: timestamptz_out, utils/adt/timestamp.c.
     """
-    return put_moment(value, length, out, b"")
-
-
-cdef FaultCode timestamptz_text_from_binary(
-    const uint8_t *value, size_t length, Column *out, const Codec *codec
-) noexcept nogil:
-    """Append YYYY-MM-DD HH:MM:SS[.ffffff]+00[ BC], as a session with TimeZone UTC has it, or an infinity.
-
-    Faults: as timestamp's. Source: timestamptz_out, utils/adt/timestamp.c.
-    """
-    return put_moment(value, length, out, b"+00")
+    return write_moment(value, length, to, b"+00")
 
 
 cdef uint8_t *write_part(
@@ -276,9 +240,9 @@ cdef FaultCode interval_text_from_binary(
     days = <int32_t>be32(value + 8)
     months = <int32_t>be32(value + 12)
     if us == INT64_MAX and days == INT32_MAX and months == INT32_MAX:
-        return put_infinity(out, False)
+        return put_bytes(out, text, <size_t>(write_infinity(text, False) - text))
     if us == INT64_MIN and days == INT32_MIN and months == INT32_MIN:
-        return put_infinity(out, True)
+        return put_bytes(out, text, <size_t>(write_infinity(text, True) - text))
     at = write_part(at, months // 12, b"year", True, &after_negative)
     at = write_part(at, months % 12, b"mon", at == text, &after_negative)
     at = write_part(at, days, b"day", at == text, &after_negative)
@@ -331,39 +295,49 @@ cdef FaultCode pg_snapshot_from_binary(
     out.data.size = <size_t>(at - out.data.data)
     return end_bytes(out)
 
+
 cdef bint forms_codec(str name, Codec *codec):
     """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "bool_text":
-        codec.from_binary = bool_text_from_binary
-    elif name == "int2_text":
-        codec.from_binary = int2_text_from_binary
-    elif name == "int4_text":
-        codec.from_binary = int4_text_from_binary
-    elif name == "int8_text":
-        codec.from_binary = int8_text_from_binary
-    elif name == "oid_text":
-        codec.from_binary = oid_text_from_binary
-    elif name == "xid8_text":
-        codec.from_binary = xid8_text_from_binary
-    elif name == "float4_text":
-        codec.from_binary = float4_text_from_binary
-    elif name == "float8_text":
-        codec.from_binary = float8_text_from_binary
-    elif name == "bytea_text":
+    if name == "bytea_text":
         codec.from_binary = bytea_text_from_binary
-    elif name == "date_text":
-        codec.from_binary = date_text_from_binary
-    elif name == "time_text":
-        codec.from_binary = time_text_from_binary
-    elif name == "timestamp_text":
-        codec.from_binary = timestamp_text_from_binary
-    elif name == "timestamptz_text":
-        codec.from_binary = timestamptz_text_from_binary
     elif name == "interval_text":
         codec.from_binary = interval_text_from_binary
     elif name == "pg_snapshot":
         codec.from_binary = pg_snapshot_from_binary
+    elif open_writer(name, codec):
+        codec.from_binary = written_from_binary
     else:
         return False
     codec.from_text = text_from_text
+    return True
+
+
+cdef bint open_writer(str name, Codec *codec):
+    """Fill in the writer of a form of constant size; False for another name."""
+    if name == "bool_text":
+        codec.write_binary, codec.binary_bytes = write_bool, 1
+    elif name == "int2_text":
+        codec.write_binary, codec.binary_bytes = write_int2, 2
+    elif name == "int4_text":
+        codec.write_binary, codec.binary_bytes = write_int4, 4
+    elif name == "int8_text":
+        codec.write_binary, codec.binary_bytes = write_int8, 8
+    elif name == "oid_text":
+        codec.write_binary, codec.binary_bytes = write_oid, 4
+    elif name == "xid8_text":
+        codec.write_binary, codec.binary_bytes = write_xid8, 8
+    elif name == "float4_text":
+        codec.write_binary, codec.binary_bytes = write_float4_form, 4
+    elif name == "float8_text":
+        codec.write_binary, codec.binary_bytes = write_float8_form, 8
+    elif name == "date_text":
+        codec.write_binary, codec.binary_bytes = write_date, 4
+    elif name == "time_text":
+        codec.write_binary, codec.binary_bytes = write_time, 8
+    elif name == "timestamp_text":
+        codec.write_binary, codec.binary_bytes = write_timestamp, 8
+    elif name == "timestamptz_text":
+        codec.write_binary, codec.binary_bytes = write_timestamptz, 8
+    else:
+        return False
     return True

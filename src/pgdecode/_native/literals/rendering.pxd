@@ -29,19 +29,21 @@ cdef inline uint8_t *write_byte(uint8_t *at, uint8_t byte) noexcept nogil:
 
 cdef inline uint8_t *write_decimal(uint8_t *at, uint64_t number) noexcept nogil:
     """Write a number without sign or leading zeros: at most MAX_DIGITS bytes."""
-    cdef uint8_t[MAX_DIGITS] digits
-    cdef size_t start = MAX_DIGITS
-    while True:
-        start -= 1
-        digits[start] = <uint8_t>(c"0" + number % 10)
+    cdef size_t length = 1
+    cdef uint64_t power = 10
+    cdef uint8_t *end
+    cdef uint8_t *to
+    while length < MAX_DIGITS and number >= power:
+        # The last product wraps; the length is compared first then.
+        power *= 10
+        length += 1
+    end = at + length
+    to = end
+    while to != at:
+        to -= 1
+        to[0] = <uint8_t>(c"0" + number % 10)
         number //= 10
-        if not number:
-            break
-    while start < MAX_DIGITS:
-        at[0] = digits[start]
-        at += 1
-        start += 1
-    return at
+    return end
 
 
 cdef inline uint8_t *write_padded(uint8_t *at, uint64_t number, uint64_t smallest) noexcept nogil:

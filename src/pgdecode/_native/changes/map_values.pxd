@@ -1,0 +1,174 @@
+"""The cells of a tuple, and their text in a column that has room for it."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from pgdecode._native.arrow.builder cimport Cell
+from pgdecode._native.arrow.column_builder cimport Column, validity_for
+from pgdecode._native.changes.text_layouts cimport IN_BINARY, IN_TEXT, Layout
+from pgdecode._native.codecs.codec cimport MOST_WRITTEN
+from pgdecode._native.codecs.text cimport check_text
+from pgdecode._native.cursor cimport be16, be32, le64
+from pgdecode._native.fault cimport FAULT_NO_MEMORY, OK, FaultCode, unlikely
+from pgdecode._native.memory.buffers cimport has_capacity
+from pgdecode._native.memory.utf8 cimport is_plain
+
+cdef enum:
+    BLOCK = 32  # bytes: texts are copied in blocks of constant size, which may write SLACK bytes too many
+    SHORT = 16  # bytes: most values are no longer
+
+cdef inline void copy_blocks(uint8_t *to, const uint8_t *text, size_t length) noexcept nogil:
+    """Copy text behind which BLOCK bytes more may be read."""
+    cdef size_t at = 0
+    while at < length:
+        memcpy(to + at, text + at, BLOCK)
+        at += BLOCK
+
+
+cdef inline uint64_t with_blanks(uint64_t word, size_t n) noexcept nogil:
+    """The first n bytes of a word, and blanks instead of the others."""
+    # In two steps, because n may be 8.
+    cdef uint64_t kept = ((<uint64_t>1 << (4 * n)) << (4 * n)) - 1
+    return (word & kept) | (<uint64_t>0x2020202020202020 & ~kept)
+
+
+cdef inline uint8_t *copy_plain(uint8_t *to, const uint8_t *text, size_t length, const uint8_t *end) noexcept nogil:
+    """Copy text that is plain, of a payload that ends at `end`; NULL where it is not plain."""
+    cdef uint64_t first, second
+    if length > SHORT or <size_t>(end - text) < SHORT:
+        if not is_plain(text, length):
+            return NULL
+        memcpy(to, text, length)
+        return to + length
+    memcpy(to, text, SHORT)
+    first = with_blanks(le64(text), min(length, <size_t>8))
+    # As in `is_plain`.
+    first |= first - <uint64_t>0x0101010101010101
+    if length > 8:
+        second = with_blanks(le64(text + 8), length - 8)
+        first |= second | (second - <uint64_t>0x0101010101010101)
+    return NULL if unlikely(first & <uint64_t>0x8080808080808080) else to + length
+
+
+cdef inline const uint8_t *index_cells(
+    const uint8_t *p, const uint8_t *end, const Layout *layout, Cell *cells, bint *has_unchanged
+) noexcept nogil:
+    """Index the cells of a tuple, and return where they end; NULL where the walk has to find out what is wrong."""
+    cdef int n = layout.n_columns
+    cdef uint8_t kind
+    cdef bint unchanged = False
+    cdef int c
+    if unlikely(end - p < 2 or be16(p) != n):
+        return NULL
+    p += 2
+    for c in range(n):
+        if unlikely(p >= end):
+            return NULL
+        kind = p[0]
+        cells[c].kind = kind
+        if kind == c"t" or kind == c"b":
+            if unlikely(end - p < 5 or be32(p + 1) > end - p - 5):
+                return NULL
+            cells[c].length = be32(p + 1)
+            cells[c].value = p + 5
+            p += 5 + <size_t>cells[c].length
+        else:
+            if unlikely(kind != c"n" and kind != c"u"):
+                return NULL
+            unchanged |= kind == c"u"
+            cells[c].value = NULL
+            p += 1
+    has_unchanged[0] = unchanged
+    return p
+
+
+cdef struct Tuple:
+    # Where the next value of a tuple goes, in a column that has room for the others.
+    uint8_t *to
+    int32_t *ends
+    uint8_t *validity    # NULL before the column's first null
+    size_t n             # values since `open_tuple`
+    size_t n_null
+    bint may_write       # whether there is room for what writers write
+
+
+cdef inline FaultCode open_tuple(Tuple *at, Column *values, size_t n, size_t length) noexcept nogil:
+    """Begin n values of a payload of that length."""
+    at.to = values.data.data + values.data.size
+    at.ends = <int32_t *>(values.ends.data + values.ends.size)
+    at.n = at.n_null = 0
+    at.may_write = has_capacity(&values.data, length + n * MOST_WRITTEN)
+    at.validity = NULL
+    if values.valid.size:
+        at.validity = validity_for(values, n)
+        if unlikely(at.validity == NULL):
+            return FAULT_NO_MEMORY
+    return OK
+
+
+cdef inline void close_tuple(const Tuple *at, Column *values) noexcept nogil:
+    """Count the values since `open_tuple`."""
+    values.data.size = <size_t>(at.to - values.data.data)
+    values.ends.size += at.n * sizeof(int32_t)
+    values.n += at.n
+    values.n_null += at.n_null
+    if at.validity != NULL:
+        values.valid.size = values.n
+
+
+cdef struct Room:
+    # Where the values of a tuple go that is put as it is read, and where its text ends.
+    uint8_t *to
+    int32_t *ends
+    const uint8_t *base      # of the offsets
+    uint8_t *validity        # NULL before the column's first null
+    size_t n_null
+
+
+cdef inline bint put_cells(Room *room, const uint8_t *p, const uint8_t *end, const Layout *layout) noexcept nogil:
+    """Put a tuple that all the rest of a payload is; False where anything is unusual or wrong, for others to look at.
+
+    There is room for its text, for what writers write, for ends and for validity, which is 1 already.
+    """
+    cdef size_t n = layout.n_columns
+    cdef const uint8_t *value
+    cdef uint8_t *to = room.to
+    cdef uint8_t *written
+    cdef size_t c, length
+    cdef uint8_t kind
+    if unlikely(end - p < 2 or be16(p) != n):
+        return False
+    p += 2
+    for c in range(n):
+        if unlikely(p >= end):
+            return False
+        kind = p[0]
+        if kind == c"t" or kind == c"b":
+            if unlikely(end - p < 5 or be32(p + 1) > end - p - 5):
+                return False
+            length = be32(p + 1)
+            value = p + 5
+            p = value + length
+            written = NULL
+            if kind == c"t" or layout.is_text[c] & IN_BINARY:
+                written = copy_plain(to, value, length, end)
+                if unlikely(written == NULL):
+                    if not (kind == c"b" or layout.is_text[c] & IN_TEXT) or check_text(value, length) != OK:
+                        return False
+                    memcpy(to, value, length)
+                    written = to + length
+            elif layout.codecs[c].write_binary != NULL:
+                written = layout.codecs[c].write_binary(value, length, to)
+            if unlikely(written == NULL):
+                return False
+            to = written
+        else:
+            if unlikely(kind != c"n" or room.validity == NULL):
+                return False
+            p += 1
+            room.validity[c] = 0
+            room.n_null += 1
+        room.ends[c] = <int32_t>(to - room.base)
+    room.to = to
+    return p == end
