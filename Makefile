@@ -51,7 +51,7 @@ soak:  ## fifty million messages, with memory watched
 	$(PYTHON) tests/robustness/soak.py
 
 runs:  ## sequences cut into runs, with killed processes, compared with one run over everything
-	PYTHONPATH=tests:tests/runs $(PYTHON) -m run_campaign
+	PYTHONPATH=tests:tests/runs $(PYTHON) -m run_campaign --captures --spark
 
 servers:  ## random scenarios on PostgreSQL servers, everything that reads them compared
 	PYTHONPATH=tests $(PYTHON) -m servers --install build/servers

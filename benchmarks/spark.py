@@ -211,7 +211,7 @@ class Routes:
             with attempts(target):
                 work = Copying(target, constant_rows, layout)
                 parts = [part for found in run_tasks(spark, work, tasks) for part in found]
-                commit(target, parts, {part_name(task.number, "parquet"): [] for task in tasks}, what)
+                commit(target, parts, {part_name(task.number, "parquet"): [] for task in tasks})
 
         def decoded(route: Route) -> Callable[[], None]:
             return self._written(lambda target: decode_files(spark, source, target, what=what, route=route))

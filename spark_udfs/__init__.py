@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spark_udfs.columns.envelope_column import parse_pgoutput, register
     from spark_udfs.columns.row_column import from_pgoutput, register_relation
     from spark_udfs.dataframes.changes import changes, relation_catalog, table_changes
+    from spark_udfs.dataframes.replication_state import replication_state
     from spark_udfs.dataframes.snapshot import snapshot
     from spark_udfs.jobs.decode_files import decode_files
 
@@ -24,6 +25,7 @@ __all__ = [
     "register",
     "register_relation",
     "relation_catalog",
+    "replication_state",
     "snapshot",
     "table_changes",
 ]
@@ -36,6 +38,7 @@ _MODULES = {
     "register": "spark_udfs.columns.envelope_column",
     "register_relation": "spark_udfs.columns.row_column",
     "relation_catalog": "spark_udfs.dataframes.changes",
+    "replication_state": "spark_udfs.dataframes.replication_state",
     "snapshot": "spark_udfs.dataframes.snapshot",
     "table_changes": "spark_udfs.dataframes.changes",
 }

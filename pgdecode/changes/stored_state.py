@@ -147,7 +147,7 @@ def save_state(state: ReplicationState, folder: Path, first_position: int, sourc
                     found.append(part.place)
                 else:
                     for changes in part.parts():
-                        writer.write(_batch(item.begin_position, changes))
+                        writer.write(payload_batch(item.begin_position, changes))
     for begin, written in writer.ranges.items():
         ranges[begin].append(written)
     files = write_state(folder, state_to_json(state, with_payloads=False), ranges, source)
@@ -197,7 +197,8 @@ def _stored(folder: Path, manifest: Manifest, files: StoredFiles, spill: Path | 
     }
 
 
-def _batch(begin_position: int, changes: BufferedChanges) -> pa.RecordBatch:
+def payload_batch(begin_position: int, changes: BufferedChanges) -> pa.RecordBatch:
+    """Make the rows of a payload file."""
     n = len(changes)
     int64, int32 = pa.int64(), pa.int32()
     begins = pa.repeat(pa.scalar(begin_position, int64), n)

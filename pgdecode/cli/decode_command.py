@@ -21,7 +21,7 @@ from pgdecode.cli.terminal import counted, fitting, is_terminal, progress, stand
 from pgdecode.files.atomic_output import check_target, staged
 from pgdecode.files.change_export import ChangeTotals
 from pgdecode.files.change_reader import FileChangeOptions
-from pgdecode.files.change_run import RunRequest, decode_changes
+from pgdecode.files.change_run import RunFolders, RunRequest, decode_changes
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_export import convert
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
@@ -36,6 +36,7 @@ from pgdecode.storage.object_path import FilePath, ObjectPath, file_path
 Engine = Literal["local", "spark"]
 # A folder may be called 2026.11.23, but not orders.parq.
 _UNKNOWN_ENDING = re.compile(r"\.[A-Za-z]\w*")
+_COMPLETE = "complete already, by an earlier call"
 ENVELOPE_NAMES = tuple(column.name for column in ENVELOPE)
 
 
@@ -179,7 +180,7 @@ def decode(
     if not tables:
         parameters.refuse(context, ["unrepresentable"], "--table")
     if engine == "spark":
-        parameters.refuse(context, ["workers", "batch_rows", "drop_duplicates", "resume", "state"], "--engine local")
+        parameters.refuse(context, ["workers", "batch_rows"], "--engine local")
     if resume is not None and state is not None:
         raise click.UsageError("use only one of --resume and --state")
     if resume is not None and of_changes["catalog"] is not None:
@@ -200,7 +201,7 @@ def decode(
         if engine == "spark" and files.position is None:
             raise click.UsageError("--engine spark needs --position COLUMN, because rows on Spark have no order")
         if engine == "spark":
-            done = _with_spark_changes(request, files, tables, options)
+            done = _with_spark_changes(request, files, tables, options, resume, state)
         else:
             as_file = len(tables) < 2 and request.as_file
             if resume is not None and as_file:
@@ -208,11 +209,10 @@ def decode(
                     f"--resume {resume}: {target.name} must be a folder, because the state for the next run is in it; "
                     "with a file, keep the state by --state FOLDER"
                 )
-            local = target if isinstance(target, Path) else Path()
-            run = RunRequest(
-                *(files, source, local, tables, as_file, chosen, options),
-                *(overwrite, resume, state, request.batch_rows, request.workers),
+            folders = RunFolders(
+                source, target if isinstance(target, Path) else Path(), as_file, overwrite, resume, state
             )
+            run = RunRequest(files, folders, tables, chosen, options, request.batch_rows, request.workers)
             done = _decode_changes(run, target)
         written = _size(target)
     else:
@@ -277,10 +277,9 @@ def _decode_changes(run: RunRequest, target: FilePath) -> tuple[str, str]:
     with progress(run.files.n_rows) as on_rows:
         totals = _changes_at(run, target, on_rows)
     if totals is None:
-        return "", "complete already, by an earlier call"
-    kept = (
-        "left out" if isinstance(target, ObjectPath) or (run.as_file and run.state is None) else "kept for the next run"
-    )
+        return "", _COMPLETE
+    is_file = run.folders.as_file and run.folders.state is None
+    kept = "left out" if isinstance(target, ObjectPath) or is_file else "kept for the next run"
     left = _without_rows(totals.skipped, totals.undecided, run.options, kept)
     if totals.empty_payloads:
         left += f", {counted(totals.empty_payloads, 'empty payload')} ignored"
@@ -294,7 +293,12 @@ def _changes_at(run: RunRequest, target: FilePath, on_rows: Callable[[int], None
 
 
 def _with_spark_changes(
-    request: Request, files: OrderedFiles, tables: tuple[str, ...], options: FileChangeOptions
+    request: Request,
+    files: OrderedFiles,
+    tables: tuple[str, ...],
+    options: FileChangeOptions,
+    resume: Path | None,
+    state: Path | None,
 ) -> tuple[str, str]:
     """Decode changes or tables on Spark. Return the texts for the report, as `_decode_messages` does."""
     decoded = _with_spark(
@@ -305,14 +309,19 @@ def _with_spark_changes(
         start=options.change_options.start,
         empty=options.change_options.empty,
         include_uncommitted=options.change_options.include_uncommitted,
+        drop_duplicates=options.change_options.drop_duplicates,
+        resume=resume,
+        state=state,
         catalog=options.catalog,
         types=options.value_options.types,
         unrepresentable=options.value_options.unrepresentable,
         encoding=options.value_options.encoding,
         datestyle=options.value_options.datestyle,
     )
-    left = _without_rows(decoded.skipped, decoded.undecided, options)
-    return "", f"{_bad_by_class(decoded.bad_rows, request.mode)}{left}"
+    if decoded.was_complete:
+        return "", _COMPLETE
+    left = _without_rows(decoded.skipped, decoded.undecided, options, "kept for the next run")
+    return "", f"{counted(decoded.rows, 'change')}, {_bad_by_class(decoded.bad_rows, request.mode)}{left}"
 
 
 def _without_rows(skipped: int, undecided: int, options: FileChangeOptions, kept: str = "left out") -> str:
@@ -333,7 +342,7 @@ def _what(request: Request, tables: tuple[str, ...]) -> str | tuple[str, ...]:
 
 
 def _with_spark(request: Request, **options: Any) -> Any:
-    """Run the job on Spark, and return its `DecodedFiles`."""
+    """Run the job on Spark, and return its `RunResult`."""
     try:
         from spark_udfs import decode_files
         from spark_udfs.runtime.java import JavaNotFound

@@ -60,10 +60,12 @@ def write_messages(
 
 
 def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[int], None]) -> ChangeTotals:
-    """Decode files to changes or tables, without a state for a next run. `request.target` is not used."""
-    check_apart(request.source, target)
+    """Decode files to changes or tables, without a state for a next run. The target in `request` is not used."""
+    folders = request.folders
+    if folders.source is not None:
+        check_apart(folders.source, target)
     with (
-        object_run(target, overwrite=request.overwrite) as run,
+        object_run(target, overwrite=folders.overwrite) as run,
         scratch_folder() as folder,
         Workers(request.workers) as workers,
     ):
@@ -78,10 +80,10 @@ def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[in
             workers=workers,
             on_rows=on_rows,
         )
-        folders = [table_file_name(name) for name in request.relations] if len(request.relations) > 1 else [""]
+        below_target = [table_file_name(name) for name in request.relations] if len(request.relations) > 1 else [""]
         written = [
             run.upload(0, folder / "out" / file.name, below, request.format, file.rows)
-            for file, below in zip(totals.files, folders, strict=True)
+            for file, below in zip(totals.files, below_target, strict=True)
         ]
         complete = replace(
             request.manifest,

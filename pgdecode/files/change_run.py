@@ -1,4 +1,8 @@
-"""A run of the local engine: decodes payload files to changes or tables, and leaves a manifest and a state."""
+"""Runs that decode payload files to changes or tables, and leave a manifest and a state.
+
+`run` does what all engines have in common: it finds and claims the run before, and commits the output, the state and
+the manifest together. `decode_changes` is a run of the local engine.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pgdecode.changes.run_start import RunStart, options_to_json
-from pgdecode.changes.stored_state import load_state
+from pgdecode.changes.stored_state import StoredState, load_state
 from pgdecode.files.atomic_output import check_target, clean, spill_folder, staged
 from pgdecode.files.change_export import ChangeTotals, convert_changes
-from pgdecode.files.change_reader import FileChangeOptions, FileChanges
+from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.file_metadata import source_of
 from pgdecode.files.ordered_files import OrderedFiles
-from pgdecode.files.payload_files import BATCH_ROWS, PathError
+from pgdecode.files.payload_files import BATCH_ROWS, PathError, PayloadFile
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
 from pgdecode.runs import generations
@@ -27,194 +31,197 @@ from pgdecode.runs.generations import Generation, StateFolder
 from pgdecode.runs.manifest import MANIFEST, Input, Manifest, read_manifest
 from pgdecode.storage.object_path import FilePath, relative_name, size_of
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
-class RunRequest:
-    """A run.
+class RunFolders:
+    """Where a run reads and writes.
 
     Attributes
     ----------
-    files : OrderedFiles
-    source : Path or ObjectPath
-        The path of the files.
+    source : Path, ObjectPath or None
+        The input; None if only Spark can read it.
     target : Path
         The output.
-    relations : sequence of str
-        Tables; if empty, the changes of all tables.
     as_file : bool
         Whether the target is a file.
-    format : {"parquet", "jsonl", "csv"}
-    options : FileChangeOptions
-        `spill` and `stored` are set here.
     overwrite : bool
         Replace a former output.
     resume : Path, optional
         The folder of the run before.
     state : Path, optional
         A state folder. Without it, a target that is a folder has the state, and a target that is a file has none.
-    batch_rows : int
-    workers : int
-        As in `convert_changes`.
     """
 
-    files: OrderedFiles
-    source: FilePath
+    source: FilePath | None
     target: Path
-    relations: Sequence[str]
-    as_file: bool
-    format: Format
-    options: FileChangeOptions
+    as_file: bool = False
     overwrite: bool = False
     resume: Path | None = None
     state: Path | None = None
-    batch_rows: int = BATCH_ROWS
-    workers: int = 1
+
+
+@dataclass(frozen=True)
+class StagedRun:
+    """A run that has begun.
+
+    Attributes
+    ----------
+    hidden : Path
+        The hidden name of the output, which does not exist yet.
+    spill : Path
+        A temporary folder.
+    stored : StoredState or None
+        The state of the run before.
+    """
+
+    hidden: Path
+    spill: Path
+    stored: StoredState | None
 
     @property
-    def local_source(self) -> Path | None:
-        """The source if it is a local path."""
-        return self.source if isinstance(self.source, Path) else None
-
-    @property
-    def manifest(self) -> Manifest:
-        """What is known of the manifest before the run."""
-        files, options = self.files, self.options
-        first = next((file for file in files.files if file.n_rows), None)
-        position = None if first is None or files.position is None else first.first_value(files.position)
-        listed = [
-            {"file": relative_name(file.path, self.source), "rows": file.n_rows, "bytes": size_of(file.path)}
-            for file in files.files
-        ]
-        source = source_of(file.path for file in files.files)
-        return Manifest(
-            "local",
-            list(self.relations) or ["changes"],
-            {**options_to_json(options.change_options, options.value_options), "format": self.format},
-            Input(files.n_rows, position, None, files.position is None, source, listed),
-        )
+    def start(self) -> RunStart:
+        """Where the run begins."""
+        return RunStart() if self.stored is None else RunStart.after(self.stored)
 
 
-def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda n_rows: None) -> ChangeTotals | None:
-    """Decode payload files, after those of the run before, if any. The output appears when it is complete.
+@dataclass(frozen=True)
+class WrittenRun(Generic[Result]):
+    """A run whose output is complete.
+
+    Attributes
+    ----------
+    manifest : Manifest
+        Without what `RunStart.commit` adds.
+    commit : callable
+        Write the state and the manifest into a folder, as `RunStart.commit` does. The arguments are the folder, the
+        manifest, and the folder's name in the end, if it is renamed later.
+    result : object
+        For the caller.
+    """
+
+    manifest: Manifest
+    commit: Callable[[Path, Manifest, Path | None], Manifest]
+    result: Result
+
+
+def run(
+    folders: RunFolders,
+    manifest: Manifest,
+    write: Callable[[StagedRun], WrittenRun[Result]],
+    *,
+    with_spill: bool = True,
+) -> tuple[Result | None, Manifest | None]:
+    """Do a run. The output appears when it is complete.
 
     An interrupted call leaves no output, or the complete output. The same call again makes it, or finds it complete.
 
     Parameters
     ----------
-    request : RunRequest
-    on_rows : callable
-        As in `convert_changes`.
+    folders : RunFolders
+    manifest : Manifest
+        What is known of the manifest before the run.
+    write : callable
+        Writes the output.
+    with_spill : bool
+        Copy payloads of the run before to the `spill` folder when they are read.
 
     Returns
     -------
-    ChangeTotals or None
-        None if the same run is complete already. That is known only with `resume` or `state`.
+    result, manifest
+        The result is None if the same run is complete already. That is known only with `resume` or `state`. The
+        manifest is None for a file without a state folder.
 
     Raises
     ------
-    PathError, FileFault
-        As in `check_target` and `convert_changes`.
+    PathError
+        As in `check_target`, and if the output, the run before and the state are not apart.
     RunError
-        If the files do not follow the run before, or another run continues it.
+        If the input does not follow the run before, or another run continues it.
     RunFault
         If the state of the run before is damaged.
     """
-    _check_folders(request)
-    clean(request.target)
+    _check_folders(folders)
+    clean(folders.target)
     with ExitStack() as stack:
-        folder = None if request.state is None else stack.enter_context(generations.opened(request.state))
-        manifest = request.manifest
-        former = _former(request, folder)
+        state = None if folders.state is None else stack.enter_context(generations.opened(folders.state))
+        former = _former(folders, state)
+        # Without a list of files, as of an object store, it is not known whether the input is the same.
+        former = former if manifest.input.files else None
         is_repeated = former is not None and _facts(former, "input") == _facts(manifest, "input")
         is_same = former is not None and _facts(former, *_ALL) == _facts(manifest, *_ALL)
-        if is_same and not request.overwrite and _is_there(request, folder):
-            return None
-        check_target(request.target, request.local_source, overwrite=request.overwrite)
-        before = request.resume
-        if folder is not None:
+        if is_same and not folders.overwrite and _is_there(state):
+            return None, former
+        source = folders.source if isinstance(folders.source, Path) else None
+        check_target(folders.target, source, overwrite=folders.overwrite)
+        before = folders.resume
+        if state is not None:
             if is_repeated:
-                folder.step_back()
-            before = None if folder.current is None else folder.folder_of(folder.current)
-        if folder is None and before is not None:
-            stack.enter_context(claimed(before, read_manifest(before), request.target))
-        with staged(request.target) as hidden, spill_folder(request.target) as spill:
-            stored = None if before is None else load_state(before, spill)
-            start = RunStart() if stored is None else RunStart.after(stored)
-            start.check(manifest.input)
-            totals, reader = convert_changes(
-                replace(request.files, first_position=start.position, last_session=start.source.session),
-                hidden,
-                relations=request.relations,
-                as_file=request.as_file,
-                format=request.format,
-                options=replace(request.options, spill=spill, stored=stored),
-                batch_rows=request.batch_rows,
-                workers=stack.enter_context(Workers(request.workers)),
-                on_rows=on_rows,
-            )
-            generation = None
-            if folder is not None or not request.as_file:
-                generation = _write_state(request, manifest, hidden, totals, reader, folder)
-        if folder is not None and generation is not None:
-            folder.commit(generation)
-    return totals
+                state.step_back()
+            before = None if state.current is None else state.folder_of(state.current)
+        if state is None and before is not None:
+            stack.enter_context(claimed(before, read_manifest(before), folders.target))
+        with staged(folders.target) as hidden, spill_folder(folders.target) as spill:
+            stored = None if before is None else load_state(before, spill if with_spill else None)
+            begun = StagedRun(hidden, spill, stored)
+            begun.start.check(manifest.input)
+            done = write(begun)
+            written, generation = _commit(folders, hidden, done, state)
+        if state is not None and generation is not None:
+            state.commit(generation)
+    return done.result, written
 
 
-def _check_folders(request: RunRequest) -> None:
+def _check_folders(folders: RunFolders) -> None:
     """Check that the output, the run before and the state are apart."""
-    target = request.target.resolve()
-    for other, what in ((request.resume, "the run before"), (request.state, "the state folder")):
+    target = folders.target.resolve()
+    for other, what in ((folders.resume, "the run before"), (folders.state, "the state folder")):
         place = None if other is None else other.resolve()
         if place is not None and (place == target or place in target.parents or target in place.parents):
-            raise PathError(f"{request.target}: {what}, {other}, must be another folder")
+            raise PathError(f"{folders.target}: {what}, {other}, must be another folder")
 
 
-def _write_state(
-    request: RunRequest,
-    manifest: Manifest,
-    hidden: Path,
-    totals: ChangeTotals,
-    reader: FileChanges,
-    folder: StateFolder | None,
-) -> Generation | None:
+def _commit(
+    folders: RunFolders, hidden: Path, done: WrittenRun[Any], state: StateFolder | None
+) -> tuple[Manifest | None, Generation | None]:
     """Write the manifest and the state into the hidden output, if that is a folder, and into the state folder."""
-    files = totals.files
-    for item in files:
-        sync(hidden if request.as_file else hidden / item.name)
-    generation = None if folder is None else folder.begin()
-    if request.as_file and generation is not None:
+    if folders.as_file and state is None:
+        return None, None
+    manifest = done.manifest
+    for item in manifest.files:
+        sync(hidden if folders.as_file else hidden / item.name)
+    if state is None:
+        return done.commit(hidden, manifest, folders.target), None
+    generation = state.begin()
+    if folders.as_file:
         # Names are relative to the folder of the manifest.
-        name = Path(os.path.relpath(request.target.resolve(), generation.resolve())).as_posix()
-        files = [replace(item, name=name) for item in files]
-    complete = replace(manifest, rows=totals.changes, bad_rows=dict(sorted(totals.bad_rows.items())), files=files)
-    if generation is None or folder is None:
-        reader.decoder.commit(hidden, complete, reader.source, request.target)
-        return None
-    if request.as_file:
-        written = reader.decoder.commit(generation, complete, reader.source)
+        name = Path(os.path.relpath(folders.target.resolve(), generation.resolve())).as_posix()
+        files = [replace(item, name=name) for item in manifest.files]
+        written = done.commit(generation, replace(manifest, files=files), None)
     else:
-        written = reader.decoder.commit(hidden, complete, reader.source, request.target)
+        written = done.commit(hidden, manifest, folders.target)
         generations.copy_run(hidden, generation)
-    return folder.seal(generation, request.target, written)
+    return written, state.seal(generation, folders.target, written)
 
 
-def _former(request: RunRequest, folder: StateFolder | None) -> Manifest | None:
+def _former(folders: RunFolders, state: StateFolder | None) -> Manifest | None:
     """Read the manifest of a complete run from the same state to the same output, if there is one."""
-    if folder is not None:
-        current = folder.current
-        if current is None or folder.output_of(current).resolve() != request.target.resolve():
+    if state is not None:
+        current = state.current
+        if current is None or state.output_of(current).resolve() != folders.target.resolve():
             return None
-        return read_manifest(folder.folder_of(current))
-    if request.resume is None or not (request.target / MANIFEST).exists():
+        return read_manifest(state.folder_of(current))
+    if folders.resume is None or not (folders.target / MANIFEST).exists():
         return None
-    former = read_manifest(request.target)
-    before = read_manifest(request.resume)
+    former = read_manifest(folders.target)
+    before = read_manifest(folders.resume)
     return former if former.previous is not None and former.previous.manifest == before.sha256 else None
 
 
-def _is_there(request: RunRequest, folder: StateFolder | None) -> bool:
+def _is_there(state: StateFolder | None) -> bool:
     """Whether the output that `_former` has found is complete. It may have been removed or replaced."""
-    return folder is None or (folder.current is not None and folder.has_output(folder.current))
+    return state is None or (state.current is not None and state.has_output(state.current))
 
 
 _ALL = ("input", "what", "options", "engine")
@@ -227,3 +234,105 @@ def _facts(manifest: Manifest, *names: str) -> Any:
     first = None if input.is_counted else input.first_position
     plain = {**vars(manifest), "input": (first, input.files)}
     return json.loads(json.dumps([plain[name] for name in names]))
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run.
+
+    Attributes
+    ----------
+    files : OrderedFiles
+    folders : RunFolders
+    relations : sequence of str
+        Tables; if empty, the changes of all tables.
+    format : {"parquet", "jsonl", "csv"}
+    options : FileChangeOptions
+        `spill` and `stored` are set here.
+    batch_rows : int
+    workers : int
+        As in `convert_changes`.
+    """
+
+    files: OrderedFiles
+    folders: RunFolders
+    relations: Sequence[str]
+    format: Format
+    options: FileChangeOptions
+    batch_rows: int = BATCH_ROWS
+    workers: int = 1
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is known of the manifest before the run."""
+        options = self.options
+        return Manifest(
+            "local",
+            list(self.relations) or ["changes"],
+            {**options_to_json(options.change_options, options.value_options), "format": self.format},
+            input_of(self.files.files, self.files.position, self.folders.source),
+        )
+
+
+def input_of(files: Sequence[PayloadFile], position: str | None, source: FilePath | None) -> Input:
+    """Describe the input of a run: files in the order of their first positions."""
+    first = next((file for file in files if file.n_rows), None)
+    first_position = None if first is None or position is None else first.first_value(position)
+    listed = [
+        {
+            "file": file.path.name if source is None else relative_name(file.path, source),
+            "rows": file.n_rows,
+            "bytes": size_of(file.path),
+        }
+        for file in files
+    ]
+    n_rows = sum(file.n_rows for file in files)
+    return Input(n_rows, first_position, None, position is None, source_of(file.path for file in files), listed)
+
+
+def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda n_rows: None) -> ChangeTotals | None:
+    """Decode payload files, after those of the run before, if any.
+
+    Parameters
+    ----------
+    request : RunRequest
+    on_rows : callable
+        As in `convert_changes`.
+
+    Returns
+    -------
+    ChangeTotals or None
+        None if the same run is complete already, see `run`.
+
+    Raises
+    ------
+    PathError, FileFault
+        As in `run` and `convert_changes`.
+    RunError, RunFault
+        As in `run`.
+    """
+    known = request.manifest
+
+    def write(begun: StagedRun) -> WrittenRun[ChangeTotals]:
+        start = begun.start
+        with Workers(request.workers) as workers:
+            totals, reader = convert_changes(
+                replace(request.files, first_position=start.position, last_session=start.source.session),
+                begun.hidden,
+                relations=request.relations,
+                as_file=request.folders.as_file,
+                format=request.format,
+                options=replace(request.options, spill=begun.spill, stored=begun.stored),
+                batch_rows=request.batch_rows,
+                workers=workers,
+                on_rows=on_rows,
+            )
+        bad_rows = dict(sorted(totals.bad_rows.items()))
+        manifest = replace(known, rows=totals.changes, bad_rows=bad_rows, files=totals.files)
+        return WrittenRun(
+            manifest,
+            lambda folder, manifest, target: reader.decoder.commit(folder, manifest, reader.source, target),
+            totals,
+        )
+
+    return run(request.folders, known, write)[0]

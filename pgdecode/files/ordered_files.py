@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -115,7 +117,7 @@ class OrderedFiles:
             else:
                 sessions = source.column(self.session)
                 yield from _sessions(batch, sessions, last)
-                last = session_text(sessions[-1])
+                last = session_text(sessions[-1].as_py())
             start += len(source)
 
     def positions(self) -> Positions:
@@ -123,9 +125,11 @@ class OrderedFiles:
         return Positions(self.position, self.first_position)
 
 
-def session_text(value: pa.Scalar) -> str:
-    """Return a value of a session column as text, which is the same for all its types."""
-    return str(value.as_py())
+def session_text(value: Any) -> str:
+    """Return a value of a session column as text, which is the same for all its types and in all time zones."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC)
+    return str(value)
 
 
 def _sessions(batch: OrderedBatch, sessions: pa.Array, last: str | None) -> Iterator[OrderedBatch]:
@@ -133,7 +137,7 @@ def _sessions(batch: OrderedBatch, sessions: pa.Array, last: str | None) -> Iter
     encoded = pc.run_end_encode(sessions)
     start = 0
     for value, end in zip(encoded.values, encoded.run_ends.to_pylist(), strict=True):
-        text = session_text(value)
+        text = session_text(value.as_py())
         is_reconnected = last is not None and text != last
         n = end - start
         positions = batch.positions.slice(start, n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -237,3 +238,11 @@ class _RowGroups:
             table = pa.Table.from_batches(self._batches)
             self._batches, self._n_bytes = [], 0
             self._write(table)
+
+
+def rows_in(path: Path, format: Format) -> int:
+    """Count the rows of a file that Spark has written."""
+    if format == "parquet":
+        return int(pq.read_metadata(path).num_rows)
+    with open(path, newline="", encoding="utf-8") as file:
+        return sum(1 for _ in file) if format == "jsonl" else max(sum(1 for _ in csv.reader(file)) - 1, 0)

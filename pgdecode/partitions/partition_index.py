@@ -114,8 +114,14 @@ class PartitionIndex:
 
     def keeps(self, number: int) -> bool:
         """Whether a partition may have changes of transactions that have no outcome at the end."""
-        last = self.partitions[number].last
-        return any(begin <= last and outcome.is_kept for begin, outcome in self.transaction_outcomes.items())
+        partition, start = self.partitions[number], self.starts[number]
+        open_before = {
+            item.begin_position for item in (*start.streamed.values(), *([start.open] if start.open else ()))
+        }
+        return any(
+            outcome.is_kept and (begin in open_before or partition.first <= begin <= partition.last)
+            for begin, outcome in self.transaction_outcomes.items()
+        )
 
     def number_of(self, position: int) -> int:
         """Find the number of the partition that contains a position.

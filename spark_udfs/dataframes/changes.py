@@ -15,9 +15,18 @@ from pgdecode.changes.table_rows import versions_of
 from pgdecode.protocol.errors import listed
 from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.rows.value_options import ValueOptions
-from spark_udfs.dataframes.control_index import IndexedRows, SourceIndex, index_rows, payload_rows, relation_catalogs
+from spark_udfs.dataframes.control_index import (
+    IndexedRows,
+    RowsBefore,
+    SourceIndex,
+    index_rows,
+    payload_rows,
+    relation_catalogs,
+)
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
 from spark_udfs.dataframes.partition_worker import JsonIndex, PartitionDecodingFunction
+from spark_udfs.dataframes.state_before import State, state_before, with_types
+from spark_udfs.dataframes.stored_changes import StoredFunction, stored_rows
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import ERROR
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
@@ -70,9 +79,11 @@ def changes(
     catalog: Catalogs | None = None,
     mode: Mode = "FAILFAST",
     include_uncommitted: bool = False,
+    drop_duplicates: bool = False,
     start: Start = "transaction",
     empty: Empty = "null",
     session: Column | str | None = None,
+    state: State | None = None,
     observation: Observation | None = None,
     types: Mapping[str | int, str] | None = None,
     encoding: str = "UTF8",
@@ -102,6 +113,8 @@ def changes(
         it out.
     include_uncommitted : bool
         Return also changes that were rolled back (`committed` is false) or that have no outcome (null).
+    drop_duplicates : bool
+        Leave out transactions that were delivered before, as in `ChangeDecoder`.
     start : {"transaction", "anywhere"}
         Where the payloads begin. With "transaction", they begin between transactions, and a message of a transaction
         without a beginning is an error. With "anywhere", such transactions are left out, and `observation` counts them.
@@ -111,6 +124,10 @@ def changes(
     session : Column or str, optional
         Identifies the connection to the server: strings, integers, booleans, dates or timestamps. When its value
         changes, the server sends unconfirmed transactions again, see `ChangeDecoder.reconnected`.
+    state : path or mapping, optional
+        The state after the payloads before: the folder of a run, written by any engine, or the `state` of a
+        `ChangeDecoder`. Changes of earlier payloads are returned when their transaction ends. The workers read the
+        files in the folder. Not with `source`.
     observation : pyspark.sql.Observation, optional
         Receives counts when the result has been computed: `rows`, including bad rows; bad rows by error code, such as
         `TRUNCATED`, including those that "DROPMALFORMED" leaves out; and the transactions `skipped` (without a
@@ -136,6 +153,10 @@ def changes(
         For a streaming DataFrame, and for columns of other types.
     ValueError
         For options that do not exist, and for null or negative positions.
+    RunError
+        If the payloads overlap those of the state, or payloads between both are missing. It is a ValueError.
+    RunFault
+        If the state is damaged, or of another format. It is a ValueError.
 
     Notes
     -----
@@ -156,9 +177,10 @@ def changes(
     >>> found = changes(spark.read.parquet("raw/"))  # doctest: +SKIP
     >>> found.orderBy("commit_position", "position").select("op", "relation_name", "new")  # doctest: +SKIP
     """
-    options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
-    value_options = ValueOptions(types, encoding=encoding, datestyle=datestyle)
-    found = indexed_rows(df, payload, position, source, catalog, session, options, unwrap=unwrap)
+    options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty)
+    before = state_before(state, source, catalog)
+    value_options = ValueOptions(with_types(before, types), encoding=encoding, datestyle=datestyle)
+    found = indexed_rows(df, payload, position, source, catalog, session, options, unwrap=unwrap, before=before)
     return decode_indexed(found, ChangeOutput(value_options), options, fields, observation=observation)
 
 
@@ -173,9 +195,11 @@ def table_changes(
     catalog: Catalogs | None = None,
     mode: Mode = "FAILFAST",
     include_uncommitted: bool = False,
+    drop_duplicates: bool = False,
     start: Start = "transaction",
     empty: Empty = "null",
     session: Column | str | None = None,
+    state: State | None = None,
     observation: Observation | None = None,
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str, str] | None = None,
@@ -189,8 +213,8 @@ def table_changes(
 
     Parameters
     ----------
-    df, payload, unwrap, position, source, catalog, mode, include_uncommitted, start, empty, session, \
-    observation, types, encoding, datestyle
+    df, payload, unwrap, position, source, catalog, mode, include_uncommitted, drop_duplicates, start, empty, \
+    session, state, observation, types, encoding, datestyle
         As in `changes`. A bad payload may be of any table, so in "PERMISSIVE" mode all bad payloads are in the result.
     relation : str
         "schema.table".
@@ -227,10 +251,12 @@ def table_changes(
     >>> orders = table_changes(spark.read.parquet("raw/"), "public.orders")  # doctest: +SKIP
     >>> orders.where("_op = 'delete'").count()  # doctest: +SKIP
     """
-    options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
+    options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty)
+    before, tables = state_before(state, source, catalog), tables_of(options, relation)
+    types = with_types(before, types)
     value_options = ValueOptions(types, unrepresentable, encoding, datestyle, {relation: columns or {}})
     passes = any_year(years)
-    found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation), unwrap)
+    found = indexed_rows(df, payload, position, source, catalog, session, options, tables, unwrap, before)
     has_time = session_has_time(df.sparkSession)
     output = output_of(found.indexes, relation, options, value_options, passes, has_time)
     return decode_indexed(found, output, options, fields, observation=observation)
@@ -279,14 +305,15 @@ def indexed_rows(
     catalog: Catalogs | None,
     session: Column | str | None,
     options: ChangeOptions,
-    tables: Collection[str] = (),
+    tables: Collection[str] | None = (),
     unwrap: Unwrap = "auto",
+    before: RowsBefore | None = None,
 ) -> IndexedRows:
     """Check the arguments, and index the rows of a DataFrame. The index has the exact shape of `tables`."""
     if catalog is not None and isinstance(catalog, RelationCatalog) == (source is not None):
         raise TypeError("catalog is a RelationCatalog, or with source= a mapping of sources to catalogs")
     rows, name = payload_rows(df, payload, position, source, session, unwrap)
-    return index_rows(rows, name, catalog, options, tables)
+    return index_rows(rows, name, catalog, options, tables, before)
 
 
 def decode_indexed(
@@ -318,6 +345,8 @@ def decode_indexed(
     function = PartitionDecodingFunction(indexes, output, options, names, found.source, format, observation is not None)
     with for_workers():
         made = found.rows.mapInArrow(function, StructType(columns))
+    if found.stored:
+        made = made.union(stored_rows(made.sparkSession, StoredFunction(function, found.stored), columns))
     return made if observation is None else count_bad_rows(made, ERROR, observation, drops_bad, found).drop(ERROR)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +16,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pgdecode import DecodeError, RelationCatalog
+from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.files.ordered_files import session_text
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS, are_good
 from pgdecode.protocol.options import ChangeOptions, Unwrap
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import JsonIndex
+from spark_udfs.dataframes.stored_changes import StoredPart, UsedStoredFunction, stored_parts, stored_rows
 from spark_udfs.dataframes.unwrapped import unwrapped
 from spark_udfs.runtime.session import for_workers
 
@@ -73,11 +77,32 @@ class IndexedRows:
         One for each source.
     source : str or None
         Name of the source column.
+    stored : tuple of tuple of StoredPart
+        Changes from earlier runs that are returned too. Each inner tuple is for one task.
+    last_session : str or None
+        The last value of the session column, as text.
     """
 
     rows: DataFrame
     indexes: tuple[SourceIndex, ...]
     source: str | None
+    stored: tuple[tuple[StoredPart, ...], ...] = ()
+    last_session: str | None = None
+
+
+class RowsBefore(Protocol):
+    """What is known of the payloads before the rows of a DataFrame."""
+
+    @property
+    def state(self) -> ReplicationState | None:
+        """The state after them."""
+
+    @property
+    def session(self) -> str | None:
+        """The last value of the session column, as text."""
+
+    def check(self, first: int | None, last: int | None, n_rows: int) -> object:
+        """Check that the rows follow. The arguments are their first and last position, and their number."""
 
 
 def payload_rows(
@@ -140,7 +165,8 @@ def index_rows(
     source: str | None,
     catalog: RelationCatalog | Mapping[Any, RelationCatalog] | None,
     options: ChangeOptions,
-    tables: Collection[str] = (),
+    tables: Collection[str] | None = (),
+    before: RowsBefore | None = None,
 ) -> IndexedRows:
     """Find the partitions in rows, and make the index.
 
@@ -153,13 +179,15 @@ def index_rows(
     catalog : RelationCatalog, or mapping of sources to catalogs, optional
         Relations that the payloads do not describe.
     options : ChangeOptions
-    tables : collection of str
-        Tables whose shape must be exact, as "schema.table".
+    tables : collection of str or None
+        Tables whose shape must be exact, as "schema.table". None: those of all tables, and the state after the rows.
+    before : RowsBefore, optional
+        What is known of the payloads before the rows.
 
     Raises
     ------
     ValueError
-        If positions are null or negative.
+        If positions are null or negative, or do not follow the payloads before.
     """
     by_source = [] if source is None else ["source"]
     by_session = ["session"] if "session" in rows.columns else []
@@ -180,14 +208,29 @@ def index_rows(
         sorted_rows = rows.sortWithinPartitions(*by_source, "position")
     sorted_rows = sorted_rows.drop("session")
     catalogs = {None: catalog} if catalog is None or isinstance(catalog, RelationCatalog) else catalog
-    in_full = bool(pc.any(partitions["has_apart"]).as_py())
-    indexes = _indexes(rows, sorted_rows, partitions, catalogs, options, in_full)
-    if not in_full and not all(is_enough(item, tables) for item in indexes):
-        indexes = _indexes(rows, sorted_rows, partitions, catalogs, options, in_full=True)
+    state, last_session = None, None
+    if before is not None:
+        before.check(
+            pc.min(partitions["first"]).as_py(),
+            pc.max(partitions["last"]).as_py(),
+            pc.sum(partitions["n"]).as_py() or 0,
+        )
+        state = before.state
+    if by_session and not by_source and len(partitions):
+        sessions = partitions.sort_by("first")["session"]
+        state = in_session(state, None if before is None else before.session, sessions[0].as_py())
+        last_session = session_text(sessions[-1].as_py())
+    in_full = bool(pc.any(partitions["has_apart"]).as_py()) or options.drop_duplicates or tables is None
+    in_full = in_full or (state is not None and bool(state.streamed))
+    known = frozenset() if state is None else frozenset(state.relations.in_shape)
+    indexes = _indexes(rows, sorted_rows, partitions, catalogs, options, in_full, state)
+    if not in_full and not all(is_enough(item, tables, known) for item in indexes):
+        indexes = _indexes(rows, sorted_rows, partitions, catalogs, options, True, state)
+    stored = tuple(part for item in indexes for part in stored_parts(state, item.index, options))
     uncertain = {item.source: unused_versions(item.index, tables) for item in indexes}
     if any(uncertain.values()):
-        indexes = _with_used(sorted_rows, indexes, uncertain, options)
-    return IndexedRows(sorted_rows, indexes, source)
+        indexes = _with_used(sorted_rows, indexes, uncertain, options, stored)
+    return IndexedRows(sorted_rows, indexes, source, stored, last_session)
 
 
 def _indexes(
@@ -197,6 +240,7 @@ def _indexes(
     catalogs: Mapping[Any, RelationCatalog | None],
     options: ChangeOptions,
     in_full: bool,
+    state: ReplicationState | None,
 ) -> tuple[SourceIndex, ...]:
     """Collect the messages for the indexes of all sources, and make the indexes."""
     messages = _all_messages(sorted_rows, partitions) if in_full else _messages(rows, partitions)
@@ -213,28 +257,52 @@ def _indexes(
             catalogs.get(item),
             options,
             in_full=in_full,
+            state=state,
         )
         for item, places in sorted(_by_source(partitions).items(), key=lambda entry: (entry[0] is not None, entry[0]))
     )
 
 
-def is_enough(found: SourceIndex, tables: Collection[str]) -> bool:
-    """Whether an index without `in_full` is correct, including the shapes of tables. There must be no streams."""
-    catalog = found.index.catalog
+def is_enough(found: SourceIndex, tables: Collection[str] | None, known: Collection[int] = ()) -> bool:
+    """Whether an index without `in_full` is correct, including the shapes of tables. There must be no streams.
+
+    Parameters
+    ----------
+    found : SourceIndex
+    tables : collection of str or None
+        Tables whose shape must be exact; None for all.
+    known : collection of int
+        Numbers of versions that determine the columns of tables already at the start.
+    """
+    if not found.is_certain or (tables is not None and not tables):
+        return found.is_certain
     # If a table has several versions, its shape depends on the outcomes of the transactions that sent them.
-    return found.is_certain and not (tables and len({item.relation_id for item in catalog}) < len(catalog))
+    n_versions = Counter(item.relation_id for item in found.index.catalog)
+    return all(
+        n_versions[item.relation_id] == 1 for number, item in enumerate(found.index.catalog) if number not in known
+    )
 
 
-def unused_versions(index: PartitionIndex, tables: Collection[str]) -> frozenset[int]:
+def unused_versions(index: PartitionIndex, tables: Collection[str] | None) -> frozenset[int]:
     """Find the versions of tables that no committed transaction has sent. Committed rows may use them nevertheless.
 
-    A table includes all relations that have ever had its name.
+    A table includes all relations that have ever had its name. None means all tables.
     """
     versions = list(index.catalog)
-    relation_ids = {item.relation_id for item in versions if item.qualified_name in tables}
+    relation_ids = {item.relation_id for item in versions if tables is None or item.qualified_name in tables}
     return frozenset(
-        number for number, item in enumerate(versions) if item.relation_id in relation_ids and number not in index.shape
+        number
+        for number, item in enumerate(versions)
+        # A version that is visible only in its stream is used only there.
+        if item.relation_id in relation_ids and number not in index.shape and item.visible_from is not None
     )
+
+
+def in_session(state: ReplicationState | None, before: str | None, first: Any) -> ReplicationState | None:
+    """Note in a state whether the first payload after it comes from another session than the last one before."""
+    if state is None or before is None or session_text(first) == before:
+        return state
+    return replace(state, is_reconnected=True)
 
 
 def with_used(index: PartitionIndex, used: Iterable[int]) -> PartitionIndex:
@@ -247,6 +315,7 @@ def _with_used(
     indexes: Sequence[SourceIndex],
     uncertain: Mapping[Any, frozenset[int]],
     options: ChangeOptions,
+    stored: Sequence[tuple[StoredPart, ...]],
 ) -> tuple[SourceIndex, ...]:
     """Find which of the uncertain versions committed rows use, and add them to the indexes."""
     relation_ids = {
@@ -268,6 +337,10 @@ def _with_used(
     sources = found["source"].to_pylist() if "source" in found.column_names else [None] * len(found)
     for source, version in zip(sources, found["version"].to_pylist(), strict=True):
         used.setdefault(source, set()).add(version)
+    if stored:
+        of_stored = UsedStoredFunction(plain[0], tuple(stored), uncertain[None], options)
+        versions = stored_rows(sorted_rows.sparkSession, of_stored, [T.StructField("version", T.IntegerType())])
+        used.setdefault(None, set()).update(versions.distinct().toArrow()["version"].to_pylist())
     return tuple(replace(item, index=with_used(item.index, used.get(item.source, ()))) for item in indexes)
 
 
@@ -449,6 +522,8 @@ def source_index(
     options: ChangeOptions,
     *,
     in_full: bool,
+    state: ReplicationState | None = None,
+    commits: Mapping[int, tuple[int, int]] | None = None,
 ) -> SourceIndex:
     """Make the index of one source.
 
@@ -463,7 +538,7 @@ def source_index(
     catalog : RelationCatalog, optional
         Relations that the payloads do not describe.
     options : ChangeOptions
-    in_full : bool
+    in_full, state, commits
         As in `index_partitions`.
     """
     found = found.sort_by("first")
@@ -483,6 +558,9 @@ def source_index(
         start=options.start,
         in_full=in_full,
         reconnects=frozenset(reconnects),
+        state=state,
+        drop_duplicates=options.drop_duplicates,
+        commits=commits,
     )
     is_certain = in_full or are_good(messages["payload"].to_pylist())
     counts = tuple(found["n"].to_pylist())

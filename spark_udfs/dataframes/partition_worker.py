@@ -26,6 +26,7 @@ from pgdecode.files.ordered_files import OrderFault
 from pgdecode.partitions.partition_decoder import PartitionDecoder
 from pgdecode.partitions.partition_index import PartitionIndex, slices
 from pgdecode.protocol.options import ChangeOptions, Format
+from spark_udfs.dataframes.kept_changes import KeptChanges
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.runtime.worker import ERROR, WorkerFunction, enter_task
 
@@ -128,15 +129,15 @@ class PartitionDecodingFunction(WorkerFunction):
             for number, start, end in ascending_slices(index, positions):
                 if partition is None or partition.number != number or partition.source != source:
                     if partition is not None:
-                        yield from self._spark_batches(partition.finish(), last_sent)
+                        yield from self.spark_batches(partition.finish(), last_sent)
                     partition = DecodedPartition(number, known[source], [builders[source]], self.options)
                 last_sent = sent
                 piece = (positions.slice(start, end - start), payloads.slice(start, end - start))
-                yield from self._spark_batches(partition.add(*piece), sent)
+                yield from self.spark_batches(partition.add(*piece), sent)
         if partition is not None:
-            yield from self._spark_batches(partition.finish(), last_sent)
+            yield from self.spark_batches(partition.finish(), last_sent)
 
-    def _spark_batches(
+    def spark_batches(
         self, batches: Iterator[tuple[int, pa.RecordBatch]], source: pa.Scalar | None
     ) -> Iterator[pa.RecordBatch]:
         """Convert batches to the columns for Spark."""
@@ -202,7 +203,7 @@ class DecodedPartition:
 
     Batches are yielded with the number of their builder. `on_assembled` is called with the positions, payloads and
     assembler of each piece, before batches are built. Bad rows are counted for each builder by error code, in
-    `bad_rows`.
+    `bad_rows`. Changes without an outcome are added to `kept`.
     """
 
     def __init__(
@@ -213,10 +214,15 @@ class DecodedPartition:
         options: ChangeOptions,
         on_assembled: Callable[[pa.Array, pa.Array, TransactionAssembler], None] | None = None,
         bad_rows: list[Counter[str]] | None = None,
+        kept: KeptChanges | None = None,
     ) -> None:
         self.source = plain.source
         self.number = number
-        self.decoder = PartitionDecoder(plain.unpacked, number, options, _numbers(builders))
+        index = plain.unpacked
+        # Changes that are kept may be of any table.
+        versions = None if kept is not None and index.keeps(number) else numbers_of(builders)
+        self.kept = kept if versions is not None and number + 1 == len(index.partitions) else None
+        self.decoder = PartitionDecoder(index, number, options, versions, None if kept is None else kept.keep)
         self.builders = builders
         self.on_assembled = on_assembled
         self.drop_bad = options.mode == "DROPMALFORMED"
@@ -250,6 +256,8 @@ class DecodedPartition:
                 f"{self.n_rows} were read: {NOT_THE_SAME}"
             )
         yield from self._decode()
+        if self.kept is not None and self.decoder.state.open is not None:
+            self.kept.is_complete = False
         yield from self._build(*self.decoder.finish())
 
     def _decode(self) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -266,16 +274,27 @@ class DecodedPartition:
     def _build(
         self, assembler: TransactionAssembler, changes: CommittedChanges
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        assembler.release()
-        source = Source(changes.parts)
-        for start, n in _cuts(changes):
-            change_slice = ChangeSlice(assembler, changes, source, start, n)
-            for number, builder in enumerate(self.builders):
-                for batch in fitting_batches(builder, change_slice):
-                    yield number, counted_batch(batch, builder.error, self.drop_bad, self.bad_rows[number])
+        yield from build(assembler, changes, self.builders, self.drop_bad, self.bad_rows)
 
 
-def _numbers(builders: Sequence[Builder]) -> frozenset[int] | None:
+def build(
+    assembler: TransactionAssembler,
+    changes: CommittedChanges,
+    builders: Sequence[Builder],
+    drop_bad: bool,
+    bad_rows: list[Counter[str]],
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Build batches of a good size with several builders. Yield each with the number of its builder."""
+    assembler.release()
+    source = Source(changes.parts)
+    for start, n in _cuts(changes):
+        change_slice = ChangeSlice(assembler, changes, source, start, n)
+        for number, builder in enumerate(builders):
+            for batch in fitting_batches(builder, change_slice):
+                yield number, counted_batch(batch, builder.error, drop_bad, bad_rows[number])
+
+
+def numbers_of(builders: Sequence[Builder]) -> frozenset[int] | None:
     """Collect the versions of relations whose changes the builders build; None for all."""
     found: set[int] = set()
     for builder in builders:

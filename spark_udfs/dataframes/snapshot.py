@@ -22,6 +22,7 @@ from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.changes import Catalogs, count_bad_rows, decode_indexed, indexed_rows, tables_of
 from spark_udfs.dataframes.control_index import IndexedRows
 from spark_udfs.dataframes.outputs import TableOutput
+from spark_udfs.dataframes.state_before import State, state_before, with_types
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
@@ -52,9 +53,11 @@ def snapshot(
     source: Column | str | None = None,
     catalog: Catalogs | None = None,
     mode: Mode = "FAILFAST",
+    drop_duplicates: bool = False,
     start: Start = "transaction",
     empty: Empty = "null",
     session: Column | str | None = None,
+    state: State | None = None,
     observation: Observation | None = None,
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str, str] | None = None,
@@ -67,9 +70,10 @@ def snapshot(
 
     Parameters
     ----------
-    df, payload, unwrap, position, source, catalog, start, empty, session, types, columns, unrepresentable, encoding, \
-    datestyle, years
-        As of `table_changes`.
+    df, payload, unwrap, position, source, catalog, drop_duplicates, start, empty, session, state, types, columns, \
+    unrepresentable, encoding, datestyle, years
+        As of `table_changes`. With `state`, the result has only rows that have changed since, and values that were not
+        sent since are unknown.
     relation : str
         "schema.table", the last name of the table. Changes under former names are included.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
@@ -101,10 +105,12 @@ def snapshot(
     comes from the row with the old key, so both keys must be in the same bucket. If the payloads may have such updates,
     the call itself decodes the table's changes once to find them.
     """
-    options = ChangeOptions(mode, start=start, empty=empty)
+    options = ChangeOptions(mode, drop_duplicates=drop_duplicates, start=start, empty=empty)
+    before, tables = state_before(state, source, catalog), tables_of(options, relation)
+    types = with_types(before, types)
     value_options = ValueOptions(types, unrepresentable, encoding, datestyle, {relation: columns or {}})
     passes = any_year(years)
-    found = indexed_rows(df, payload, position, source, catalog, session, options, tables_of(options, relation), unwrap)
+    found = indexed_rows(df, payload, position, source, catalog, session, options, tables, unwrap, before)
     versions = _versions(found, relation)
     every = [version for item in versions.values() for version in item.values()]
     numbers = {source: tuple(item) for source, item in versions.items()}

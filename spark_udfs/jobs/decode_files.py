@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -12,9 +13,12 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from pgdecode import DecodeError, RelationCatalog
+from pgdecode.changes.run_start import options_to_json
+from pgdecode.changes.stored_state import StoredState
 from pgdecode.files.atomic_output import check_target
 from pgdecode.files.change_export import table_file_name
-from pgdecode.files.file_metadata import catalog_of, types_of
+from pgdecode.files.change_run import RunFolders, StagedRun, WrittenRun, input_of, run
+from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderFault, check_positions, has_interrupted_streams
 from pgdecode.files.payload_files import CAPTURE_SESSION, FileFault, PathError, PayloadFile, payload_files
 from pgdecode.protocol.options import (
@@ -30,14 +34,19 @@ from pgdecode.protocol.options import (
     stream_option,
 )
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.runs.errors import RunFault
+from pgdecode.runs.manifest import Input, Manifest
+from pgdecode.runs.state_files import SourceState
 from pgdecode.storage.errors import CLASSES, StorageError
-from pgdecode.storage.object_path import is_object, object_path
+from pgdecode.storage.object_path import FilePath, is_object, object_path
 from spark_udfs.jobs import file_route, frame_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
-from spark_udfs.jobs.output_committer import OUTPUT, DecodedFiles
+from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
+from spark_udfs.jobs.output_committer import OUTPUT
+from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.runtime.jvm import SPARK_ERRORS, error_texts
 from spark_udfs.runtime.session import local_session
-from spark_udfs.runtime.storage import Location, as_path, is_path, staged
+from spark_udfs.runtime.storage import Location, as_path, as_uri, is_path, staged
 from spark_udfs.runtime.tasks import changed_settings
 from spark_udfs.schema.spark_types import session_has_time
 
@@ -55,7 +64,7 @@ _RAISED = re.compile(r"^[\w.]+: .+", re.MULTILINE)
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
 # How the last line of a traceback begins: for a bad payload, for a FileFault, and for all errors of these packages.
 _FAULT = f"{DecodeError.__module__}."
-_FILE_FAULT = f"{FileFault.__module__}.{FileFault.__name__}: "
+_FILE_FAULTS = tuple(f"{cls.__module__}.{cls.__name__}: " for cls in (FileFault, RunFault))
 # An error of storage that a task has raised for the target.
 _STORAGE_ERROR = re.compile(rf"{re.escape(StorageError.__module__)}\.(\w+): {OUTPUT}: (.+)")
 _OURS = re.compile(r"(?:pgdecode|spark_udfs)\.[\w.]+: ")
@@ -82,6 +91,7 @@ def decode_files(
     empty: Empty = "null",
     session: str | None = None,
     include_uncommitted: bool = False,
+    drop_duplicates: bool = False,
     catalog: RelationCatalog | None = None,
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str | int, Mapping[str, str]] | None = None,
@@ -92,7 +102,9 @@ def decode_files(
     route: Route = "auto",
     overwrite: bool = False,
     storage_options: Mapping[str, str] | None = None,
-) -> DecodedFiles:
+    resume: str | os.PathLike[str] | None = None,
+    state: str | os.PathLike[str] | None = None,
+) -> RunResult:
     """Decode Parquet files of payloads to a folder of files, as a Spark job.
 
     Parameters
@@ -136,7 +148,7 @@ def decode_files(
     session : str, optional
         For changes and tables: the column whose value identifies the connection to the server, as in
         `spark_udfs.changes`. By default, the footers of files from `pgdecode capture` say it.
-    include_uncommitted, catalog, types, unrepresentable, encoding, datestyle
+    include_uncommitted, drop_duplicates, catalog, types, unrepresentable, encoding, datestyle
         For changes and tables, as in `spark_udfs.table_changes`. Dates and timestamps of all years are allowed.
     columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
         For changes and tables, as in `pgdecode.ChangeDecoder`: {"public.orders": {"price": "numeric(20,4)"}}.
@@ -150,18 +162,27 @@ def decode_files(
     storage_options : mapping, optional
         How to connect to object stores, such as {"region": "eu-west-1"}. They are sent to the tasks, so they must not
         have credentials, which each machine takes from its environment or its role.
+    resume : path, optional
+        For changes and tables: the target of the run before, of any engine, whose input ended where this one begins.
+        The target is a path, and has the state for the next run, see docs/runs.md.
+    state : path, optional
+        For changes and tables: a folder that keeps the state between runs. The first run makes it. Use it or `resume`.
 
     Returns
     -------
-    DecodedFiles
-        `bad_rows` by error code, and the number of `skipped` and `undecided` transactions. The manifest has them too.
+    RunResult
+        `rows`, `bad_rows` by error code, `skipped` and `undecided` transactions, `first_position` and `last_position`
+        of the payloads, and the `manifest`.
 
     Raises
     ------
     TargetExists
         If the target exists. It is a FileExistsError.
     RunError
-        If another process is writing the target, which is a path.
+        If another process is writing the target, which is a path; if the input overlaps that of the run before, or
+        payloads between both are missing (the text has both positions); or if another run continues that run.
+    RunFault
+        If the state of the run before is damaged or missing.
     DiskFull, ReadOnlyStorage, AccessDenied
         If the target cannot be written. They are OSErrors that name the target and the cause.
     PathError
@@ -208,6 +229,9 @@ def decode_files(
         "start": start != "transaction",
         "session": session is not None,
         "include_uncommitted": include_uncommitted is not False,
+        "drop_duplicates": drop_duplicates is not False,
+        "resume": resume is not None,
+        "state": state is not None,
         "catalog": catalog is not None,
         "types": types is not None,
         "columns": columns is not None,
@@ -224,7 +248,8 @@ def decode_files(
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
         value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns)
-        options = ChangeOptions(mode, include_uncommitted, start=start, empty=empty)
+        options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty)
+        _check_run(target, resume, state, catalog)
         config = ChangeJob(
             _outputs(names), chosen, value_options, options, catalog, format, in_folders=not isinstance(what, str)
         )
@@ -245,23 +270,36 @@ def decode_files(
             session = CAPTURE_SESSION
             files = payload_files(Path(source).absolute(), payload, (position, session), unwrap)
         check_positions(files, position)
-        paths = [file.path for file in files]
-        with_types = replace(config.value_options, types=types_of(paths, types))
-        config = replace(config, value_options=with_types, catalog=config.catalog or catalog_of(paths))
     direct = _is_direct(route, files is not None, source, target)
     if is_object(source) and files is not None and not direct:
         raise PathError(f"{target}: a job from an object store writes to a path or to an object store")
-    if is_path(target):
-        check_target(Path(target), Path(source) if is_path(source) else None, overwrite=overwrite)
+    place: FilePath | None = Path(source) if is_path(source) else None
+    wrapped, order = (payload, unwrap), (position, session)
+    if isinstance(config, MessageJob) and is_path(target):
+        check_target(Path(target), place if isinstance(place, Path) else None, overwrite=overwrite)
+    if is_object(source):
+        place = object_path(str(source), storage_options)
     try:
+        if isinstance(config, ChangeJob) and is_path(target):
+            # Absolute, because tasks may have another working directory.
+            before, kept = (None if at is None else Path(os.path.abspath(at)) for at in (resume, state))
+            folders = RunFolders(place, Path(os.path.abspath(target)), False, overwrite, before, kept)
+            return _run(spark, source, files, wrapped, order, folders, config, direct, route)
         with (
             nullcontext(spark) if spark is not None else local_session() as running,
             staged(running, target, overwrite=overwrite) as hidden,
         ):
             if isinstance(config, MessageJob):
-                return _messages(running, source, files, (payload, unwrap), hidden, config, direct)
-            return _changes(
-                running, source, files, (payload, unwrap), (position, session), hidden, config, direct, route
+                return _messages(running, source, files, wrapped, hidden, config, direct)
+            config, _ = _with_types(config, files, None)
+            output = _changes(running, source, files, wrapped, order, hidden, config, direct, route, NEW_RUN)
+            return RunResult(
+                output.rows,
+                output.bad_rows,
+                output.index.n_skipped,
+                output.index.n_undecided,
+                output.input.first_position,
+                output.input.last_position,
             )
     except SPARK_ERRORS as error:
         line = _one_line(error)
@@ -286,6 +324,66 @@ def _refuse(given: Mapping[str, bool], of: str) -> None:
         raise ValueError(f"{', '.join(wrong)}: only for {of}")
 
 
+def _check_run(
+    target: Location,
+    resume: str | os.PathLike[str] | None,
+    state: str | os.PathLike[str] | None,
+    catalog: RelationCatalog | None,
+) -> None:
+    if resume is not None and state is not None:
+        raise ValueError("use only one of resume and state")
+    if resume is not None and catalog is not None:
+        raise ValueError("catalog is for the first run; with resume, the state has the relations")
+    if not is_path(target) and (resume is not None or state is not None):
+        raise PathError(f"{target}: is a URI, and the output of a run with a state must be a path")
+
+
+def _run(
+    spark: SparkSession | None,
+    source: Location,
+    files: Sequence[PayloadFile] | None,
+    wrapped: tuple[str, Unwrap],
+    order: tuple[str, str | None],
+    folders: RunFolders,
+    config: ChangeJob,
+    direct: bool,
+    route: Route,
+) -> RunResult:
+    """Decode changes and tables to a path, and leave a manifest and a state."""
+    input = Input()
+    if files is not None:
+        by_position = sorted(files, key=lambda file: file.first_value(order[0]) or 0)
+        input = input_of(by_position, order[0], folders.source)
+    what = [name or CHANGES for name in config.names]
+    options = {**options_to_json(config.options, config.value_options), "format": config.format}
+    known = Manifest("spark", what, options, input)
+
+    def write(begun: StagedRun) -> WrittenRun[JobOutput | None]:
+        job = JobRun(input, begun)
+        chosen, after = _with_types(config, files, begun.stored)
+        with nullcontext(spark) if spark is not None else local_session() as running:
+            hidden = as_uri(begun.hidden)
+            output = _changes(running, source, files, wrapped, order, hidden, chosen, direct, route, job)
+        return output.written(begun, known, after)
+
+    output, manifest = run(folders, known, write, with_spill=False)
+    assert manifest is not None
+    return RunResult.of(manifest, was_complete=output is None)
+
+
+def _with_types(
+    config: ChangeJob, files: Sequence[PayloadFile] | None, stored: StoredState | None
+) -> tuple[ChangeJob, SourceState]:
+    """Add the types and relations from the footers of files, and what the run before knows."""
+    before = SourceState() if stored is None else stored.source
+    paths = [file.path for file in files or ()]
+    types = user_types_of(paths, [UserType(*item) for item in before.user_types])
+    with_types = replace(config.value_options, types=overridden(types, config.value_options.types) or None)
+    catalog = None if stored is not None else config.catalog or catalog_of(paths)
+    after = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
+    return replace(config, value_options=with_types, catalog=catalog), after
+
+
 def _is_direct(route: Route, has_files: bool, source: Location, target: Location) -> bool:
     check_option("route", route, Route)
     uri = source if not has_files else target if not is_path(target) else None
@@ -302,7 +400,7 @@ def _messages(
     hidden: str,
     config: MessageJob,
     direct: bool,
-) -> DecodedFiles:
+) -> RunResult:
     if direct and files:
         return file_route.write_messages(spark, files, as_path(hidden), config)
     settings = {**_SETTINGS, **(frame_route.FILE_BY_FILE if config.in_stream == "ordered" else {})}
@@ -338,13 +436,15 @@ def _changes(
     config: ChangeJob,
     direct: bool,
     route: Route,
-) -> DecodedFiles:
+    job: JobRun,
+) -> JobOutput:
     position, session = order
     folders = {name: f"{hidden}/{table_file_name(name)}" if config.in_folders else hidden for name in config.names}
     try:
         if direct and files:
             places = {name: as_path(folder) for name, folder in folders.items()}
-            done = file_route.write_changes(spark, files, position, config, session_has_time(spark), places, session)
+            has_time = session_has_time(spark)
+            done = file_route.write_changes(spark, files, position, config, has_time, places, session, job)
             if done is not None:
                 return done
             if route == "files" or is_object(source):
@@ -353,7 +453,7 @@ def _changes(
             columns = (position,) if session is None else (position, session)
             payload, unwrap = wrapped
             found = frame_route.read(spark, source, files, payload, columns, unwrap)
-            return frame_route.write_changes(found, payload, position, folders, config, session)
+            return frame_route.write_changes(found, payload, position, folders, config, session, job)
     except KeyError as error:
         raise PathError(f"{source}: {error.args[0]}") from error
     except OrderFault as error:
@@ -364,8 +464,9 @@ def _changes(
 
 def _described(line: str, source: Location) -> str:
     """Describe in one line why a job failed, with the file if it is known."""
-    if line.startswith(_FILE_FAULT):
-        return line.removeprefix(_FILE_FAULT)
+    for name in _FILE_FAULTS:
+        if line.startswith(name):
+            return line.removeprefix(name)
     return _OURS.sub(lambda _: f"{source}: ", line, count=1) if _OURS.match(line) else line
 
 

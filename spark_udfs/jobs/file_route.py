@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,12 +14,23 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.files.ordered_files import session_text
 from pgdecode.files.payload_files import PayloadFile
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.partitions.speculation import holds
-from spark_udfs.dataframes.changes import tables_of
-from spark_udfs.dataframes.control_index import SourceIndex, is_enough, source_index, unused_versions, with_used
+from pgdecode.protocol.options import ChangeOptions
+from pgdecode.runs.manifest import Manifest, OutputFile, write_manifest
+from spark_udfs.dataframes.control_index import (
+    SourceIndex,
+    in_session,
+    is_enough,
+    source_index,
+    unused_versions,
+    with_used,
+)
 from spark_udfs.dataframes.partition_worker import JsonIndex
+from spark_udfs.dataframes.stored_changes import StoredTask, stored_parts
 from spark_udfs.jobs.file_tasks import (
     ChangeTask,
     MessageTask,
@@ -26,10 +38,13 @@ from spark_udfs.jobs.file_tasks import (
     SplitStatisticsTask,
     SplitTask,
     Task,
+    TaskOutput,
     UsedTask,
 )
-from spark_udfs.jobs.job_config import CHANGES, ChangeJob, MessageJob
-from spark_udfs.jobs.output_committer import DecodedFiles, Part, attempts, commit, part_name
+from spark_udfs.jobs.job_config import ChangeJob, MessageJob
+from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
+from spark_udfs.jobs.output_committer import attempts, commit, part_name
+from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.jobs.split_statistics import SplitStatistics
 from spark_udfs.jobs.splits import (
     MESSAGES,
@@ -47,7 +62,7 @@ from spark_udfs.jobs.splits import (
 from spark_udfs.runtime.tasks import parallelism, partition_bytes, run_tasks
 
 
-def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Path, config: MessageJob) -> DecodedFiles:
+def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Path, config: MessageJob) -> RunResult:
     """Decode files to messages.
 
     Parameters
@@ -66,7 +81,10 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Pa
     tasks = _tasks(spark, files) if config.in_stream == "ordered" else cut(spark, files)
     with attempts(folder):
         parts = [part for found in run_tasks(spark, work, tasks) for part in found]
-        return commit(folder, parts, _inputs(tasks, config.format), "messages")
+        written, bad_rows = commit(folder, parts, _inputs(tasks, config.format))
+    rows = sum(file.rows for file in written)
+    manifest = Manifest("spark", ("messages",), rows=rows, bad_rows=bad_rows, files=written)
+    return RunResult.of(write_manifest(folder, manifest))
 
 
 def write_changes(
@@ -77,7 +95,8 @@ def write_changes(
     has_time: bool,
     folders: Mapping[str | None, Path],
     session: str | None = None,
-) -> DecodedFiles | None:
+    run: JobRun = NEW_RUN,
+) -> JobOutput | None:
     """Decode files to changes and tables.
 
     Tasks decode their splits speculatively with a preliminary index, and collect split statistics at the same time.
@@ -96,10 +115,12 @@ def write_changes(
         The folder to create for each output.
     session : str, optional
         The session column.
+    run : JobRun
+        By default, it continues no run and keeps no state.
 
     Returns
     -------
-    DecodedFiles or None
+    JobOutput or None
         None if rows are not in the order of their positions, or if the files' ranges of positions overlap. There is no
         output then.
 
@@ -107,60 +128,94 @@ def write_changes(
     ------
     KeyError
         If no message describes a table of the job.
+    RunError
+        If the files do not follow the run before.
     """
     pieces = [piece for piece in _pieces(spark, files) if piece.n_rows]
     previews = split_previews(pieces, position)
     if previews is None:
         return None
     pieces, previews = sort_by_position(pieces, previews)
+    run.check(previews[0].first if previews else None, None, sum(piece.n_rows for piece in pieces))
     splits = make_splits(pieces, previews) if session is None else [Split(piece) for piece in pieces]
     tasks = [SplitTask(number, tuple(item)) for number, item in enumerate(_grouped(spark, splits))]
     places = tuple(folders[name] for name in config.names)
+    options = config.options
 
     def work_by(index: PartitionIndex, counts: tuple[int, ...]) -> ChangeTask:
         outputs = config.outputs([SourceIndex(None, index, counts, may_move=False)], has_time, in_files=True)
         columns = tuple(config.columns(output) for output in outputs)
         plain = JsonIndex.of(None, index, counts)
-        return ChangeTask(places, tuple(outputs), columns, plain, position, config.options, config.format)
+        kept, first = run.kept, run.start.position
+        return ChangeTask(places, tuple(outputs), columns, plain, position, options, config.format, kept, first)
 
-    speculated = speculation_of(previews, config.catalog) if session is None else None
+    # With drop_duplicates, a partition depends on all commits before it.
+    may_speculate = session is None and not options.drop_duplicates
+    speculated = speculation_of(previews, config.catalog, run.state) if may_speculate else None
     try:
         speculative = None if speculated is None else work_by(speculated, tuple(split.n_rows for split in splits))
     except (KeyError, ValueError):
         # A later message may describe the table or the column.
         speculative = None
-    with_head = config.options.start == "anywhere"
+    with_head = options.start == "anywhere"
     with ExitStack() as stack:
         for place in places:
             stack.enter_context(attempts(place))
         found = run_tasks(
-            spark, SplitStatisticsTask(position, session, speculated is None, with_head, speculative), tasks
+            spark, SplitStatisticsTask(position, session, speculative is None, with_head, speculative), tasks
         )
         statistics = _in_order(found)
         if statistics is None:
             decoded = None
         else:
-            indexed = _indexed(spark, tasks, found, SplitStatisticsTask(position, session, True, with_head), config)
+            in_full = SplitStatisticsTask(position, session, True, with_head)
+            indexed, state, last_session = _indexed(spark, tasks, found, in_full, config, run)
             index = indexed.index
             work = work_by(index, indexed.counts)
-            done = [result.parts for result in found]
+            done = [result.output for result in found]
             if speculated is not None and speculative is not None:
                 done = _confirmed(tasks, done, speculated, speculative, index, work)
-            rejected = [task for task, parts in zip(tasks, done, strict=True) if parts is None]
-            rest = iter(run_tasks(spark, work, rejected) if rejected else [])
-            parts = [next(rest) if parts is None else parts for parts in done]
+            rejected = [task for task, output in zip(tasks, done, strict=True) if output is None]
+            stored = _stored_tasks(state, index, options, len(tasks))
+            last: list[SplitTask | StoredTask] = [*rejected, *stored]
+            rest = iter(run_tasks(spark, work, last) if last else [])
+            complete = [next(rest) if output is None else output for output in done]
+            complete += rest
             inputs = _inputs(tasks, config.format)
+            inputs |= {part_name(task.number, config.format): task.places for task in stored}
             bad_rows: Counter[str] = Counter()
-            counts = index.n_skipped, index.n_undecided
+            written: list[OutputFile] = []
             for number, place in enumerate(places):
-                of_output = [of_task[number] for of_task in parts]
-                what = config.names[number] or CHANGES
-                bad_rows.update(commit(place, of_output, inputs, what, *counts).bad_rows)
-            decoded = DecodedFiles(dict(sorted(bad_rows.items())), index.n_skipped, index.n_undecided)
+                committed = commit(place, [output.parts[number] for output in complete], inputs)
+                bad_rows.update(committed.bad_rows)
+                written += (
+                    replace(file, name=f"{place.name}/{file.name}" if config.in_folders else file.name)
+                    for file in committed.files
+                )
+            ends = [partition.first for partition in index.partitions[:1]]
+            ends += [partition.last for partition in index.partitions[-1:]]
+            decoded = JobOutput(
+                run.check(min(ends, default=None), max(ends, default=None), sum(indexed.counts)),
+                index,
+                dict(sorted(bad_rows.items())),
+                sum(file.rows for file in written),
+                written,
+                [output.kept for output in complete if output.kept is not None],
+                last_session,
+            )
     if decoded is None:
         for place in places:
             place.rmdir()
+        if run.kept is not None:
+            shutil.rmtree(run.kept, ignore_errors=True)
     return decoded
+
+
+def _stored_tasks(
+    state: ReplicationState | None, index: PartitionIndex, options: ChangeOptions, first: int
+) -> list[StoredTask]:
+    """Make the tasks for the changes that earlier runs have stored. Their numbers begin with `first`."""
+    return [StoredTask(first + number, parts) for number, parts in enumerate(stored_parts(state, index, options))]
 
 
 def _indexed(
@@ -169,14 +224,24 @@ def _indexed(
     found: Sequence[SplitStatisticsResult],
     in_full: SplitStatisticsTask,
     config: ChangeJob,
-) -> SourceIndex:
-    """Make the final index from the split statistics. Collect more messages first if they are not enough."""
+    run: JobRun,
+) -> tuple[SourceIndex, ReplicationState | None, str | None]:
+    """Make the final index from the split statistics. Collect more messages first if they are not enough.
+
+    Return also the state before the run, and the last session.
+    """
     statistics = [split_statistics for item in found for split_statistics in item.statistics or ()]
-    tables = tables_of(config.options, *(name for name in config.names if name is not None))
-    indexed = _make_index(statistics, config)
+    sessions = [partition.session for item in statistics for partition in item.partitions]
+    state = run.state
+    if in_full.session is not None and sessions:
+        state = in_session(state, run.start.source.session, sessions[0])
+    # The state after the run needs the shapes of all tables.
+    known = frozenset() if state is None else frozenset(state.relations.in_shape)
+    indexed = _make_index(statistics, config, state)
     is_full = all(split_statistics.in_full for split_statistics in statistics)
     is_plain = all(split_statistics.is_plain for split_statistics in statistics)
-    if not is_full and not (is_plain and is_enough(indexed, tables)):
+    is_simple = is_plain and (state is None or not state.streamed)
+    if not is_full and not (is_simple and is_enough(indexed, None, known)):
         short = [
             task
             for task, item in zip(tasks, found, strict=True)
@@ -191,19 +256,33 @@ def _indexed(
                 if all(split_statistics.in_full for split_statistics in of_task)
                 else next(rest).statistics or []
             )
-        indexed = _make_index(statistics, config)
-    uncertain = unused_versions(indexed.index, tables)
+        indexed = _make_index(statistics, config, state)
+    uncertain = unused_versions(indexed.index, None)
     if uncertain:
         plain = JsonIndex.of(None, indexed.index, indexed.counts)
         work = UsedTask(in_full.position, plain, uncertain, config.options)
-        used = {number for item in run_tasks(spark, work, tasks) for number in item}
+        stored = _stored_tasks(state, indexed.index, config.options, 0)
+        all_tasks: list[SplitTask | StoredTask] = [*tasks, *stored]
+        used = {number for item in run_tasks(spark, work, all_tasks) for number in item}
         indexed = replace(indexed, index=with_used(indexed.index, used))
-    return indexed
+    return indexed, state, session_text(sessions[-1]) if in_full.session is not None and sessions else None
 
 
-def _make_index(statistics: Sequence[SplitStatistics], config: ChangeJob) -> SourceIndex:
+def _make_index(
+    statistics: Sequence[SplitStatistics], config: ChangeJob, state: ReplicationState | None
+) -> SourceIndex:
     in_full = all(split_statistics.in_full for split_statistics in statistics)
-    return source_index(None, _runs(statistics), _messages(statistics), config.catalog, config.options, in_full=in_full)
+    commits = {partition.first: partition.commit for item in statistics for partition in item.partitions}
+    return source_index(
+        None,
+        _runs(statistics),
+        _messages(statistics),
+        config.catalog,
+        config.options,
+        in_full=in_full,
+        state=state,
+        commits=commits,
+    )
 
 
 def _in_order(found: Sequence[SplitStatisticsResult]) -> list[SplitStatistics] | None:
@@ -219,20 +298,25 @@ def _in_order(found: Sequence[SplitStatisticsResult]) -> list[SplitStatistics] |
 
 def _confirmed(
     tasks: Sequence[SplitTask],
-    done: Sequence[list[Part] | None],
+    done: Sequence[TaskOutput | None],
     speculated: PartitionIndex,
     speculative: ChangeTask,
     index: PartitionIndex,
     work: ChangeTask,
-) -> list[list[Part] | None]:
-    """Replace the parts of tasks whose speculation was wrong by None."""
+) -> list[TaskOutput | None]:
+    """Replace the outputs of tasks whose speculation was wrong by None."""
     if [item.apart_from_numbers for item in speculative.outputs] != [item.apart_from_numbers for item in work.outputs]:
         return [None] * len(tasks)
     first = 0
-    confirmed = []
-    for task, parts in zip(tasks, done, strict=True):
+    confirmed: list[TaskOutput | None] = []
+    # Changes that were kept have the numbers of versions.
+    same_numbers = list(speculated.catalog) == list(index.catalog)
+    for task, output in zip(tasks, done, strict=True):
         partitions = range(first, first + len(task.splits))
-        confirmed.append(parts if all(holds(speculated, index, partition) for partition in partitions) else None)
+        is_right = all(holds(speculated, index, partition) for partition in partitions)
+        if output is not None and output.kept is not None and not same_numbers:
+            is_right = False
+        confirmed.append(output if is_right else None)
         first += len(task.splits)
     return confirmed
 

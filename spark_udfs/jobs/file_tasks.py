@@ -6,7 +6,7 @@ Only results pass through Spark. A task needs memory for a batch of payloads and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -29,8 +29,10 @@ from pgdecode.partitions.partition_index import slices
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions, Empty, Format, InStream, Mode
 from pgdecode.relations.version_tracker import SchemaChanged
+from spark_udfs.dataframes.kept_changes import KeptChanges, KeptFile
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.dataframes.partition_worker import DecodedPartition, JsonIndex, RowsMoved
+from spark_udfs.dataframes.stored_changes import StoredTask, decode_stored, used_of_stored
 from spark_udfs.jobs.output_committer import Part, attempted
 from spark_udfs.jobs.split_statistics import SpeculativeDecoding, SplitStatistics, SplitStatisticsReader
 from spark_udfs.jobs.splits import Batches, Split
@@ -109,6 +111,24 @@ class SplitTask(NamedTuple):
     splits: tuple[Split, ...]
 
 
+class TaskOutput(NamedTuple):
+    """The output of a task.
+
+    Attributes
+    ----------
+    parts : list of Part
+        One for each output.
+    kept : KeptFile or None
+        The changes of transactions without an outcome.
+    is_complete : bool
+        As in `KeptChanges`.
+    """
+
+    parts: list[Part]
+    kept: KeptFile | None = None
+    is_complete: bool = True
+
+
 @dataclass(frozen=True)
 class ChangeTask(WorkerFunction):
     """Decodes splits to changes and tables.
@@ -125,6 +145,10 @@ class ChangeTask(WorkerFunction):
     position : str
     options : ChangeOptions
     format : str
+    kept : Path or None
+        The folder for the changes of transactions without an outcome; None if they are not kept.
+    first_position : int
+        The first position that the run may have.
     """
 
     folders: tuple[Path, ...]
@@ -134,13 +158,15 @@ class ChangeTask(WorkerFunction):
     position: str
     options: ChangeOptions
     format: Format
+    kept: Path | None = None
+    first_position: int = 0
 
-    def __call__(self, task: SplitTask) -> list[Part]:
+    def __call__(self, task: SplitTask | StoredTask) -> TaskOutput:
         """Write the task's part of each output."""
         enter_task()
-        return self.write(task)
+        return self._write_stored(task) if isinstance(task, StoredTask) else self.write(task)
 
-    def write(self, task: SplitTask, readers: Sequence[SplitStatisticsReader] = ()) -> list[Part]:
+    def write(self, task: SplitTask, readers: Sequence[SplitStatisticsReader] = ()) -> TaskOutput:
         """Write the task's part of each output. With readers, decode speculatively and collect split statistics.
 
         Raises
@@ -151,6 +177,37 @@ class ChangeTask(WorkerFunction):
         builders = [output.builder(None, self.index.unpacked, self.options) for output in self.outputs]
         if readers:
             builders = [SpeculativeDecoding(builder) for builder in builders]
+        kept = None if self.kept is None else KeptChanges()
+        with self._writers(task.number) as (written, bad_rows, write):
+            for place, split in enumerate(task.splits):
+                reader = readers[place] if readers else None
+                with nullcontext() if readers else as_file_fault(split, self.position):
+                    rows = split.batches(self.position)
+                    found = decode_split(rows, self.index, builders, self.options, bad_rows, reader, kept)
+                    for number, batch in found:
+                        write(number, batch)
+        if kept is None or self.kept is None:
+            return TaskOutput(written)
+        return TaskOutput(written, kept.write(self.kept, self.first_position, task.number), kept.is_complete)
+
+    def _write_stored(self, task: StoredTask) -> TaskOutput:
+        """Write the task's part of each output, from changes that earlier runs have stored."""
+        builders = [output.builder(None, self.index.unpacked, self.options) for output in self.outputs]
+        with self._writers(task.number) as (written, bad_rows, write):
+            try:
+                for number, batch in decode_stored(task.parts, self.index, builders, self.options, bad_rows):
+                    write(number, batch)
+            except DecodeError as error:
+                where = "" if error.position is None else f"position {error.position}: "
+                raise FileFault(f"payloads of an earlier run: {where}{error.cell}") from error
+        return TaskOutput(written)
+
+    @contextmanager
+    def _writers(
+        self, number: int
+    ) -> Iterator[tuple[list[Part], list[Counter[str]], Callable[[int, pa.RecordBatch], None]]]:
+        """Open the part of each output. The first list has the parts at the end."""
+        written: list[Part] = []
         parts_by_output: list[list[Part]] = [[] for _ in self.outputs]
         bad_rows: list[Counter[str]] = [Counter() for _ in self.outputs]
         places = zip(self.folders, self.outputs, self.columns, parts_by_output, bad_rows, strict=True)
@@ -159,16 +216,15 @@ class ChangeTask(WorkerFunction):
             for folder, output, names, parts, counts in places:
                 schema = pa.schema([output.schema.field(name) for name in names])
                 part = attempted(
-                    folder, task.number, self.format, schema, output.layout, len(parts_by_output), parts, counts
+                    folder, number, self.format, schema, output.layout, len(parts_by_output), parts, counts
                 )
                 writers.append(stack.enter_context(part))
-            for place, split in enumerate(task.splits):
-                reader = readers[place] if readers else None
-                with nullcontext() if readers else as_file_fault(split, self.position):
-                    rows = split.batches(self.position)
-                    for number, batch in decode_split(rows, self.index, builders, self.options, bad_rows, reader):
-                        writers[number](batch.select(list(self.columns[number])))
-        return [part for parts in parts_by_output for part in parts]
+            yield (
+                written,
+                bad_rows,
+                lambda output, batch: writers[output](batch.select(list(self.columns[output]))),
+            )
+        written += [part for parts in parts_by_output for part in parts]
 
 
 def decode_split(
@@ -178,8 +234,11 @@ def decode_split(
     options: ChangeOptions,
     bad_rows: list[Counter[str]] | None = None,
     reader: SplitStatisticsReader | None = None,
+    kept: KeptChanges | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Decode the rows of a split with several builders. Yield each batch with the number of its builder.
+
+    Changes of transactions without an outcome are added to `kept`.
 
     Raises
     ------
@@ -200,7 +259,7 @@ def decode_split(
             if partition is None or partition.number != number:
                 if partition is not None:
                     yield from partition.finish()
-                partition = DecodedPartition(number, plain, builders, options, on_assembled, bad_rows)
+                partition = DecodedPartition(number, plain, builders, options, on_assembled, bad_rows, kept)
             yield from partition.add(positions.slice(start, end - start), payloads.slice(start, end - start))
     if partition is not None:
         yield from partition.finish()
@@ -230,12 +289,12 @@ class SplitStatisticsResult(NamedTuple):
     ----------
     statistics : list of SplitStatistics or None
         One for each split; None if rows are not in the order of their positions.
-    parts : list of Part or None
+    output : TaskOutput or None
         The output of speculative decoding, if that was requested and succeeded.
     """
 
     statistics: list[SplitStatistics] | None
-    parts: list[Part] | None = None
+    output: TaskOutput | None = None
 
 
 @dataclass(frozen=True)
@@ -268,8 +327,9 @@ class SplitStatisticsTask(WorkerFunction):
                 readers = [SplitStatisticsReader(with_head=self.with_head) for _ in task.splits]
                 # Errors of payloads are reported when the split is decoded again with the final index.
                 with suppress(DecodeError, RowsMoved, SchemaChanged):
-                    parts = self.work.write(task, readers)
-                    return SplitStatisticsResult([reader.split_statistics() for reader in readers], parts)
+                    output = self.work.write(task, readers)
+                    statistics = [reader.split_statistics() for reader in readers]
+                    return SplitStatisticsResult(statistics, output if output.is_complete else None)
                 in_full = True
             readers = [SplitStatisticsReader(in_full=in_full, with_head=self.with_head) for _ in task.splits]
             for split, reader in zip(task.splits, readers, strict=True):
@@ -302,10 +362,12 @@ class UsedTask(WorkerFunction):
     among: frozenset[int]
     options: ChangeOptions
 
-    def __call__(self, task: SplitTask) -> set[int]:
-        """Find the versions that the changes of a task's splits use."""
+    def __call__(self, task: SplitTask | StoredTask) -> set[int]:
+        """Find the versions that the changes of a task use."""
         enter_task()
         index = self.index.unpacked
+        if isinstance(task, StoredTask):
+            return used_of_stored(task.parts, self.index, self.among, self.options)
         found: set[int] = set()
 
         def pieces(split: Split) -> Iterator[tuple[int, tuple[pa.Array, pa.Array]]]:

@@ -17,14 +17,20 @@ from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_files import CAPTURE_SESSION, PathError, PayloadFile, is_hidden
+from pgdecode.files.writers import rows_in
 from pgdecode.payloads.unwrap import is_string
-from pgdecode.protocol.options import Format, RowMode, Unwrap
+from pgdecode.protocol.options import Format, Mode, RowMode, Unwrap
+from pgdecode.runs.digested_file import sha256_of
+from pgdecode.runs.errors import RunError
+from pgdecode.runs.manifest import OutputFile
 from spark_udfs.dataframes.changes import codes, count_bad_rows, decode_indexed, indexed_rows, tables_of
+from spark_udfs.dataframes.replication_state import keep_changes, state_after
 from spark_udfs.dataframes.unwrapped import unwrapped
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
-from spark_udfs.jobs.output_committer import DecodedFiles
+from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
+from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.runtime.session import for_workers
-from spark_udfs.runtime.storage import Location, as_location, as_pattern, change_suffix
+from spark_udfs.runtime.storage import Location, as_location, as_path, as_pattern, change_suffix
 from spark_udfs.runtime.worker import ERROR, FaultFinder, Options, PartitionFunction
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
 
@@ -97,7 +103,7 @@ def _unwrapped(found: DataFrame, payload: str, unwrap: Unwrap) -> DataFrame:
     return found.where(_column(payload).isNull() | payloads.isNotNull()).withColumn(payload, payloads)
 
 
-def write_messages(found: DataFrame, payload: str, folder: str, config: MessageJob) -> DecodedFiles:
+def write_messages(found: DataFrame, payload: str, folder: str, config: MessageJob) -> RunResult:
     """Decode rows to messages."""
     function = partition_function(payload, config)
     # mapInArrow does not support dots and backticks in names, so columns are renamed.
@@ -113,7 +119,14 @@ def write_messages(found: DataFrame, payload: str, folder: str, config: MessageJ
     observation = Observation()
     made = _mapped(rows, function, [*fields, StructField(ERROR, StringType())])
     _write_as(count_bad_rows(made, ERROR, observation, function.drop_bad).drop(ERROR), config.format, folder)
-    return DecodedFiles(_bad_rows([observation]))
+    return RunResult(_n_rows(observation, config.mode), _bad_rows([observation]))
+
+
+def _n_rows(observation: Observation, mode: Mode) -> int:
+    """Return the number of rows that were written."""
+    found = observation.get
+    bad = sum(found[code] for code in codes()) if mode == "DROPMALFORMED" else 0
+    return int(found["rows"] - bad)
 
 
 def _bad_rows(observations: Sequence[Observation]) -> dict[str, int]:
@@ -145,7 +158,8 @@ def write_changes(
     folders: Mapping[str | None, str],
     config: ChangeJob,
     session: str | None = None,
-) -> DecodedFiles:
+    run: JobRun = NEW_RUN,
+) -> JobOutput:
     """Decode rows to changes and tables, and write each output to its folder.
 
     Raises
@@ -162,25 +176,47 @@ def write_changes(
     if found.schema[position].dataType == DecimalType(20, 0):
         positions = positions.cast("bigint").alias(position)
     sessions = None if session is None else _column(session)
-    tables = tables_of(config.options, *(name for name in config.names if name is not None))
+    options = config.options
+    tables = None if run.kept is not None else tables_of(options, *(name for name in config.names if name is not None))
     try:
         rows = indexed_rows(
-            found, _column(payload), positions, None, config.catalog, sessions, config.options, tables, "none"
+            found, _column(payload), positions, None, config.catalog, sessions, options, tables, before=run
         )
     except TypeError as error:
         raise PathError(str(error)) from error
+    except RunError:
+        raise
     except ValueError as error:
         raise OrderFault(str(error)) from error
     outputs = config.outputs(rows.indexes, session_has_time(found.sparkSession), in_files=False)
     observations = []
+    files: list[OutputFile] = []
     for name, output in zip(config.names, outputs, strict=True):
         observations.append(Observation())
         columns = config.columns(output)
-        made = decode_indexed(rows, output, config.options, columns, config.format, observations[-1])
+        made = decode_indexed(rows, output, options, columns, config.format, observations[-1])
         _write_as(made, config.format, folders[name])
-    skipped = sum(item.index.n_skipped for item in rows.indexes)
-    undecided = sum(item.index.n_undecided for item in rows.indexes)
-    return DecodedFiles(_bad_rows(observations), skipped, undecided)
+        if run.kept is not None:
+            files += _files_in(as_path(folders[name]), config.format, run.kept.parent)
+    after = state_after(rows, run.start, options)
+    kept = [] if run.kept is None else keep_changes(rows, options, run.kept, run.start.position)
+    return JobOutput(
+        replace(after.input, source=run.input.source, files=run.input.files),
+        rows.indexes[0].index,
+        _bad_rows(observations),
+        sum(_n_rows(observation, options.mode) for observation in observations),
+        files,
+        kept,
+        rows.last_session,
+    )
+
+
+def _files_in(folder: Path, format: Format, root: Path) -> list[OutputFile]:
+    """Describe the files of an output that Spark has written."""
+    return [
+        OutputFile(path.relative_to(root).as_posix(), rows_in(path, format), path.stat().st_size, sha256_of(path))
+        for path in sorted(folder.glob(f"part-*.{format}"))
+    ]
 
 
 def first_fault(found: DataFrame, payload: str, config: MessageJob) -> str | None:

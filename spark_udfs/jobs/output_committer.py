@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from pgdecode.files.writers import Layout, WriteBatch, writer_to
 from pgdecode.protocol.options import Format
 from pgdecode.runs.digested_file import DigestedFile
-from pgdecode.runs.manifest import Manifest, OutputFile, write_manifest
+from pgdecode.runs.manifest import OutputFile
 from pgdecode.storage.errors import storage_errors
 
 SUCCESS = "_SUCCESS"
@@ -30,6 +30,13 @@ SUCCESS = "_SUCCESS"
 OUTPUT = "output"
 _ATTEMPTS = "_temporary"
 _BUFFER = 1 << 20
+
+
+class Committed(NamedTuple):
+    """The files of an output, and the number of its bad rows by error code."""
+
+    files: list[OutputFile]
+    bad_rows: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -55,25 +62,6 @@ class Part:
     n_bytes: int
     sha256: str
     bad_rows: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class DecodedFiles:
-    """The counts of a job.
-
-    Attributes
-    ----------
-    bad_rows : dict
-        Number of rows with an error, written or left out, by error code, for all outputs together.
-    skipped : int
-        Number of transactions left out because their beginning is missing, with `start="anywhere"`.
-    undecided : int
-        Number of transactions without an outcome.
-    """
-
-    bad_rows: dict[str, int]
-    skipped: int = 0
-    undecided: int = 0
 
 
 def part_name(number: int, format: str) -> str:
@@ -143,15 +131,8 @@ def attempts(folder: Path) -> Iterator[None]:
         shutil.rmtree(former)
 
 
-def commit(
-    folder: Path,
-    parts: Sequence[Part],
-    about: Mapping[str, Sequence[Mapping[str, Any]]],
-    what: str,
-    skipped: int = 0,
-    undecided: int = 0,
-) -> DecodedFiles:
-    """Rename the parts, and write the manifest and the file `_SUCCESS`.
+def commit(folder: Path, parts: Sequence[Part], about: Mapping[str, Sequence[Mapping[str, Any]]]) -> Committed:
+    """Rename the parts, and write the file `_SUCCESS`.
 
     Parameters
     ----------
@@ -161,10 +142,6 @@ def commit(
         One for each task. Parts without rows are left out. If none has rows, the first stays, for its schema.
     about : mapping
         The input rows of each part, by its name.
-    what : str
-        "messages", "changes" or a table.
-    skipped, undecided : int
-        As in `DecodedFiles`.
 
     Raises
     ------
@@ -182,16 +159,5 @@ def commit(
     bad_rows: Counter[str] = Counter()
     for part in parts:
         bad_rows.update(part.bad_rows)
-    decoded = DecodedFiles(dict(sorted(bad_rows.items())), skipped, undecided)
-    manifest = Manifest(
-        "spark",
-        (what,),
-        rows=sum(part.n_rows for part in chosen),
-        bad_rows=decoded.bad_rows,
-        skipped=skipped,
-        undecided=undecided,
-        files=files,
-    )
-    write_manifest(folder, manifest)
     (folder / SUCCESS).touch()
-    return decoded
+    return Committed(files, dict(sorted(bad_rows.items())))

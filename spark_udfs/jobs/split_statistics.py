@@ -36,6 +36,8 @@ class PartitionStatistics(NamedTuple):
     n_rows : int
     session : object
         Value of the session column; None without one.
+    commit : (int, int)
+        The greatest commit LSN and the position of that commit, if transactions were assembled; otherwise -1.
     """
 
     first: int
@@ -43,6 +45,7 @@ class PartitionStatistics(NamedTuple):
     has_rows: bool
     n_rows: int
     session: Any = None
+    commit: tuple[int, int] = (-1, -1)
 
 
 class SplitStatistics(NamedTuple):
@@ -133,6 +136,9 @@ class SplitStatisticsReader:
         rows = pa.array([row for row, tag in tags if tag in EVERYWHERE], pa.int64())
         found = {tag for _, tag in tags} | set(ROWS[:1] if transaction_index.has_rows else b"")
         self._record(positions, payloads, found, rows, transaction_index.first_end, transaction_index.last_end, None)
+        if transaction_index.last_lsn_row >= 0:
+            commit = (transaction_index.last_lsn, batch.position(transaction_index.last_lsn_row))
+            self.partitions[-1] = self.partitions[-1]._replace(commit=commit)
         if not self.is_plain:
             raise SchemaChanged
 
@@ -152,8 +158,8 @@ class SplitStatisticsReader:
         has_rows = not set(tags).isdisjoint(ROWS)
         if self.partitions and self.partitions[-1].session == session:
             partition = self.partitions[-1]
-            self.partitions[-1] = PartitionStatistics(
-                partition.first, last, partition.has_rows or has_rows, partition.n_rows + len(positions), session
+            self.partitions[-1] = partition._replace(
+                last=last, has_rows=partition.has_rows or has_rows, n_rows=partition.n_rows + len(positions)
             )
         else:
             self._end_partition()

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.wire.message_filter import tagged
+from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.ordered_files import OrderFault, Positions
 from pgdecode.files.payload_files import PayloadFile
 from pgdecode.partitions.partition_index import Partition, PartitionIndex
@@ -267,14 +268,19 @@ def sort_by_position(
     return [pieces[place] for place in places], [found[place] for place in places]
 
 
-def speculation_of(found: Sequence[SplitPreview], catalog: RelationCatalog | None) -> PartitionIndex | None:
+def speculation_of(
+    found: Sequence[SplitPreview], catalog: RelationCatalog | None, state: ReplicationState | None = None
+) -> PartitionIndex | None:
     """Make the preliminary index of splits from their previews; None if speculation would probably fail."""
+    if state is not None and (state.streamed or state.is_reconnected):
+        return None
     starts = [*(preview.first for preview in found[:1]), *(preview.start for preview in found[1:]), _LAST_POSITION]
     if not all(preview.is_plain for preview in found) or any(a >= b for a, b in pairwise(starts)):
         return None
     partitions = [Partition(first, after - 1) for first, after in pairwise(starts)]
     messages = pa.Table.from_batches([preview.relations for preview in found], MESSAGES).sort_by("position")
-    return speculate(partitions, messages["payload"], messages["position"].combine_chunks(), catalog=catalog)
+    positions = messages["position"].combine_chunks()
+    return speculate(partitions, messages["payload"], positions, catalog=catalog, state=state)
 
 
 def row_numbers(rows: pa.Buffer | None) -> pa.Array:

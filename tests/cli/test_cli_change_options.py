@@ -195,9 +195,9 @@ MISTAKES = {
         r"--unrepresentable is for .*",
     ),
     "a catalog that is not there": (["--changes", "--catalog", "no.json"], r"no\.json: No such file or directory"),
-    "duplicates on Spark": (
-        ["--changes", "--position", "seq", "--engine", "spark", "--drop-duplicates"],
-        r"--drop-duplicates is for --engine local \(see pgdecode decode --help\)",
+    "rows per batch on Spark": (
+        ["--changes", "--position", "seq", "--engine", "spark", "--batch-rows", "5"],
+        r"--batch-rows is for --engine local \(see pgdecode decode --help\)",
     ),
     "a catalog that is none": (
         ["--changes", "--catalog", "notes.txt"],
@@ -249,9 +249,9 @@ def test_spark_says_how_many_rows_are_bad_and_which_transactions_have_no_outcome
     process = started("decode", "in.parquet", "spark", *words, "--engine", "spark")
     _, err = process.communicate()
     assert process.returncode == 0, err
-    expected = "1 bad row left out (1 UNKNOWN_TAG), 1 transaction without an outcome left out"
+    expected = "changes, 1 bad row left out (1 UNKNOWN_TAG), 1 transaction without an outcome kept for the next run"
     assert expected in err.decode()
-    local = run("decode", "in.parquet", "local.jsonl", *words)
+    local = run("decode", "in.parquet", "local", *words)
     assert local.code == 0
     assert expected in local.err
 

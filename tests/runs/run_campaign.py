@@ -1,7 +1,9 @@
-"""Cut sequences into runs, each in Python or in the shell, and compare their union with one run over everything.
+"""Cut sequences into runs, each on an engine picked at random, and compare their union with one run over everything.
+
+The engines are Python, the shell and, with --spark, `decode_files`, the shell with Spark, and functions of DataFrames.
 
     make runs                                                       hundreds of trials, a hundred killed processes
-    PYTHONPATH=tests:tests/runs python -m run_campaign --trials 20 --seed 1
+    PYTHONPATH=tests:tests/runs python -m run_campaign --trials 20 --seed 1 --spark
 
 A trial takes a recorded capture or a random slot, as changes or as tables, and cuts it at one to four random places.
 The oracle is one ChangeDecoder over all payloads. In some trials, calls of the shell get SIGKILL, at a random moment or
@@ -89,10 +91,10 @@ class Workload:
         return lines(first.restart().table(self.payloads, name, self.positions))
 
 
-def sequence(rng: random.Random) -> Workload:
-    """Choose payloads and what to decode of them."""
-    if rng.random() < 0.5:
-        name = rng.choice(captures.NAMES)
+def sequence(rng: random.Random, name: str | None = None) -> Workload:
+    """Choose payloads, of a capture or at random, and what to decode of them."""
+    if name is not None or rng.random() < 0.5:
+        name = name or rng.choice(captures.NAMES)
         payloads = captures.capture(name).column
     else:
         name = f"random slot {rng.getrandbits(32)}"
@@ -129,14 +131,17 @@ class Trial:
     problems: list[str] = field(default_factory=list)
     engines: list[str] = field(default_factory=list)
     killed: int = 0
+    spark: Any = None  # a session, to use the engines of Spark too
+    name: str | None = None  # of a capture; by default, one or a random slot is chosen
+    n_cuts: int | None = None
 
     def run(self, folder: Path) -> Trial:
         """Decode in runs, and compare."""
         rng = random.Random(self.seed)
-        item = sequence(rng)
+        item = sequence(rng, self.name)
         n = len(item.payloads)
         least = item.described()
-        cuts = [0, *sorted(rng.randint(least, n) for _ in range(rng.randint(1, 4))), n]
+        cuts = [0, *sorted(rng.randint(least, n) for _ in range(self.n_cuts or rng.randint(1, 4))), n]
         n_with_state = rng.choice([0, 0, rng.randrange(len(cuts)), len(cuts)])
         previous: Path | None = None
         rows: list[list[dict[str, Any]]] = [[] for _ in item.tables or [None]]
@@ -144,11 +149,18 @@ class Trial:
         for number, (start, end) in enumerate(pairwise(cuts)):
             source, target = folder / f"in{number}.parquet", folder / f"out{number}"
             self._write(source, item, start, end, rng)
-            engine = "state" if number < n_with_state else rng.choice(["python", "resume"])
+            engines = ["python", "resume"]
+            if self.spark is not None and item.positions is not None:
+                engines += ["spark", "spark", "functions", "functions"]
+            engine = "state" if number < n_with_state else rng.choice(engines)
             self.engines.append(engine)
             try:
                 if engine == "python":
                     found = self._python(item, start, end, previous, target, rng)
+                elif engine == "spark":
+                    found = self._spark(item, source, target, previous, rng)
+                elif engine == "functions":
+                    found = self._functions(item, source, target, previous)
                 else:
                     found = self._shell(item, source, target, previous, folder / "state", engine, rng)
             except Exception as error:
@@ -159,6 +171,9 @@ class Trial:
                 output += more
         for name, found_rows, expected in zip(item.tables or ["changes"], rows, item.whole(), strict=True):
             one, other = list(map(sparse, found_rows)), list(map(sparse, expected))
+            if {"spark", "functions"} & set(self.engines):
+                # Rows on Spark have no order.
+                one, other = (sorted(rows, key=repr) for rows in (one, other))
             if one != other:
                 first = next(pair for pair in zip_longest(one, other) if pair[0] != pair[1])
                 text = f"{name} differs: {len(one)} rows, expected {len(other)}, first {first}"
@@ -199,6 +214,37 @@ class Trial:
         decoder.save(target)
         return rows
 
+    def _spark(
+        self, item: Workload, source: Path, target: Path, previous: Path | None, rng: random.Random
+    ) -> list[list[dict[str, Any]]]:
+        from spark_udfs import decode_files
+
+        for _ in range(self.kills):
+            words = self._words(item, source, target, previous)
+            self._kill([*words, "--engine", "spark"], rng, seconds=(3, 12))
+        what: Any = item.tables or "changes"
+        route = rng.choice(["files", "files", "dataframe"])
+        # Without a run before, it is not known whether an output is that of the same call.
+        if not (target.exists() and previous is None):
+            decode_files(self.spark, source, target, what=what, route=route, resume=previous, **item.options)
+        folders = [target / name for name in item.tables] or [target]
+        return [[row for part in sorted(folder.glob("part-*")) for row in rows_of(part)] for folder in folders]
+
+    def _functions(
+        self, item: Workload, source: Path, target: Path, previous: Path | None
+    ) -> list[list[dict[str, Any]]]:
+        from spark_udfs import changes, replication_state, table_changes
+
+        rows = self.spark.read.parquet(str(source))
+        if item.tables:
+            made = [table_changes(rows, name, state=previous, years="any", **item.options) for name in item.tables]
+        else:
+            made = [changes(rows, state=previous, **item.options)]
+        found = [[row for batch in frame.toArrow().to_batches() for row in lines(batch)] for frame in made]
+        drop_duplicates = item.options["drop_duplicates"]
+        replication_state(rows, state=previous, drop_duplicates=drop_duplicates).save(target)
+        return found
+
     def _shell(
         self,
         item: Workload,
@@ -209,21 +255,10 @@ class Trial:
         engine: str,
         rng: random.Random,
     ) -> list[list[dict[str, Any]]]:
-        words = [
-            "decode",
-            str(source),
-            str(target),
-            "--mode",
-            item.options["mode"],
-            "--batch-rows",
-            str(rng.choice([7, 500, 9999])),
-        ]
-        words += [word for name in item.tables for word in ("--table", name)] or ["--changes"]
-        words += [f"--{name.replace('_', '-')}" for name, value in item.options.items() if value is True]
+        words = self._words(item, source, target, previous if engine == "resume" else None)
+        words += ["--batch-rows", str(rng.choice([7, 500, 9999]))]
         if engine == "state":
             words += ["--state", str(state)]
-        elif previous is not None:
-            words += ["--resume", str(previous)]
         complete = False
         for _ in range(self.kills):
             self._kill(words, rng)
@@ -238,13 +273,20 @@ class Trial:
             raise AssertionError(said.getvalue())
         return [rows_of(target / f"{name}.parquet") for name in item.tables or ["changes"]]
 
-    def _kill(self, words: list[str], rng: random.Random) -> None:
+    def _words(self, item: Workload, source: Path, target: Path, previous: Path | None) -> list[str]:
+        """Make the command of a run."""
+        words = ["decode", str(source), str(target), "--mode", item.options["mode"]]
+        words += [word for name in item.tables for word in ("--table", name)] or ["--changes"]
+        words += [f"--{name.replace('_', '-')}" for name, value in item.options.items() if value is True]
+        return words if previous is None else [*words, "--resume", str(previous)]
+
+    def _kill(self, words: list[str], rng: random.Random, seconds: tuple[float, float] = (0.2, 1.0)) -> None:
         """Start a call and kill it, unless it ends before."""
         by_call = rng.random() < 0.7
         code = [KILLED, str(rng.randrange(45) if by_call else -1), rng.choice(["before", "after"])]
         with subprocess.Popen([sys.executable, "-c", *code, *words], stderr=subprocess.PIPE) as process:
             if not by_call:
-                time.sleep(rng.uniform(0.2, 1.0))
+                time.sleep(rng.uniform(*seconds))
                 process.kill()
             process.communicate()
         self.killed += process.returncode == -signal.SIGKILL
@@ -274,12 +316,12 @@ def sparse(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def trials(seeds: Sequence[int], kills: int = 0) -> list[Trial]:
+def trials(seeds: Sequence[int], kills: int = 0, spark: Any = None) -> list[Trial]:
     """Run trials, one for each seed."""
     found = []
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(Trial(seed, kills).run(Path(folder)))
+            found.append(Trial(seed, kills, spark=spark).run(Path(folder)))
     return found
 
 
@@ -289,15 +331,34 @@ def command() -> int:
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--killed", type=int, default=100, help="processes to kill")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(24))
+    parser.add_argument("--captures", action="store_true", help="also cut each capture at one, two and five places")
+    parser.add_argument("--spark", action="store_true", help="use the engines of Spark too")
     given = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        spark = None
+        if given.spark:
+            from spark_udfs.runtime.session import local_session
+
+            spark = stack.enter_context(local_session("local[1]", {"spark.sql.shuffle.partitions": "2"}))
+        return campaign(given, spark)
+
+
+def campaign(given: argparse.Namespace, spark: Any) -> int:
+    """Run trials until there are enough, and enough processes were killed."""
     done: list[Trial] = []
+    for name in captures.NAMES if given.captures else ():
+        for n_cuts in (1, 2, 5):
+            with tempfile.TemporaryDirectory() as folder:
+                done.append(Trial(given.seed + n_cuts, spark=spark, name=name, n_cuts=n_cuts).run(Path(folder)))
+            print(*done[-1].problems, sep="\n", end="\n" if done[-1].problems else "", flush=True)
     for seed in range(given.seed, given.seed + given.trials):
-        done += trials([seed])
+        done += trials([seed], spark=spark)
         if done[-1].problems:
             print(*done[-1].problems, sep="\n", flush=True)
     seed = given.seed + given.trials
     while sum(item.killed for item in done) < given.killed:
-        done += trials([seed], kills=2)
+        # Spark takes some seconds to start, so few of its drivers are killed.
+        done += trials([seed], kills=2, spark=spark if seed % 10 == 0 else None)
         seed += 1
         if done[-1].problems:
             print(*done[-1].problems, sep="\n", flush=True)

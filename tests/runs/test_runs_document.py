@@ -17,7 +17,7 @@ from support.shell import Shell
 
 TEXT = (readme.ROOT / "docs" / "runs.md").read_text()
 SHELL = readme.code_blocks(TEXT, "sh")
-(PYTHON,) = readme.code_blocks(TEXT, "python")
+PYTHON = readme.code_blocks(TEXT, "python")[0]
 
 
 @pytest.fixture
