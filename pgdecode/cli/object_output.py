@@ -14,21 +14,8 @@ from pgdecode.files.payload_files import PayloadFile
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
 from pgdecode.runs.manifest import Input, Manifest
-from pgdecode.runs.object_run import object_run
-from pgdecode.storage.errors import PathError
+from pgdecode.runs.object_run import check_apart, object_run
 from pgdecode.storage.object_path import FilePath, ObjectPath, relative_name, size_of
-
-
-def check_apart(source: FilePath, target: ObjectPath) -> None:
-    """Check that neither of input and output contains the other.
-
-    Raises
-    ------
-    PathError
-        If one does.
-    """
-    if isinstance(source, ObjectPath) and (source.contains(target) or target.contains(source)):
-        raise PathError(f"{target}: {'is inside' if source.contains(target) else 'contains'} the input")
 
 
 def write_messages(

@@ -23,7 +23,7 @@ from pgdecode.runs.errors import RunError
 from pgdecode.runs.manifest import MANIFEST, Manifest, OutputFile, manifest_bytes, parse_manifest
 from pgdecode.storage.errors import PathError, StorageError, TargetExists
 from pgdecode.storage.object_files import written_object
-from pgdecode.storage.object_path import ObjectPath
+from pgdecode.storage.object_path import FilePath, ObjectPath
 from pgdecode.storage.object_store import (
     Version,
     create_object,
@@ -71,6 +71,14 @@ class ObjectRun:
             raise RunError(f"{self.path}: the run of this task has ended")
 
 
+@dataclass(frozen=True)
+class ObjectOutput:
+    """An output of a run. `folder` is below the target, and is empty for a single output."""
+
+    run: ObjectRun
+    folder: str
+
+
 class OpenRun:
     """A run on the driver, from its claim to its commit."""
 
@@ -80,6 +88,10 @@ class OpenRun:
         # Whether a manifest may have been written: files that it names must stay.
         self._may_be_committed = False
         self._kept: set[str] = set()
+
+    def output(self, folder: str = "") -> ObjectOutput:
+        """Make an output."""
+        return ObjectOutput(self.run, folder)
 
     def upload(self, number: int, path: Path, folder: str, format: Format, n_rows: int) -> OutputFile:
         """Copy a local file to a new object, and describe it."""
@@ -140,6 +152,18 @@ class OpenRun:
     def _remove_parts(self, found: dict[str, ObjectPath]) -> None:
         ours = f"part-{self.run.run}-"
         delete_objects([item for name, item in found.items() if item.name.startswith(ours) and name not in self._kept])
+
+
+def check_apart(source: FilePath, target: ObjectPath) -> None:
+    """Check that neither of input and output contains the other.
+
+    Raises
+    ------
+    PathError
+        If one does.
+    """
+    if isinstance(source, ObjectPath) and (source.contains(target) or target.contains(source)):
+        raise PathError(f"{target}: {'is inside' if source.contains(target) else 'contains'} the input")
 
 
 def check_object_target(path: ObjectPath, *, overwrite: bool) -> tuple[Manifest, Version] | None:

@@ -194,12 +194,13 @@ class ObjectWriter(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         """Write bytes, and return how many were written."""
-        view = memoryview(data).cast("B")
+        # A copy, because the store keeps a reference until the part is sent, and the caller uses its buffer again.
+        content = bytes(data)
         with store_errors(self.path):
-            self.upload.write(view)
-        self.digest.update(view)
-        self.n_bytes += len(view)
-        return len(view)
+            self.upload.write(content)
+        self.digest.update(content)
+        self.n_bytes += len(content)
+        return len(content)
 
 
 @contextmanager

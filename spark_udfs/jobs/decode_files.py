@@ -36,13 +36,14 @@ from pgdecode.protocol.options import (
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.errors import RunFault
 from pgdecode.runs.manifest import Input, Manifest
+from pgdecode.runs.object_run import OpenRun, check_apart, check_object_target, object_run
 from pgdecode.runs.state_files import SourceState
 from pgdecode.storage.errors import CLASSES, StorageError
-from pgdecode.storage.object_path import FilePath, is_object, object_path
+from pgdecode.storage.object_path import FilePath, ObjectPath, is_object, object_path
 from spark_udfs.jobs import file_route, frame_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
 from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
-from spark_udfs.jobs.output_committer import OUTPUT
+from spark_udfs.jobs.output_committer import Folder
 from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.runtime.jvm import SPARK_ERRORS, error_texts
 from spark_udfs.runtime.session import local_session
@@ -66,7 +67,7 @@ _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
 _FAULT = f"{DecodeError.__module__}."
 _FILE_FAULTS = tuple(f"{cls.__module__}.{cls.__name__}: " for cls in (FileFault, RunFault))
 # An error of storage that a task has raised for the target.
-_STORAGE_ERROR = re.compile(rf"{re.escape(StorageError.__module__)}\.(\w+): {OUTPUT}: (.+)")
+_STORAGE_ERROR = re.compile(rf"{re.escape(StorageError.__module__)}\.(\w+): .+?: (.+)")
 _OURS = re.compile(r"(?:pgdecode|spark_udfs)\.[\w.]+: ")
 
 
@@ -117,7 +118,9 @@ def decode_files(
         machines must share it. Tasks read s3://, gs://, az:// and abfss:// themselves. Another URI (`hdfs://...`,
         `s3a://...`) is passed to `spark.read.parquet`.
     target : path or URI
-        The folder to write. It appears when it is complete. Without `overwrite`, it must not exist.
+        The folder to write. It appears when it is complete. Without `overwrite`, it must not exist. In an object store
+        (s3://, gs://, az://, abfss://), files are written under unique names, and the manifest, which is written last,
+        names those that count: see `read_run`. Such a run has no state.
     what : "messages", "changes", "schema.table", or a sequence of tables and "changes"
         One row per message; or one row per committed change of all tables; or one row per change of a table, with typed
         columns. A string makes one output, whose files are in `target`. A sequence, also of one item, makes a folder in
@@ -257,34 +260,37 @@ def decode_files(
         needed = (position,) if session is None else (position, session)
     # Absolute, because tasks may have another working directory.
     files = None
-    if is_path(source):
-        files = payload_files(Path(source).absolute(), payload, needed, unwrap)
-    elif is_object(source) and route != "dataframe":
-        found = object_path(str(source), storage_options)
-        found.check_public()
-        files = payload_files(found, payload, needed, unwrap)
+    place = _files_at(source, storage_options, route)
+    if place is not None:
+        files = payload_files(place, payload, needed, unwrap)
     if any(file.converted for file in files or ()):
         raise PathError(f"{source}: not a Parquet file; on Spark, payloads are in Parquet")
-    if files is not None and isinstance(config, ChangeJob):
+    if place is not None and files is not None and isinstance(config, ChangeJob):
         if session is None and position == "seq" and has_interrupted_streams(files):
             session = CAPTURE_SESSION
-            files = payload_files(Path(source).absolute(), payload, (position, session), unwrap)
+            files = payload_files(place, payload, (position, session), unwrap)
         check_positions(files, position)
-    direct = _is_direct(route, files is not None, source, target)
-    if is_object(source) and files is not None and not direct:
-        raise PathError(f"{target}: a job from an object store writes to a path or to an object store")
-    place: FilePath | None = Path(source) if is_path(source) else None
+    out = _files_at(target, storage_options, route)
+    direct = _is_direct(route, source if place is None else target if out is None else None)
+    if (isinstance(place, ObjectPath) or isinstance(out, ObjectPath)) and not direct:
+        uri = source if place is None else target
+        raise PathError(f"{uri}: a job with an object store has a path or an object store at its other end")
     wrapped, order = (payload, unwrap), (position, session)
-    if isinstance(config, MessageJob) and is_path(target):
+    if isinstance(out, ObjectPath):
+        if isinstance(place, ObjectPath):
+            check_apart(place, out)
+        check_object_target(out, overwrite=overwrite)
+    elif isinstance(config, MessageJob) and is_path(target):
         check_target(Path(target), place if isinstance(place, Path) else None, overwrite=overwrite)
-    if is_object(source):
-        place = object_path(str(source), storage_options)
     try:
         if isinstance(config, ChangeJob) and is_path(target):
             # Absolute, because tasks may have another working directory.
             before, kept = (None if at is None else Path(os.path.abspath(at)) for at in (resume, state))
             folders = RunFolders(place, Path(os.path.abspath(target)), False, overwrite, before, kept)
             return _run(spark, source, files, wrapped, order, folders, config, direct, route)
+        if isinstance(out, ObjectPath):
+            with nullcontext(spark) if spark is not None else local_session() as running:
+                return _to_objects(running, source, place, files, wrapped, order, out, overwrite, config)
         with (
             nullcontext(spark) if spark is not None else local_session() as running,
             staged(running, target, overwrite=overwrite) as hidden,
@@ -350,16 +356,10 @@ def _run(
     route: Route,
 ) -> RunResult:
     """Decode changes and tables to a path, and leave a manifest and a state."""
-    input = Input()
-    if files is not None:
-        by_position = sorted(files, key=lambda file: file.first_value(order[0]) or 0)
-        input = input_of(by_position, order[0], folders.source)
-    what = [name or CHANGES for name in config.names]
-    options = {**options_to_json(config.options, config.value_options), "format": config.format}
-    known = Manifest("spark", what, options, input)
+    known = _known_manifest(config, files or (), order[0], folders.source)
 
     def write(begun: StagedRun) -> WrittenRun[JobOutput | None]:
-        job = JobRun(input, begun)
+        job = JobRun(known.input, begun)
         chosen, after = _with_types(config, files, begun.stored)
         with nullcontext(spark) if spark is not None else local_session() as running:
             hidden = as_uri(begun.hidden)
@@ -384,9 +384,74 @@ def _with_types(
     return replace(config, value_options=with_types, catalog=catalog), after
 
 
-def _is_direct(route: Route, has_files: bool, source: Location, target: Location) -> bool:
+def _to_objects(
+    spark: SparkSession,
+    source: Location,
+    place: FilePath | None,
+    files: Sequence[PayloadFile] | None,
+    wrapped: tuple[str, Unwrap],
+    order: tuple[str, str | None],
+    target: ObjectPath,
+    overwrite: bool,
+    config: MessageJob | ChangeJob,
+) -> RunResult:
+    """Decode to an object store, and leave a manifest without a state."""
+    with object_run(target, overwrite=overwrite) as run:
+        if isinstance(config, MessageJob):
+            done = _messages(spark, source, files, wrapped, run, config, True)
+            assert done.manifest is not None
+            manifest = done.manifest
+        else:
+            chosen, _ = _with_types(config, files, None)
+            known = _known_manifest(config, files or (), order[0], place)
+            output = _changes(spark, source, files, wrapped, order, run, chosen, True, "files", JobRun(known.input))
+            manifest = replace(
+                known,
+                input=output.input,
+                rows=output.rows,
+                bad_rows=output.bad_rows,
+                skipped=output.index.n_skipped,
+                undecided=output.index.n_undecided,
+                files=output.files,
+            )
+        run.commit(manifest)
+    return RunResult.of(manifest)
+
+
+def _known_manifest(
+    config: ChangeJob, files: Sequence[PayloadFile], position: str, source: FilePath | None
+) -> Manifest:
+    """Make what is known of the manifest before the run."""
+    input = Input()
+    if files:
+        by_position = sorted(files, key=lambda file: file.first_value(position) or 0)
+        input = input_of(by_position, position, source)
+    what = [name or CHANGES for name in config.names]
+    options = {**options_to_json(config.options, config.value_options), "format": config.format}
+    return Manifest("spark", what, options, input)
+
+
+def _files_at(location: Location, options: Mapping[str, str] | None, route: Route) -> FilePath | None:
+    """Return where tasks read or write files; None if only Spark can."""
+    if is_path(location):
+        # Absolute, because tasks may have another working directory.
+        return Path(location).absolute()
+    if not is_object(location) or route == "dataframe":
+        return None
+    found = object_path(str(location), options)
+    found.check_public()
+    return found
+
+
+def _folder(hidden: str | OpenRun, name: str) -> Folder:
+    """Return the folder of an output for the tasks."""
+    if isinstance(hidden, OpenRun):
+        return hidden.output(name)
+    return as_path(f"{hidden}/{name}" if name else hidden)
+
+
+def _is_direct(route: Route, uri: Location | None) -> bool:
     check_option("route", route, Route)
-    uri = source if not has_files else target if not is_path(target) else None
     if route == "files" and uri is not None:
         raise PathError(f'{uri}: is a URI, and the route "files" needs paths')
     return route != "dataframe" and uri is None
@@ -397,18 +462,18 @@ def _messages(
     source: Location,
     files: Sequence[PayloadFile] | None,
     wrapped: tuple[str, Unwrap],
-    hidden: str,
+    hidden: str | OpenRun,
     config: MessageJob,
     direct: bool,
 ) -> RunResult:
     if direct and files:
-        return file_route.write_messages(spark, files, as_path(hidden), config)
+        return file_route.write_messages(spark, files, _folder(hidden, ""), config)
     settings = {**_SETTINGS, **(frame_route.FILE_BY_FILE if config.in_stream == "ordered" else {})}
     with changed_settings(spark, settings):
         payload, unwrap = wrapped
         found = frame_route.read(spark, source, files, payload, config.keep, unwrap)
         try:
-            return frame_route.write_messages(found, payload, hidden, config)
+            return frame_route.write_messages(found, payload, str(hidden), config)
         except SPARK_ERRORS as error:
             if not _one_line(error).startswith(_FAULT):
                 raise
@@ -432,17 +497,17 @@ def _changes(
     files: Sequence[PayloadFile] | None,
     wrapped: tuple[str, Unwrap],
     order: tuple[str, str | None],
-    hidden: str,
+    hidden: str | OpenRun,
     config: ChangeJob,
     direct: bool,
     route: Route,
     job: JobRun,
 ) -> JobOutput:
     position, session = order
-    folders = {name: f"{hidden}/{table_file_name(name)}" if config.in_folders else hidden for name in config.names}
+    below = {name: table_file_name(name) if config.in_folders else "" for name in config.names}
     try:
         if direct and files:
-            places = {name: as_path(folder) for name, folder in folders.items()}
+            places = {name: _folder(hidden, folder) for name, folder in below.items()}
             has_time = session_has_time(spark)
             done = file_route.write_changes(spark, files, position, config, has_time, places, session, job)
             if done is not None:
@@ -453,6 +518,7 @@ def _changes(
             columns = (position,) if session is None else (position, session)
             payload, unwrap = wrapped
             found = frame_route.read(spark, source, files, payload, columns, unwrap)
+            folders = {name: f"{hidden}/{folder}" if folder else str(hidden) for name, folder in below.items()}
             return frame_route.write_changes(found, payload, position, folders, config, session, job)
     except KeyError as error:
         raise PathError(f"{source}: {error.args[0]}") from error

@@ -43,7 +43,7 @@ from spark_udfs.jobs.file_tasks import (
 )
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
-from spark_udfs.jobs.output_committer import attempts, commit, part_name
+from spark_udfs.jobs.output_committer import Folder, attempts, commit, part_name
 from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.jobs.split_statistics import SplitStatistics
 from spark_udfs.jobs.splits import (
@@ -62,7 +62,7 @@ from spark_udfs.jobs.splits import (
 from spark_udfs.runtime.tasks import parallelism, partition_bytes, run_tasks
 
 
-def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Path, config: MessageJob) -> RunResult:
+def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Folder, config: MessageJob) -> RunResult:
     """Decode files to messages.
 
     Parameters
@@ -70,8 +70,8 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Pa
     spark : SparkSession
     files : sequence of PayloadFile
         At least one.
-    folder : Path
-        The folder to create.
+    folder : Path or ObjectOutput
+        The folder to create. In an object store, the caller writes the manifest.
     config : MessageJob
     """
     work = MessageTask(
@@ -84,7 +84,7 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Pa
         written, bad_rows = commit(folder, parts, _inputs(tasks, config.format))
     rows = sum(file.rows for file in written)
     manifest = Manifest("spark", ("messages",), rows=rows, bad_rows=bad_rows, files=written)
-    return RunResult.of(write_manifest(folder, manifest))
+    return RunResult.of(write_manifest(folder, manifest) if isinstance(folder, Path) else manifest)
 
 
 def write_changes(
@@ -93,7 +93,7 @@ def write_changes(
     position: str,
     config: ChangeJob,
     has_time: bool,
-    folders: Mapping[str | None, Path],
+    folders: Mapping[str | None, Folder],
     session: str | None = None,
     run: JobRun = NEW_RUN,
 ) -> JobOutput | None:
@@ -188,10 +188,8 @@ def write_changes(
             for number, place in enumerate(places):
                 committed = commit(place, [output.parts[number] for output in complete], inputs)
                 bad_rows.update(committed.bad_rows)
-                written += (
-                    replace(file, name=f"{place.name}/{file.name}" if config.in_folders else file.name)
-                    for file in committed.files
-                )
+                below = f"{place.name}/" if config.in_folders and isinstance(place, Path) else ""
+                written += (replace(file, name=f"{below}{file.name}") for file in committed.files)
             ends = [partition.first for partition in index.partitions[:1]]
             ends += [partition.last for partition in index.partitions[-1:]]
             decoded = JobOutput(
@@ -205,7 +203,8 @@ def write_changes(
             )
     if decoded is None:
         for place in places:
-            place.rmdir()
+            if isinstance(place, Path):
+                place.rmdir()
         if run.kept is not None:
             shutil.rmtree(run.kept, ignore_errors=True)
     return decoded

@@ -33,7 +33,7 @@ from spark_udfs.dataframes.kept_changes import KeptChanges, KeptFile
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.dataframes.partition_worker import DecodedPartition, JsonIndex, RowsMoved
 from spark_udfs.dataframes.stored_changes import StoredTask, decode_stored, used_of_stored
-from spark_udfs.jobs.output_committer import Part, attempted
+from spark_udfs.jobs.output_committer import Folder, Part, attempted
 from spark_udfs.jobs.split_statistics import SpeculativeDecoding, SplitStatistics, SplitStatisticsReader
 from spark_udfs.jobs.splits import Batches, Split
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
@@ -52,7 +52,7 @@ class MessageTask(WorkerFunction):
 
     Attributes
     ----------
-    folder : Path
+    folder : Path or ObjectOutput
         Of the output.
     kept : pa.Schema
         The `keep` columns with their types in the output.
@@ -61,7 +61,7 @@ class MessageTask(WorkerFunction):
     format : str
     """
 
-    folder: Path
+    folder: Folder
     kept: pa.Schema
     fields: tuple[str, ...] | None
     in_stream: InStream | bool
@@ -135,7 +135,7 @@ class ChangeTask(WorkerFunction):
 
     Attributes
     ----------
-    folders : tuple of Path
+    folders : tuple of Path or ObjectOutput
         Of the outputs.
     outputs : tuple of Output
     columns : tuple of tuple of str
@@ -151,7 +151,7 @@ class ChangeTask(WorkerFunction):
         The first position that the run may have.
     """
 
-    folders: tuple[Path, ...]
+    folders: tuple[Folder, ...]
     outputs: tuple[Output, ...]
     columns: tuple[tuple[str, ...], ...]
     index: JsonIndex

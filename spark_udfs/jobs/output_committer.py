@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import uuid
 from collections import Counter
@@ -23,13 +24,19 @@ from pgdecode.files.writers import Layout, WriteBatch, writer_to
 from pgdecode.protocol.options import Format
 from pgdecode.runs.digested_file import DigestedFile
 from pgdecode.runs.manifest import OutputFile
+from pgdecode.runs.object_run import ObjectOutput
 from pgdecode.storage.errors import storage_errors
+from pgdecode.storage.object_files import ObjectWriter, written_object
 
 SUCCESS = "_SUCCESS"
 # What tasks call the target in errors. The driver, which knows it, replaces this.
 OUTPUT = "output"
 _ATTEMPTS = "_temporary"
 _BUFFER = 1 << 20
+_OBJECT_PART = re.compile(r"(?:.*/)?part-[0-9a-f]{32}-(\d+)-[0-9a-f]+\.(\w+)", re.DOTALL)
+
+# Where the files of an output are written.
+Folder = Path | ObjectOutput
 
 
 class Committed(NamedTuple):
@@ -71,7 +78,7 @@ def part_name(number: int, format: str) -> str:
 
 @contextmanager
 def attempted(
-    folder: Path,
+    folder: Folder,
     number: int,
     format: Format,
     schema: pa.Schema,
@@ -84,7 +91,7 @@ def attempted(
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or ObjectOutput
         A folder of `attempts`.
     number : int
         Of the task.
@@ -94,33 +101,48 @@ def attempted(
     bad_rows : mapping
         As in `Part`. It is read when all rows have been written.
     """
-    attempt = f"{number:05}.{uuid.uuid4().hex}"
-    path = folder / _ATTEMPTS / attempt
     n_rows = 0
-    with storage_errors(OUTPUT):
-        raw = DigestedFile(path)
-    try:
-        with (
-            storage_errors(OUTPUT),
-            io.BufferedWriter(raw, _BUFFER) as file,
-            writer_to(file, format, schema, layout, n_writers) as write,
-        ):
+    with (
+        storage_errors(OUTPUT),
+        _new_file(folder, number, format) as (attempt, raw),
+        io.BufferedWriter(raw, _BUFFER) as file,
+        writer_to(file, format, schema, layout, n_writers) as write,
+    ):
 
-            def counted(batch: pa.RecordBatch) -> None:
-                nonlocal n_rows
-                n_rows += len(batch)
-                write(batch)
+        def counted(batch: pa.RecordBatch) -> None:
+            nonlocal n_rows
+            n_rows += len(batch)
+            write(batch)
 
-            yield counted
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    parts.append(Part(attempt, part_name(number, format), n_rows, raw.n_bytes, raw.digest.hexdigest(), dict(bad_rows)))
+        yield counted
+    name = part_name(number, format) if isinstance(folder, Path) else attempt
+    parts.append(Part(attempt, name, n_rows, raw.n_bytes, raw.digest.hexdigest(), dict(bad_rows)))
 
 
 @contextmanager
-def attempts(folder: Path) -> Iterator[None]:
-    """Make a folder for attempts. At the end, remove all files that were not committed."""
+def _new_file(folder: Folder, number: int, format: Format) -> Iterator[tuple[str, DigestedFile | ObjectWriter]]:
+    """Create the file of an attempt, and yield its name. Remove it on any exception."""
+    if isinstance(folder, ObjectOutput):
+        part = folder.run.part(folder.folder, number, format)
+        with written_object(part) as raw:
+            yield part.below(folder.run.path), raw
+        folder.run.keep(part)
+        return
+    attempt = f"{number:05}.{uuid.uuid4().hex}"
+    path = folder / _ATTEMPTS / attempt
+    try:
+        yield attempt, DigestedFile(path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def attempts(folder: Folder) -> Iterator[None]:
+    """Make a folder for attempts. At the end, remove all files that were not committed. An object store needs none."""
+    if isinstance(folder, ObjectOutput):
+        yield
+        return
     place = folder / _ATTEMPTS
     place.mkdir(parents=True)
     try:
@@ -131,12 +153,12 @@ def attempts(folder: Path) -> Iterator[None]:
         shutil.rmtree(former)
 
 
-def commit(folder: Path, parts: Sequence[Part], about: Mapping[str, Sequence[Mapping[str, Any]]]) -> Committed:
-    """Rename the parts, and write the file `_SUCCESS`.
+def commit(folder: Folder, parts: Sequence[Part], about: Mapping[str, Sequence[Mapping[str, Any]]]) -> Committed:
+    """Rename the parts, and write the file `_SUCCESS`. In an object store, parts have their names already.
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or ObjectOutput
         Of the attempts.
     parts : sequence of Part
         One for each task. Parts without rows are left out. If none has rows, the first stays, for its schema.
@@ -149,15 +171,28 @@ def commit(folder: Path, parts: Sequence[Part], about: Mapping[str, Sequence[Map
         If a part is missing or has another size.
     """
     chosen = [part for part in parts if part.n_rows] or list(parts[:1])
-    for part in chosen:
+    if isinstance(folder, Path):
+        _rename(folder, chosen)
+    files = [
+        OutputFile(part.name, part.n_rows, part.n_bytes, part.sha256, about[_task_name(part.name)]) for part in chosen
+    ]
+    bad_rows: Counter[str] = Counter()
+    for part in parts:
+        bad_rows.update(part.bad_rows)
+    return Committed(files, dict(sorted(bad_rows.items())))
+
+
+def _rename(folder: Path, parts: Sequence[Part]) -> None:
+    """Give the files of the chosen attempts their names."""
+    for part in parts:
         attempt = folder / _ATTEMPTS / part.attempt
         n_bytes = attempt.stat().st_size
         if n_bytes != part.n_bytes:
             raise OSError(f"{attempt}: has {n_bytes} bytes, its task wrote {part.n_bytes}")
         os.replace(attempt, folder / part.name)
-    files = [OutputFile(part.name, part.n_rows, part.n_bytes, part.sha256, about[part.name]) for part in chosen]
-    bad_rows: Counter[str] = Counter()
-    for part in parts:
-        bad_rows.update(part.bad_rows)
     (folder / SUCCESS).touch()
-    return Committed(files, dict(sorted(bad_rows.items())))
+
+
+def _task_name(name: str) -> str:
+    """Return the name of a task's file without the run, the attempt and the folder: that of `part_name`."""
+    return _OBJECT_PART.sub(r"part-\1.\2", name)

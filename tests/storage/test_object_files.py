@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from contextlib import suppress
 from pathlib import Path
@@ -132,6 +133,19 @@ def test_writes_are_conditional(store: Emulator) -> None:
     assert [item.key for item, _ in listed(path.parent)] == ["a b/x.json"]
     delete_objects([path, path / "none"])
     assert read_object(path) is None
+
+
+def test_a_buffer_that_is_used_again_is_written_as_it_was(store: Emulator) -> None:
+    path = object_path(f"{store.new_bucket()}/x", store.options)
+    buffer = bytearray(1000)
+    with object_files.written_object(path) as file:
+        for value in range(20):
+            buffer[:] = bytes([value]) * len(buffer)
+            file.write(memoryview(buffer))
+        buffer[:] = b"z" * len(buffer)
+    content, _ = read_object(path) or (b"", None)
+    assert content == b"".join(bytes([value]) * len(buffer) for value in range(20))
+    assert file.digest.hexdigest() == hashlib.sha256(content).hexdigest()
 
 
 def test_an_upload_that_fails_leaves_nothing(s3: Emulator) -> None:

@@ -1,0 +1,202 @@
+"""Jobs between object stores: the rows and the manifest of local paths, and what is left by attempts and failures."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from pgdecode.files.atomic_output import TargetExists
+from pgdecode.files.payload_files import PathError
+from pgdecode.runs.errors import RunError, RunFault
+from pgdecode.runs.manifest import MANIFEST, Manifest, read_manifest
+from pgdecode.runs.object_run import CLAIM, object_run
+from pgdecode.storage.errors import StoreUnreachable
+from pgdecode.storage.object_path import ObjectPath, StorageOptionError, object_path
+from pgdecode.storage.object_store import listed, store_of
+from spark_udfs import decode_files
+from spark_udfs.jobs import file_route
+from support import captures
+from support.emulators import SECRETS, Emulator
+
+pytest_plugins = ["support.stores", "support.spark_session"]
+FILE = captures.DATA / "18.shop.v1.parquet"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "messages": {"keep": ["seq"]},
+    "changes": {"what": "changes"},
+    "public.orders": {"what": "public.orders"},
+    "tables": {"what": ["public.orders", "public.customers"]},
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _before_spark(credentials: None, spark: SparkSession) -> None:
+    """Start Spark with the credentials in its environment, which its workers inherit."""
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with payloads in four files, of several row groups."""
+    folder = tmp_path_factory.mktemp("raw")
+    table = pq.read_table(FILE)
+    for number in range(4):
+        start = number * len(table) // 4
+        part = table.slice(start, (number + 1) * len(table) // 4 - start)
+        pq.write_table(part, folder / f"{number}.parquet", row_group_size=100)
+    return folder
+
+
+@pytest.fixture
+def raw(store: Emulator, local: Path) -> ObjectPath:
+    """The same files in a new bucket."""
+    folder = object_path(f"{store.new_bucket()}/raw", store.options)
+    for file in sorted(local.iterdir()):
+        obstore.put(store_of(folder), f"raw/{file.name}", file)
+    return folder
+
+
+def table_of(folder: ObjectPath, manifest: Manifest, below: str = "") -> pa.Table:
+    """Read the files that a manifest names, in the order of their tasks."""
+    names = sorted(file.name for file in manifest.files if file.name.startswith(below))
+    contents = [bytes(obstore.get(store_of(folder), f"{folder.key}/{name}").bytes()) for name in names]
+    digests = {file.name: file.sha256 for file in manifest.files}
+    assert [hashlib.sha256(content).hexdigest() for content in contents] == [digests[name] for name in names]
+    return pa.concat_tables([pq.read_table(pa.BufferReader(content)) for content in contents])
+
+
+def keys(folder: ObjectPath) -> set[str]:
+    return {item.below(folder) for item, _ in listed(folder)}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_rows_and_manifest_are_those_of_local_paths(
+    spark: SparkSession, store: Emulator, raw: ObjectPath, local: Path, tmp_path: Path, name: str
+) -> None:
+    options = OPTIONS[name]
+    out = object_path(f"{raw.root}/lake/x", store.options)
+    there = decode_files(spark, str(raw), str(out), storage_options=store.options, **options)
+    here = decode_files(spark, local, tmp_path / "out", **options)
+    assert (there.bad_rows, there.skipped, there.undecided) == (here.bad_rows, here.skipped, here.undecided)
+    manifest = read_manifest(str(out), store.options)
+    of_outputs = [("", tmp_path / "out")]
+    if name == "tables":
+        of_outputs = [(f"{table}/", tmp_path / "out" / table) for table in options["what"]]
+    for below, folder in of_outputs:
+        expected = pa.concat_tables([pq.read_table(file) for file in sorted(folder.glob("*.parquet"))])
+        assert table_of(out, manifest, below) == expected
+        local_digests = {hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.parquet")}
+        assert {file.sha256 for file in manifest.files if file.name.startswith(below)} == local_digests
+    assert manifest.what == ([options.get("what", name)] if name != "tables" else options["what"])
+    assert sum(item["rows"] for file in manifest.files for item in file.input) > 0
+    assert all(item["file"].startswith(str(raw)) for file in manifest.files for item in file.input)
+    # Nothing else is left, and the target is claimed no more.
+    assert keys(out) == {MANIFEST, *(file.name for file in manifest.files)}
+
+
+def test_an_output_is_replaced_only_on_request(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
+    out = f"{raw.root}/x"
+    decode_files(spark, str(raw), out, storage_options=store.options, fields=["kind"])
+    first = read_manifest(out, store.options)
+    with pytest.raises(TargetExists, match="x: exists already"):
+        decode_files(spark, str(raw), out, storage_options=store.options)
+    assert read_manifest(out, store.options) == first
+    decode_files(spark, str(raw), out, storage_options=store.options, fields=["lsn"], overwrite=True)
+    second = read_manifest(out, store.options)
+    place = object_path(out, store.options)
+    assert table_of(place, second).schema.names == ["lsn"]
+    assert keys(place) == {MANIFEST, *(file.name for file in second.files)}
+    with pytest.raises(PathError, match="is inside the input"):
+        decode_files(spark, str(raw), str(raw / "x"), storage_options=store.options)
+    with pytest.raises(PathError, match=r"has an object that pgdecode did not write: 0\.parquet"):
+        decode_files(spark, FILE, str(raw), storage_options=store.options, overwrite=True)
+
+
+def test_two_jobs_to_one_target_write_it_once(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
+    out = object_path(f"{raw.root}/x", store.options)
+    with object_run(out) as first:
+        with pytest.raises(RunError, match="x: another run is writing it since"):
+            decode_files(spark, str(raw), str(out), storage_options=store.options)
+        assert keys(out) == {CLAIM}
+        # Without the claim, the manifest still is written only once.
+        obstore.delete(store_of(out), f"{out.key}/{CLAIM}")
+        decode_files(spark, str(raw), str(out), storage_options=store.options)
+        with pytest.raises(TargetExists, match="another run has written it meanwhile"):
+            first.commit(Manifest("spark", ["messages"]))
+    assert read_manifest(out).rows == pq.read_metadata(FILE).num_rows
+
+
+def test_a_failed_job_leaves_nothing(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
+    bad = pa.table({"seq": [10**9], "data": [b"zTOPSECRET"]})
+    sink = pa.BufferOutputStream()
+    pq.write_table(bad, sink)
+    obstore.put(store_of(raw), "raw/9.parquet", sink.getvalue().to_pybytes())
+    out = object_path(f"{raw.root}/x", store.options)
+    with pytest.raises(Exception, match=r"raw/9\.parquet: row 0: UNKNOWN_TAG") as error:
+        decode_files(spark, str(raw), str(out), storage_options=store.options)
+    assert not any(secret in str(error.value) for secret in SECRETS)
+    assert keys(out) == set()
+    with pytest.raises(RunFault, match=rf"x: has no {MANIFEST}"):
+        read_manifest(out)
+
+
+def test_credentials_are_refused_before_the_job(
+    spark: SparkSession, s3: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**s3.options, "secret_access_key": "TOPSECRET"}
+    for source, target in ((FILE, "s3://lake/x"), ("s3://raw", "out")):
+        with pytest.raises(StorageOptionError, match="may be a credential") as error:
+            decode_files(spark, source, target, storage_options=options)
+        assert "TOPSECRET" not in str(error.value)
+
+
+def test_no_credential_is_in_a_task_the_plan_the_manifest_or_a_log(
+    spark: SparkSession,
+    store: Emulator,
+    raw: ObjectPath,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    sent: list[bytes] = []
+    run = file_route.run_tasks
+
+    def recorded(spark: SparkSession, work: Any, tasks: Any) -> Any:
+        sent.append(pickle.dumps((work, tasks)))
+        return run(spark, work, tasks)
+
+    monkeypatch.setattr(file_route, "run_tasks", recorded)
+    caplog.set_level(logging.DEBUG)
+    out = object_path(f"{raw.root}/x", store.options)
+    decode_files(spark, str(raw), str(out), storage_options=store.options, what="changes")
+    manifest = bytes(obstore.get(store_of(out), f"x/{MANIFEST}").bytes())
+    shown = capfd.readouterr()
+    assert sent
+    searched = b"".join([*sent, manifest, caplog.text.encode(), shown.out.encode(), shown.err.encode()])
+    assert [secret for secret in (*SECRETS, "S3-KEY-CANARY") if secret.encode() in searched] == []
+
+
+def test_a_store_that_does_not_answer_is_named(spark: SparkSession, s3: Emulator) -> None:
+    options = {**s3.options, "endpoint": "http://127.0.0.1:9"}
+    with pytest.raises(StoreUnreachable, match="s3://lake/x"):
+        decode_files(spark, FILE, "s3://lake/x", storage_options=options)
+
+
+def test_a_late_attempt_removes_its_part(store: Emulator) -> None:
+    from pgdecode.storage.object_files import written_object
+
+    out = object_path(f"{store.new_bucket()}/x", store.options)
+    with object_run(out) as run:
+        part = run.run.part("", 0, "parquet")
+    with written_object(part) as file:
+        file.write(b"late")
+    with pytest.raises(RunError, match="has ended"):
+        run.run.keep(part)
+    assert keys(out) == set()
