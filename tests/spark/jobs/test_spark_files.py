@@ -178,7 +178,7 @@ def test_rows_that_differ_from_the_indexed_ones_are_reported_with_their_file(
     shift: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # The new file has the footer of the old one.
-    monkeypatch.setattr("pgdecode.files.payload_files._footer", lambda path: 0)
+    monkeypatch.setattr("pgdecode.files.payload_files.footer_checksum", lambda path: 0)
     column = captures.capture("18.shop.v1").column
     pq.write_table(pa.table({"seq": range(len(column)), "data": column}), tmp_path / "raw.parquet")
     files = payload_files(tmp_path / "raw.parquet", "data", ("seq",))
