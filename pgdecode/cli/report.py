@@ -48,6 +48,9 @@ def _parts(figures: dict[str, Any], title: str) -> Iterator[RenderableType]:
     yield Group(safe_text(title, "bold"), _overview(figures))
     if figures["kinds"]:
         yield _kinds(figures["kinds"])
+    for name in ("largest", "open"):
+        if figures[f"{name}_transactions"]:
+            yield _sizes(name, figures[f"{name}_transactions"])
     if figures["relations"]:
         yield _changes(figures["relations"])
         legend = safe_text("columns: name, * if in the key, type (its oid if not described)", "cyan")
@@ -67,7 +70,10 @@ def _overview(figures: dict[str, Any]) -> Table:
     n_bad = sum(error["rows"] for error in figures["errors"])
     notes = _counted({"null": figures["null_rows"], "empty payloads": figures["empty_payloads"], "bad": n_bad})
     grid.add_row("rows", f"{figures['rows']:,} ({size_text(figures['payload_bytes'])}{', ' + notes if notes else ''})")
-    grid.add_row("transactions", _counted(figures["transactions"]) or "none")
+    grid.add_row(
+        "transactions",
+        _counted(figures["transactions"]) or "none",
+    )
     grid.add_row("order", _order(figures["order"]))
     for name in ("lsn", "time"):
         if figures[name]:
@@ -96,6 +102,17 @@ def _kinds(kinds: dict[str, dict[str, int]]) -> Table:
     return table
 
 
+def _sizes(name: str, transactions: list[dict[str, Any]]) -> Table:
+    """List the largest or the open transactions."""
+    last = "time" if name == "largest" else "gid"
+    table = plain_table(f"{name} transactions (xid)", "#changes", "#begins at", last)
+    for item in transactions:
+        table.add_row(
+            str(item["xid"]), f"{item['changes']:,}", str(item["position"]), safe_text(str(item[last] or "-"))
+        )
+    return table
+
+
 def _changes(relations: list[dict[str, Any]]) -> Table:
     table = plain_table("relation", "#oid", *(f"#{kind}s" for kind in CHANGES))
     for relation in relations:
@@ -120,7 +137,8 @@ def _definition(relation: dict[str, Any]) -> RenderableType:
         counts = "" if version["visible_from"] is not None else ", not committed"
         renamed = "" if version["name"] == relation["name"] else f", as {printable(_qualified(version))}"
         listed = _columns(version["columns"])
-        parts.append(_indented(f"at {version['position']}{counts}{renamed}: {listed}"))
+        time = f" ({version['time']})" if version["time"] else ""
+        parts.append(_indented(f"at {version['position']}{time}{counts}{renamed}: {listed}"))
     return Group(*parts)
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.json_values import timestamp_to_text
-from pgdecode.files.transaction_statistics import TransactionStatistics
+from pgdecode.files.transaction_statistics import TransactionSize, TransactionStatistics
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.messages import MESSAGES, Type
 from pgdecode.relations.relation_version import RelationVersion
@@ -171,6 +171,12 @@ class MessageStatistics:
                 if transaction_statistics is not None and followed
                 else None,
             },
+            "largest_transactions": [_size_dict(item) for item in transaction_statistics.largest]
+            if transaction_statistics is not None and followed
+            else None,
+            "open_transactions": [_size_dict(item) for item in transaction_statistics.open]
+            if transaction_statistics is not None and followed
+            else None,
             "order": {
                 "position": None if transaction_statistics is None else transaction_statistics.position,
                 "followed": followed,
@@ -189,7 +195,15 @@ class MessageStatistics:
             },
             "values": {name: self.values[name] for name in _FORMATS.values()},
             "relations": [
-                _relation_dict(oid, relation, history.get(oid, []), self.types)
+                _relation_dict(
+                    oid,
+                    relation,
+                    [
+                        (item, transaction_statistics and transaction_statistics.time_of(item))
+                        for item in history.get(oid, ())
+                    ],
+                    self.types,
+                )
                 for oid, relation in sorted(self.relations.items())
             ],
             "types": [
@@ -314,8 +328,16 @@ def _union(known: tuple[int, int] | None, other: tuple[int, int] | None) -> tupl
     return min(known[0], other[0]), max(known[1], other[1])
 
 
+def _size_dict(item: TransactionSize) -> dict[str, Any]:
+    time = None if item.time_us is None else timestamp_to_text(item.time_us)
+    return {"xid": item.xid, "gid": item.gid, "position": item.position, "changes": item.changes, "time": time}
+
+
 def _relation_dict(
-    oid: int, relation: RelationStatistics, known: Sequence[RelationVersion], types: Mapping[int, Type]
+    oid: int,
+    relation: RelationStatistics,
+    known: Sequence[tuple[RelationVersion, int | None]],
+    types: Mapping[int, Type],
 ) -> dict[str, Any]:
     seen = relation.definition or {}
     return {
@@ -330,12 +352,13 @@ def _relation_dict(
                 "position": version.position,
                 "xid": version.xid,
                 "visible_from": version.visible_from,
+                "time": None if time_us is None else timestamp_to_text(time_us),
                 "namespace": version.relation.namespace,
                 "name": version.name,
                 "replica_identity": REPLICA_IDENTITIES.get(version.replica_identity),
                 "columns": [_column_dict(asdict(column), types) for column in version.columns],
             }
-            for version in known
+            for version, time_us in known
         ],
         **{f"{kind}s": relation.changes[kind] for kind in CHANGES},
     }

@@ -6,6 +6,9 @@ in `ChangeDecoder`.
 
 from __future__ import annotations
 
+import heapq
+from typing import NamedTuple
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,11 +21,115 @@ from pgdecode.files.payload_files import PayloadFile
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.relation_version import RelationVersion
 
 # The greatest number of versions of relations. Only a corrupt file has more.
 MAX_VERSIONS = 100_000
 _OF_ROWS = ("insert", "update", "delete", "truncate", "message", "origin")
 _CONTROL = pa.array([message.kind for message in MESSAGES if message.kind not in _OF_ROWS])
+_CHANGES = pa.array(_OF_ROWS[:4])
+_NO_BOUNDARIES = ("relation", "type", "commit_prepared", "rollback_prepared")
+_BOUNDARIES = pa.array([kind for kind in _CONTROL.to_pylist() if kind not in _NO_BOUNDARIES])
+# How many of the largest transactions are listed.
+_LARGEST = 5
+
+
+class TransactionSize(NamedTuple):
+    """The number of a transaction's changes, and where it begins. The time is that of its commit, if known."""
+
+    changes: int
+    position: int
+    xid: int
+    gid: str | None = None
+    time_us: int | None = None
+
+
+class _Sizes:
+    """Counts the changes of each transaction, and keeps the largest ones."""
+
+    def __init__(self) -> None:
+        self.largest: list[TransactionSize] = []
+        self.waiting: dict[int, TransactionSize] = {}  # by position: streamed, prepared and open ones
+        self._n_changes = 0  # before the batch
+        self._open: tuple[int, int] | None = None  # position of the transaction, number of changes before it
+        self._streamed: dict[int, int] = {}  # xid -> position
+
+    def add(self, envelope: pa.RecordBatch, positions: pa.Array) -> None:
+        """Count the changes of the next rows."""
+        kinds = envelope.column("kind")
+        rows = pc.indices_nonzero(pc.is_in(kinds, _BOUNDARIES))
+        n_before = pc.add(pc.cumulative_sum(pc.is_in(kinds, _CHANGES).cast(pa.int64())), self._n_changes)
+        if not self._are_plain(kinds.take(rows), rows, n_before, envelope, positions):
+            names = ("kind", "xid", "subxid", "timestamp")
+            columns = [envelope.column(name).take(rows) for name in names[:3]]
+            columns.append(envelope.column("timestamp").take(rows).cast(pa.int64()))
+            for kind, xid, subxid, time_us, position, n in zip(
+                *(column.to_pylist() for column in (*columns, positions.take(rows), n_before.take(rows))), strict=True
+            ):
+                self._cross(kind, xid, subxid, time_us, position, n)
+        if len(kinds):
+            self._n_changes = n_before[-1].as_py()
+
+    def n_of(self, position: int) -> int:
+        """Return the number of changes so far of a transaction without an outcome, by its position."""
+        n = self.waiting[position].changes if position in self.waiting else 0
+        if self._open is not None and self._open[0] == position:
+            n += self._n_changes - self._open[1]
+        return n
+
+    def _are_plain(
+        self, kinds: pa.Array, rows: pa.Array, n_before: pa.Array, envelope: pa.RecordBatch, positions: pa.Array
+    ) -> bool:
+        """Process a batch that consists of whole plain transactions, without a Python object for each of them."""
+        begins, commits = (rows.filter(pc.equal(kinds, kind)) for kind in ("begin", "commit"))
+        n = len(begins)
+        if self._open is not None or self._streamed or n != len(commits) or 2 * n != len(rows) or n == 0:
+            return False
+        if not (
+            pc.all(pc.less(begins, commits)).as_py()
+            and pc.all(pc.less(commits[:-1], begins[1:])).as_py() in (True, None)
+        ):
+            return False
+        sizes = pc.subtract(n_before.take(commits), n_before.take(begins))
+        found = pa.table({"n": sizes, "row": begins})
+        for place in pc.select_k_unstable(found, _LARGEST, [("n", "descending"), ("row", "ascending")]).to_pylist():
+            row = begins[place].as_py()
+            time_us = envelope.column("timestamp")[row].cast(pa.int64()).as_py()
+            xid = envelope.column("xid")[row].as_py()
+            self._note(TransactionSize(sizes[place].as_py(), positions[row].as_py(), xid, None, time_us))
+        return True
+
+    def _cross(self, kind: str, xid: int, subxid: int, time_us: int | None, position: int, n: int) -> None:
+        if kind in ("begin", "begin_prepare"):
+            self._open = position, n
+            self.waiting[position] = TransactionSize(0, position, xid)
+        elif kind == "stream_start":
+            first = self._streamed.setdefault(xid, position)
+            self.waiting.setdefault(first, TransactionSize(0, first, xid))
+            self._open = first, n
+        elif kind == "stream_abort":
+            if xid == subxid:
+                self.waiting.pop(self._streamed.pop(xid, -1), None)
+        elif kind in ("stream_commit", "stream_prepare"):
+            self._end(self._streamed.pop(xid, -1), time_us, is_decided=kind == "stream_commit")
+        elif self._open is not None:
+            first, n_first = self._open
+            self._open = None
+            size = self.waiting[first]
+            self.waiting[first] = size._replace(changes=size.changes + n - n_first)
+            if kind != "stream_stop":
+                self._end(first, time_us, is_decided=kind == "commit")
+
+    def _end(self, position: int, time_us: int | None, is_decided: bool) -> None:
+        size = self.waiting.get(position)
+        if size is None:
+            return
+        if is_decided:
+            del self.waiting[position]
+        self._note(size._replace(time_us=time_us))
+
+    def _note(self, size: TransactionSize) -> None:
+        self.largest = heapq.nsmallest(_LARGEST, [*self.largest, size], key=lambda item: (-item.changes, item.position))
 
 
 class _Counter(CommittedOutcomes):
@@ -58,6 +165,9 @@ class TransactionStatistics:
         self._session: int | None = None
         self._state = ReplicationState()
         self._outcomes = _Counter()
+        self._sizes = _Sizes()
+        self._times: dict[int, int] = {}  # by the position of a Relation message: the last time before it
+        self._last_time: int | None = None
         self.position = files.position
         self.fault: str | None = None
         self.complete = True
@@ -66,6 +176,23 @@ class TransactionStatistics:
     def n_undecided(self) -> int:
         """Number of transactions without an outcome: those still open, and those that were lost."""
         return self._outcomes.n_lost + self._state.n_undecided
+
+    @property
+    def largest(self) -> list[TransactionSize]:
+        """The transactions with the most changes: those that have committed or were prepared, the largest first."""
+        return self._sizes.largest
+
+    @property
+    def open(self) -> list[TransactionSize]:
+        """The transactions that have no outcome at the end."""
+        return [
+            TransactionSize(self._sizes.n_of(item.begin_position), item.begin_position, item.xid, item.gid)
+            for item in self._state.undecided
+        ]
+
+    def time_of(self, version: RelationVersion) -> int | None:
+        """Return the time of the last commit or prepare that was known where a version was sent, in microseconds."""
+        return self._times.get(version.position)
 
     @property
     def n_skipped(self) -> int:
@@ -97,8 +224,23 @@ class TransactionStatistics:
         if row_errors and self.fault is None:
             row = min(row_errors)
             self.fault = f"{file.path}: row {batch.start + chosen[row].as_py()}: {row_errors[row]}"
+        self._sizes.add(batch.envelope, positions)
+        self._add_times(batch.envelope, positions)
         if len(self._state.relations.versions) > MAX_VERSIONS:
             self._give_up(f"{file.path}: more than {MAX_VERSIONS:,} versions of relations")
+
+    def _add_times(self, envelope: pa.RecordBatch, positions: pa.Array) -> None:
+        """Record the times of Relation messages: a Begin before them has the time of its commit."""
+        times = envelope.column("timestamp").cast(pa.int64())
+        rows = pc.indices_nonzero(pc.equal(envelope.column("kind"), "relation"))
+        filled = pc.fill_null_forward(times)
+        for row in rows.to_pylist():
+            time_us = filled[row].as_py()
+            time_us = self._last_time if time_us is None else time_us
+            if time_us is not None and len(self._times) < MAX_VERSIONS:
+                self._times[positions[row].as_py()] = time_us
+        if len(filled) and filled[-1].as_py() is not None:
+            self._last_time = filled[-1].as_py()
 
     def _give_up(self, fault: str) -> None:
         self.complete = False

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode.changes.change_decoder import ChangeDecoder
+from pgdecode.files.envelope_batches import prepared_batches
 from support import captures
 from support.change_files import T, two_transactions, unfinished
 from support.generators.slot import Slot
@@ -47,12 +48,14 @@ def test_inspect_lists_every_version_of_a_relation_and_where_it_applies_from(run
     assert relation["history"][0]["columns"] == [
         {"name": "id", "type_id": 23, "type": "int4", "type_modifier": -1, "key": True}
     ]
+    # The times of the Begin before the first two, and of the Stream Commit before the last.
+    time, _, later = (item["time"] for item in relation["history"])
     lines = run("inspect", path).out.splitlines()
     at = lines.index("public.t16385  16385, 3 versions, replica identity default")
     assert lines[at + 1 : at + 4] == [
-        "    at 101: id* int4",
-        "    at 104: id text, v text",
-        "    at 108, not committed: id text, gone text",
+        f"    at 101 ({time}): id* int4",
+        f"    at 104 ({time}): id text, v text",
+        f"    at 108 ({later}), not committed: id text, gone text",
     ]
 
 
@@ -112,3 +115,46 @@ def test_inspect_reports_messages_out_of_order_and_continues(run: Shell) -> None
         "followed": False,
         "fault": None,
     }
+
+
+@pytest.mark.parametrize("rows_per_batch", [7, 100_000])
+@pytest.mark.parametrize("name", captures.NAMES)
+def test_the_largest_transactions_have_the_changes_that_plain_python_counts(
+    run: Shell, monkeypatch: pytest.MonkeyPatch, name: str, rows_per_batch: int
+) -> None:
+    defaults = prepared_batches.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "batch_rows", rows_per_batch)
+    figures = figures_of(run, captures.DATA / f"{name}.parquet")
+    sizes, undecided = counted_changes(captures.capture(name).rows)
+    found = [(item["changes"], item["xid"]) for item in figures["largest_transactions"]]
+    assert [n for n, _ in found] == sorted((n for n, _ in sizes), reverse=True)[:5]
+    assert set(found) <= set(sizes)
+    assert sorted((item["changes"], item["xid"]) for item in figures["open_transactions"]) == sorted(undecided)
+
+
+def counted_changes(rows: list[dict[str, Any]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Count the changes of each transaction that was committed or prepared, and of those without an outcome."""
+    ended: list[tuple[int, int]] = []
+    streamed: dict[int, int] = {}
+    prepared: dict[str, tuple[int, int]] = {}
+    xid, n = 0, 0
+    for row in rows:
+        kind = row["kind"]
+        if kind in ("insert", "update", "delete", "truncate"):
+            n += 1
+        elif kind in ("begin", "begin_prepare", "stream_start"):
+            xid, n = row["xid"], 0
+        elif kind == "stream_stop":
+            streamed[xid] = streamed.get(xid, 0) + n
+        elif kind in ("commit", "prepare"):
+            ended.append((n, xid))
+        elif kind in ("stream_commit", "stream_prepare"):
+            ended.append((streamed.pop(row["xid"]), row["xid"]))
+        elif kind == "stream_abort" and row["xid"] == row["subxid"]:
+            streamed.pop(row["xid"], None)
+        if kind in ("prepare", "stream_prepare"):
+            prepared[row["gid"]] = ended[-1]
+        elif kind in ("commit_prepared", "rollback_prepared"):
+            prepared.pop(row["gid"], None)
+    return ended, [*prepared.values(), *((n, xid) for xid, n in streamed.items())]
