@@ -199,7 +199,7 @@ class MessageStatistics:
                     oid,
                     relation,
                     [
-                        (item, transaction_statistics and transaction_statistics.time_of(item))
+                        (item, None if transaction_statistics is None else transaction_statistics.time_of(item))
                         for item in history.get(oid, ())
                     ],
                     self.types,
