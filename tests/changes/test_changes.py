@@ -217,6 +217,32 @@ def test_a_row_of_a_table_without_columns_has_empty_maps() -> None:
     assert [(change["old"], change["new"]) for change in changes] == [(None, {}), ({}, {}), ({}, None)]
 
 
+@pytest.mark.parametrize("letter", ["a", "é", "\U0001f40d"])
+def test_values_of_all_short_lengths_are_kept_anywhere_in_a_row(letter: str) -> None:
+    slot = of_table_with_key()
+    values = [letter * n for n in range(40)] + [None]
+    for value in values:
+        slot.insert(T, value, "1", value)
+        slot.update(T, "1", value, "", old=None, old_type=None)
+        slot.delete(T, value, "1", None)
+    slot.truncate(T)
+    slot.insert(T, "last", None, letter)
+    slot.commit()
+    changes = decoded(slot.payloads)
+    assert changes == reference_changes.changes(enumerate(slot.payloads))
+    assert [change["new"]["big"] for change in changes[0 : 3 * len(values) : 3]] == values
+
+
+def test_a_bad_value_between_good_rows_is_null_alone() -> None:
+    slot = of_table_with_key()
+    for value in ("1", "a\0b", "2"):
+        slot.insert(T, value, "x", "y")
+    slot.commit()
+    changes = ChangeDecoder(mode="PERMISSIVE").decode(slot.payloads).to_pylist()
+    assert [dict(change["new"]) for change in changes] == [{"id": item, "v": "x", "big": "y"} for item in ("1", None, "2")]
+    assert [change["error"] is None for change in changes] == [True, False, True]
+
+
 def test_an_empty_namespace_becomes_pg_catalog() -> None:
     # On the wire pg_catalog is an empty name: logicalrep_write_namespace, replication/logical/proto.c.
     slot = one_row()
