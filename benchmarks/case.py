@@ -17,6 +17,7 @@ BINARY = "binary"
 PLAIN_PYTHON = "plain Python decoder"
 PYPGOUTPUT = "pypgoutput"
 NODE = "pg-logical-replication"
+PGWIRE = "pgwire"
 COPIES = ("Parquet read, write", "Parquet read, write, one table")
 
 # Cases with one thread that are baselines of cases with two threads.

@@ -20,6 +20,7 @@ from benchmarks.case import (
     COPIES,
     MEMORY_READ,
     NODE,
+    PGWIRE,
     PLAIN_PYTHON,
     PYPGOUTPUT,
     TEXT,
@@ -40,7 +41,6 @@ from benchmarks.decoders import (
     load_reference,
     node_decoder,
     one_by_one,
-    without_node,
     without_pypgoutput,
     without_reference,
 )
@@ -326,7 +326,8 @@ CASES = (
     one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
     one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
     one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),
-    node_decoder(10_000, without_node),
+    node_decoder(NODE, 10_000),
+    node_decoder(PGWIRE, 10_000),
     Case(C_ROWS, "baseline", WideRows, verify_wide_rows, int, without_wide_rows, kinds=(ROWS,)),
     in_rows("typed rows", 1),
     in_rows("typed rows, two threads", 2),
@@ -351,4 +352,4 @@ CASES = (
     Case(BINARY, "pgdecode", values_in(True), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
 )
 # These are too slow to run before every repetition of another case. Median rates of the same run are compared.
-SLOW_BASELINES = (PLAIN_PYTHON, PYPGOUTPUT, NODE)
+SLOW_BASELINES = (PLAIN_PYTHON, PYPGOUTPUT, NODE, PGWIRE)

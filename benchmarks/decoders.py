@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.case import NODE, Case, Work, require
+from benchmarks.case import Case, Work, require
 from benchmarks.datasets import DataSet, recorded
 
-NODE_SCRIPT = Path(__file__).with_name("pg_logical_replication.cjs")
+NODE_SCRIPT = Path(__file__).with_name("node_decoder.cjs")
 NODE_MODULES = Path(__file__).with_name("node_modules")
 
 
@@ -117,12 +117,12 @@ def without_pypgoutput(data: DataSet) -> str | None:
 
 
 class NodeParser:
-    """The parser of pg-logical-replication in a node process. One byte starts a repetition."""
+    """The parser of a package in a node process. One byte starts a repetition."""
 
-    def __init__(self, data: DataSet) -> None:
+    def __init__(self, data: DataSet, package: str) -> None:
         # The parser needs the Relation message of a row, and a sample lacks most Relation messages.
         described = [payload for payload in recorded(data.name).to_pylist() if payload[:1] in (b"R", b"Y")]
-        command = [str(shutil.which("node")), str(NODE_SCRIPT), str(NODE_MODULES)]
+        command = [str(shutil.which("node")), str(NODE_SCRIPT), str(NODE_MODULES), package]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._write(described)
         self._write(data.payloads.to_pylist())
@@ -145,12 +145,12 @@ class NodeParser:
         self._process.communicate()
 
 
-def without_node(data: DataSet) -> str | None:
-    """Return the reason why pg-logical-replication cannot decode this data set."""
+def without_node(data: DataSet, package: str) -> str | None:
+    """Return the reason why a package cannot decode this data set."""
     if shutil.which("node") is None:
         return "node is not installed"
-    if not (NODE_MODULES / NODE).is_dir():
-        return f"npm install --prefix benchmarks --no-save {NODE}"
+    if not (NODE_MODULES / package).is_dir():
+        return f"npm install --prefix benchmarks --no-save {package}"
     return without_order(data)
 
 
@@ -159,6 +159,8 @@ def verify_node(data: DataSet, work: NodeParser) -> None:
     require(data, "sum of relation ids", work(), data.relation_id_sum)
 
 
-def node_decoder(sample: int, missing: Callable[[DataSet], str | None]) -> Case:
+def node_decoder(package: str, sample: int) -> Case:
     """Make the case of `NodeParser`. Only a few bytes pass through the pipes while it is timed."""
-    return Case(NODE, "other decoders", NodeParser, verify_node, int, missing, sample)
+    prepare = functools.partial(NodeParser, package=package)
+    missing = functools.partial(without_node, package=package)
+    return Case(package, "other decoders", prepare, verify_node, int, missing, sample)

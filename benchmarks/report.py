@@ -28,6 +28,7 @@ from benchmarks.case import (
     MEMORY_READ,
     NODE,
     ONE_THREAD,
+    PGWIRE,
     PLAIN_PYTHON,
     PYPGOUTPUT,
     TEXT,
@@ -49,6 +50,7 @@ HEADINGS = (
     "x Python",
     "x pypgoutput",
     "x node",
+    "x pgwire",
     "spread",
     "peak MB",
 )
@@ -160,6 +162,7 @@ def cells(result: Result) -> list[str]:
         times(ratios.get(PLAIN_PYTHON)),
         times(ratios.get(PYPGOUTPUT)),
         times(ratios.get(NODE)),
+        times(ratios.get(PGWIRE)),
         percent(result.spread),
         "" if result.peak_bytes is None else f"{result.peak_bytes / 1e6:.1f}",
     ]
