@@ -239,7 +239,8 @@ def test_a_bad_value_between_good_rows_is_null_alone() -> None:
         slot.insert(T, value, "x", "y")
     slot.commit()
     changes = ChangeDecoder(mode="PERMISSIVE").decode(slot.payloads).to_pylist()
-    assert [dict(change["new"]) for change in changes] == [{"id": item, "v": "x", "big": "y"} for item in ("1", None, "2")]
+    rows = [dict(change["new"]) for change in changes]
+    assert rows == [{"id": item, "v": "x", "big": "y"} for item in ("1", None, "2")]
     assert [change["error"] is None for change in changes] == [True, False, True]
 
 
