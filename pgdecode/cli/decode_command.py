@@ -6,11 +6,13 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
+from click.core import ParameterSource
 
 from pgdecode.cli import parameters
 from pgdecode.cli.object_output import write_changes, write_messages
@@ -26,7 +28,7 @@ from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_export import convert
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile, payload_files
-from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
+from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, bad_payload_writer, message_layout
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap
@@ -114,6 +116,13 @@ class Request:
     "tables.",
 )
 @parameters.storage_options
+@click.option(
+    "--bad",
+    type=parameters.path,
+    metavar="FILE",
+    help="Leave bad messages out, and write them to this Parquet file: file, row, position, payload and error. With "
+    "--mode PERMISSIVE, OUT has their errors, too.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT when the new output is complete.")
 @click.option(
     "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Print the first N rows of each output."
@@ -141,6 +150,7 @@ def decode(
     resume: Path | None,
     state: Path | None,
     storage_options: dict[str, str],
+    bad: Path | None,
     overwrite: bool,
     show: int,
     as_json: bool | None,
@@ -180,13 +190,15 @@ def decode(
     if not tables:
         parameters.refuse(context, ["unrepresentable"], "--table")
     if engine == "spark":
-        parameters.refuse(context, ["workers", "batch_rows"], "--engine local")
+        parameters.refuse(context, ["workers", "batch_rows", "bad"], "--engine local")
     if resume is not None and state is not None:
         raise click.UsageError("use only one of --resume and --state")
     if resume is not None and of_changes["catalog"] is not None:
         raise click.UsageError("--catalog is for the first run; with --resume, the state has the relations")
     if isinstance(target, ObjectPath):
-        parameters.refuse(context, ["resume", "state", "show"], "local folders")
+        parameters.refuse(context, ["resume", "state", "show", "bad"], "local folders")
+    if bad is not None:
+        mode = _mode_with_bad(context, mode, bad, source, target, overwrite=overwrite)
     chosen = _format(target, format)
     request = Request(
         *(source, target, storage_options, engine, chosen, payload, unwrap, mode),
@@ -212,7 +224,7 @@ def decode(
             folders = RunFolders(
                 source, target if isinstance(target, Path) else Path(), as_file, overwrite, resume, state
             )
-            run = RunRequest(files, folders, tables, chosen, options, request.batch_rows, request.workers)
+            run = RunRequest(files, folders, tables, chosen, options, request.batch_rows, request.workers, bad)
             done = _decode_changes(run, target)
         written = _size(target)
     else:
@@ -223,7 +235,7 @@ def decode(
         layout = message_layout(keep, fields or None)
         found = payload_files(source, payload, keep, unwrap)
         n_rows = sum(file.n_rows for file in found)
-        done = _decode_messages(request, found, keep, fields, parameters.IN_STREAM[in_stream])
+        done = _decode_messages(request, found, keep, fields, parameters.IN_STREAM[in_stream], bad)
         written = _size(target)
     read, counts = done
     seconds = time.monotonic() - started
@@ -238,12 +250,28 @@ def decode(
         _show(target, show, chosen, layout, tables, what if as_tables else None)
 
 
+def _mode_with_bad(
+    context: click.Context, mode: Mode, bad: Path, source: FilePath, target: FilePath, *, overwrite: bool
+) -> Mode:
+    """Check --bad, and return the mode that it implies."""
+    if mode == "FAILFAST" and context.get_parameter_source("mode") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--bad is not for --mode FAILFAST, which stops at the first bad message")
+    if bad.suffix != ".parquet":
+        raise click.UsageError(f"--bad {bad}: the file must end in .parquet")
+    place = bad.resolve()
+    if isinstance(target, Path) and (place == target.resolve() or target.resolve() in place.parents):
+        raise click.UsageError(f"--bad {bad}: must not be OUT or in OUT")
+    check_target(bad, source if isinstance(source, Path) else None, overwrite=overwrite)
+    return "DROPMALFORMED" if mode == "FAILFAST" else mode
+
+
 def _decode_messages(
     request: Request,
     files: Sequence[PayloadFile],
     keep: tuple[str, ...],
     fields: tuple[str, ...],
     in_stream: InStream | bool,
+    bad: Path | None = None,
 ) -> tuple[str, str]:
     """Decode messages with the chosen engine. Return the texts for the report: input and output."""
     if request.engine == "spark":
@@ -266,7 +294,10 @@ def _decode_messages(
             local = source if isinstance(source, Path) else None
             check_target(target, local, overwrite=request.overwrite)
             as_file = request.as_file and [file.path for file in files] == [source]
-            with staged(target) as hidden:
+            with ExitStack() as stack:
+                hidden = stack.enter_context(staged(target))
+                if bad is not None:
+                    chosen["on_bad"] = stack.enter_context(bad_payload_writer(stack.enter_context(staged(bad))))
                 totals = convert(files, source, hidden, as_file=as_file, on_rows=on_rows, **chosen)
     n_bad = sum(totals.bad_rows.values())
     return f" ({size_text(totals.payload_bytes)} of messages)", _bad(n_bad, request.mode)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pgdecode.changes.change_rows import CHANGES
 from pgdecode.files.atomic_output import remove
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges, Slice
+from pgdecode.files.envelope_batches import bad_batch
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, writer_to
@@ -177,6 +178,21 @@ def _write(
         decoder.empty_payloads,
     )
     return totals, reader
+
+
+def bad_payloads(files: OrderedFiles, errors: Mapping[int, str], workers: Workers) -> Iterator[pa.RecordBatch]:
+    """Read the payloads at some positions, with their errors, as `writers.BAD_PAYLOADS`.
+
+    A payload from an earlier run is missing.
+    """
+    if not errors:
+        return
+    wanted = pa.array(errors, pa.int64())
+    for batch in files.batches(workers=workers):
+        rows = pc.indices_nonzero(pc.is_in(batch.positions, wanted))
+        if len(rows):
+            found = pa.array([errors[position] for position in batch.positions.take(rows).to_pylist()], pa.string())
+            yield bad_batch(batch.file, batch.start, rows, batch.positions, batch.payloads, found)
 
 
 def table_file_name(relation: str | None) -> str:

@@ -50,7 +50,7 @@ class TableError(PathError):
 class FileChangeOptions:
     """Options of changes and values, as in `ChangeDecoder`. The caller removes the files in the `spill` folder.
 
-    `stored` is the state of the run before, if the files continue one.
+    `stored` is the state of the run before, if the files continue one. With `keep_errors`, errors are collected.
     """
 
     change_options: ChangeOptions = field(default_factory=ChangeOptions)
@@ -58,6 +58,7 @@ class FileChangeOptions:
     catalog: RelationCatalog | None = None
     spill: Path | None = None
     stored: StoredState | None = None
+    keep_errors: bool = False
 
 
 class FileChanges:
@@ -78,6 +79,8 @@ class FileChanges:
         Number of rows returned so far.
     bad_rows : Counter of str
         Number of rows with an error, including those left out, by error code.
+    errors : dict of int to str
+        With `keep_errors`: the error of each bad payload, by its position.
     source : SourceState
         After the last batch.
     """
@@ -87,6 +90,7 @@ class FileChanges:
         self.relations = relations
         self.n_changes = 0
         self.bad_rows: Counter[str] = Counter()
+        self.errors: dict[int, str] = {}
         # This class drops and counts bad rows, so the decoder must return them.
         change_options = options.change_options
         mode: Mode = "FAILFAST" if change_options.mode == "FAILFAST" else "PERMISSIVE"
@@ -239,6 +243,10 @@ class FileChanges:
     def count(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Count rows of `slices`, and drop bad rows in DROPMALFORMED mode."""
         error = "_error" if self.relations else "error"
+        if self.options.keep_errors and rows.column(error).null_count < len(rows):
+            bad = rows.filter(rows.column(error).is_valid())
+            positions = bad.column("_position" if self.relations else "position").to_pylist()
+            self.errors.update(zip(positions, bad.column(error).to_pylist(), strict=True))
         rows = counted_batch(rows, error, self.options.change_options.mode == "DROPMALFORMED", self.bad_rows)
         self.n_changes += len(rows)
         return rows

@@ -17,11 +17,12 @@ from typing import Any, Generic, TypeVar
 from pgdecode.changes.run_start import RunStart, options_to_json
 from pgdecode.changes.stored_state import StoredState, load_state
 from pgdecode.files.atomic_output import check_target, clean, spill_folder, staged
-from pgdecode.files.change_export import ChangeTotals, convert_changes
+from pgdecode.files.change_export import ChangeTotals, bad_payloads, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.file_metadata import source_of
 from pgdecode.files.ordered_files import OrderedFiles
 from pgdecode.files.payload_files import BATCH_ROWS, PathError, PayloadFile
+from pgdecode.files.writers import bad_payload_writer
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
 from pgdecode.runs import generations
@@ -252,6 +253,8 @@ class RunRequest:
     batch_rows : int
     workers : int
         As in `convert_changes`.
+    bad : Path, optional
+        A file for bad payloads, as `writers.BAD_PAYLOADS`. It is replaced if it exists.
     """
 
     files: OrderedFiles
@@ -261,6 +264,7 @@ class RunRequest:
     options: FileChangeOptions
     batch_rows: int = BATCH_ROWS
     workers: int = 1
+    bad: Path | None = None
 
     @property
     def manifest(self) -> Manifest:
@@ -315,18 +319,25 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
 
     def write(begun: StagedRun) -> WrittenRun[ChangeTotals]:
         start = begun.start
+        files = replace(request.files, first_position=start.position, last_session=start.source.session)
         with Workers(request.workers) as workers:
             totals, reader = convert_changes(
-                replace(request.files, first_position=start.position, last_session=start.source.session),
+                files,
                 begun.hidden,
                 relations=request.relations,
                 as_file=request.folders.as_file,
                 format=request.format,
-                options=replace(request.options, spill=begun.spill, stored=begun.stored),
+                options=replace(
+                    request.options, spill=begun.spill, stored=begun.stored, keep_errors=request.bad is not None
+                ),
                 batch_rows=request.batch_rows,
                 workers=workers,
                 on_rows=on_rows,
             )
+            if request.bad is not None:
+                with staged(request.bad) as hidden, bad_payload_writer(hidden) as write_bad:
+                    for found in bad_payloads(files, reader.errors, workers):
+                        write_bad(found)
         bad_rows = dict(sorted(totals.bad_rows.items()))
         manifest = replace(known, rows=totals.changes, bad_rows=bad_rows, files=totals.files)
         return WrittenRun(

@@ -16,6 +16,7 @@ from pgdecode.changes.record_batches import code_of
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.payload_files import BATCH_ROWS, WITH_KEEPALIVES, FileFault, PayloadFile, read_files
+from pgdecode.files.writers import BAD_PAYLOADS
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.boundaries import DELIMITERS
@@ -50,6 +51,8 @@ class DecodedBatch:
         Number of bad payloads by error code.
     messages : sequence of int, optional
         Numbers of the rows in the file, if keepalives between them are left out.
+    bad : pa.RecordBatch, optional
+        The bad payloads, if there are any, as `writers.BAD_PAYLOADS`.
     """
 
     start: int
@@ -60,6 +63,7 @@ class DecodedBatch:
     n_bad: int
     bad_rows: Mapping[str, int] = field(default_factory=dict)
     messages: Sequence[int] | None = None
+    bad: pa.RecordBatch | None = None
 
     @property
     def rows(self) -> Sequence[int]:
@@ -203,6 +207,10 @@ def _decoded(
         fault = FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, in_stream)}{form}")
         return DecodedBatch(start, good_rows, envelope.slice(0, bad), bad, _payload_bytes(good_rows, file), 0), fault
     n_read, n_bytes = source.num_rows, _payload_bytes(source, file)
+    bad_payloads = None
+    if n_bad:
+        chosen = pc.indices_nonzero(errors.is_valid())
+        bad_payloads = bad_batch(file, start, chosen, None, source.column(file.payload), errors.take(chosen))
     rows = None
     if source.schema.metadata == WITH_KEEPALIVES:
         kept = source.column(file.payload).is_valid()
@@ -212,7 +220,21 @@ def _decoded(
         good = errors.is_null()
         source, envelope, rows = source.filter(good), envelope.filter(good), None
     bad_rows = Counter(code_of(text) for text in errors.drop_null().to_pylist()) if n_bad else {}
-    return DecodedBatch(start, source, envelope, n_read, n_bytes, n_bad, bad_rows, rows), None
+    return DecodedBatch(start, source, envelope, n_read, n_bytes, n_bad, bad_rows, rows, bad_payloads), None
+
+
+def bad_batch(
+    file: PayloadFile, start: int, rows: pa.Array, positions: pa.Array | None, payloads: pa.Array, errors: pa.Array
+) -> pa.RecordBatch:
+    """Make a batch of `writers.BAD_PAYLOADS` from some rows of a batch that begins at row `start` of its file."""
+    columns = [
+        pa.repeat(pa.scalar(str(file.path), pa.string()), len(rows)),
+        pc.add(rows.cast(pa.int64()), start),
+        pa.nulls(len(rows), pa.int64()) if positions is None else positions.take(rows),
+        payloads.take(rows).cast(pa.large_binary()),
+        errors,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=BAD_PAYLOADS)
 
 
 def _payload_bytes(batch: pa.RecordBatch, file: PayloadFile) -> int:

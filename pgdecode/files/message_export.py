@@ -43,6 +43,7 @@ def convert(
     batch_rows: int = BATCH_ROWS,
     workers: Workers = ONE_WORKER,
     on_rows: Callable[[int], None] = lambda n_rows: None,
+    on_bad: Callable[[pa.RecordBatch], object] = lambda bad: None,
 ) -> Totals:
     """Decode files.
 
@@ -64,6 +65,8 @@ def convert(
         They read ahead, decode and encode the output, which does not depend on their number.
     on_rows : callable
         Called with the number of rows after each batch.
+    on_bad : callable
+        Called with bad payloads, as `writers.BAD_PAYLOADS`.
 
     Returns
     -------
@@ -96,6 +99,8 @@ def convert(
                 while following is not None and following[0] is file:
                     _, batch, rows = following
                     write(rows)
+                    if batch.bad is not None:
+                        on_bad(batch.bad)
                     n_rows += len(rows)
                     totals.rows += batch.n_read
                     totals.payload_bytes += batch.n_bytes

@@ -28,6 +28,17 @@ _LEAST_GROUP_BYTES = 2**20
 
 WriteBatch = Callable[[pa.RecordBatch], None]
 
+# Bad payloads: the file and the row in it, the position if the payloads have positions, the payload and its error.
+BAD_PAYLOADS = pa.schema(
+    [
+        ("file", pa.string()),
+        ("row", pa.int64()),
+        ("position", pa.int64()),
+        ("payload", pa.large_binary()),
+        ("error", pa.string()),
+    ]
+)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -79,6 +90,13 @@ def _with_fields(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 CHANGE_LAYOUT = Layout(_with_fields, change_lines, flat_changes, ("position", "commit_position"))
 TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table, ("_position", "_commit_position"))
+
+
+@contextmanager
+def bad_payload_writer(path: Path) -> Iterator[WriteBatch]:
+    """Create a Parquet file of `BAD_PAYLOADS`, and yield a function that writes a batch to it."""
+    with pq.ParquetWriter(path.absolute(), BAD_PAYLOADS, compression="zstd") as writer:
+        yield writer.write_batch
 
 
 @contextmanager

@@ -26,12 +26,6 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    return Shell(capfd)
-
-
 def _in_files(name: str, folder: Path) -> Path:
     """Write a capture to three files with row groups of 100 rows."""
     table = pq.read_table(captures.DATA / f"{name}.parquet")

@@ -1,0 +1,108 @@
+"""`decode --bad FILE`: bad messages are kept in a file while the rest goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.generators.slot import Slot
+from support.shell import Shell, written
+
+T = 16385
+INT4 = 23
+# Positions are ten times the row.
+BAD_TAG, BAD_VALUE = 3, 5
+
+
+def _payloads() -> list[bytes]:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["n"], types=[INT4])
+    slot.insert(T, "1")
+    slot.insert(T, "2")
+    slot.insert(T, "3")
+    slot.insert(T, "not a number")
+    slot.commit()
+    payloads = slot.payloads
+    payloads[BAD_TAG] = b"?"
+    return payloads
+
+
+def _saved() -> tuple[list[bytes], Path]:
+    payloads = _payloads()
+    seq = pa.array(range(0, 10 * len(payloads), 10), pa.int64())
+    return payloads, written("in.parquet", payloads, seq=seq)
+
+
+def test_bad_messages_are_kept_with_their_row_payload_and_error(run: Shell) -> None:
+    payloads, path = _saved()
+    done = run("decode", path, "out.parquet", "--bad", "bad.parquet")
+    assert done.code == 0
+    assert "1 bad row left out" in done.err
+    (bad,) = pq.read_table("bad.parquet").to_pylist()
+    assert (bad["file"], bad["row"], bad["position"], bad["payload"]) == ("in.parquet", BAD_TAG, None, b"?")
+    assert bad["error"].startswith("UNKNOWN_TAG at offset 0")
+    assert pq.read_metadata("out.parquet").num_rows == len(payloads) - 1
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_bad_messages_and_values_of_tables_are_kept_with_their_position(run: Shell, workers: int) -> None:
+    payloads, path = _saved()
+    options = ("--table", f"public.t{T}", "--bad", "bad.parquet", "--workers", workers, "--batch-rows", 2)
+    assert run("decode", path, "out.parquet", *options).code == 0
+    assert pq.read_table("out.parquet")["n"].to_pylist() == [1, 3]
+    bad = pq.read_table("bad.parquet").to_pylist()
+    assert [(item["row"], item["position"], item["payload"]) for item in bad] == [
+        (row, 10 * row, payloads[row]) for row in (BAD_TAG, BAD_VALUE)
+    ]
+    assert [item["error"].split(" ")[0] for item in bad] == ["UNKNOWN_TAG", "BAD_VALUE"]
+
+
+def test_with_permissive_the_output_has_the_errors_too(run: Shell) -> None:
+    _, path = _saved()
+    assert run("decode", path, "out.parquet", "--changes", "--mode", "PERMISSIVE", "--bad", "bad.parquet").code == 0
+    assert pq.read_table("out.parquet")["error"].null_count == 3
+    assert pq.read_metadata("bad.parquet").num_rows == 1
+
+
+def test_without_bad_messages_the_file_is_empty(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.commit()
+    path = written("in.parquet", slot.payloads)
+    for words in ((), ("--changes",)):
+        assert run("decode", path, "out.jsonl", *words, "--bad", "bad.parquet", "--overwrite").code == 0
+        assert pq.read_metadata("bad.parquet").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--mode", "FAILFAST", "--bad", "bad.parquet"), "--bad is not for --mode FAILFAST"),
+        (("--bad", "bad.csv"), "the file must end in .parquet"),
+        (("--bad", "out/bad.parquet"), "must not be OUT or in OUT"),
+        (("--bad", "in.parquet"), "is the input"),
+        (("--bad", "there.parquet"), "exists already"),
+        (("--bad", "bad.parquet", "--engine", "spark"), "--bad is for --engine local"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_file_is_a_mistake(run: Shell, words: tuple[str, ...], text: str) -> None:
+    _, path = _saved()
+    Path("there.parquet").touch()
+    done = run("decode", path, "out", *words)
+    assert (done.code, text in done.err) == (2, True), done.err
+    assert not Path("out").exists()
+
+
+def test_after_a_failure_neither_output_nor_bad_messages_are_left(run: Shell) -> None:
+    _, path = _saved()
+    content = bytearray(path.read_bytes())
+    content[100:140] = bytes(40)
+    path.write_bytes(content)
+    done = run("decode", path, "out.parquet", "--bad", "bad.parquet")
+    assert done.code == 1
+    assert [item.name for item in Path().iterdir()] == ["in.parquet"]
