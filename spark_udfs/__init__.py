@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spark_udfs.columns.row_column import from_pgoutput, register_relation
     from spark_udfs.dataframes.changes import changes, relation_catalog, table_changes
     from spark_udfs.dataframes.replication_state import replication_state
+    from spark_udfs.dataframes.run_reader import read_run
     from spark_udfs.dataframes.snapshot import snapshot
     from spark_udfs.jobs.decode_files import decode_files
 
@@ -22,6 +23,7 @@ __all__ = [
     "decode_files",
     "from_pgoutput",
     "parse_pgoutput",
+    "read_run",
     "register",
     "register_relation",
     "relation_catalog",
@@ -35,6 +37,7 @@ _MODULES = {
     "decode_files": "spark_udfs.jobs.decode_files",
     "from_pgoutput": "spark_udfs.columns.row_column",
     "parse_pgoutput": "spark_udfs.columns.envelope_column",
+    "read_run": "spark_udfs.dataframes.run_reader",
     "register": "spark_udfs.columns.envelope_column",
     "register_relation": "spark_udfs.columns.row_column",
     "relation_catalog": "spark_udfs.dataframes.changes",

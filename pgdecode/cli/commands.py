@@ -18,6 +18,7 @@ from rich.console import Console
 
 from pgdecode.cli import parameters
 from pgdecode.cli.capture_command import capture
+from pgdecode.cli.clean_command import clean
 from pgdecode.cli.decode_command import decode
 from pgdecode.cli.demo_command import demo_command
 from pgdecode.cli.report import report_text
@@ -60,6 +61,7 @@ def pgdecode(context: click.Context) -> None:
 
 pgdecode.add_command(decode)
 pgdecode.add_command(capture)
+pgdecode.add_command(clean)
 pgdecode.add_command(demo_command)
 
 

@@ -231,3 +231,30 @@ def delete_objects(paths: Sequence[ObjectPath]) -> None:
 def _quoted(e_tag: str | None) -> str | None:
     """Return an ETag as in HTTP. A listing on Azure has no quotes."""
     return e_tag if e_tag is None or e_tag.startswith(('"', "W/")) else f'"{e_tag}"'
+
+
+@contextmanager
+def s3_client(path: ObjectPath) -> Iterator[Any]:
+    """Yield boto3's client for requests to S3 that obstore does not have."""
+    from boto3 import client
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    options = {name.removeprefix("aws_"): value for name, value in path.options}
+    names = {
+        "endpoint_url": ("endpoint", "endpoint_url", "endpoint_url_s3"),
+        "region_name": ("region", "default_region"),
+        "aws_access_key_id": ("access_key_id",),
+        "aws_secret_access_key": ("secret_access_key",),
+        "aws_session_token": ("session_token", "token"),
+    }
+    chosen = {of_boto: options[name] for of_boto, ours in names.items() for name in ours if name in options}
+    made = client("s3", **chosen)
+    try:
+        yield made
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        raise AccessDenied(path, f"permission denied ({code})") from None
+    except BotoCoreError as error:
+        raise StoreUnreachable(path, f"the store does not answer ({type(error).__name__})") from None
+    finally:
+        made.close()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pgdecode.files.atomic_output import staged
 from pgdecode.files.payload_files import payload_files
 from pgdecode.runs.manifest import read_manifest
-from pgdecode.runs.object_run import CLAIM
+from pgdecode.runs.object_run import CLAIM, ObjectRun
+from pgdecode.storage.object_files import written_object
 from pgdecode.storage.object_path import ObjectPath, object_path
 from pgdecode.storage.object_store import create_object, listed, store_of
 from support import captures
@@ -128,3 +132,41 @@ def test_a_local_only_option_is_refused(run: Shell) -> None:
     refused = run("decode", str(FILE), "s3://lake/x", "--storage-option", "SECRET")
     assert (refused.code, "SECRET" in refused.err) == (2, False)
     assert run("inspect", "s3://lake/x", "--catalog").code == 2
+
+
+def test_clean_removes_what_killed_runs_have_left(run: Shell, store: Emulator, raw: ObjectPath) -> None:
+    target = object_path(f"{raw.root}/lake/x", store.options)
+    assert run("decode", str(raw), str(target), *store.shell).code == 0
+    kept = {item.key for item, _ in listed(target)}
+    dead = ObjectRun(target, "0" * 32)
+    for folder in ("", "public.orders"):
+        with written_object(dead.part(folder, 0, "parquet")) as file:
+            file.write(b"x")
+    create_object(target / CLAIM, b"{}")
+    upload: Any = obstore.open_writer(store_of(target), dead.part("", 1, "parquet").key, buffer_size=5 << 20)
+    upload.write(b"x" * (12 << 20))
+    del upload
+    # No object is a day old. All uploads of the emulator are of the year 2010.
+    young = run("clean", str(raw.root), *store.shell).out.splitlines()
+    assert [line.endswith(" (upload)") for line in young] == [True] * (store.kind == "s3")
+    done = run("clean", str(raw.root), "--older-than", "0s", *store.shell)
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 3
+    assert {item.key for item, _ in listed(target)} == kept
+    assert [item.name for item, _ in listed(raw)] == ["1.parquet"]
+
+
+def test_clean_removes_what_is_left_beside_local_outputs(run: Shell) -> None:
+    left = [Path("lake/.x.partial"), Path(f"lake/y.{'0' * 32}.partial"), Path("lake/.x.spill")]
+    for folder in left:
+        folder.mkdir(parents=True)
+        (folder / "part").touch()
+    Path("lake/.z.former").mkdir()
+    Path("lake/x.partial").mkdir()
+    done = run("clean", "lake", "--older-than", "0s")
+    assert done.out.splitlines() == sorted(map(str, left))
+    assert sorted(os.listdir("lake")) == ["x.partial", "z"]
+    with staged(Path("lake/w")) as hidden:
+        hidden.mkdir()
+        assert run("clean", "lake", "--older-than", "0s").out == ""
+    assert run("clean", "lake", "--older-than", "soon").code == 2

@@ -191,7 +191,7 @@ def test_rows_that_differ_from_the_indexed_ones_are_reported_with_their_file(
         pq.write_table(rows, tmp_path / "raw.parquet")
         return done
 
-    monkeypatch.setattr(file_route, "speculation_of", lambda looks, catalog: None)
+    monkeypatch.setattr(file_route, "speculation_of", lambda *given: None)
     monkeypatch.setattr(file_route, "run_tasks", run_and_replace)
     folders: dict[str | None, Path] = {None: tmp_path / "out"}
     with pytest.raises(FileFault, match=r"raw\.parquet: has changed while it was decoded"):

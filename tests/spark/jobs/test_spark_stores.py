@@ -18,11 +18,12 @@ from pgdecode.files.atomic_output import TargetExists
 from pgdecode.files.payload_files import PathError
 from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import MANIFEST, Manifest, read_manifest
-from pgdecode.runs.object_run import CLAIM, object_run
+from pgdecode.runs.object_run import CLAIM, ObjectRun, object_run
 from pgdecode.storage.errors import StoreUnreachable
+from pgdecode.storage.object_files import written_object
 from pgdecode.storage.object_path import ObjectPath, StorageOptionError, object_path
 from pgdecode.storage.object_store import listed, store_of
-from spark_udfs import decode_files
+from spark_udfs import decode_files, read_run
 from spark_udfs.jobs import file_route
 from support import captures
 from support.emulators import SECRETS, Emulator
@@ -190,8 +191,6 @@ def test_a_store_that_does_not_answer_is_named(spark: SparkSession, s3: Emulator
 
 
 def test_a_late_attempt_removes_its_part(store: Emulator) -> None:
-    from pgdecode.storage.object_files import written_object
-
     out = object_path(f"{store.new_bucket()}/x", store.options)
     with object_run(out) as run:
         part = run.run.part("", 0, "parquet")
@@ -200,3 +199,28 @@ def test_a_late_attempt_removes_its_part(store: Emulator) -> None:
     with pytest.raises(RunError, match="has ended"):
         run.run.keep(part)
     assert keys(out) == set()
+
+
+def test_read_run_reads_the_files_of_the_manifest_alone(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
+    out = object_path(f"{raw.root}/x", store.options)
+    tables = ["public.orders", "public.customers"]
+    decode_files(spark, str(raw), str(out), storage_options=store.options, what=tables)
+    run = ObjectRun(out, "0" * 32)
+    for folder in tables:
+        with written_object(run.part(folder, 0, "parquet")) as file:
+            file.write(b"of a run that was killed")
+    manifest = read_manifest(str(out), store.options)
+    for table in tables:
+        found = read_run(spark, str(out), table, storage_options=store.options)
+        expected = table_of(out, manifest, f"{table}/")
+        assert found.toArrow().sort_by("_position")["_position"] == expected.sort_by("_position")["_position"]
+    with pytest.raises(PathError, match=r"name one of its outputs: public\.customers, public\.orders"):
+        read_run(spark, str(out), storage_options=store.options)
+    with pytest.raises(RunFault, match=f"has no {MANIFEST}"):
+        read_run(spark, str(raw), storage_options=store.options)
+
+
+def test_read_run_reads_a_local_run(spark: SparkSession, tmp_path: Path) -> None:
+    decode_files(spark, FILE, tmp_path / "out", what=["public.orders", "changes"])
+    n_rows = pq.read_table(tmp_path / "out" / "public.orders").num_rows
+    assert read_run(spark, tmp_path / "out", "public.orders").count() == n_rows
