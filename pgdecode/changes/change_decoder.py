@@ -109,6 +109,16 @@ class ChangeDecoder:
     Only one thread at a time may use a decoder; a concurrent call raises RuntimeError. After an exception the decoder
     has the state from before the call. docs/options.md compares options and
     defaults with those of the other functions.
+
+    Examples
+    --------
+    >>> capture = pq.read_table("tests/data/16.shop.v1.parquet")
+    >>> changes = pgdecode.ChangeDecoder().decode(capture["data"], capture["seq"])
+    >>> changes.select(["op", "relation_name", "commit_position"]).slice(0, 1).to_pylist()
+    [{'op': 'insert', 'relation_name': 'products', 'commit_position': 62}]
+    >>> orders = pgdecode.ChangeDecoder().table(capture["data"], "public.orders", capture["seq"])
+    >>> orders.select(["_op", "id", "state", "total"]).slice(0, 1).to_pylist()
+    [{'_op': 'insert', 'id': 1, 'state': 'new', 'total': Decimal('639.51')}]
     """
 
     def __init__(

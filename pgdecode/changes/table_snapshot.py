@@ -98,6 +98,13 @@ def snapshot(
     pgoutput does not report that a column was renamed. PostgreSQL keeps the order of columns, and adds new ones at the
     end. So the new names before a column that kept its name are renamed columns, if as many columns of the same types
     are missing there.
+
+    Examples
+    --------
+    >>> capture = pq.read_table("tests/data/16.shop.v1.parquet")
+    >>> rows = pgdecode.snapshot(capture["data"], "public.orders", capture["seq"])
+    >>> len(rows), rows.select(["id", "state"]).slice(0, 1).to_pylist()
+    (114, [{'id': 3, 'state': 'paid'}])
     """
     decoder = ChangeDecoder(
         catalog=catalog,

@@ -48,6 +48,11 @@ def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True
         With `offset` and `tag`, and with `relation` and `column` if known; `row` is None. A payload of zero bytes is
         `EmptyPayload`; `decode_messages` makes a null row of it. A timestamp outside the years 1 to 9999 is an error
         too: datetime cannot hold it, but the columns of `decode_messages` can.
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("49 00004001 4e 0001 74 00000001 35"))
+    Insert(xid=None, relation_id=16385, new=(b'5',), new_formats='t')
     """
     if not isinstance(in_stream, bool):
         raise TypeError(f"in_stream is a bool, not {type(in_stream).__name__}")
@@ -115,6 +120,15 @@ or __arrow_c_stream__ of such; or a sequence of bytes
         In FAILFAST mode, with `row` and `offset`. In both modes `BatchTooLarge`, if values exceed 2 GiB.
     TypeError, ValueError
         If the payloads are not binary, or an option is invalid.
+
+    Examples
+    --------
+    >>> payloads = pq.read_table("tests/data/16.shop.v1.parquet")["data"]
+    >>> messages = pgdecode.decode_messages(payloads, fields=["kind", "xid", "relation_id"])
+    >>> messages.slice(0, 3).to_pylist()  # doctest: +NORMALIZE_WHITESPACE
+    [{'kind': 'begin', 'xid': 102116, 'relation_id': None},
+     {'kind': 'relation', 'xid': None, 'relation_id': 19182},
+     {'kind': 'insert', 'xid': None, 'relation_id': 19182}]
     """
     decoder = MessageDecoder(
         in_stream=in_stream,
@@ -143,6 +157,13 @@ class MessageDecoder:
         Schema of the batches that `decode` returns.
     empty_payloads : int
         Number of payloads of zero bytes so far, if `empty` is "null".
+
+    Examples
+    --------
+    >>> decoder = pgdecode.MessageDecoder(fields=["kind"])
+    >>> with pq.ParquetFile("tests/data/16.shop.v1.parquet") as file:
+    ...     sum(len(decoder.decode(batch["data"])) for batch in file.iter_batches(500, columns=["data"]))
+    1053
     """
 
     def __init__(

@@ -28,7 +28,7 @@ _BASE64 = re.compile(rb"[A-Za-z0-9+/\r\n]{8,}={0,2}\s*")
 
 
 class UnwrapError(ValueError):
-    """A value that does not have the expected form.
+    r"""A value that does not have the expected form.
 
     Attributes
     ----------
@@ -36,6 +36,12 @@ class UnwrapError(ValueError):
         Index of the value, counted from 0.
     reason : str
         The text without the row.
+
+    Examples
+    --------
+    >>> pgdecode.unwrap([r"\x4"])
+    Traceback (most recent call last):
+    pgdecode.payloads.unwrap.UnwrapError: ...
     """
 
     def __init__(self, row: int, reason: str) -> None:
@@ -55,6 +61,13 @@ class Unwrapped:
         Index of the value that contained each payload; keepalives are left out.
     lsn : pa.Array of int64
         The LSN of the frame; null without a frame.
+
+    Examples
+    --------
+    >>> frame = bytes.fromhex("77 000000000000000a 000000000000000b 0000000000000000 45")
+    >>> unwrapped = pgdecode.unwrap([frame])
+    >>> unwrapped.payloads.to_pylist(), unwrapped.lsn.to_pylist()
+    ([b'E'], [10])
     """
 
     payloads: pa.Array

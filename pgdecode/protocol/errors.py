@@ -46,6 +46,14 @@ class DecodeError(ValueError):
         Index of the tuple column or Relation column that has the fault, counted from 0.
     expected, seen : int or None
         The two numbers that the fault compares: bytes needed and left, limit and size, ...
+
+    Examples
+    --------
+    >>> try:
+    ...     pgdecode.decode(bytes.fromhex("49 00004001 4e 0001 74 0000000c 35"))
+    ... except pgdecode.DecodeError as error:
+    ...     error.code, error.offset, error.expected, error.seen, error.tag
+    ('TRUNCATED', 13, 12, 1, 'I')
     """
 
     code: ClassVar[str] = ""

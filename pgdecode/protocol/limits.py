@@ -45,6 +45,13 @@ class Limits:
     Some limits are fixed. PostgreSQL itself sets two: an array has at most 6 dimensions (`MAX_DIMENSIONS`), and no
     length exceeds 0x3fffffff. The text of one value is at most 64 MiB. A column of a batch holds at most 2147483647
     bytes or items, because Arrow's offsets have 32 bits; more is `BatchTooLarge`.
+
+    Examples
+    --------
+    >>> limits = pgdecode.Limits(max_columns=1)
+    >>> pgdecode.decode(bytes.fromhex("49 00004001 4e 0002 6e 6e"), limits=limits)
+    Traceback (most recent call last):
+    pgdecode.protocol.errors.TooManyColumns: ...
     """
 
     max_payload_bytes: int = MAX_PAYLOAD

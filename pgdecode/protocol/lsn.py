@@ -24,6 +24,11 @@ def lsn_to_text(lsn: int) -> str:
     ------
     ValueError
         If `lsn` is outside that range.
+
+    Examples
+    --------
+    >>> pgdecode.lsn_to_text(97500059720)
+    '16/B374D848'
     """
     if not 0 <= lsn < 2**64:
         raise ValueError(f"an LSN is from 0 to 2**64 - 1, not {lsn}")
@@ -46,6 +51,11 @@ def lsn_from_text(text: str) -> int:
     ------
     ValueError
         For any other text.
+
+    Examples
+    --------
+    >>> pgdecode.lsn_from_text("16/B374D848")
+    97500059720
     """
     match = _TEXT.fullmatch(text)
     if match is None:

@@ -22,6 +22,12 @@ class Message:
     """Base of the 19 messages. `tag` is the first byte on the wire, `kind` its name in the envelope.
 
     A field is also available under the name of its envelope column: `begin.lsn` is `begin.final_lsn`.
+
+    Examples
+    --------
+    >>> begin = pgdecode.decode(bytes.fromhex("4200000016b374d8480002a1f2c3d4e5f6fffffffe"))
+    >>> begin.tag, begin.kind, begin.lsn == begin.final_lsn
+    ('B', 'begin', True)
     """
 
     tag: ClassVar[str]
@@ -46,7 +52,14 @@ class StreamedMessage(Message):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a Relation message. Flag 1: the column is part of the replica identity key."""
+    """One column of a Relation message. Flag 1: the column is part of the replica identity key.
+
+    Examples
+    --------
+    >>> relation = pgdecode.decode(bytes.fromhex("5200004001730074006400010169640000000017ffffffff"))
+    >>> relation.columns
+    (Column(flags=1, name='id', type_id=23, type_modifier=-1),)
+    """
 
     flags: Annotated[int, Wire(Form.FLAGS, maximum=1)]
     name: Annotated[str, Wire(Form.NAME)]
@@ -56,7 +69,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Begin(Message):
-    """Start of a transaction that is sent after it committed."""
+    """Start of a transaction that is sent after it committed.
+
+    Examples
+    --------
+    >>> message = pgdecode.decode(bytes.fromhex("4200000016b374d8480002a1f2c3d4e5f6fffffffe"))
+    >>> message.final_lsn, message.xid
+    (97500059720, 4294967294)
+    """
 
     tag: ClassVar[str] = "B"
     kind: ClassVar[str] = "begin"
@@ -67,7 +87,14 @@ class Begin(Message):
 
 @dataclass(frozen=True, slots=True)
 class Commit(Message):
-    """End of the transaction that a Begin started."""
+    """End of the transaction that a Begin started.
+
+    Examples
+    --------
+    >>> message = pgdecode.decode(bytes.fromhex("430000000016b374d84800000016b374d8500002a1f2c3d4e5f6"))
+    >>> message.flags, message.end_lsn
+    (0, 97500059728)
+    """
 
     tag: ClassVar[str] = "C"
     kind: ClassVar[str] = "commit"
@@ -79,7 +106,13 @@ class Commit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Origin(Message):
-    """Replication origin of a transaction. It never carries an xid; inside a stream its LSN is 0."""
+    """Replication origin of a transaction. It never carries an xid; inside a stream its LSN is 0.
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("4f00000016b374d8486f72675f6100"))
+    Origin(origin_lsn=97500059720, name='org_a')
+    """
 
     tag: ClassVar[str] = "O"
     kind: ClassVar[str] = "origin"
@@ -92,6 +125,12 @@ class Relation(StreamedMessage):
     """A table's columns, sent before its first change and again after a schema change.
 
     An empty `namespace` means pg_catalog. `replica_identity` is d(efault), n(othing), f(ull) or i(ndex).
+
+    Examples
+    --------
+    >>> message = pgdecode.decode(bytes.fromhex("5200004001730074006400010169640000000017ffffffff"))
+    >>> message.relation_id, message.name, [column.name for column in message.columns]
+    (16385, 't', ['id'])
     """
 
     tag: ClassVar[str] = "R"
@@ -105,7 +144,13 @@ class Relation(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class Type(StreamedMessage):
-    """Name of a type that is not built in. For a domain: the OID of the domain and the name of its base type."""
+    """Name of a type that is not built in. For a domain: the OID of the domain and the name of its base type.
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("59000040027075626c6963006d6f6f6400"))
+    Type(xid=None, type_id=16386, namespace='public', name='mood')
+    """
 
     tag: ClassVar[str] = "Y"
     kind: ClassVar[str] = "type"
@@ -116,7 +161,13 @@ class Type(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class Insert(StreamedMessage):
-    """A new row. One value per tuple column, None for formats n (null) and u (unchanged TOAST)."""
+    """A new row. One value per tuple column, None for formats n (null) and u (unchanged TOAST).
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("49000040014e0001740000000135"))
+    Insert(xid=None, relation_id=16385, new=(b'5',), new_formats='t')
+    """
 
     tag: ClassVar[str] = "I"
     kind: ClassVar[str] = "insert"
@@ -127,7 +178,14 @@ class Insert(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class Update(StreamedMessage):
-    """A changed row. `old_type` is K (key columns only), O (whole old row) or None (nothing sent)."""
+    """A changed row. `old_type` is K (key columns only), O (whole old row) or None (nothing sent).
+
+    Examples
+    --------
+    >>> message = pgdecode.decode(bytes.fromhex("55000040014e000274000000016175"))
+    >>> message.new, message.new_formats
+    ((b'a', None), 'tu')
+    """
 
     tag: ClassVar[str] = "U"
     kind: ClassVar[str] = "update"
@@ -141,7 +199,13 @@ class Update(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class Delete(StreamedMessage):
-    """A deleted row: its key (K) or the whole row (O). In a K tuple, n in a non-key column means "not sent"."""
+    """A deleted row: its key (K) or the whole row (O). In a K tuple, n in a non-key column means "not sent".
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("44000040014b00027400000001316e"))
+    Delete(xid=None, relation_id=16385, old_type='K', old=(b'1', None), old_formats='tn')
+    """
 
     tag: ClassVar[str] = "D"
     kind: ClassVar[str] = "delete"
@@ -153,7 +217,13 @@ class Delete(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class Truncate(StreamedMessage):
-    """Tables emptied by one TRUNCATE. Option 1 is CASCADE, 2 is RESTART IDENTITY."""
+    """Tables emptied by one TRUNCATE. Option 1 is CASCADE, 2 is RESTART IDENTITY.
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("54000000020300004001ffffffff"))
+    Truncate(xid=None, options=3, relation_ids=(16385, 4294967295))
+    """
 
     tag: ClassVar[str] = "T"
     kind: ClassVar[str] = "truncate"
@@ -164,7 +234,13 @@ class Truncate(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage(StreamedMessage):
-    """A message written by pg_logical_emit_message. Flag 1: transactional. `content` is always bytes."""
+    """A message written by pg_logical_emit_message. Flag 1: transactional. `content` is always bytes.
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("4d0100000016b374d84874657374000000000568656c6c6f"))
+    LogicalMessage(xid=None, flags=1, lsn=97500059720, prefix='test', content=b'hello')
+    """
 
     tag: ClassVar[str] = "M"
     kind: ClassVar[str] = "message"
@@ -176,7 +252,13 @@ class LogicalMessage(StreamedMessage):
 
 @dataclass(frozen=True, slots=True)
 class StreamStart(Message):
-    """Start of a block of a transaction in progress. Messages carry an xid until the next Stream Stop."""
+    """Start of a block of a transaction in progress. Messages carry an xid until the next Stream Stop.
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("530000030401"))
+    StreamStart(xid=772, first_segment=True)
+    """
 
     tag: ClassVar[str] = "S"
     kind: ClassVar[str] = "stream_start"
@@ -186,7 +268,13 @@ class StreamStart(Message):
 
 @dataclass(frozen=True, slots=True)
 class StreamStop(Message):
-    """End of the block that a Stream Start began."""
+    """End of the block that a Stream Start began.
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("45"))
+    StreamStop()
+    """
 
     tag: ClassVar[str] = "E"
     kind: ClassVar[str] = "stream_stop"
@@ -194,7 +282,14 @@ class StreamStop(Message):
 
 @dataclass(frozen=True, slots=True)
 class StreamCommit(Message):
-    """Commit of a streamed transaction."""
+    """Commit of a streamed transaction.
+
+    Examples
+    --------
+    >>> message = pgdecode.decode(bytes.fromhex("630000030400000000000000001000000000000000180002a1f2c3d4e5f6"))
+    >>> message.xid, message.commit_lsn
+    (772, 16)
+    """
 
     tag: ClassVar[str] = "c"
     kind: ClassVar[str] = "stream_commit"
@@ -211,6 +306,11 @@ class StreamAbort(Message):
 
     The last two fields are sent only with streaming = parallel, both or neither. Their presence shows in the length of
     the message, not in the protocol version.
+
+    Examples
+    --------
+    >>> pgdecode.decode(bytes.fromhex("410000030400000305"))
+    StreamAbort(xid=772, subxid=773, abort_lsn=None, abort_timestamp=None)
     """
 
     tag: ClassVar[str] = "A"
@@ -223,7 +323,14 @@ class StreamAbort(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeginPrepare(Message):
-    """Start of a transaction that is sent after it was prepared."""
+    """Start of a transaction that is sent after it was prepared.
+
+    Examples
+    --------
+    >>> message = pgdecode.decode(bytes.fromhex("62000000000000001000000000000000180002a1f2c3d4e5f6000003046700"))
+    >>> message.xid, message.gid
+    (772, 'g')
+    """
 
     tag: ClassVar[str] = "b"
     kind: ClassVar[str] = "begin_prepare"
@@ -236,7 +343,14 @@ class BeginPrepare(Message):
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Message):
-    """PREPARE TRANSACTION of the transaction that a Begin Prepare started."""
+    """PREPARE TRANSACTION of the transaction that a Begin Prepare started.
+
+    Examples
+    --------
+    >>> message = pgdecode.decode(bytes.fromhex("5000000000000000001000000000000000180002a1f2c3d4e5f6000003046700"))
+    >>> message.xid, message.gid
+    (772, 'g')
+    """
 
     tag: ClassVar[str] = "P"
     kind: ClassVar[str] = "prepare"
@@ -250,7 +364,14 @@ class Prepare(Message):
 
 @dataclass(frozen=True, slots=True)
 class CommitPrepared(Message):
-    """COMMIT PREPARED."""
+    """COMMIT PREPARED.
+
+    Examples
+    --------
+    >>> message = pgdecode.decode(bytes.fromhex("4b00000000000000001000000000000000180002a1f2c3d4e5f6000003046700"))
+    >>> message.xid, message.gid
+    (772, 'g')
+    """
 
     tag: ClassVar[str] = "K"
     kind: ClassVar[str] = "commit_prepared"
@@ -264,7 +385,15 @@ class CommitPrepared(Message):
 
 @dataclass(frozen=True, slots=True)
 class RollbackPrepared(Message):
-    """ROLLBACK PREPARED."""
+    """ROLLBACK PREPARED.
+
+    Examples
+    --------
+    >>> times = "0000000000000000 0002a1f2c3d4e5f6"
+    >>> message = pgdecode.decode(bytes.fromhex(f"7200 0000000000000010 0000000000000018 {times} 00000304 6700"))
+    >>> message.xid, message.gid
+    (772, 'g')
+    """
 
     tag: ClassVar[str] = "r"
     kind: ClassVar[str] = "rollback_prepared"
@@ -279,7 +408,14 @@ class RollbackPrepared(Message):
 
 @dataclass(frozen=True, slots=True)
 class StreamPrepare(Message):
-    """PREPARE TRANSACTION of a streamed transaction."""
+    """PREPARE TRANSACTION of a streamed transaction.
+
+    Examples
+    --------
+    >>> message = pgdecode.decode(bytes.fromhex("7000000000000000001000000000000000180002a1f2c3d4e5f6000003046700"))
+    >>> message.xid, message.gid
+    (772, 'g')
+    """
 
     tag: ClassVar[str] = "p"
     kind: ClassVar[str] = "stream_prepare"

@@ -48,6 +48,17 @@ class RelationCatalog:
     ------
     ValueError
         If two columns of a relation have the same name.
+
+    Examples
+    --------
+    >>> capture = pq.read_table("tests/data/16.shop.v1.parquet")
+    >>> catalog = pgdecode.RelationCatalog.from_messages(capture["data"], capture["seq"])
+    >>> catalog
+    RelationCatalog(4 relations, 8 versions)
+    >>> [version.position for version in catalog.versions("public.customers")]
+    [64, 393, 767]
+    >>> pgdecode.RelationCatalog.from_json(catalog.to_json()) == catalog
+    True
     """
 
     def __init__(self, versions: Iterable[RelationVersion] = ()) -> None:

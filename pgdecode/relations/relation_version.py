@@ -24,6 +24,13 @@ class RelationVersion:
     visible_from : int or None
         Position from which rows of other transactions use it. Outside a stream this is `position`; inside a stream, the
         commit or prepare of the transaction. None if the transaction is undecided or was aborted.
+
+    Examples
+    --------
+    >>> capture = pq.read_table("tests/data/16.shop.v1.parquet")
+    >>> version = pgdecode.RelationCatalog.from_messages(capture["data"], capture["seq"])["public.orders"]
+    >>> version.qualified_name, version.position, version.replica_identity
+    ('public.orders', 560, 'f')
     """
 
     relation: Relation

@@ -120,6 +120,13 @@ def decode_rows(
         With `row`, `offset` and `column`, the column's name.
     ValueError
         For options that do not exist.
+
+    Examples
+    --------
+    >>> relation = pgdecode.decode(bytes.fromhex("5200004001730074006400010169640000000017ffffffff"))
+    >>> insert = bytes.fromhex("49000040014e0001740000000135")
+    >>> pgdecode.decode_rows([insert], relation).select(["_op", "id"]).to_pylist()
+    [{'_op': 'insert', 'id': 5}]
     """
     check_row_mode(mode, "_error")
     check_option("empty", empty, Empty)

@@ -99,6 +99,12 @@ def row_schema(
     ------
     ValueError
         If two columns have the same name, or one has the name of a metadata column; and for the reasons of `decodings`.
+
+    Examples
+    --------
+    >>> relation = pgdecode.decode(bytes.fromhex("5200004001730074006400010169640000000017ffffffff"))
+    >>> pgdecode.row_schema(relation).field("id").type
+    DataType(int32)
     """
     return resolve_columns(relation, types, type_messages, unrepresentable, columns)[1]
 

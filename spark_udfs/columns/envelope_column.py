@@ -129,6 +129,14 @@ def register(
         The session of the function.
     fields, in_stream, mode, adapter, empty, unwrap
         As in `parse_pgoutput`.
+
+    Examples
+    --------
+    >>> raw = spark.read.parquet("tests/data/16.shop.v1.parquet")
+    >>> spark_udfs.register(spark)
+    >>> raw.createOrReplaceTempView("raw")
+    >>> spark.sql("SELECT count(*) AS n FROM raw WHERE parse_pgoutput(data).kind = 'insert'").first().n
+    542
     """
     spark.udf.register("parse_pgoutput", _user_defined(fields, in_stream, mode, adapter, empty, unwrap))
 

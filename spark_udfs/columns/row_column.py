@@ -170,6 +170,15 @@ def register_relation(spark: SparkSession, name: str, relation: Any, **options: 
         Of the function, such as "from_products".
     relation, **options
         As in `from_pgoutput`.
+
+    Examples
+    --------
+    >>> raw = spark.read.parquet("tests/data/16.shop.v1.parquet")
+    >>> described = raw.where("seq = 1").first()["data"]  # the Relation message of public.products
+    >>> spark_udfs.register_relation(spark, "from_products", described, others="null", fields=["_op", "price"])
+    >>> raw.createOrReplaceTempView("raw")
+    >>> spark.sql("SELECT count(*) AS n FROM raw WHERE from_products(data)._op = 'update'").first().n
+    36
     """
     spark.udf.register(name, _user_defined(relation, **options))
 

@@ -63,6 +63,12 @@ def relation_catalog(
     Notes
     -----
     The function reads `df` once, immediately. Only the few messages about relations and streams leave the JVM.
+
+    Examples
+    --------
+    >>> raw = spark.read.parquet("tests/data/16.shop.v1.parquet")
+    >>> spark_udfs.relation_catalog(raw)
+    RelationCatalog(4 relations, 8 versions)
     """
     rows, _ = payload_rows(df, payload, position, source, unwrap=unwrap)
     catalogs = relation_catalogs(rows)

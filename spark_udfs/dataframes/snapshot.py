@@ -104,6 +104,12 @@ def snapshot(
     The changes are shuffled by the key of their row. If an update changes a key and leaves out a TOAST value, the value
     comes from the row with the old key, so both keys must be in the same bucket. If the payloads may have such updates,
     the call itself decodes the table's changes once to find them.
+
+    Examples
+    --------
+    >>> raw = spark.read.parquet("tests/data/16.shop.v1.parquet")
+    >>> spark_udfs.snapshot(raw, "public.orders").count()
+    114
     """
     options = ChangeOptions(mode, drop_duplicates=drop_duplicates, start=start, empty=empty)
     before, tables = state_before(state, source, catalog), tables_of(options, relation)

@@ -226,6 +226,12 @@ def decode_files(
     On a cluster, the Python of the executors needs pgdecode in the same version as the driver. `--py-files` cannot
     distribute it, because it is compiled. Install the wheel in the executors' image, or send an environment that
     venv-pack or conda-pack has made, with `--archives env.tar.gz#env` and `PYSPARK_PYTHON=env/bin/python`.
+
+    Examples
+    --------
+    >>> result = spark_udfs.decode_files(spark, "tests/data/16.shop.v1.parquet", folder, what="public.orders")
+    >>> spark.read.parquet(folder).count()
+    149
     """
     names = (what,) if isinstance(what, str) else tuple(what)
     of_changes = {
