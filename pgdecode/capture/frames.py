@@ -11,6 +11,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode.capture.errors import StoppedError
 
 # 'w' and three int64: the message's LSN, the server's current LSN, and the time of sending.
@@ -122,10 +123,12 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
     lsns = bytearray(8 * count)
     for at in range(8):
         lsns[at::8] = heads[8 - at :: HEADER_BYTES]
+    received = array("q", (chunk.received_us,)) * count
     columns = [
-        pa.array(range(first_seq, first_seq + count), pa.int64()),
+        # `pa.array` and `pa.scalar` would import pandas, which takes as long as some hundred thousand messages.
+        pa.Array.from_buffers(pa.int64(), count, [None, counted(first_seq, count)]),
         pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(lsns)]),
-        pa.repeat(pa.scalar(chunk.received_us, SCHEMA.field("received").type), count),
+        pa.Array.from_buffers(SCHEMA.field("received").type, count, [None, pa.py_buffer(received)]),
         data,
     ]
     return Messages(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), tags)

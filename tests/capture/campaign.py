@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from cluster import Cluster, Proxy, running
 
 from pgdecode import ChangeDecoder
+from pgdecode.capture.journal import read_log
 from pgdecode.files.file_metadata import types_of
 from servers.__main__ import MAJORS, found, install
 from servers.connection import ServerError
@@ -80,9 +81,15 @@ class Captor:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         return self.process
 
-    def ensure(self) -> None:
-        if self.process is None or self.process.poll() is not None:
-            self.start()
+    def ensure(self, seconds: float) -> None:
+        """Start the process if it has ended, and wait until it streams, but not longer than some seconds."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        before = read_log(self.folder).sessions
+        self.start()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and read_log(self.folder).sessions == before:
+            time.sleep(0.05)
 
     def kill(self, number: int) -> None:
         if self.process is not None:
@@ -145,9 +152,9 @@ def run(cluster: Cluster, seed: int, n_events: int, weights: dict[str, int], fol
         flag = ", false, true" if mode.two_phase else ""
         slots.connection.execute(f"SELECT pg_create_logical_replication_slot('{captor.slot}', 'pgoutput'{flag})")
         for _ in range(n_events):
-            captor.ensure()
-            # A process needs time to start.
-            busy_until = time.monotonic() + rng.choice((0.2, 0.7, 1.0, 1.5, 2.5)) * rng.random() + 0.3
+            # Some events meet a process that is still starting.
+            captor.ensure(rng.choice((0, 60, 60, 60)))
+            busy_until = time.monotonic() + rng.choice((0.2, 0.7, 1.0, 1.5, 2.5)) * rng.random() + 0.1
             while time.monotonic() < busy_until:
                 for _ in range(rng.randint(1, 6)):
                     scenario.step()

@@ -1,0 +1,284 @@
+"""Benchmark of `pgdecode capture`, compared with psycopg2's cursor: `python -m benchmarks.capture`.
+
+Both read the same WAL from a slot of the demonstration server, and write the same columns to Parquet with the same
+settings. Each run is a process. Time and CPU are counted without imports, from connecting until the file is on disk and
+confirmed. The CPU of the walsender of each run is read from /proc, so this needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+try:
+    from pgdecode.capture import Capture, demo
+    from pgdecode.capture.connection import Connection
+    from pgdecode.capture.files import GROUP_BYTES
+    from pgdecode.capture.frames import SCHEMA
+except ImportError as problem:
+    sys.exit(f"{problem}\nthis needs the compiled package and extras: python -m pip install -e '.[demo]'")
+
+CLIENTS = ("pgdecode", "psycopg2")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+# A transaction of pgbench, TRANSACTIONS times; and rows of twelve columns, inserted, updated and deleted.
+WORKLOADS = {
+    "pgbench": """
+        CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84));
+        CREATE TABLE tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84));
+        CREATE TABLE branches (bid int PRIMARY KEY, bbalance int, filler char(88));
+        CREATE TABLE history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
+        INSERT INTO accounts SELECT i, 1, 0, '' FROM generate_series(1, 10000) i;
+        INSERT INTO tellers SELECT i, 1, 0, '' FROM generate_series(1, 10) i;
+        INSERT INTO branches VALUES (1, 0, '');
+        CREATE PROCEDURE work(n int) LANGUAGE plpgsql AS $$ BEGIN FOR i IN 1..n LOOP
+            UPDATE accounts SET abalance = abalance + i % 100 WHERE aid = 1 + i % 10000;
+            UPDATE tellers SET tbalance = tbalance + i % 100 WHERE tid = 1 + i % 10;
+            UPDATE branches SET bbalance = bbalance + i % 100 WHERE bid = 1;
+            INSERT INTO history VALUES (1 + i % 10, 1, 1 + i % 10000, i % 100, now());
+            COMMIT;
+        END LOOP; END $$;
+    """,
+    "wide": """
+        CREATE TABLE wide (id bigint PRIMARY KEY, a int, b smallint, c float8, d numeric(14,2), e bool, f date,
+            g timestamptz, h uuid, i text, j jsonb, k text);
+        CREATE PROCEDURE work(n int) LANGUAGE plpgsql AS $$ BEGIN FOR t IN 1..n LOOP
+            INSERT INTO wide SELECT t * 100 + i, i, i, i / 7.0, i * 1.25, i % 2 = 0, '2026-01-01'::date + i, now(),
+                md5(i::text)::uuid, repeat(md5(t::text), 3), jsonb_build_object('n', i, 'name', md5(i::text)), NULL
+                FROM generate_series(1, 40) i;
+            UPDATE wide SET a = a + 1 WHERE id BETWEEN t * 100 AND t * 100 + 15;
+            DELETE FROM wide WHERE id BETWEEN t * 100 AND t * 100 + 4;
+            COMMIT;
+        END LOOP; END $$;
+    """,
+}
+TRANSACTIONS = {"pgbench": 150_000, "wide": 12_000}
+
+
+# The clients, each in its own process.
+
+
+def capture_by_pgdecode(dsn: str, slot: str, n_messages: int, folder: Path) -> None:
+    """Write the messages with `Capture`."""
+    Capture(dsn, folder / "out", slot=slot, publication="bench").run(max_messages=n_messages)
+
+
+def capture_by_psycopg2(dsn: str, slot: str, n_messages: int, folder: Path) -> None:
+    """Write the messages with psycopg2's replication cursor, from its callback for each message."""
+    import psycopg2
+    from psycopg2.extras import LogicalReplicationConnection, StopReplication
+
+    connection = psycopg2.connect(dsn, connection_factory=LogicalReplicationConnection)
+    cursor = connection.cursor()
+    options = {"proto_version": "1", "publication_names": "bench"}
+    cursor.start_replication(slot_name=slot, decode=False, options=options)
+    target = folder / "out.parquet"
+    sink = pa.OSFile(str(target), "wb")
+    writer = pq.ParquetWriter(
+        sink,
+        SCHEMA,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["received"],
+        column_encoding={"seq": "DELTA_BINARY_PACKED", "lsn": "DELTA_BINARY_PACKED", "data": "PLAIN"},
+        write_statistics=["seq", "lsn", "received"],
+        store_schema=False,
+    )
+    lsns: list[int] = []
+    payloads: list[bytes] = []
+    n_before = n_bytes = 0
+
+    def flush() -> None:
+        nonlocal n_before, n_bytes
+        count = len(payloads)
+        now = pa.scalar(time.time_ns() // 1000, SCHEMA.field("received").type)
+        columns = [
+            pa.array(range(n_before, n_before + count), pa.int64()),
+            pa.array(lsns, pa.int64()),
+            pa.repeat(now, count),
+            pa.array(payloads, pa.binary()),
+        ]
+        writer.write_table(pa.Table.from_arrays(columns, schema=SCHEMA), row_group_size=count)
+        n_before += count
+        n_bytes = 0
+        lsns.clear()
+        payloads.clear()
+
+    def consume(message: Any) -> None:
+        nonlocal n_bytes
+        payload = message.payload
+        payloads.append(payload)
+        lsns.append(message.data_start)
+        n_bytes += len(payload)
+        if n_bytes >= GROUP_BYTES or n_before + len(payloads) >= n_messages:
+            last = message.data_start
+            flush()
+            if n_before >= n_messages:
+                writer.close()
+                sink.close()
+                with target.open("rb") as file:
+                    os.fsync(file.fileno())
+                cursor.send_feedback(flush_lsn=last, apply_lsn=last, reply=True, force=True)
+                raise StopReplication
+
+    with contextlib.suppress(StopReplication):
+        cursor.consume_stream(consume)
+    connection.close()
+
+
+def run_client(client: str, dsn: str, slot: str, n_messages: int, folder: Path) -> None:
+    """Run a client in this process, and print its time, CPU and the number of messages in its files."""
+    if client == "psycopg2":
+        import psycopg2.extras  # noqa: F401
+
+        # The first call imports pandas.
+        pa.array([0])
+    run = {"pgdecode": capture_by_pgdecode, "psycopg2": capture_by_psycopg2}[client]
+    begun, cpu = time.perf_counter(), time.process_time()
+    run(dsn, slot, n_messages, folder)
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    rows = sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "messages": rows}))
+
+
+# The server and the walsender.
+
+
+class Walsender(threading.Thread):
+    """Follows the CPU of the walsender of a slot."""
+
+    def __init__(self, dsn: str, slot: str) -> None:
+        super().__init__(daemon=True)
+        self.cpu = 0.0
+        self._dsn = dsn
+        self._slot = slot
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        """Find the process, and read its CPU until it ends."""
+        pid = None
+        with contextlib.closing(Connection(self._dsn)) as connection:
+            query = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{self._slot}'"
+            while pid is None and not self._done.is_set():
+                pid = connection.value(query)
+                time.sleep(0.005)
+        while not self._done.is_set():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                return
+            self.cpu = (int(fields[11]) + int(fields[12])) / _TICKS
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._done.set()
+        self.join()
+
+
+def prepare(dsn: str, workload: str, scale: float, n_slots: int) -> int:
+    """Create a database with slots and run the workload after them; return the number of messages."""
+    with contextlib.closing(Connection(dsn)) as admin:
+        admin.rows(f"CREATE DATABASE {workload}")
+    dsn = f"{dsn} dbname={workload}"
+    with contextlib.closing(Connection(dsn)) as connection:
+        connection.rows("SET synchronous_commit = off")
+        connection.rows(WORKLOADS[workload])
+        connection.rows("CREATE PUBLICATION bench FOR ALL TABLES")
+        for number in range(n_slots):
+            connection.rows(f"SELECT pg_create_logical_replication_slot('{workload}_{number}', 'pgoutput')")
+        connection.rows(f"CALL work({int(TRANSACTIONS[workload] * scale)})")
+        connection.rows("CHECKPOINT")
+    with tempfile.TemporaryDirectory() as folder:
+        found = Capture(dsn, Path(folder, "out"), slot=f"{workload}_0", publication="bench").run(until="now")
+    return found.messages
+
+
+def measured(dsn: str, workload: str, n_messages: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Run both clients in turn, each on a slot of its own."""
+    slots = iter(range(1, 1 + 2 * rounds))
+    for number in range(rounds):
+        # The client that reads WAL first may find less of it in the cache.
+        for client in CLIENTS if number % 2 else reversed(CLIENTS):
+            slot = f"{workload}_{next(slots)}"
+            with tempfile.TemporaryDirectory() as folder:
+                sender = Walsender(dsn, slot)
+                sender.start()
+                command = [sys.executable, "-m", "benchmarks.capture", "--client", client, dsn, slot]
+                done = subprocess.run([*command, str(n_messages), folder], check=True, capture_output=True, text=True)
+                sender.stop()
+            yield {"workload": workload, "client": client, "walsender": sender.cpu, **json.loads(done.stdout)}
+
+
+def summary(runs: list[dict[str, Any]]) -> str:
+    """Compare the clients: medians of the runs, and of the ratios of each round."""
+    lines = []
+    for workload in dict.fromkeys(run["workload"] for run in runs):
+        of_client = {
+            client: [run for run in runs if (run["workload"], run["client"]) == (workload, client)]
+            for client in CLIENTS
+        }
+        for client, found in of_client.items():
+            rate, cpu, walsender = (
+                statistics.median(values)
+                for values in (
+                    [run["messages"] / run["seconds"] for run in found],
+                    [run["cpu"] / run["messages"] * 1e6 for run in found],
+                    [run["walsender"] / run["messages"] * 1e6 for run in found],
+                )
+            )
+            lines.append(
+                f"{workload:8} {client:9} {rate:9,.0f} messages/s, CPU per message {cpu:5.2f} us, of the walsender "
+                f"{walsender:5.2f} us, ratio {cpu / walsender:.2f}"
+            )
+        pairs = list(zip(*of_client.values(), strict=True))
+        rates = [own["messages"] / own["seconds"] / (other["messages"] / other["seconds"]) for own, other in pairs]
+        cpus = [own["cpu"] / other["cpu"] for own, other in pairs]
+        lines.append(
+            f"{workload:8} pgdecode / psycopg2: rate {statistics.median(rates):.2f} ({min(rates):.2f} to "
+            f"{max(rates):.2f}), CPU {statistics.median(cpus):.2f} ({min(cpus):.2f} to {max(cpus):.2f})"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the benchmark, or one client."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.capture", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the workloads")
+    parser.add_argument("--rounds", type=int, default=4, choices=range(1, 5))
+    parser.add_argument("--only", choices=list(WORKLOADS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run here")
+    parser.add_argument("--client", nargs=5, metavar=("CLIENT", "DSN", "SLOT", "N", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.client:
+        client, dsn, slot, n_messages, folder = options.client
+        run_client(client, dsn, slot, int(n_messages), Path(folder))
+        return
+    runs: list[dict[str, Any]] = []
+    for workload in [options.only] if options.only else WORKLOADS:
+        with demo.server() as dsn:
+            n_messages = prepare(dsn, workload, options.scale, 1 + 2 * options.rounds)
+            for run in measured(f"{dsn} dbname={workload}", workload, n_messages, options.rounds):
+                runs.append(run)
+                print(run, file=sys.stderr, flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(runs, indent=1) + "\n")
+    print(summary(runs))
+
+
+if __name__ == "__main__":
+    main()
