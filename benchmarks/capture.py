@@ -144,9 +144,8 @@ def run_client(client: str, dsn: str, slot: str, n_messages: int, folder: Path) 
     """Run a client in this process, and print its time, CPU and the number of messages in its files."""
     if client == "psycopg2":
         import psycopg2.extras  # noqa: F401
-
-        # The first call imports pandas.
-        pa.array([0])
+    # The first call imports pandas, if it is installed.
+    pa.array([0])
     run = {"pgdecode": capture_by_pgdecode, "psycopg2": capture_by_psycopg2}[client]
     begun, cpu = time.perf_counter(), time.process_time()
     run(dsn, slot, n_messages, folder)

@@ -125,7 +125,6 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
         lsns[at::8] = heads[8 - at :: HEADER_BYTES]
     received = array("q", (chunk.received_us,)) * count
     columns = [
-        # `pa.array` and `pa.scalar` would import pandas, which takes as long as some hundred thousand messages.
         pa.Array.from_buffers(pa.int64(), count, [None, counted(first_seq, count)]),
         pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(lsns)]),
         pa.Array.from_buffers(SCHEMA.field("received").type, count, [None, pa.py_buffer(received)]),
