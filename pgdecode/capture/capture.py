@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -440,8 +441,10 @@ class Capture:
             return None
 
     def _warn(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
+        # A warning that only repeats with other sizes is not given again.
+        kind = re.sub(r"\d[\d,]*", "", text)
+        if kind not in self._warned:
+            self._warned.add(kind)
             self._on_warning(text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import struct
 import time
@@ -15,6 +16,12 @@ from pgdecode.capture.errors import RequestError, ServerError
 EPOCH_US = 946_684_800_000_000
 _STATUS_UPDATE = struct.Struct("!cQQQqB")
 _APPLICATION = "pgdecode capture"
+# Refusals that do not pass by themselves. libpq gives no SQLSTATE for them; in other languages, they are tried again.
+_REFUSED = re.compile(
+    "permission denied|not permitted to log in|authentication failed|no password supplied|no pg_hba.conf entry|"
+    'rejects connection|(role|user|database) ".*" does not exist'
+)
+_REFUSED_STATE = "28000"  # invalid_authorization_specification
 # Seconds to wait for a server that does not answer, if connect_timeout is not set.
 _CONNECT_SECONDS = 30.0
 
@@ -119,7 +126,7 @@ class Connection:
         if self._conn.status != self._pq.ConnStatus.OK:
             error = self.error(self._conn.error_message)
             self._conn.finish()
-            raise error
+            raise ServerError(str(error), _REFUSED_STATE if _REFUSED.search(str(error)) else "")
 
     def close(self) -> None:
         """Close the connection at once."""

@@ -234,11 +234,15 @@ class Journal:
     def _rewrite(self, lines: list[dict[str, Any]]) -> None:
         target = self.folder / LOG_NAME
         hidden = self.folder / f".{LOG_NAME}.partial"
-        with open(hidden, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(target)
+        try:
+            with open(hidden, "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(target)
+        except OSError:
+            hidden.unlink(missing_ok=True)
+            raise
         sync_folder(self.folder)
         if self._file is not None:
             os.close(self._file)

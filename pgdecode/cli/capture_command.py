@@ -246,7 +246,8 @@ def capture(
         if retain is not None:
             delete_files(out, retain)
     except RequestError as error:
-        raise click.UsageError(_with_flags(str(error))) from error
+        click.echo(f"pgdecode: {_with_flags(str(error))}", err=True)
+        return MISUSE
     except StoppedError as error:
         hint = " (--accept-gap continues)" if type(error).__name__ == "GapError" else ""
         click.echo(f"pgdecode: {printable(str(error))}{hint}", err=True)

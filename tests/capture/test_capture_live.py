@@ -539,3 +539,21 @@ def test_a_password_is_in_no_file_and_no_output(database: Database, tmp_path: Pa
         assert done.stderr.count("\n") == 1, done.stderr
     for path in (tmp_path / "out").iterdir():
         assert secret.encode() not in path.read_bytes()
+
+
+def test_a_lost_permission_ends_the_capture_at_once(database: Database, tmp_path: Path) -> None:
+    role = f"{database.name}_role"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    database.create_slot()
+    running = Running(database, tmp_path / "out", dsn=database.dsn.replace("user=postgres", f"user={role}"))
+    database.execute("INSERT INTO t VALUES (1, 'x')")
+    wait_for(lambda: bool(list((tmp_path / "out").glob("*.parquet"))))
+    database.execute(f"ALTER ROLE {role} NOREPLICATION")
+    database.execute(
+        f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{database.slot}'"
+    )
+    found = running.wait()
+    assert isinstance(found, StoppedError)
+    assert "permission denied" in str(found)
+    assert len(changes(tmp_path / "out")) == 1
+    database.execute(f"DROP ROLE {role}")
