@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import importlib.util
 import json
 import os
 import statistics
@@ -79,10 +81,11 @@ def capture_by_pgdecode(dsn: str, slot: str, n_messages: int, folder: Path) -> N
 
 def capture_by_psycopg2(dsn: str, slot: str, n_messages: int, folder: Path) -> None:
     """Write the messages with psycopg2's replication cursor, from its callback for each message."""
-    import psycopg2
-    from psycopg2.extras import LogicalReplicationConnection, StopReplication
-
-    connection = psycopg2.connect(dsn, connection_factory=LogicalReplicationConnection)
+    # It has no types, and is not a dependency.
+    extras = importlib.import_module("psycopg2.extras")
+    connection = importlib.import_module("psycopg2").connect(
+        dsn, connection_factory=extras.LogicalReplicationConnection
+    )
     cursor = connection.cursor()
     options = {"proto_version": "1", "publication_names": "bench"}
     cursor.start_replication(slot_name=slot, decode=False, options=options)
@@ -133,9 +136,9 @@ def capture_by_psycopg2(dsn: str, slot: str, n_messages: int, folder: Path) -> N
                 with target.open("rb") as file:
                     os.fsync(file.fileno())
                 cursor.send_feedback(flush_lsn=last, apply_lsn=last, reply=True, force=True)
-                raise StopReplication
+                raise extras.StopReplication
 
-    with contextlib.suppress(StopReplication):
+    with contextlib.suppress(extras.StopReplication):
         cursor.consume_stream(consume)
     connection.close()
 
@@ -143,7 +146,7 @@ def capture_by_psycopg2(dsn: str, slot: str, n_messages: int, folder: Path) -> N
 def run_client(client: str, dsn: str, slot: str, n_messages: int, folder: Path) -> None:
     """Run a client in this process, and print its time, CPU and the number of messages in its files."""
     if client == "psycopg2":
-        import psycopg2.extras  # noqa: F401
+        importlib.import_module("psycopg2.extras")
     # The first call imports pandas, if it is installed.
     pa.array([0])
     run = {"pgdecode": capture_by_pgdecode, "psycopg2": capture_by_psycopg2}[client]
@@ -267,6 +270,8 @@ def main() -> None:
         client, dsn, slot, n_messages, folder = options.client
         run_client(client, dsn, slot, int(n_messages), Path(folder))
         return
+    if importlib.util.find_spec("psycopg2") is None:
+        sys.exit("this needs psycopg2: python -m pip install psycopg2-binary")
     runs: list[dict[str, Any]] = []
     for workload in [options.only] if options.only else WORKLOADS:
         with demo.server() as dsn:

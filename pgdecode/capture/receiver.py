@@ -22,8 +22,8 @@ _MOST_SECONDS = 10.0
 _END_SECONDS = 5.0
 # Most seconds that frames wait for more frames, so that the recorder gets many at a time.
 _LINGER_SECONDS = 0.03
-# Seconds without reading after all frames have been taken. The server sends each frame by itself, and waking up for each
-# would double the CPU of this thread. The buffer of a local socket has room for some hundred small frames.
+# Seconds without reading after all frames have been taken. The server sends each frame by itself, and waking up for
+# each would double the CPU of this thread. The buffer of a local socket has room for some hundred small frames.
 _PAUSE_SECONDS = 0.0005
 # SQLSTATE of the warning with which PostgreSQL 18 omits the changes of a dropped publication
 # (object_not_in_prerequisite_state). Older servers end the stream instead.
