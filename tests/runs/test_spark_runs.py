@@ -63,13 +63,13 @@ def ids_of(values: list[Any]) -> list[str]:
 ALIVE = ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "rolled back"]
 
 
-@pytest.mark.parametrize("seed", [6, 9, 10, full(15), full(16), *map(full, range(30, 50))])
+@pytest.mark.parametrize("seed", [10, full(6), full(9), full(15), full(16), *map(full, range(30, 50))])
 def test_the_union_of_runs_on_any_engine_equals_one_run(spark: SparkSession, seed: int) -> None:
     (trial,) = trials([seed], spark=spark)
     assert trial.problems == []
 
 
-@pytest.mark.parametrize("route", ["files", "dataframe"])
+@pytest.mark.parametrize("route", ["files", full("dataframe")])
 def test_a_transaction_goes_on_over_three_runs(spark: SparkSession, route: Any) -> None:
     parts_in_files()
     done = [
@@ -89,6 +89,7 @@ def test_a_transaction_goes_on_over_three_runs(spark: SparkSession, route: Any) 
     assert again.rows == 10
 
 
+@pytest.mark.full
 def test_a_run_of_the_shell_continues_on_spark_and_back(spark: SparkSession) -> None:
     parts = parts_in_files()
     saved(Path("out0"), parts[0])
@@ -107,7 +108,7 @@ def test_the_shell_runs_spark_with_a_state_folder(spark: SparkSession) -> None:
     assert sorted(path.name for path in Path("state").iterdir()) == ["00000002", "00000003", "_lock", "current"]
 
 
-@pytest.mark.parametrize("form", ["folder", "json"])
+@pytest.mark.parametrize("form", ["folder", full("json")])
 def test_functions_take_a_state(spark: SparkSession, form: str) -> None:
     parts = parts_in_files()
     decoder = saved(Path("out1"), [*parts[0], *parts[1]])
@@ -141,7 +142,7 @@ def test_duplicates_are_dropped_as_in_the_shell(spark: SparkSession) -> None:
         assert ids_of(found.toArrow()["new"].to_pylist()) == expected
 
 
-@pytest.mark.parametrize("route", ["files", "dataframe"])
+@pytest.mark.parametrize("route", ["files", full("dataframe")])
 def test_an_overlap_and_a_gap_name_both_positions(spark: SparkSession, route: Any) -> None:
     parts = streamed()
     written("0.parquet", parts[0], seq=range(100, 107))
@@ -198,6 +199,7 @@ def test_options_that_do_not_fit_are_refused(spark: SparkSession) -> None:
         decode_files(spark, "0.parquet", "file:/nowhere/new", what="changes", resume="out")
 
 
+@pytest.mark.full
 def test_a_payload_file_that_was_changed_is_refused(spark: SparkSession) -> None:
     parts = parts_in_files()
     saved(Path("out"), [*parts[0], *parts[1]])
@@ -210,7 +212,7 @@ def test_a_payload_file_that_was_changed_is_refused(spark: SparkSession) -> None
     assert not Path("next").exists()
 
 
-@pytest.mark.parametrize("code", [FILES, FUNCTIONS], ids=["files", "functions"])
+@pytest.mark.parametrize("code", [pytest.param(FILES, id="files"), pytest.param(FUNCTIONS, id="functions")])
 def test_every_day_on_spark(spark: SparkSession, code: str) -> None:
     whole = pq.read_table(captures.DATA / "16.shop.v1.parquet")
     n = len(whole) // 3
