@@ -113,7 +113,7 @@ def commands() -> str:
 def option_record(parameter: click.Parameter, context: click.Context) -> str | None:
     """A row of the table of options; None for an argument."""
     record = parameter.get_help_record(context)
-    if record is None or getattr(parameter, "hidden", False):
+    if record is None or isinstance(parameter, click.Argument):
         return None
     names, meaning = (" ".join(text.split()).replace("|", r"\|") for text in record)
     return f"| `{names}` | {meaning.replace('<', '&lt;')} |"
