@@ -102,6 +102,6 @@ def show(console: Console, folder: Path) -> None:
         columns = [column for column in rows.schema.names if not column.startswith("_")]
         for column in columns:
             shown.add_column(column)
-        for row in rows.to_pylist():
+        for row in rows.sort_by("id").to_pylist():
             shown.add_row(*("" if row[column] is None else printable(str(row[column])) for column in columns))
         console.print(shown)
