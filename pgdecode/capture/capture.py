@@ -377,7 +377,8 @@ class Capture:
             return state.confirmed
         recorded = contents.recorded or 0
         found = origin_of(identity, self._slot, self._publications)
-        reason = _difference(contents.origin, found, connection, recorded)
+        left_at = _branch(contents.origin, found, connection)
+        reason = _difference(contents.origin, found, left_at, recorded)
         if reason is None and state.confirmed > recorded:
             reason = f"gap: {server.described_gap(recorded, state.confirmed)}"
         if reason is None and recorded > (present := server.current_lsn(catalog)):
@@ -388,8 +389,10 @@ class Capture:
         if not (self._accept_gap and may_accept):
             raise GapError(f"{self._folder}: {reason}", recorded, state.confirmed)
         self._warn(f"{reason}; accepted")
-        is_behind = contents.origin["system"] == identity.system and state.confirmed <= recorded
-        start = recorded if is_behind and recorded <= server.current_lsn(catalog) else state.confirmed
+        # After a failover, the LSNs after the branch belong to other changes than those that are recorded.
+        known = recorded if left_at is None else min(recorded, left_at)
+        is_behind = contents.origin["system"] == identity.system and state.confirmed <= known
+        start = known if is_behind and known <= server.current_lsn(catalog) else state.confirmed
         journal.append("gap", **{"from": lsn_to_text(recorded)}, to=lsn_to_text(start), reason=reason, server=found)
         return start
 
@@ -473,17 +476,23 @@ def _target(until: str | int | float | None, max_messages: int | None) -> tuple[
     return False, target
 
 
-def _difference(origin: dict[str, Any], found: dict[str, Any], connection: Connection, recorded: int) -> str | None:
+def _branch(origin: dict[str, Any], found: dict[str, Any], connection: Connection) -> int | None:
+    """Find the LSN at which the server's timeline branched off from that of the folder; None if it is unknown."""
+    if origin["timeline"] == found["timeline"] or origin["system"] != found["system"]:
+        return None
+    try:
+        return server.timeline_start(connection, found["timeline"], origin["timeline"])
+    except ServerError:
+        return None
+
+
+def _difference(origin: dict[str, Any], found: dict[str, Any], left_at: int | None, recorded: int) -> str | None:
     """Describe how the server or the slot differs from that of the folder; None if it does not."""
     for name, what in (("system", "system identifier"), ("database", "database"), ("slot", "slot")):
         if origin[name] != found[name]:
             return f"the folder belongs to {what} {origin[name]}, this is {found[name]}"
     if origin["timeline"] == found["timeline"]:
         return None
-    try:
-        left_at = server.timeline_start(connection, found["timeline"], origin["timeline"])
-    except ServerError:
-        left_at = None
     text = f"the folder belongs to timeline {origin['timeline']}, the server is on {found['timeline']}"
     if left_at is None:
         return text
