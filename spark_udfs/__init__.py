@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_udfs.columns.envelope_column import parse_pgoutput, register
+    from spark_udfs.columns.envelope_column import parse_pgoutput
     from spark_udfs.columns.row_column import from_pgoutput, register_relation
     from spark_udfs.dataframes.changes import changes, relation_catalog, table_changes
     from spark_udfs.dataframes.replication_state import replication_state
     from spark_udfs.dataframes.run_reader import read_run
     from spark_udfs.dataframes.snapshot import snapshot
     from spark_udfs.jobs.decode_files import decode_files
+    from spark_udfs.sources.registration import register
 
 __all__ = [
     "changes",
@@ -38,7 +39,7 @@ _MODULES = {
     "from_pgoutput": "spark_udfs.columns.row_column",
     "parse_pgoutput": "spark_udfs.columns.envelope_column",
     "read_run": "spark_udfs.dataframes.run_reader",
-    "register": "spark_udfs.columns.envelope_column",
+    "register": "spark_udfs.sources.registration",
     "register_relation": "spark_udfs.columns.row_column",
     "relation_catalog": "spark_udfs.dataframes.changes",
     "replication_state": "spark_udfs.dataframes.replication_state",

@@ -109,7 +109,7 @@ def parse_pgoutput(
     return decoded
 
 
-def register(
+def register_function(
     spark: SparkSession,
     *,
     fields: Iterable[str] | None = None,
@@ -119,25 +119,7 @@ def register(
     empty: Empty = "null",
     unwrap: Unwrap = "auto",
 ) -> None:
-    """Register `parse_pgoutput` for SQL: `SELECT parse_pgoutput(data) FROM t`.
-
-    The optional second argument is a boolean column: whether each payload was sent inside a stream.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        The session of the function.
-    fields, in_stream, mode, adapter, empty, unwrap
-        As in `parse_pgoutput`.
-
-    Examples
-    --------
-    >>> raw = spark.read.parquet("tests/data/16.shop.v1.parquet")
-    >>> spark_udfs.register(spark)
-    >>> raw.createOrReplaceTempView("raw")
-    >>> spark.sql("SELECT count(*) AS n FROM raw WHERE parse_pgoutput(data).kind = 'insert'").first().n
-    542
-    """
+    """Register `parse_pgoutput` for SQL, as `spark_udfs.register` does."""
     spark.udf.register("parse_pgoutput", _user_defined(fields, in_stream, mode, adapter, empty, unwrap))
 
 

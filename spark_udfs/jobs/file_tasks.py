@@ -6,7 +6,7 @@ Only results pass through Spark. A task needs memory for a batch of payloads and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -72,20 +72,36 @@ class MessageTask(WorkerFunction):
     def __call__(self, task: Task) -> list[Part]:
         """Write the part of a task."""
         enter_task()
-        fields = self.fields
-        wanted = fields_to_decode(fields) if self.format != "parquet" else envelope_schema(fields).names
-        schema = pa.schema([*self.kept, *envelope_schema(dict.fromkeys((*wanted, "error")))])
         parts: list[Part] = []
-        layout = message_layout(self.kept.names, fields)
+        layout = message_layout(self.kept.names, self.fields)
         bad_rows: Counter[str] = Counter()
-        with attempted(self.folder, task.number, self.format, schema, layout, 1, parts, bad_rows) as write:
+        with attempted(self.folder, task.number, self.format, self._schema, layout, 1, parts, bad_rows) as write:
             for piece in task.pieces:
-                for batch in decoded_batches(
-                    piece, fields=wanted, in_stream=self.in_stream, mode=self.mode, empty=self.empty
-                ):
-                    bad_rows.update(batch.bad_rows)
-                    write(self._with_kept_types(piece, batch, schema))
+                for bad_rows_of_batch, batch in self.decoded(piece):
+                    bad_rows.update(bad_rows_of_batch)
+                    write(batch)
         return parts
+
+    def decoded(self, piece: PayloadFile) -> Iterator[tuple[Mapping[str, int], pa.RecordBatch]]:
+        """Decode a piece. Yield batches of the `keep` columns and the envelope, each with its bad rows by error code.
+
+        Raises
+        ------
+        FileFault
+            As in `decoded_batches`, and if a `keep` column has another type in another file.
+        """
+        for batch in decoded_batches(
+            piece, fields=self._wanted, in_stream=self.in_stream, mode=self.mode, empty=self.empty
+        ):
+            yield batch.bad_rows, self._with_kept_types(piece, batch, self._schema)
+
+    @property
+    def _wanted(self) -> Sequence[str]:
+        return fields_to_decode(self.fields) if self.format != "parquet" else envelope_schema(self.fields).names
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([*self.kept, *envelope_schema(dict.fromkeys((*self._wanted, "error")))])
 
     def _with_kept_types(self, piece: PayloadFile, batch: DecodedBatch, schema: pa.Schema) -> pa.RecordBatch:
         source = batch.source

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -159,7 +159,15 @@ class Split:
         return None
 
 
-Sized = TypeVar("Sized", PayloadFile, Split)
+class HasBytes(Protocol):
+    """Something to decode, of a known size."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Approximate uncompressed size."""
+
+
+Sized = TypeVar("Sized", bound=HasBytes)
 
 
 def task_bytes(n_bytes: int, most: int, n_cores: int) -> int:

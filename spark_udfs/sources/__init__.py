@@ -1,0 +1,1 @@
+"""Data sources: `spark.read.format("pgoutput")` and `spark.readStream.format("pgoutput")`."""

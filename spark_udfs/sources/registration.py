@@ -1,0 +1,47 @@
+"""Registers everything that has a name in SQL: the function `parse_pgoutput` and the data source `pgoutput`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
+
+from pgdecode.protocol.options import Empty, InStream, RowMode, Unwrap
+from spark_udfs.columns.envelope_column import register_function
+from spark_udfs.columns.udf_adapters import Adapter
+from spark_udfs.schema.spark_types import session_has_time
+from spark_udfs.sources.data_source import PgoutputSource, PgoutputSourceWithTime
+
+
+def register(
+    spark: SparkSession,
+    *,
+    fields: Iterable[str] | None = None,
+    in_stream: InStream | bool | None = "auto",
+    mode: RowMode = "FAILFAST",
+    adapter: Adapter = "auto",
+    empty: Empty = "null",
+    unwrap: Unwrap = "auto",
+) -> None:
+    """Register the function `parse_pgoutput` for SQL, and the data source "pgoutput", in a session.
+
+    The function is used as in `SELECT parse_pgoutput(data) FROM t`. Its optional second argument is a boolean column:
+    whether each payload was sent inside a stream. docs/spark-source.md describes the data source, which is used as in
+    `spark.read.format("pgoutput").option("what", "changes").load("raw/")`, and the same with `spark.readStream`.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    fields, in_stream, mode, adapter, empty, unwrap
+        For the function, as in `parse_pgoutput`. The data source has options of its own.
+
+    Examples
+    --------
+    >>> raw = spark.read.parquet("tests/data/16.shop.v1.parquet")
+    >>> spark_udfs.register(spark)
+    >>> raw.createOrReplaceTempView("raw")
+    >>> spark.sql("SELECT count(*) AS n FROM raw WHERE parse_pgoutput(data).kind = 'insert'").first().n
+    542
+    """
+    register_function(spark, fields=fields, in_stream=in_stream, mode=mode, adapter=adapter, empty=empty, unwrap=unwrap)
+    spark.dataSource.register(PgoutputSourceWithTime if session_has_time(spark) else PgoutputSource)

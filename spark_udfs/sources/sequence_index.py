@@ -1,0 +1,244 @@
+"""The index of a sequence of files that grows: what the parts that are read next must know of the others."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.files.payload_files import PayloadFile
+from pgdecode.partitions.partition_index import (
+    IndexOutcomes,
+    Partition,
+    PartitionIndex,
+    TransactionOutcome,
+    follow_partition,
+    head_stream_state,
+)
+from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.version_tracker import RelationTracker
+from spark_udfs.dataframes.control_index import in_order
+from spark_udfs.dataframes.partition_worker import JsonIndex
+from spark_udfs.jobs.job_config import ChangeJob
+from spark_udfs.jobs.split_statistics import SplitStatistics, SplitStatisticsReader
+from spark_udfs.jobs.splits import Split, from_ipc, grouped, pieces_of, task_bytes
+from spark_udfs.sources.source_options import SourceOptions
+
+_MOST_TASK_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class IndexedPiece:
+    """A part of a file: its partitions, their numbers of rows, and the states before them."""
+
+    piece: PayloadFile
+    partitions: tuple[Partition, ...]
+    counts: tuple[int, ...]
+    starts: tuple[ReplicationState, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Approximate uncompressed size."""
+        return self.piece.n_bytes
+
+    @property
+    def first(self) -> int:
+        """Its first position."""
+        return self.partitions[0].first
+
+    @property
+    def last(self) -> int:
+        """Its last position."""
+        return self.partitions[-1].last
+
+
+@dataclass(frozen=True)
+class IndexedSplits:
+    """The splits of one task, with the part of the index that they need."""
+
+    index: JsonIndex
+    splits: tuple[Split, ...]
+
+
+class SequenceIndex:
+    """Reads the messages about transactions and relations of files, in order, and keeps the state after them.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Of changes or a table.
+    catalog : RelationCatalog, optional
+        Relations that were described before the first file.
+    first_position : int
+        Of the first file.
+    """
+
+    def __init__(self, options: SourceOptions, catalog: RelationCatalog | None, first_position: int) -> None:
+        assert isinstance(options.job, ChangeJob)
+        self.options = options
+        self.state = ReplicationState(relations=RelationTracker(catalog or (), first_position))
+        self.outcomes = IndexOutcomes(in_full=True)
+        self.pieces: list[IndexedPiece] = []
+        # As in `follow_partition`: errors are reported where their partition is decoded.
+        self._change_options = replace(options.job.options, mode="PERMISSIVE")
+        self._is_head_streamed: bool | None = None
+        self._last_session: Any = None
+        self._n_partitions = 0
+
+    @property
+    def oldest_open(self) -> int:
+        """Position where the oldest transaction without an outcome began; -1 without one."""
+        return min((item.begin_position for item in self.state.undecided), default=-1)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether all that the next file needs to know are the visible relations."""
+        state = self.state
+        return not (
+            state.undecided
+            or state.in_stream
+            or state.skipped.has_head
+            or state.skipped.has_streamed_head
+            or state.relations.contradictions
+        )
+
+    def add(self, files: Iterable[PayloadFile]) -> None:
+        """Read the next files.
+
+        Raises
+        ------
+        OrderFault
+            If positions do not ascend in a file.
+        FileFault
+            If a file is damaged or has changed.
+        """
+        files = list(files)
+        pieces = [piece for piece in pieces_of(files, piece_bytes(files)) if piece.n_rows]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            for piece, statistics in zip(pieces, threads.map(self._statistics, pieces), strict=True):
+                self._follow(piece, statistics)
+
+    def _statistics(self, piece: PayloadFile) -> SplitStatistics:
+        reader = SplitStatisticsReader(in_full=True)
+        split = Split(piece)
+        if self.options.session is None:
+            for positions, payloads in split.batches(self.options.position):
+                reader.add(positions, payloads)
+        else:
+            for positions, payloads, sessions in split.batches_with(self.options.position, self.options.session):
+                reader.add(positions, payloads, sessions)
+        return reader.split_statistics()
+
+    def _follow(self, piece: PayloadFile, statistics: SplitStatistics) -> None:
+        messages = in_order(from_ipc(statistics.messages))
+        payloads, positions = (_array(messages[name]) for name in ("payload", "position"))
+        places = positions.to_pylist()
+        if self._is_head_streamed is None:
+            self._is_head_streamed = head_stream_state(payloads)
+        partitions, starts = [], []
+        for found in statistics.partitions:
+            partition = Partition(found.first, found.last, found.has_rows)
+            self.state.is_reconnected = self._n_partitions > 0 and found.session != self._last_session
+            starts.append(self.state.copy(with_versions=False))
+            start, end = bisect_left(places, found.first), bisect_right(places, found.last)
+            follow_partition(
+                self.state,
+                partition,
+                payloads.slice(start, end - start),
+                positions.slice(start, end - start),
+                self._change_options,
+                self.outcomes,
+                is_head_streamed=self._is_head_streamed,
+            )
+            partitions.append(partition)
+            self._last_session = found.session
+            self._n_partitions += 1
+        counts = tuple(found.n_rows for found in statistics.partitions)
+        self.pieces.append(IndexedPiece(piece, tuple(partitions), counts, tuple(starts)))
+
+    def finish(self) -> None:
+        """End the sequence: open transactions have no outcome."""
+        self.outcomes.end(self.state.undecided)
+
+    def forget(self, position: int) -> None:
+        """Forget what the changes of later commits do not need. No commit up to a position will be asked for again."""
+        known = self.outcomes.transaction_outcomes
+        kept = {begin: outcome for begin, outcome in known.items() if outcome.commit_position > position}
+        self.outcomes.transaction_outcomes = kept
+        first = min([position + 1, *kept, *(item.begin_position for item in self.state.undecided)])
+        self.pieces = [piece for piece in self.pieces if piece.last >= first]
+
+    def whole(self, shape: Iterable[int] | None = None) -> PartitionIndex:
+        """Make the index of all pieces, for `spark_udfs.dataframes.changes.output_of` and `used_versions`."""
+        return self._index(
+            self.pieces, self.outcomes.transaction_outcomes, self.state.relations.in_shape if shape is None else shape
+        )
+
+    def everything(self) -> list[IndexedSplits]:
+        """Divide all pieces into tasks."""
+        return self._tasks(self.pieces, self.outcomes.transaction_outcomes)
+
+    def committed(self, after: int, until: int) -> list[IndexedSplits]:
+        """Divide the pieces into tasks that have changes committed between two positions.
+
+        A transaction may have begun before. Pieces of earlier files with its changes are decoded again. The caller
+        drops the changes of transactions that committed up to `after`.
+
+        Parameters
+        ----------
+        after, until : int
+            The last positions of two files.
+        """
+        outcomes = {
+            begin: outcome
+            for begin, outcome in self.outcomes.transaction_outcomes.items()
+            if outcome.committed == 1 and after < outcome.commit_position <= until
+        }
+        first = min([after + 1, *outcomes])
+        return self._tasks([piece for piece in self.pieces if piece.last >= first and piece.first <= until], outcomes)
+
+    def _tasks(self, pieces: Sequence[IndexedPiece], outcomes: dict[int, TransactionOutcome]) -> list[IndexedSplits]:
+        if not pieces:
+            return []
+        found = []
+        begins = sorted(outcomes)
+        wanted = piece_bytes([item.piece for item in pieces])
+        for group in grouped(pieces, wanted):
+            own = begins[bisect_left(begins, group[0].first) : bisect_right(begins, group[-1].last)]
+            own += [item.begin_position for piece in group for start in piece.starts for item in start.undecided]
+            index = self._index(group, {begin: outcomes[begin] for begin in own if begin in outcomes}, ())
+            counts = tuple(count for item in group for count in item.counts)
+            splits = tuple(Split(item.piece) for item in group)
+            found.append(IndexedSplits(JsonIndex.of(None, index, counts), splits))
+        return found
+
+    def _index(
+        self, pieces: Sequence[IndexedPiece], outcomes: dict[int, TransactionOutcome], shape: Iterable[int]
+    ) -> PartitionIndex:
+        return PartitionIndex(
+            RelationCatalog(self.state.relations.versions),
+            tuple(partition for item in pieces for partition in item.partitions),
+            [start for item in pieces for start in item.starts],
+            outcomes,
+            tuple(sorted(shape)),
+            self.state.skipped.count,
+            self.state.n_undecided,
+            self._is_head_streamed,
+        )
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+
+
+def piece_bytes(pieces: Iterable[PayloadFile]) -> int:
+    """Choose the size of pieces and tasks."""
+    # This process does not know the number of the executors' cores.
+    return task_bytes(sum(piece.n_bytes for piece in pieces), _MOST_TASK_BYTES, os.cpu_count() or 1)
