@@ -36,6 +36,7 @@ PACKAGES = [
     "spark_udfs.columns",
     "spark_udfs.dataframes",
     "spark_udfs.jobs",
+    "spark_udfs.sources",
     "pgdecode.spark",
 ]
 # The same order for native packages. Modules outside these folders (fault, cursor, capacity) are below all of them.

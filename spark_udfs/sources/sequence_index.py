@@ -82,11 +82,12 @@ class SequenceIndex:
     def __init__(self, options: SourceOptions, catalog: RelationCatalog | None, first_position: int) -> None:
         assert isinstance(options.job, ChangeJob)
         self.options = options
+        self.job = options.job
         self.state = ReplicationState(relations=RelationTracker(catalog or (), first_position))
         self.outcomes = IndexOutcomes(in_full=True)
         self.pieces: list[IndexedPiece] = []
         # As in `follow_partition`: errors are reported where their partition is decoded.
-        self._change_options = replace(options.job.options, mode="PERMISSIVE")
+        self._change_options = replace(self.job.options, mode="PERMISSIVE")
         self._is_head_streamed: bool | None = None
         self._last_session: Any = None
         self._n_partitions = 0
@@ -101,7 +102,9 @@ class SequenceIndex:
         """Whether all that the next file needs to know are the visible relations."""
         state = self.state
         return not (
-            state.undecided
+            self.job.catalog is not None
+            or self.job.options.drop_duplicates
+            or state.undecided
             or state.in_stream
             or state.skipped.has_head
             or state.skipped.has_streamed_head
@@ -144,7 +147,10 @@ class SequenceIndex:
         partitions, starts = [], []
         for found in statistics.partitions:
             partition = Partition(found.first, found.last, found.has_rows)
-            self.state.is_reconnected = self._n_partitions > 0 and found.session != self._last_session
+            # Captured files belong to one session each, which their footers name.
+            captured = None if piece.captured is None else piece.captured.session
+            session = captured if self.options.session is None else found.session
+            self.state.is_reconnected = self._n_partitions > 0 and session != self._last_session
             starts.append(self.state.copy(with_versions=False))
             start, end = bisect_left(places, found.first), bisect_right(places, found.last)
             follow_partition(
@@ -157,14 +163,14 @@ class SequenceIndex:
                 is_head_streamed=self._is_head_streamed,
             )
             partitions.append(partition)
-            self._last_session = found.session
+            self._last_session = session
             self._n_partitions += 1
         counts = tuple(found.n_rows for found in statistics.partitions)
         self.pieces.append(IndexedPiece(piece, tuple(partitions), counts, tuple(starts)))
 
     def finish(self) -> None:
         """End the sequence: open transactions have no outcome."""
-        self.outcomes.end(self.state.undecided)
+        self.outcomes.end(self.state)
 
     def forget(self, position: int) -> None:
         """Forget what the changes of later commits do not need. No commit up to a position will be asked for again."""

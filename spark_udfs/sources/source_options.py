@@ -18,7 +18,16 @@ from spark_udfs.runtime.storage import is_path
 from spark_udfs.schema.years import any_year
 
 _OF_MESSAGES = ("keep", "in_stream")
-_OF_CHANGES = ("session", "start", "include_uncommitted", "catalog", "types", "encoding", "datestyle")
+_OF_CHANGES = (
+    "session",
+    "start",
+    "include_uncommitted",
+    "drop_duplicates",
+    "catalog",
+    "types",
+    "encoding",
+    "datestyle",
+)
 _OF_TABLES = ("columns", "unrepresentable", "years")
 
 
@@ -133,6 +142,7 @@ def _change_job(what: str, found: Mapping[str, Any]) -> ChangeJob:
     options = ChangeOptions(
         found.get("mode", "FAILFAST"),
         found.get("include_uncommitted", False),
+        found.get("drop_duplicates", False),
         start=found.get("start", "transaction"),
         empty=found.get("empty", "null"),
     )
@@ -214,6 +224,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "start": str,
     "empty": str,
     "include_uncommitted": _flag,
+    "drop_duplicates": _flag,
     "catalog": RelationCatalog.from_json,
     "types": _types,
     "columns": _object,

@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader):
         output = stream_output(
             self._options, sequence.index, tuple(types.values()), self._versions, self._schema, self._has_time
         )
-        options = sequence.index.options.job.options  # type: ignore[union-attr]
+        options = sequence.index.job.options
         return [
             ChangePartition(work, output, options, self._options.position, first.position)
             for work in sequence.index.committed(first.position, last.position)

@@ -171,29 +171,21 @@ class StreamSequence:
         for item in self._files_from(start.start):
             if item.first <= start.position:
                 self._add(item)
-        earlier = sum(item.first < start.start for item in self.folder.files)
-        if earlier > start.earlier:
-            raise FilesChanged(
-                f"{self.options.path}: {earlier - start.earlier} files came too late: the stream has read "
-                f"{start.earlier} files before {self.options.position} {start.start}, now there are {earlier}"
-            )
         self.offsets[-1] = replace(self.end, earlier=start.earlier)
         self._check_known(start)
 
     def _add(self, item: PositionedFile) -> None:
         """Read the next file."""
         before = self.end
-        given = None
-        if isinstance(self.options.job, ChangeJob):
-            given = self.options.job.catalog
-            if self.index is None:
-                self.index = SequenceIndex(self.options, given or catalog_of([item.path]), item.first)
+        job = self.options.job
+        if isinstance(job, ChangeJob) and self.index is None:
+            self.index = SequenceIndex(self.options, job.catalog or catalog_of([item.path]), item.first)
         if self.last_file is not None:
             source_of([self.last_file.path, item.path])
         if before.position < 0:
             earlier = sum(other.first < item.first for other in self.folder.files)
             before = Offset(start=item.first, earlier=earlier)
-        elif given is None and (self.index is None or self.index.is_clear) and catalog_of([item.path]) is not None:
+        elif (self.index is None or self.index.is_clear) and catalog_of([item.path]) is not None:
             # The footer has the visible relations, so that a restart need not read earlier files.
             before = Offset(before.position, start=item.first, earlier=before.earlier + before.files)
         if self.index is not None:
@@ -213,12 +205,19 @@ class StreamSequence:
         """Check that an offset of the checkpoint is the end of a file, and that the files up to it are the same."""
         if offset.position < 0:
             return
+        earlier = sum(item.first < offset.start for item in self.folder.files)
+        if earlier > offset.earlier:
+            name = self.options.position
+            raise FilesChanged(
+                f"{self.options.path}: files came too late: the stream has read "
+                f"{offset.earlier} files that begin before {name} {offset.start}, but now there are {earlier}"
+            )
         place = bisect_right(self.offsets, offset.position, key=lambda item: item.position) - 1
         found = self.offsets[place]
         if found.position != offset.position or not found.is_end_of_same(offset):
-            raise self._changed(offset, found)
+            raise self._changed(offset)
 
-    def _changed(self, offset: Offset, found: Offset) -> FilesChanged:
+    def _changed(self, offset: Offset) -> FilesChanged:
         """Describe how the files differ from those up to an offset."""
         name = self.options.position
         where = f"{self.options.path}: the stream has read {offset.files} files from {name} {offset.start} to "
@@ -226,13 +225,10 @@ class StreamSequence:
         present = [item for item in self._files_from(offset.start) if item.first <= offset.position]
         total = sum(item.digest for item in present) % 2**64
         if len(present) == offset.files and total == offset.digest:
-            if found.open == offset.open:
-                text = (
-                    f"{where}, and they are the same, but they begin in another place: has a file before been removed?"
-                )
-            else:
-                text = f"{where}, and they are the same, but now have other open transactions: has an option changed?"
-            return FilesChanged(text)
+            return FilesChanged(
+                f"{where}, and they are the same, but the state after them is not: has an option changed, or a file "
+                "before them been removed?"
+            )
         extra = [item for item in present if item.digest == (total - offset.digest) % 2**64]
         if len(present) == offset.files + 1 and extra:
             return FilesChanged(f"{where}, but {extra[0].path} came later, and begins at {name} {extra[0].first}")

@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from pgdecode import ChangeDecoder
 from pgdecode.files.file_metadata import CATALOG_KEY
+from spark_udfs.sources import stream_reader
 from spark_udfs.sources.data_source import PgoutputSource
-from spark_udfs.sources.stream_reader import LimitedStreamReader, StreamReader, UnlimitedStreamReader
+from spark_udfs.sources.stream_reader import StreamReader, UnlimitedStreamReader
 
 Row = dict[str, Any]
 
@@ -38,23 +38,24 @@ class Query:
     options : dict
         Of the data source.
     kind : type
-        The reader: that for pyspark 4.2 and later, or the other.
+        The reader: one of `KINDS`.
     """
 
-    def __init__(self, options: dict[str, str], kind: type[StreamReader] = LimitedStreamReader) -> None:
+    def __init__(self, options: dict[str, str], kind: type[StreamReader] | None = None) -> None:
         self.options = options
-        self.kind = kind
+        self.kind = kind or KINDS[0]
         self.offsets: list[str] = []  # the ends of micro-batches that were planned, as JSON
         self.batches: list[list[Row]] = []  # the rows of those that are complete
         self.first = ""
         self.reader: Any = None
+        self.schema: Any = None
 
     def restart(self) -> None:
         """Start the query, or start it again from its checkpoint."""
         source = PgoutputSource(self.options)
-        schema = source.schema()
+        self.schema = source.schema()
         source = copied(source)
-        planned = source.streamReader(schema)
+        planned = source.streamReader(self.schema)
         self.reader = self.kind(*(getattr(planned, f"_{name}") for name in READER))
         self.for_tasks = copied(self.reader)
         if not self.first:
@@ -65,8 +66,8 @@ class Query:
     def step(self, most_files: int | None = None) -> bool:
         """Run a micro-batch if there is new data; return whether there was."""
         start = self.end
-        if self.kind is LimitedStreamReader:
-            limit = ReadAllAvailable() if most_files is None else ReadMaxFiles(most_files)
+        if self.kind is not UnlimitedStreamReader:
+            limit = stream_reader.ReadAllAvailable() if most_files is None else stream_reader.ReadMaxFiles(most_files)
             found = json.dumps(self.reader.latestOffset(json.loads(start), limit))
         else:
             found = json.dumps(self.reader.latestOffset())
@@ -77,6 +78,11 @@ class Query:
         self.offsets.append(found)
         self._run()
         return True
+
+    def go_on(self) -> None:
+        """Start the query again, and run a micro-batch if there is new data."""
+        self.restart()
+        self.step()
 
     def plan_only(self) -> None:
         """Plan a micro-batch, and end before it is complete, unless there is no new data."""
@@ -109,7 +115,8 @@ class Query:
 
 
 READER = ("options", "schema", "types", "versions", "has_time")
-KINDS = [LimitedStreamReader, UnlimitedStreamReader]
+# The reader for pyspark 4.2 and later, if this is one, and that for earlier versions.
+KINDS = [*([stream_reader.LimitedStreamReader] if stream_reader.HAS_LIMITS else []), UnlimitedStreamReader]
 
 
 def write_file(
@@ -126,9 +133,10 @@ def write_file(
     hidden.rename(path)
 
 
-def cut(payloads: Sequence[bytes], n_files: int, rng: random.Random) -> list[tuple[int, int]]:
-    """Cut payloads at random places into files of at least one row."""
-    places = sorted(rng.sample(range(1, len(payloads)), min(n_files, len(payloads)) - 1))
+def cut(payloads: Sequence[bytes], n_files: int, rng: random.Random, least: int = 1) -> list[tuple[int, int]]:
+    """Cut payloads at random places into files of at least one row; the first one has `least` rows."""
+    possible = range(least, len(payloads))
+    places = sorted(rng.sample(possible, min(n_files - 1, len(possible))))
     return list(pairwise([0, *places, len(payloads)]))
 
 
@@ -138,7 +146,8 @@ def stream_through(
     """Stream payloads that come file by file, with restarts, some in the middle of a micro-batch."""
     folder.mkdir()
     query = Query({"path": str(folder), **options}, kind)
-    files = cut(payloads, rng.randint(1, 8), rng)
+    # The first transaction of a random slot describes the tables.
+    files = cut(payloads, rng.randint(1, 8), rng, 5 if "." in options["what"] else 1)
     with_catalogs = rng.random() < 0.5
     described = ChangeDecoder(mode="PERMISSIVE")
     n_written = 0
@@ -158,7 +167,7 @@ def stream_through(
         if rng.random() < 0.3:
             query.plan_only()
             query.restart()
-        elif kind is LimitedStreamReader and rng.random() < 0.5:
+        elif kind is not UnlimitedStreamReader and rng.random() < 0.5:
             query.step(rng.randint(1, 2))
         else:
             query.step()

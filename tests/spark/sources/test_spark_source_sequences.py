@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from stream_engine import KINDS, Row, stream_through
 
 from pgdecode import ChangeDecoder
 from spark_udfs.sources.stream_reader import StreamReader
@@ -15,8 +16,6 @@ from support import captures
 from support.generators.slot import RandomSlot
 from support.oracles import expected_changes
 from support.tiers import full
-
-from stream_engine import KINDS, Query, Row, stream_through
 
 SEEDS = [*range(6), *map(full, range(10, 150))]
 
@@ -63,7 +62,11 @@ def test_a_stream_of_a_recorded_capture_returns_what_the_server_has_committed(
     query = stream_through(tmp_path / "raw", payloads, {"what": "changes", "mode": "PERMISSIVE"}, rng, KINDS[0])
     rows = in_order(query.rows())
     assert rows == whole(payloads)
-    changes = [{**row, "old": row["old"] and dict(row["old"]), "new": row["new"] and dict(row["new"])} for row in rows]
+    if name in expected_changes.BINARY:
+        return
+    changes = [
+        {**row, **{part: None if row[part] is None else dict(row[part]) for part in ("old", "new")}} for row in rows
+    ]
     assert expected_changes.differences_from_test_decoding(name, changes) == []
 
 
@@ -72,7 +75,5 @@ def test_a_stream_of_a_table_has_the_columns_of_its_start(tmp_path: Path, seed: 
     rng = random.Random(seed)
     payloads = RandomSlot(rng, rng.randrange(5, 80), with_versions=False).payloads
     kind = rng.choice(KINDS)
-    query = stream_through(
-        tmp_path / "raw", payloads, {"what": "public.t20001", "mode": "PERMISSIVE"}, rng, kind
-    )
+    query = stream_through(tmp_path / "raw", payloads, {"what": "public.t20001", "mode": "PERMISSIVE"}, rng, kind)
     assert in_order(query.rows()) == whole(payloads, "public.t20001")
