@@ -8,11 +8,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_udfs.runtime.worker import WorkerFunction
 from spark_udfs.sources.decoded_schema import arrow_schema
 from spark_udfs.sources.partition_reader import read
 
 
-class PgoutputReader(DataSourceReader):
+class PgoutputReader(WorkerFunction, DataSourceReader):
     """Reads partitions that are planned already."""
 
     def __init__(self, schema: StructType, planned: list[InputPartition]) -> None:

@@ -12,20 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-import pgdecode
 from pgdecode.files.payload_files import PayloadFile
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.version_tracker import SchemaChanged
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.jobs.file_tasks import MessageTask, as_file_fault, decode_split
 from spark_udfs.jobs.job_config import MessageJob
-from spark_udfs.runtime.worker import enter_task
+from spark_udfs.runtime.worker import WorkerFunction, enter_task
 from spark_udfs.sources.decoded_schema import SchemaDiffers, with_schema
 from spark_udfs.sources.sequence_index import IndexedSplits
 
 
 @dataclass
-class MessagePartition(InputPartition):
+class MessagePartition(WorkerFunction, InputPartition):
     """Pieces of files to decode to messages.
 
     Attributes
@@ -34,27 +33,24 @@ class MessagePartition(InputPartition):
     job : MessageJob
     kept : pa.Schema
         The `keep` columns.
-    version : str
-        The version of pgdecode where the read was planned.
     """
 
     pieces: tuple[PayloadFile, ...]
     job: MessageJob
     kept: pa.Schema
-    version: str = pgdecode.__version__
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Decode the pieces."""
-        enter_task(self.version)
+        enter_task()
         job = self.job
-        task = MessageTask(Path(), self.kept, job.fields, job.in_stream, job.mode, job.empty, "parquet", self.version)
+        task = MessageTask(Path(), self.kept, job.fields, job.in_stream, job.mode, job.empty, "parquet")
         for piece in self.pieces:
             for _, batch in task.decoded(piece):
                 yield with_schema(batch, schema)
 
 
 @dataclass
-class ChangePartition(InputPartition):
+class ChangePartition(WorkerFunction, InputPartition):
     """Splits to decode to changes.
 
     Attributes
@@ -65,8 +61,6 @@ class ChangePartition(InputPartition):
     position : str
     after : int
         The last position of the micro-batch before. Changes of transactions that committed up to there are left out.
-    version : str
-        The version of pgdecode where the read was planned.
     """
 
     work: IndexedSplits
@@ -74,11 +68,10 @@ class ChangePartition(InputPartition):
     options: ChangeOptions
     position: str
     after: int = -1
-    version: str = pgdecode.__version__
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Decode the splits."""
-        enter_task(self.version)
+        enter_task()
         builders = [self.output.builder(None, self.work.index.unpacked, self.options)]
         bad_rows: list[Counter[str]] = [Counter()]
         for split in self.work.splits:

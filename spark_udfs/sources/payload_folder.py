@@ -38,7 +38,7 @@ class PositionedFile:
     @property
     def path(self) -> Path:
         """Path of the file."""
-        return self.file.path
+        return Path(str(self.file.path))
 
 
 class PayloadFolder:
@@ -98,7 +98,7 @@ class PayloadFolder:
 
     def _listed(self) -> list[Path]:
         try:
-            return find_files(self.options.path)
+            return [Path(str(path)) for path in find_files(self.options.path)]
         except PathError:
             if self.options.path.is_dir():
                 return []
@@ -134,7 +134,7 @@ class PayloadFolder:
             raise OrderFault(f"{file.path}: {self.options.position} is null in all rows")
         if first < 0:
             raise OrderFault(f"{file.path}: {self.options.position} {first} is negative")
-        name = os.path.relpath(file.path, self.options.path)
+        name = os.path.relpath(str(file.path), self.options.path)
         content = hashlib.sha256(f"{name}\0{file.footer}\0{file.n_rows}".encode())
         return PositionedFile(file, first, last, int.from_bytes(content.digest()[:8], "big"))
 

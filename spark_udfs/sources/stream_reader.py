@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from pgdecode.files.file_metadata import UserType
 from pgdecode.relations.relation_version import RelationVersion
 from spark_udfs.jobs.job_config import ChangeJob
+from spark_udfs.runtime.worker import WorkerFunction
 from spark_udfs.sources.decoded_schema import arrow_schema
 from spark_udfs.sources.partition_reader import ChangePartition, read
 from spark_udfs.sources.payload_folder import PayloadFolder
@@ -27,7 +28,7 @@ else:
     HAS_LIMITS = True
 
 
-class StreamReader(DataSourceStreamReader):
+class StreamReader(WorkerFunction, DataSourceStreamReader):
     """Reads a folder as a stream. One process of the driver plans micro-batches; tasks read their partitions.
 
     Parameters

@@ -251,7 +251,9 @@ def test_a_file_that_comes_too_late_stops_the_stream(session: SparkSession, tmp_
     run(found, tmp_path / "out")
     write_file(folder / "0.parquet", slot.payloads[:3], 0, random.Random(0))
     write_file(folder / "2.parquet", slot.payloads[6:], 6, random.Random(0))
-    with pytest.raises(Exception, match=r"FilesChanged: .*files came too late: the stream has read 0 files that begin before seq 3"):
+    with pytest.raises(
+        Exception, match=r"FilesChanged: .*files came too late: the stream has read 0 files that begin before seq 3"
+    ):
         run(found, tmp_path / "out")
 
 
