@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from spark_udfs.dataframes.run_reader import read_run
     from spark_udfs.dataframes.snapshot import snapshot
     from spark_udfs.jobs.decode_files import decode_files
+    from spark_udfs.runtime.executors import check_executors
     from spark_udfs.sources.registration import register
 
 __all__ = [
     "changes",
+    "check_executors",
     "decode_files",
     "from_pgoutput",
     "parse_pgoutput",
@@ -35,6 +37,7 @@ __all__ = [
 
 _MODULES = {
     "changes": "spark_udfs.dataframes.changes",
+    "check_executors": "spark_udfs.runtime.executors",
     "decode_files": "spark_udfs.jobs.decode_files",
     "from_pgoutput": "spark_udfs.columns.row_column",
     "parse_pgoutput": "spark_udfs.columns.envelope_column",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -43,6 +43,20 @@ ENVELOPE_NAMES = tuple(column.name for column in ENVELOPE)
 
 
 @dataclass(frozen=True)
+class SparkOptions:
+    """Which Spark to use. Without any, the one of spark-submit or a local one."""
+
+    master: str | None
+    remote: str | None
+    settings: Mapping[str, str]
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there are any."""
+        return bool(self.master or self.remote or self.settings)
+
+
+@dataclass(frozen=True)
 class Request:
     """The arguments of `decode` that messages and changes share."""
 
@@ -50,6 +64,7 @@ class Request:
     target: FilePath
     storage_options: dict[str, str]
     engine: Engine
+    spark: SparkOptions
     format: Format
     payload: str
     unwrap: Unwrap
@@ -65,6 +80,17 @@ class Request:
         return is_here and self.target.suffix == f".{self.format}"
 
 
+def _settings(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """Parse NAME=VALUE."""
+    found = {}
+    for value in values:
+        name, equals, setting = value.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE, such as spark.executor.memory=4g", context, option)
+        found[name] = setting
+    return found
+
+
 @click.command(short_help="Decode to Parquet, JSON lines or CSV.")
 @click.argument("source_location", type=parameters.location, metavar="IN")
 @click.argument("target_location", type=parameters.location, metavar="OUT")
@@ -76,7 +102,23 @@ class Request:
     type=click.Choice(get_args(Engine)),
     default="local",
     show_default=True,
-    help="local: in this process, with constant memory; spark: as a job on a local Spark.",
+    help="local: in this process, with constant memory; spark: as a job on Spark.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="With --engine spark: Spark's master, such as spark://host:7077 or yarn. Default: the one that spark-submit "
+    "has set, or else a local Spark on all cores.",
+)
+@click.option(
+    "--remote", metavar="URL", help="With --engine spark: a server of Spark Connect, such as sc://host:15002."
+)
+@click.option(
+    "--conf",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_settings,
+    help="With --engine spark: a setting of Spark. Repeatable.",
 )
 @click.option("--format", type=click.Choice(get_args(Format)), help="Default: the suffix of OUT, or else parquet.")
 @parameters.payload
@@ -135,6 +177,9 @@ def decode(
     changes: bool,
     tables: tuple[str, ...],
     engine: Engine,
+    master: str | None,
+    remote: str | None,
+    conf: dict[str, str],
     format: Format | None,
     payload: str,
     unwrap: Unwrap,
@@ -191,6 +236,10 @@ def decode(
         parameters.refuse(context, ["unrepresentable"], "--table")
     if engine == "spark":
         parameters.refuse(context, ["workers", "batch_rows", "bad"], "--engine local")
+    else:
+        parameters.refuse(context, ["master", "remote", "conf"], "--engine spark")
+    if master is not None and remote is not None:
+        raise click.UsageError("use only one of --master and --remote")
     if resume is not None and state is not None:
         raise click.UsageError("use only one of --resume and --state")
     if resume is not None and of_changes["catalog"] is not None:
@@ -200,8 +249,9 @@ def decode(
     if bad is not None:
         mode = _mode_with_bad(context, mode, bad, source, target, overwrite=overwrite)
     chosen = _format(target, format)
+    spark = SparkOptions(master, remote, conf)
     request = Request(
-        *(source, target, storage_options, engine, chosen, payload, unwrap, mode),
+        *(source, target, storage_options, engine, spark, chosen, payload, unwrap, mode),
         *(batch_rows or BATCH_ROWS, overwrite, workers or all_cores()),
     )
     started = time.monotonic()
@@ -382,24 +432,50 @@ def _with_spark(request: Request, **options: Any) -> Any:
             raise
         raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
     try:
-        return decode_files(
-            None,
-            _location(request.source),
-            _location(request.target),
-            storage_options=request.storage_options,
-            payload=request.payload,
-            unwrap=request.unwrap,
-            mode=request.mode,
-            format=request.format,
-            overwrite=request.overwrite,
-            **options,
-        )
+        with nullcontext(None) if not request.spark.is_given else _session(request.spark) as session:
+            return decode_files(
+                session,
+                _location(request.source),
+                _location(request.target),
+                storage_options=request.storage_options,
+                payload=request.payload,
+                unwrap=request.unwrap,
+                mode=request.mode,
+                format=request.format,
+                overwrite=request.overwrite,
+                **options,
+            )
     except JavaNotFound as error:
         raise click.UsageError(str(error)) from error
 
 
 def _location(path: FilePath) -> Path | str:
     return path if isinstance(path, Path) else str(path)
+
+
+@contextmanager
+def _session(options: SparkOptions) -> Iterator[Any]:
+    """Open a session, and check its executors if they are not in this process."""
+    from spark_udfs.runtime.executors import ExecutorError, check_executors
+    from spark_udfs.runtime.jvm import SPARK_ERRORS
+    from spark_udfs.runtime.session import local_session, remote_session
+
+    with ExitStack() as stack:
+        try:
+            if options.remote is not None:
+                session = stack.enter_context(remote_session(options.remote, options.settings))
+            else:
+                session = stack.enter_context(local_session(options.master, options.settings))
+            if options.remote is not None or not (options.master or "local").startswith("local"):
+                check_executors(session)
+        except ExecutorError as error:
+            raise click.UsageError(str(error)) from error
+        except ImportError as error:
+            raise click.UsageError(f"--remote needs: pip install 'pgdecode[connect]' ({error})") from error
+        except SPARK_ERRORS as error:
+            where = f"--remote {options.remote}" if options.remote else f"--master {options.master}"
+            raise click.UsageError(f"{where}: {str(error).strip().splitlines()[0]}") from error
+        yield session
 
 
 def _format(target: FilePath, format: Format | None) -> Format:
