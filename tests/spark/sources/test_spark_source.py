@@ -73,7 +73,7 @@ def sorted_rows(rows: pa.Table) -> list[dict[str, Any]]:
 # -- reads -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["18.streams.v4", "18.txns.v2bin"])
+@pytest.mark.parametrize("name", ["18.streams.v4", pytest.param("18.txns.v2bin", marks=pytest.mark.full)])
 def test_a_read_equals_one_decoder_over_all_payloads(
     session: SparkSession, tmp_path: Path, rng: random.Random, name: str
 ) -> None:
@@ -83,6 +83,7 @@ def test_a_read_equals_one_decoder_over_all_payloads(
     assert sorted_rows(found) == sorted_rows(pa.Table.from_batches([expected]))
 
 
+@pytest.mark.full
 def test_a_read_of_a_table_has_the_columns_and_rows_of_table_changes(
     session: SparkSession, tmp_path: Path, rng: random.Random
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_read_of_a_table_has_the_columns_and_rows_of_table_changes(
         assert str(sorted_rows(found.toArrow())) == str(sorted_rows(expected.toArrow()))
 
 
+@pytest.mark.full
 def test_messages_are_read_with_other_columns(session: SparkSession, tmp_path: Path, rng: random.Random) -> None:
     payloads = capture_files(tmp_path / "raw", "18.streams.v2", 3, rng)
     found = load(session, tmp_path / "raw", keep="seq", fields="kind,xid,new", in_stream="ordered").toArrow()
@@ -108,6 +110,7 @@ def test_messages_are_read_with_other_columns(session: SparkSession, tmp_path: P
     assert auto["kind"].to_pylist() == expected["kind"].to_pylist()
 
 
+@pytest.mark.full
 def test_a_read_is_divided_into_tasks(
     session: SparkSession, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +196,7 @@ def test_a_stream_over_a_growing_folder_that_is_restarted_five_times_returns_eac
     assert expected_changes.differences_from_test_decoding(name, changes) == []
 
 
+@pytest.mark.full
 def test_a_new_column_stops_the_stream_and_a_restart_has_it(session: SparkSession, tmp_path: Path) -> None:
     slot = Slot()
     slot.begin(7)
@@ -238,6 +242,7 @@ def test_a_bad_payload_is_reported_with_its_file_and_row(session: SparkSession, 
     assert load(session, tmp_path / "raw", what="changes", mode="DROPMALFORMED").count() == 0
 
 
+@pytest.mark.full
 def test_a_file_that_comes_too_late_stops_the_stream(session: SparkSession, tmp_path: Path) -> None:
     slot = Slot()
     for xid in range(3):
