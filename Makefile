@@ -3,7 +3,7 @@ PYTHON ?= .venv/bin/python
 FUZZ_SECONDS ?= 60
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
-.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme docs scoreboard
+.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme docs scoreboard killed-drivers store-cost
 .PHONY: clean
 
 env:  ## a virtual environment with everything
@@ -52,6 +52,12 @@ soak:  ## fifty million messages, with memory watched
 
 runs:  ## sequences cut into runs, with killed processes, compared with one run over everything
 	PYTHONPATH=tests:tests/runs $(PYTHON) -m run_campaign --captures --spark
+
+killed-drivers:  ## drivers killed at 30 random points, on emulators of object stores
+	PYTHONPATH=tests $(PYTHON) tests/storage/killed_drivers.py
+
+store-cost:  ## CPU time of decoding through the S3 emulator, beside copying
+	PYTHONPATH=tests:. $(PYTHON) tests/storage/store_cost.py
 
 servers:  ## random scenarios on PostgreSQL servers, everything that reads them compared
 	PYTHONPATH=tests $(PYTHON) -m servers --install build/servers
