@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "tests/data/16.shop.v1.parquet"
 PACKAGES = Path(pq.__file__).parents[2]
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -83,7 +85,6 @@ def test_executors_need_the_package_alone(
     assert rows_of(tmp_path / "out" / "public.orders") == expected
 
 
-@pytest.mark.full
 def test_an_environment_is_sent_with_archives(
     cluster: Cluster, environments: Path, expected: list[object], tmp_path: Path
 ) -> None:
@@ -107,7 +108,6 @@ def test_an_environment_is_sent_with_archives(
     assert rows_of(tmp_path / "out" / "public.orders") == expected
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -143,7 +143,6 @@ else:
 """
 
 
-@pytest.mark.full
 def test_a_job_in_a_session_of_the_user_names_host_and_python_too(
     cluster: Cluster, environments: Path, tmp_path: Path
 ) -> None:
@@ -153,7 +152,6 @@ def test_a_job_in_a_session_of_the_user_names_host_and_python_too(
     assert len(done.stdout.splitlines()) == 1
 
 
-@pytest.mark.full
 def test_the_master_of_spark_submit_is_kept(cluster: Cluster, environments: Path, tmp_path: Path) -> None:
     python = environments / "whole" / "bin" / "python"
     done = submitted(cluster, tmp_path, python)
@@ -185,7 +183,6 @@ def submitted(
     )
 
 
-@pytest.mark.full
 def test_without_pyspark_python_a_local_session_uses_the_python_of_the_driver(tmp_path: Path) -> None:
     # As `.venv/bin/python script.py`, where `python3` on the PATH is another Python, here none.
     program = tmp_path / "program.py"

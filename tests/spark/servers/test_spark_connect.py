@@ -14,6 +14,8 @@ from support.spark_servers import connect_server
 
 ROOT = Path(__file__).parents[3]
 
+pytestmark = pytest.mark.full
+
 PROGRAM = """
 import json, sys, warnings
 import pyarrow.parquet as pq
@@ -102,21 +104,3 @@ def test_the_command_line_decodes_on_a_server(server: str, tmp_path: Path) -> No
     done = python("-m", "pgdecode", "decode", source, tmp_path / "out", *options)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "_manifest.json").exists()
-
-
-@pytest.mark.full
-def test_the_same_tests_of_jobs_and_dataframes_pass_on_a_server() -> None:
-    suite(kind="connect")
-
-
-@pytest.mark.full
-def test_the_same_tests_of_jobs_and_dataframes_pass_on_a_cluster() -> None:
-    suite(kind="cluster")
-
-
-def suite(kind: str) -> None:
-    folders = [f"tests/spark/{name}" for name in ("jobs", "dataframes", "columns")]
-    environment = {**os.environ, "PGDECODE_TEST_SPARK": kind}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *folders]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-8000:]
