@@ -148,14 +148,17 @@ def test_a_job_in_a_session_of_the_user_names_host_and_python_too(
 ) -> None:
     done = submitted(cluster, tmp_path, environments / "bare" / "bin" / "python")
     python = environments / "bare" / "bin" / "python"
-    assert f"({python}) cannot import pgdecode: No module named 'pgdecode'" in done.stdout, done.stderr
-    assert len(done.stdout.splitlines()) == 1
+    assert done.stdout, done.stderr
+    # spark-submit also prints pyspark's warnings there.
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("failed: ")
+    assert f"({python}) cannot import pgdecode: No module named 'pgdecode'" in last
 
 
 def test_the_master_of_spark_submit_is_kept(cluster: Cluster, environments: Path, tmp_path: Path) -> None:
     python = environments / "whole" / "bin" / "python"
     done = submitted(cluster, tmp_path, python)
-    assert done.stdout == f"done on {cluster.master}\n", done.stderr
+    assert done.stdout.splitlines()[-1:] == [f"done on {cluster.master}"], done.stderr
     command = ["-m", "pgdecode", "decode", SOURCE, tmp_path / "cli", "--changes", "--engine", "spark"]
     program = tmp_path / "command.py"
     program.write_text(
@@ -165,7 +168,7 @@ def test_the_master_of_spark_submit_is_kept(cluster: Cluster, environments: Path
         f"session._start = noted\nsys.argv[1:] = {[str(word) for word in command[2:]]!r}\nmain()\n"
     )
     done = submitted(cluster, tmp_path, python, program)
-    assert done.stdout == f"{cluster.master}\n", done.stderr
+    assert cluster.master in done.stdout.splitlines(), done.stderr
 
 
 def submitted(
