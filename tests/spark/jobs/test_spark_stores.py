@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,14 @@ from support.emulators import SECRETS, Emulator
 
 pytest_plugins = ["support.stores", "support.spark_session"]
 FILE = captures.DATA / "18.shop.v1.parquet"
+# Runs a task, and kills the process when its part is complete, before the driver knows.
+_KILLED = """
+import os, pickle, signal, sys
+from pgdecode.runs.object_run import ObjectRun
+ObjectRun.keep = lambda self, part: os.kill(os.getpid(), signal.SIGKILL)
+work, task = pickle.load(sys.stdin.buffer)
+work(task)
+"""
 OPTIONS: dict[str, dict[str, Any]] = {
     "messages": {"keep": ["seq"]},
     "changes": {"what": "changes"},
@@ -224,3 +235,32 @@ def test_read_run_reads_a_local_run(spark: SparkSession, tmp_path: Path) -> None
     decode_files(spark, FILE, tmp_path / "out", what=["public.orders", "changes"])
     n_rows = pq.read_table(tmp_path / "out" / "public.orders").num_rows
     assert read_run(spark, tmp_path / "out", "public.orders").count() == n_rows
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", ["messages", "public.orders"])
+def test_duplicates_of_tasks_and_killed_attempts_leave_nothing(
+    spark: SparkSession, store: Emulator, raw: ObjectPath, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    run = file_route.run_tasks
+    out = object_path(f"{raw.root}/x", store.options)
+    seen: list[set[str]] = []
+
+    def twice(spark: SparkSession, work: Any, tasks: Any) -> Any:
+        # A speculative duplicate writes its part too; and an attempt is killed while it writes.
+        run(spark, work, tasks)
+        killed = subprocess.run([sys.executable, "-c", _KILLED], input=pickle.dumps((work, tasks[0])), timeout=120)
+        assert killed.returncode == -signal.SIGKILL
+        done = run(spark, work, tasks)
+        seen.append(keys(out))
+        return done
+
+    monkeypatch.setattr(file_route, "run_tasks", twice)
+    decode_files(spark, str(raw), str(out), storage_options=store.options, what=what)
+    manifest = read_manifest(str(out), store.options)
+    assert len(seen[-1]) > len(manifest.files) + 1
+    assert keys(out) == {MANIFEST, *(file.name for file in manifest.files)}
+    monkeypatch.undo()
+    decode_files(spark, str(raw), f"{raw.root}/y", storage_options=store.options, what=what)
+    alone = object_path(f"{raw.root}/y", store.options)
+    assert table_of(out, manifest) == table_of(alone, read_manifest(alone))
