@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -31,3 +32,11 @@ print(pgdecode.__version__, len(pgdecode.decode_messages([b"E"])))
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (run.stdout, run.stderr) == (f"{pgdecode.__version__} 1\n", "")
+
+
+def test_the_description_of_the_package_has_no_relative_links() -> None:
+    text = metadata.metadata("pgdecode").get_payload()
+    assert text.startswith("# pgdecode")
+    links = [*re.findall(r"\]\(([^)]+)\)", text), *re.findall(r'(?:src|srcset)="([^"]+)"', text)]
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith("https://")] == []
