@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_udfs.runtime.session import local_session, remote_session
+from support.emulators import ENVIRONMENT
 from support.spark_servers import connect_server, standalone_cluster
 
 KIND = os.environ.get("PGDECODE_TEST_SPARK", "local")
@@ -42,7 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def spark() -> Iterator[SparkSession]:
     """Start Spark with two threads. Its Python workers print a traceback if they crash."""
     with ExitStack() as stack:
-        yield stack.enter_context(_session(stack))
+        with pytest.MonkeyPatch.context() as patch:
+            # The workers inherit them from the JVM: one session serves all tests of a process.
+            for name, value in ENVIRONMENT.items():
+                patch.setenv(name, value)
+            session = stack.enter_context(_session(stack))
+        yield session
 
 
 def _session(stack: ExitStack) -> AbstractContextManager[SparkSession]:

@@ -11,7 +11,7 @@ from support.emulators import ENVIRONMENT, Emulator, azure_emulator, s3_emulator
 
 @pytest.fixture(scope="session")
 def credentials() -> Iterator[None]:
-    """Put the emulators' credentials into the environment. Spark must be started after this."""
+    """Put the emulators' credentials into the environment. The tests' Spark has them too."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)

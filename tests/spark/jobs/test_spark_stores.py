@@ -49,11 +49,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _before_spark(credentials: None, spark: SparkSession) -> None:
-    """Start Spark with the credentials in its environment, which its workers inherit."""
-
-
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with payloads in four files, of several row groups."""
