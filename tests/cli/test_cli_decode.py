@@ -290,11 +290,27 @@ def test_memory_does_not_grow_with_the_file(
 ) -> None:
     name, _, format = command.partition(" ")
     paths = short_and_long[rows_per_group]
-    short, long = (peak_memory(name, path, *([f"{path.stem}.{format}"] if format else [])) for path in paths)
+    # Short files do not keep several workers busy.
+    workers = [] if name == "cat" else ["--workers", "1"]
+    short, long = (peak_memory(name, path, *([f"{path.stem}.{format}"] if format else []), *workers) for path in paths)
     # The longer file has 139 MB more payloads, and even more decoded data. The margin is memory that allocators
     # keep.
     assert pq.read_metadata(paths[1]).num_rows == 1_251_200
     assert long - short < 64 * 2**20
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.parametrize("words", [["decode", "out.parquet"], ["inspect"]], ids=["decode", "inspect"])
+def test_two_workers_take_at_most_twice_the_memory_of_one(
+    run: Shell, words: list[str], short_and_long: dict[int, list[Path]]
+) -> None:
+    command, *rest = words
+    one, two = (
+        peak_memory(command, path, *rest, "--workers", n, *(["--overwrite"] if rest else []))
+        for n, path in zip("12", [short_and_long[20_000][1]] * 2, strict=True)
+    )
+    assert two < 2 * one
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_every_case_is_measured_or_has_a_reason(report: dict[str, Any]) -> None:
         measured = [line["line"] for line in report["lines"] if line["data_set"] == data_set]
         skipped = {skip["line"]: skip["reason"] for skip in report["skipped"] if skip["data_set"] == data_set}
         assert [name for name in measured if name in PGDECODE] == PGDECODE
-        others = ["plain Python decoder", "pypgoutput", "pg-logical-replication"]
+        others = ["plain Python decoder", "pypgoutput", "pg-logical-replication", "pgwire"]
         assert sorted([*measured, *skipped]) == sorted([*BASELINES, *IDEAL_THREADS, *PGDECODE, *CHANGES, *others])
         assert all(skipped.values())
 
