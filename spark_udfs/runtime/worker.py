@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 
 import pgdecode
 from pgdecode.envelope.schema import envelope_schema
@@ -31,7 +30,9 @@ class WorkerFunction:
     """A function that Spark sends to its Python workers. A worker that cannot load it explains why in one line."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load, (pickle.dumps((type(self), vars(self))), pgdecode.__version__)
+        # Classes of a script, which workers cannot import, are sent as code.
+        sent: bytes = cloudpickle.dumps((type(self), vars(self)))  # type: ignore[no-untyped-call]
+        return load, (sent, pgdecode.__version__)
 
 
 def enter_task() -> None:

@@ -17,6 +17,7 @@ import contextlib
 import io
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -311,6 +312,9 @@ def sparse(row: dict[str, Any]) -> dict[str, Any]:
             value = sparse(value) or None
         elif name not in ("old", "new") and not isinstance(value, list | None):
             value = str(value)
+            # A time is a string on Spark, as the server wrote it.
+            if re.fullmatch(r"\d\d:\d\d:\d\d(\.\d{1,5})?", value):
+                value = f"{value.partition('.')[0]}.{value.partition('.')[2]:0<6}"
         if value is not None:
             found[name] = value
     return found
