@@ -362,7 +362,10 @@ def _run(
     route: Route,
 ) -> RunResult:
     """Decode changes and tables to a path, and leave a manifest and a state."""
-    known = _known_manifest(config, files or (), order[0], folders.source)
+    try:
+        known = _known_manifest(config, files or (), order[0], folders.source)
+    except FileFault as error:
+        raise JobFailed(str(error)) from error
 
     def write(begun: StagedRun) -> WrittenRun[JobOutput | None]:
         job = JobRun(known.input, begun)
