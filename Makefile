@@ -4,7 +4,7 @@ FUZZ_SECONDS ?= 60
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
 .PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme docs scoreboard killed-drivers store-cost
-.PHONY: clean
+.PHONY: clean spark-servers
 
 env:  ## a virtual environment with everything
 	python3 -m venv .venv
@@ -73,6 +73,9 @@ corpus:  ## the least of what the fuzzer has found on this machine and the repos
 
 properties:  ## long property runs
 	$(PYTHON) -m pytest tests/property/test_mutations.py tests/envelope/test_decode.py tests/property/test_random_sequences.py -m "" --hypothesis-profile=long
+
+spark-servers:  ## tests of a standalone cluster and of Spark Connect
+	$(PYTHON) -m pytest -m "" tests/spark/servers
 
 bench:
 	$(PYTHON) -m benchmarks
