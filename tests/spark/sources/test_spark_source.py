@@ -192,7 +192,9 @@ def test_a_stream_over_a_growing_folder_that_is_restarted_five_times_returns_eac
     found = sorted_rows(pq.read_table(tmp_path / "out"))
     expected = ChangeDecoder().decode(pa.array(payloads, pa.binary()))
     assert found == sorted_rows(pa.Table.from_batches([expected]))
-    changes = [{**row, **{part: row[part] and dict(row[part]) for part in ("old", "new")}} for row in found]
+    changes = [
+        {**row, **{part: None if row[part] is None else dict(row[part]) for part in ("old", "new")}} for row in found
+    ]
     assert expected_changes.differences_from_test_decoding(name, changes) == []
 
 
