@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 
 from pgdecode import MessageDecoder
 from pgdecode.protocol.options import Empty, InStream, RowMode, Unwrap, check_option, stream_option
@@ -102,28 +102,14 @@ def parse_pgoutput(
     if not isinstance(col, Column | str):
         raise TypeError(f"col is a Column or the name of one, not {type(col).__name__}")
     by_row = isinstance(in_stream, Column)
-    function = _user_defined(
+    function = envelope_function(
         fields, "auto" if isinstance(in_stream, Column) else in_stream, mode, adapter, empty, unwrap
     )
     decoded: Column = function(col, in_stream) if by_row else function(col)
     return decoded
 
 
-def register_function(
-    spark: SparkSession,
-    *,
-    fields: Iterable[str] | None = None,
-    in_stream: InStream | bool | None = "auto",
-    mode: RowMode = "FAILFAST",
-    adapter: Adapter = "auto",
-    empty: Empty = "null",
-    unwrap: Unwrap = "auto",
-) -> None:
-    """Register `parse_pgoutput` for SQL, as `spark_udfs.register` does."""
-    spark.udf.register("parse_pgoutput", _user_defined(fields, in_stream, mode, adapter, empty, unwrap))
-
-
-def _user_defined(
+def envelope_function(
     fields: Iterable[str] | None, in_stream: object, mode: RowMode, adapter: Adapter, empty: Empty, unwrap: Unwrap
 ) -> Any:
     """Check the options, and make the Spark function."""

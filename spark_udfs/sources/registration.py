@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pyspark.sql import SparkSession
 
 from pgdecode.protocol.options import Empty, InStream, RowMode, Unwrap
-from spark_udfs.columns.envelope_column import register_function
+from spark_udfs.columns.envelope_column import envelope_function
 from spark_udfs.columns.udf_adapters import Adapter
 from spark_udfs.schema.spark_types import session_has_time
 from spark_udfs.sources.data_source import PgoutputSource, PgoutputSourceWithTime
@@ -43,5 +43,6 @@ def register(
     >>> spark.sql("SELECT count(*) AS n FROM raw WHERE parse_pgoutput(data).kind = 'insert'").first().n
     542
     """
-    register_function(spark, fields=fields, in_stream=in_stream, mode=mode, adapter=adapter, empty=empty, unwrap=unwrap)
+    function = envelope_function(fields, in_stream, mode, adapter, empty, unwrap)
+    spark.udf.register("parse_pgoutput", function)
     spark.dataSource.register(PgoutputSourceWithTime if session_has_time(spark) else PgoutputSource)
