@@ -355,18 +355,21 @@ def repeated(path: Path, value: bytes, n_rows: int, type: pa.DataType) -> Path:
 
 @pytest.mark.full
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer's allocator keeps what is freed")
-def test_a_file_that_repeats_one_large_value_takes_no_more_memory_than_a_batch_may(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_file_that_repeats_one_large_value_takes_no_more_memory_than_a_batch_a_worker_may(
+    tmp_path: Path, n_workers: int
+) -> None:
     content = 72 * 1024
     payload = b"M\0" + bytes(7) + b"\x08\0" + content.to_bytes(4, "big") + bytes(content)
     # 32768 rows of 72 kB are 2.4 GB.
     hostile = repeated(tmp_path / "hostile.parquet", payload, 32_768, pa.binary())
     assert hostile.stat().st_size < 5000
     usual = repeated(tmp_path / "usual.parquet", b"E", 32_768, pa.binary())
-    words = ("--fields", "kind,prefix", "--keep", "key")
-    base = peak_memory("decode", usual, tmp_path / "usual", *words)
-    peak = peak_memory("decode", hostile, tmp_path / "hostile", "--fields", "kind,prefix")
-    # A batch and its slices, in addition to the decoder's own memory.
-    assert peak < base + 4 * files.BATCH_BYTES
+    words = ("--fields", "kind,prefix", "--workers", str(n_workers))
+    base = peak_memory("decode", usual, tmp_path / "usual", "--keep", "key", *words)
+    peak = peak_memory("decode", hostile, tmp_path / "hostile", *words)
+    # For each worker a batch and its slices, in addition to the decoder's own memory.
+    assert peak < base + n_workers * 4 * files.BATCH_BYTES
     assert pq.read_table(tmp_path / "hostile").num_rows == 32_768
 
 
