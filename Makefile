@@ -89,7 +89,7 @@ audit:  ## known vulnerabilities in what the environment holds
 	.ci/audit
 
 readme:  ## write the generated parts of SECURITY.md and docs/ anew
-	$(PYTHON) -m tests.support.readme
+	$(PYTHON) -m tests.support.docs.generated
 
 docs:  ## the documentation as a site, in build/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet

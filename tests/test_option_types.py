@@ -15,7 +15,7 @@ import pytest
 import pgdecode
 import spark_udfs
 from pgdecode.cli.commands import pgdecode as command_line
-from support.options import literals
+from support.docs.options import literals
 
 # Strings of any value: names of columns, encodings, styles and outputs.
 FREE = {"encoding", "datestyle", "payload", "position", "what"}

@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgdecode
-from support import captures, readme
+from support import captures
+from support.docs import markdown
 
-ROOT = readme.ROOT
-DOCS = readme.DOCS
-RECIPES = readme.code_blocks((DOCS / "cookbook.md").read_text(), "python")
+ROOT = markdown.ROOT
+DOCS = markdown.DOCS
+RECIPES = markdown.code_blocks((DOCS / "cookbook.md").read_text(), "python")
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_the_snippets_of_a_page_run_one_after_the_other(
     page: str, clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names: dict[str, Any] = {}
-    snippets = readme.code_blocks((DOCS / page).read_text(), "python")
+    snippets = markdown.code_blocks((DOCS / page).read_text(), "python")
     assert snippets
     for number, code in enumerate(snippets):
         exec(compile(code, f"{page} {number}", "exec"), names)
@@ -44,7 +45,9 @@ def test_the_snippets_of_a_page_run_one_after_the_other(
 
 
 def shell_lines() -> list[str]:
-    return [line for block in readme.code_blocks((DOCS / "shell.md").read_text(), "sh") for line in block.splitlines()]
+    return [
+        line for block in markdown.code_blocks((DOCS / "shell.md").read_text(), "sh") for line in block.splitlines()
+    ]
 
 
 @pytest.mark.full

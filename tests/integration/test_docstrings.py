@@ -12,7 +12,7 @@ import pytest
 
 import pgdecode
 import spark_udfs
-from support import readme
+from support.docs import markdown
 
 pytest_plugins = ["support.spark_session"]
 
@@ -41,12 +41,12 @@ def is_described_together(item: Any) -> bool:
     "name", [name for name in pgdecode.__all__ if not is_described_together(getattr(pgdecode, name))]
 )
 def test_the_example_of_a_name_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(readme.ROOT)
+    monkeypatch.chdir(markdown.ROOT)
     run(pgdecode, name, pa=pa, pq=pq)
 
 
 @pytest.mark.full
 def test_the_examples_on_spark_run(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(readme.ROOT)
+    monkeypatch.chdir(markdown.ROOT)
     for name in spark_udfs.__all__:
         run(spark_udfs, name, spark=spark, folder=str(tmp_path / name))

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from support import readme
+from support.docs import markdown
 
 pytestmark = pytest.mark.full
 
-CONFORMANCE = readme.ROOT / "tests" / "conformance"
+CONFORMANCE = markdown.ROOT / "tests" / "conformance"
 MESSAGES = ("framing", "lengths", "tags", "states", "strings")
 PAGE = """<!doctype html><meta charset="utf-8"><pre id="answers"></pre><script src="/assets/inspector.js"></script>
 <script>
@@ -53,7 +53,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A folder with the assets of the docs, and its address."""
-    shutil.copytree(readme.DOCS / "assets", tmp_path / "assets")
+    shutil.copytree(markdown.DOCS / "assets", tmp_path / "assets")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=tmp_path)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -115,7 +115,7 @@ def test_the_inspector_decodes_the_conformance_suite(served: tuple[Path, str], t
 
 def test_the_page_shows_fields_offsets_and_faults(served: tuple[Path, str], tmp_path: Path) -> None:
     folder, address = served
-    text = (readme.DOCS / "inspector.md").read_text()
+    text = (markdown.DOCS / "inspector.md").read_text()
     body = text[text.index('<div class="inspector"') : text.index("</script>") + len("</script>")]
     (folder / "inspector").mkdir()
     (folder / "inspector" / "index.html").write_text(f"<!doctype html><meta charset='utf-8'>{body}")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support import readme
+from support.docs import markdown
 
-ROOT = readme.ROOT
+ROOT = markdown.ROOT
 DOCUMENTS = sorted(
     [
         *ROOT.glob("*.md"),

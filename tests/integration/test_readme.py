@@ -16,33 +16,34 @@ import pytest
 
 import pgdecode
 from pgdecode.capture import RequestError, demo
-from support import captures, readme
+from support import captures
+from support.docs import generated, markdown
 
 pytest_plugins = ["support.spark_session"]
 
 ROOT = Path(__file__).parents[2]
-TEXT = readme.README.read_text()
-PYTHON, SPARK, EVERY_DAY = readme.code_blocks(TEXT, "python")
-MAIN, ON_SPARK, TEST, SHELL, CAPTURE = readme.code_blocks(TEXT, "sh")
+TEXT = markdown.README.read_text()
+PYTHON, SPARK, EVERY_DAY = markdown.code_blocks(TEXT, "python")
+MAIN, ON_SPARK, TEST, SHELL, CAPTURE = markdown.code_blocks(TEXT, "sh")
 
 
 @pytest.mark.parametrize(
     ("path", "marker"),
-    [pytest.param(path, marker, id=marker) for path, parts in readme.GENERATED.items() for marker in parts],
+    [pytest.param(path, marker, id=marker) for path, parts in generated.GENERATED.items() for marker in parts],
 )
 def test_a_generated_part_is_up_to_date(path: Path, marker: str) -> None:
-    assert readme.between(path.read_text(), marker) == readme.GENERATED[path][marker](), "run `make readme`"
+    assert markdown.between(path.read_text(), marker) == generated.GENERATED[path][marker](), "run `make readme`"
 
 
-@pytest.mark.parametrize("path", readme.FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", generated.FILES, ids=lambda path: path.name)
 def test_a_generated_file_is_up_to_date(path: Path) -> None:
-    assert path.read_text() == readme.FILES[path](), "run `make readme`"
+    assert path.read_text() == generated.FILES[path](), "run `make readme`"
 
 
 def test_the_readme_can_be_read_in_five_minutes() -> None:
     assert len(TEXT.splitlines()) < 200
     for marker, code in (("main command", MAIN), ("test command", TEST)):
-        assert readme.code_blocks(readme.between(TEXT, marker), "sh") == [code]
+        assert markdown.code_blocks(markdown.between(TEXT, marker), "sh") == [code]
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode import ChangeDecoder
-from support import captures, readme
+from support import captures
 from support.compare import rows_of
+from support.docs import markdown
 from support.shell import Shell
 
-TEXT = (readme.ROOT / "docs" / "runs.md").read_text()
-SHELL = readme.code_blocks(TEXT, "sh")
-PYTHON = readme.code_blocks(TEXT, "python")[0]
+TEXT = (markdown.ROOT / "docs" / "runs.md").read_text()
+SHELL = markdown.code_blocks(TEXT, "sh")
+PYTHON = markdown.code_blocks(TEXT, "python")[0]
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import MANIFEST, read_manifest
 from pgdecode.runs.payload_ranges import STATE
 from spark_udfs import changes, decode_files, replication_state, snapshot, table_changes
-from support import captures, readme
+from support import captures
+from support.docs import markdown
 from support.generators.slot import Slot
 from support.shell import written
 from support.tiers import full
@@ -30,8 +31,8 @@ from test_runs import T, positions, saved, streamed
 
 pytest_plugins = ["support.spark_session"]
 
-TEXT = (readme.ROOT / "docs" / "runs.md").read_text()
-_, FILES, FUNCTIONS = readme.code_blocks(TEXT, "python")
+TEXT = (markdown.ROOT / "docs" / "runs.md").read_text()
+_, FILES, FUNCTIONS = markdown.code_blocks(TEXT, "python")
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from pgdecode.protocol.messages import MESSAGES, Column
 from pgdecode.protocol.wire import MAX_LSN, wire_fields
 from pgdecode.types import pgtypes
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 
 
 def summary(item: object) -> str:

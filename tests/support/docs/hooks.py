@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support import reference_pages  # noqa: E402
+from support.docs import reference_pages  # noqa: E402
 
 REPOSITORY = "https://github.com/pgdecode/pgdecode/blob/main/"
 # Files of the repository that a page includes. Links to them become links to the page.

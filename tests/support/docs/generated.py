@@ -1,6 +1,6 @@
 """The generated parts of SECURITY.md and of pages under docs/.
 
-`python -m tests.support.readme` writes them, and test_readme checks them.
+`python -m tests.support.docs.generated` writes them, and test_readme checks them.
 """
 
 from __future__ import annotations
@@ -8,36 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pgdecode
 from pgdecode.protocol.messages import ENVELOPE, MESSAGES
 from pgdecode.protocol.wire import Form, wire_fields
 
 from . import options, reference_pages, road
-
-ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-SECURITY = ROOT / "SECURITY.md"
-DOCS = ROOT / "docs"
-
-
-def between(text: str, marker: str) -> str:
-    """The text between a marker and the next end marker."""
-    match = re.search(rf"<!-- {marker} -->\n(.*?)<!-- end -->", text, re.DOTALL)
-    if match is None:
-        raise LookupError(f"there is no part {marker!r}")
-    return match[1]
-
-
-def replaced(text: str, marker: str, part: str) -> str:
-    """Replace the text between a marker and the next end marker."""
-    return text.replace(f"<!-- {marker} -->\n{between(text, marker)}", f"<!-- {marker} -->\n{part}")
-
-
-def code_blocks(text: str, language: str) -> list[str]:
-    """Code blocks of a language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+from .markdown import DOCS, SECURITY, replaced
 
 
 def message_table() -> str:

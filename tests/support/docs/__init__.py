@@ -1,0 +1,1 @@
+"""The generated parts of the documentation, and the hooks of its site."""
