@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -153,7 +154,11 @@ def test_one_change_past_the_limit_is_an_error_and_the_others_are_not() -> None:
 
 
 def free_bytes() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Memory that a process can have, that of the system's file cache included."""
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return next(int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if "MemAvailable" in line)
 
 
 MOST = 2**31 - 1
@@ -162,18 +167,27 @@ needs_memory = pytest.mark.skipif(free_bytes() < 8 * 2**30, reason="needs 8 GiB 
 
 
 def views(*sizes: int) -> pa.Array:
-    """Inserts of one text column, all of them views of one buffer: gigabytes out of a few payloads."""
+    """Inserts of one text column."""
+    return shared([(b"a", size) for size in sizes])
+
+
+def shared(payloads: list[bytes | tuple[bytes, int]]) -> pa.Array:
+    """Payloads, of which a pair is an insert of a text repeated; equal ones share memory: gigabytes out of a few."""
     whole = b""
     rows = b""
-    starts: dict[int, tuple[int, int, bytes]] = {}
-    for size in sizes:
-        if size not in starts:
-            payload = encode(Insert(relation_id=1, new=(bytes([0x61]) * size,), new_formats="t"))
-            starts[size] = len(whole), len(payload), payload[:4]
-            whole += payload
-        start, length, prefix = starts[size]
+    starts: dict[bytes | tuple[bytes, int], tuple[int, int, bytes]] = {}
+    for payload in payloads:
+        if payload not in starts:
+            if isinstance(payload, tuple):
+                text, n = payload
+                sent = encode(Insert(relation_id=1, new=(text * n,), new_formats="t"))
+            else:
+                sent = payload
+            starts[payload] = len(whole), len(sent), sent[:4]
+            whole += sent
+        start, length, prefix = starts[payload]
         rows += length.to_bytes(4, "little") + prefix + bytes(4) + start.to_bytes(4, "little")
-    return pa.Array.from_buffers(pa.binary_view(), len(sizes), [None, pa.py_buffer(rows), pa.py_buffer(whole)])
+    return pa.Array.from_buffers(pa.binary_view(), len(payloads), [None, pa.py_buffer(rows), pa.py_buffer(whole)])
 
 
 @pytest.mark.full
@@ -214,6 +228,23 @@ def test_changes_past_what_offsets_reach_come_in_two_batches() -> None:
     for batch in ChangeDecoder().table_batches(slot.payloads, "s.t"):
         sizes.append((len(batch), pc.sum(pc.binary_length(batch["c0"])).as_py()))
     assert sizes == [(16, 16 * PIECE), (17, 17 * PIECE)]
+
+
+@pytest.mark.full
+@needs_memory
+def test_maps_past_what_offsets_reach_are_refused_also_where_little_text_was_expected() -> None:
+    # Payloads without text let the builder expect little: its memory grows past 2 GiB in steps of a half.
+    slot = Slot()
+    slot.begin(700)
+    slot.payloads.append(encode(relation(25)))
+    n = len(slot.payloads)
+    slot.commit()
+    for xid in range(701, 901):
+        slot.begin(xid)
+        slot.commit()
+    payloads = shared([*slot.payloads[:n], *[(b"a", PIECE - 2**22)] * 35, *slot.payloads[n:]])
+    with pytest.raises(pgdecode.BatchTooLarge):
+        ChangeDecoder().decode(payloads)
 
 
 def test_batches_past_what_offsets_reach_are_not_made_one() -> None:

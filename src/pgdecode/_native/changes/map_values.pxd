@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 from pgdecode._native.arrow.builder cimport Cell
 from pgdecode._native.arrow.column_builder cimport Column, validity_for
 from pgdecode._native.changes.text_layouts cimport IN_BINARY, IN_TEXT, Layout
+from pgdecode._native.codecs.block_decoder cimport MAX_DATA
 from pgdecode._native.codecs.codec cimport MOST_WRITTEN
 from pgdecode._native.codecs.text cimport check_text
 from pgdecode._native.cursor cimport be16, be32, le64
@@ -83,6 +84,11 @@ cdef inline const uint8_t *index_cells(
     return p
 
 
+cdef inline bint has_room(const Column *values, size_t extra) noexcept nogil:
+    """Whether so many bytes more fit into the memory there is, and within what offsets reach."""
+    return has_capacity(&values.data, extra) and extra <= <size_t>MAX_DATA - values.data.size
+
+
 cdef struct Tuple:
     # Where the next value of a tuple goes, in a column that has room for the others.
     uint8_t *to
@@ -98,7 +104,7 @@ cdef inline FaultCode open_tuple(Tuple *at, Column *values, size_t n, size_t len
     at.to = values.data.data + values.data.size
     at.ends = <int32_t *>(values.ends.data + values.ends.size)
     at.n = at.n_null = 0
-    at.may_write = has_capacity(&values.data, length + n * MOST_WRITTEN)
+    at.may_write = has_room(values, length + n * MOST_WRITTEN)
     at.validity = NULL
     if values.valid.size:
         at.validity = validity_for(values, n)

@@ -8,11 +8,11 @@ from libc.string cimport memcpy, memset
 from pgdecode._native.arrow.builder cimport WORD_BYTES, Cell, TupleBuilder, Word
 from pgdecode._native.arrow.column_builder cimport (
     Column, end_bytes, end_list, expect, finish_column, free_column, open_column, open_ends, postpone_nulls, put_bytes,
-    put_empty_lists, put_null, settle, take_back, validity_for, validity_for,
+    put_empty_lists, put_null, settle, take_back, validity_for,
 )
 from pgdecode._native.arrow.payload_array cimport PRESENT, Presence, Segment, Source, Span, payload_at
 from pgdecode._native.changes.map_values cimport (
-    BLOCK, Room, Tuple, close_tuple, copy_blocks, copy_plain, index_cells, open_tuple, put_cells,
+    BLOCK, Room, Tuple, close_tuple, copy_blocks, copy_plain, has_room, index_cells, open_tuple, put_cells,
 )
 from pgdecode._native.changes.text_layouts cimport IN_BINARY, Layout, TextLayout
 from pgdecode._native.codecs.block_decoder cimport MAX_DATA
@@ -370,7 +370,7 @@ cdef class Maps:
             or payload.length < SHORTEST
             or self.new.postponed
             or self.op.valid.size
-            or payload.length + n * MOST_WRITTEN > values.data.capacity - values.data.size
+            or not has_room(values, payload.length + n * MOST_WRITTEN)
         ):
             return False
         if streamed:
