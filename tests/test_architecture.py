@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,15 +54,22 @@ def package_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-def python_imports(path: Path, at_run_time: bool = False) -> set[str]:
-    """Full names of the modules that a file imports anywhere; `at_run_time` leaves out those only for annotations."""
-    found = set()
+@cache
+def nodes_of(path: Path, at_run_time: bool = False) -> list[ast.AST]:
+    """All nodes of a Python file; `at_run_time` leaves out what is only for annotations."""
     tree = ast.parse(path.read_text())
     if at_run_time:
         tree.body = [
             node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
         ]
-    for node in ast.walk(tree):
+    return list(ast.walk(tree))
+
+
+@cache
+def python_imports(path: Path, at_run_time: bool = False) -> set[str]:
+    """Full names of the modules that a file imports anywhere; `at_run_time` leaves out those only for annotations."""
+    found = set()
+    for node in nodes_of(path, at_run_time):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -69,6 +77,7 @@ def python_imports(path: Path, at_run_time: bool = False) -> set[str]:
     return found
 
 
+@cache
 def native_imports(path: Path) -> set[str]:
     """Modules of the package that a native source imports or cimports, and their names."""
     found = set()
@@ -92,26 +101,35 @@ PYTHON = sorted(
 SOURCES = sorted(path for path in NATIVE.rglob("*.p[xy]*") if path.stem != "__init__")
 
 
+def named(wrong: dict[Path, set[str]]) -> dict[str, set[str]]:
+    """The files in which something wrong was found."""
+    return {str(path.relative_to(ROOT)): names for path, names in wrong.items() if names}
+
+
 def imports_of(path: Path, at_run_time: bool = False) -> set[str]:
     return python_imports(path, at_run_time) if path.suffix == ".py" else native_imports(path)
 
 
-@pytest.mark.parametrize("path", [*PYTHON, *SOURCES], ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_imports_only_packages_above_its_own(path: Path) -> None:
-    own = package_of(module_of(path))
-    allowed = set(PACKAGES[: PACKAGES.index(own) + 1])
-    imported = {package_of(name) for name in imports_of(path) if name.count(".") > 1}
-    if own == "pgdecode.cli":
-        imported -= {"spark_udfs.runtime"}  # inside functions, for commands that run on Spark
-    assert {name for name in imported if name.startswith(("pgdecode.", "spark_udfs."))} <= allowed
+def test_a_module_imports_only_packages_above_its_own() -> None:
+    wrong = {}
+    for path in [*PYTHON, *SOURCES]:
+        own = package_of(module_of(path))
+        allowed = set(PACKAGES[: PACKAGES.index(own) + 1])
+        imported = {package_of(name) for name in imports_of(path) if name.count(".") > 1}
+        if own == "pgdecode.cli":
+            imported -= {"spark_udfs.runtime"}  # inside functions, for commands that run on Spark
+        wrong[path] = {name for name in imported if name.startswith(("pgdecode.", "spark_udfs."))} - allowed
+    assert not any(wrong.values()), named(wrong)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(NATIVE)))
-def test_a_native_module_imports_only_native_packages_above_its_own(path: Path) -> None:
-    folder = path.relative_to(NATIVE).parts[0] if path.parent != NATIVE else None
-    allowed = set(NATIVE_PACKAGES[: NATIVE_PACKAGES.index(folder) + 1]) if folder else set()
-    imported = {name.split(".")[2] for name in imports_of(path) if name.startswith("pgdecode._native.")}
-    assert imported & set(NATIVE_PACKAGES) <= allowed
+def test_a_native_module_imports_only_native_packages_above_its_own() -> None:
+    wrong = {}
+    for path in SOURCES:
+        folder = path.relative_to(NATIVE).parts[0] if path.parent != NATIVE else None
+        allowed = set(NATIVE_PACKAGES[: NATIVE_PACKAGES.index(folder) + 1]) if folder else set()
+        imported = {name.split(".")[2] for name in imports_of(path) if name.startswith("pgdecode._native.")}
+        wrong[path] = imported & set(NATIVE_PACKAGES) - allowed
+    assert not any(wrong.values()), named(wrong)
 
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:
@@ -136,30 +154,32 @@ def test_no_folder_has_too_many_modules() -> None:
     assert {path.name: len(stems) for path, stems in folders.items() if len(stems) > MOST_MODULES} == {}
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_spark_udfs_imports_pyspark(path: Path) -> None:
-    tops = {name.split(".")[0] for name in python_imports(path)}
-    assert path.is_relative_to(ROOT / "spark_udfs") or not tops & {"pyspark", "pandas"}
+def test_only_spark_udfs_imports_pyspark() -> None:
+    wrong = {
+        path: {name.split(".")[0] for name in python_imports(path)} & {"pyspark", "pandas"}
+        for path in PYTHON
+        if not path.is_relative_to(ROOT / "spark_udfs")
+    }
+    assert not any(wrong.values()), named(wrong)
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in PYTHON if path.name != "jvm.py"], ids=lambda path: str(path.relative_to(ROOT))
-)
-def test_only_one_module_uses_the_jvm_which_spark_connect_does_not_have(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not names & {"_jvm", "_jsc", "_jdf", "_jsparkSession", "_gateway"}
-    assert not any(name.split(".")[0] == "py4j" for name in python_imports(path))
+def test_only_one_module_uses_the_jvm_which_spark_connect_does_not_have() -> None:
+    of_classic_spark = {"_jvm", "_jsc", "_jdf", "_jsparkSession", "_gateway", "py4j"}
+    wrong = {}
+    for path in PYTHON:
+        if path.name != "jvm.py":
+            names = {node.attr for node in nodes_of(path) if isinstance(node, ast.Attribute)}
+            names |= {name.split(".")[0] for name in python_imports(path)}
+            wrong[path] = names & of_classic_spark
+    assert not any(wrong.values()), named(wrong)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [*sorted((ROOT / "pgdecode" / "protocol").glob("*.py")), ROOT / "pgdecode" / "types" / "encodings.py"],
-    ids=lambda path: path.stem,
-)
-def test_the_wire_format_needs_only_the_standard_library(path: Path) -> None:
-    imported = {name for name in python_imports(path) if package_of(name) != "pgdecode.protocol"}
-    assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+def test_the_wire_format_needs_only_the_standard_library() -> None:
+    wrong = {}
+    for path in [*(ROOT / "pgdecode" / "protocol").glob("*.py"), ROOT / "pgdecode" / "types" / "encodings.py"]:
+        imported = {name for name in python_imports(path) if package_of(name) != "pgdecode.protocol"}
+        wrong[path] = {name.split(".")[0] for name in imported} - set(sys.stdlib_module_names)
+    assert not any(wrong.values()), named(wrong)
 
 
 def test_importing_the_library_needs_only_pyarrow() -> None:
@@ -180,23 +200,19 @@ def test_only_the_cursor_moves_pointers_into_payloads() -> None:
             assert not arithmetic.search(path.read_text()), path.name
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path in PYTHON
-        # The command line itself, and what starts other programs.
-        if "cli" not in path.parts and path.name not in ("demo.py", "java.py")
-    ],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_the_library_names_parameters_and_no_flags_of_the_command_line(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+def test_the_library_names_parameters_and_no_flags_of_the_command_line() -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    texts = {node.body[0].value for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)}
-    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    flags = [node.value for node in strings if node not in texts and re.search(r"(^|[\s(])--[a-z]", node.value)]
-    assert flags == []
+    wrong = {}
+    for path in PYTHON:
+        # The command line itself, and what starts other programs.
+        if "cli" in path.parts or path.name in ("demo.py", "java.py"):
+            continue
+        nodes = nodes_of(path)
+        texts = {node.body[0].value for node in nodes if isinstance(node, documented) and ast.get_docstring(node)}
+        strings = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        flags = (node.value for node in strings if node not in texts and re.search(r"(^|[\s(])--[a-z]", node.value))
+        wrong[path] = set(flags)
+    assert not any(wrong.values()), named(wrong)
 
 
 @pytest.mark.parametrize("module", ["pgdecode", "pgdecode.spark", "spark_udfs"])

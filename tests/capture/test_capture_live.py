@@ -25,6 +25,7 @@ from pgdecode.capture import Capture, FileRules, GapError, PluginOptions, Reques
 from pgdecode.capture.capture import CaptureResult
 from pgdecode.capture.journal import read_log
 from pgdecode.capture.slot_status import read_status
+from support.tiers import full
 
 
 def capture(database: Database, folder: Path, *, until: str | None = "now", **more: Any) -> CaptureResult:
@@ -192,6 +193,7 @@ def test_another_slot_is_refused(database: Database, tmp_path: Path) -> None:
         Capture(database.dsn, tmp_path / "out", slot="another", publication="p").run(until="now")
 
 
+@pytest.mark.full
 def test_another_system_is_refused(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     capture(database, tmp_path / "out")
@@ -210,6 +212,7 @@ def test_nothing_is_created_without_a_request(database: Database, tmp_path: Path
     assert database.slot_lsn() > 0
 
 
+@pytest.mark.full
 def test_a_slot_that_was_dropped_is_not_created_again(database: Database, tmp_path: Path) -> None:
     capture(database, tmp_path / "out", create_slot=True)
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
@@ -217,11 +220,13 @@ def test_a_slot_that_was_dropped_is_not_created_again(database: Database, tmp_pa
         capture(database, tmp_path / "out", create_slot=True)
 
 
+@pytest.mark.full
 def test_a_temporary_slot_is_gone_afterwards(database: Database, tmp_path: Path) -> None:
     capture(database, tmp_path / "out", create_slot=True, temporary=True)
     wait_for(lambda: not database.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{database.slot}'"))
 
 
+@pytest.mark.full
 def test_warnings_about_a_publication(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("ALTER PUBLICATION p SET (publish = 'insert, update'); CREATE TABLE bare (x int)")
@@ -290,6 +295,7 @@ def test_the_session_survives_a_stalled_writer(
     assert len(changes(tmp_path / "out")) == 1
 
 
+@pytest.mark.full
 def test_nothing_is_read_while_the_queue_is_full_and_the_session_lives(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +318,7 @@ def test_nothing_is_read_while_the_queue_is_full_and_the_session_lives(
     assert len(changes(tmp_path / "out")) == 20000
 
 
+@pytest.mark.full
 def test_a_transaction_too_large_for_memory_gets_a_separate_file(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +336,7 @@ def test_a_transaction_too_large_for_memory_gets_a_separate_file(
     assert pq.read_table(second)["data"][0].as_py()[:1] == b"B"
 
 
+@pytest.mark.full
 def test_an_interrupted_large_transaction_leaves_no_file(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,7 +366,7 @@ def test_an_interrupted_large_transaction_leaves_no_file(
     assert not [path for path in (tmp_path / "out").iterdir() if "partial" in path.name]
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [full("fast"), "immediate"])
 def test_a_capture_survives_a_restart_of_the_server(tmp_path: Path, postgres: cluster.Cluster, mode: str) -> None:
     with cluster.running(postgres.programs) as server:
         database = Database(server, "restarted")
@@ -380,6 +388,7 @@ def test_a_capture_survives_a_restart_of_the_server(tmp_path: Path, postgres: cl
         assert [row[1]["id"] for row in changes(tmp_path / "out")] == ["1", "2"]
 
 
+@pytest.mark.full
 def test_a_dropped_publication_ends_the_capture_with_a_one_line_error(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE t")
@@ -407,6 +416,7 @@ def test_two_captures_do_not_share_a_folder(database: Database, tmp_path: Path) 
     run.stop()
 
 
+@pytest.mark.full
 def test_files_beyond_the_retention_are_deleted(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     rules, retention = FileRules(max_bytes=1), Retention(bytes=1)
@@ -422,6 +432,7 @@ def test_files_beyond_the_retention_are_deleted(database: Database, tmp_path: Pa
     assert changes(tmp_path / "out")[-1] == ("insert", {"id": "9", "v": "x"})
 
 
+@pytest.mark.full
 def test_a_lost_log_is_restored_from_the_footers(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("INSERT INTO t VALUES (1, 'x')")
@@ -520,6 +531,7 @@ def test_a_gap_is_exit_code_3_with_both_lsns(database: Database, tmp_path: Path)
     assert command(*common, "--accept-gap").returncode == 0
 
 
+@pytest.mark.full
 def test_a_password_is_in_no_file_and_no_output(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("INSERT INTO t VALUES (1, 'x')")
@@ -541,6 +553,7 @@ def test_a_password_is_in_no_file_and_no_output(database: Database, tmp_path: Pa
         assert secret.encode() not in path.read_bytes()
 
 
+@pytest.mark.full
 def test_a_lost_permission_ends_the_capture_at_once(database: Database, tmp_path: Path) -> None:
     role = f"{database.name}_role"
     database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")

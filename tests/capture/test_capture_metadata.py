@@ -14,6 +14,7 @@ from conftest import Database
 from pgdecode import ChangeDecoder
 from pgdecode.capture import Capture, FileRules, PluginOptions
 from pgdecode.files.file_metadata import UserType, catalog_of, from_json, overridden, to_json, types_of
+from support.tiers import full
 
 SQL = """
 CREATE TYPE mood AS ENUM ('sad', 'happy');
@@ -40,7 +41,7 @@ def decoded(source: Path, target: Path, *arguments: str) -> dict[str, object]:
     return {name: str(row[name]) if name == "p" else row[name] for name in EXPECTED}
 
 
-@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
+@pytest.mark.parametrize("binary", [full(False), True], ids=["text", "binary"])
 def test_types_of_the_database_are_decoded_without_declaration(
     database: Database, tmp_path: Path, *, binary: bool
 ) -> None:
@@ -56,6 +57,7 @@ def test_types_of_the_database_are_decoded_without_declaration(
     assert json.loads(line)["new"]["pr"] == '(7,"a b",3.00)'
 
 
+@pytest.mark.full
 def test_the_caller_s_declaration_of_a_type_takes_precedence(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     database.execute(SQL)

@@ -16,6 +16,7 @@ from support.generators.samples import MOMENT
 from support.generators.slot import UNCHANGED, RandomSlot, Slot, one_row
 from support.oracles import expected_changes, reference_changes
 from support.oracles.expected_changes import BINARY, TEXT
+from support.tiers import full
 
 # Enums and composites, of which a Type message gives only the name.
 TYPES = {
@@ -33,7 +34,7 @@ T = 16385  # OID of a table
 # -- captures --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("include_uncommitted", [False, True])
+@pytest.mark.parametrize("include_uncommitted", [full(False), True])
 @pytest.mark.parametrize("name", TEXT)
 def test_the_changes_of_a_capture_equal_those_of_the_reference(name: str, include_uncommitted: bool) -> None:
     changes = decoded(captures.capture(name).column, include_uncommitted=include_uncommitted)

@@ -324,6 +324,7 @@ def test_the_busy_state_can_be_continued() -> None:
     ]
 
 
+@pytest.mark.full
 def test_a_state_that_was_tampered_with_is_refused_or_works() -> None:
     state = busy_state()
     refused = worked = 0

@@ -15,6 +15,7 @@ from support import captures
 from support.change_rows import changes_of, decoded, through_json, with_errors
 from support.generators.slot import RandomSlot, Slot
 from support.oracles.reference_changes import Change
+from support.tiers import full
 
 T = 16385
 UNKNOWN = (
@@ -148,7 +149,7 @@ def test_rows_before_the_first_boundary_are_errors_or_left_out_with_their_transa
     assert (changes_of(decoder.decode(slot.payloads)), decoder.skipped) == ([], 1)
 
 
-@pytest.mark.parametrize(("size", "step"), [(1, 7), (2, 5), (100, 1)])
+@pytest.mark.parametrize(("size", "step"), [full(1, 7), full(2, 5), (100, 3), full(100, 1)])
 def test_a_sequence_may_begin_with_any_message_outside_a_stream(size: int, step: int) -> None:
     # The transaction without its beginning is left out; the relations are those sent before.
     payloads = captures.capture("18.txns.v3nostream").payloads

@@ -19,6 +19,7 @@ from support.generators.random_tables import T, random_table
 from support.generators.slot import UNCHANGED, Slot
 from support.oracles import expected_changes, replay
 from support.oracles.expected_changes import BINARY, TEXT
+from support.tiers import full
 
 
 def table_names(catalog: RelationCatalog) -> list[str]:
@@ -60,7 +61,7 @@ def spelled(catalog: RelationCatalog, name: str) -> str:
     return replay.table_name(catalog[name].namespace, catalog[name].name)
 
 
-@pytest.mark.parametrize("at_a_time", [None, 100])
+@pytest.mark.parametrize("at_a_time", [full(None), 100])
 @pytest.mark.parametrize("name", TEXT)
 def test_a_snapshot_of_every_table_equals_the_table_of_the_server(
     name: str, at_a_time: int | None, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ import pgdecode
 from support import captures
 from support.generators.samples import SAMPLES
 from support.shell import BEGIN, COMMIT, MESSAGE, SHOP, STREAMS, Shell, started, written
+from support.tiers import full
 
 # --- mistakes: one line, exit code 2, nothing left behind ---------------------------------------------------------
 
@@ -203,7 +204,7 @@ def test_cat_writes_utf_8_whatever_the_locale(run: Shell) -> None:
     assert json.loads(out)["name"] == "org_é"
 
 
-@pytest.mark.parametrize("words", [["cat"], ["inspect"], ["inspect", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["cat"], full(["inspect"]), full(["inspect", "--json"])], ids=" ".join)
 def test_a_closed_pipe_is_no_error(run: Shell, words: list[str]) -> None:
     process = started(words[0], STREAMS, *words[1:])
     assert process.stdout is not None
@@ -234,40 +235,35 @@ def figures_of(run: Shell, *words: str | Path) -> dict[str, Any]:
     return found
 
 
-def test_inspect_counts_what_the_reference_reads(run: Shell) -> None:
-    for name in captures.NAMES:
-        rows = captures.capture(name).rows
-        payloads = captures.capture(name).payloads
-        found = figures_of(run, captures.DATA / f"{name}.parquet")
-        kinds = Counter(row["kind"] for row in rows)
-        assert {kind: seen["messages"] for kind, seen in found["kinds"].items()} == kinds
-        sizes: Counter[str] = Counter()
-        changes: Counter[tuple[int, str]] = Counter()
-        for row, payload in zip(rows, payloads, strict=True):
-            sizes[row["kind"]] += len(payload)
-            for oid in row["relation_ids"] or [row["relation_id"]]:
-                changes[oid, row["kind"]] += 1
-        assert {kind: seen["bytes"] for kind, seen in found["kinds"].items()} == sizes
-        assert (found["rows"], found["payload_bytes"]) == (len(rows), sizes.total())
-        assert found["errors"] == []
-        for relation in found["relations"]:
-            for kind in ("insert", "update", "delete", "truncate"):
-                assert relation[f"{kind}s"] == changes[relation["relation_id"], kind]
-            definitions = [
-                row for row in rows if row["relation_id"] == relation["relation_id"] and row["columns"] is not None
-            ]
-            shapes = {
-                json.dumps([row["namespace"], row["name"], row["replica_identity"], row["columns"]])
-                for row in definitions
-            }
-            assert relation["versions"] == len(shapes)
-            assert [column["name"] for column in relation["columns"]] == [
-                column["name"] for column in definitions[-1]["columns"]
-            ]
-        letters = Counter("".join((row["old_formats"] or "") + (row["new_formats"] or "") for row in rows))
-        assert [found["values"][name] for name in ("text", "binary", "null", "unchanged")] == [
-            letters[c] for c in "tbnu"
+def test_inspect_counts_what_the_reference_reads(run: Shell, capture: captures.Capture) -> None:
+    rows, payloads = capture.rows, capture.payloads
+    found = figures_of(run, captures.DATA / f"{capture.name}.parquet")
+    kinds = Counter(row["kind"] for row in rows)
+    assert {kind: seen["messages"] for kind, seen in found["kinds"].items()} == kinds
+    sizes: Counter[str] = Counter()
+    changes: Counter[tuple[int, str]] = Counter()
+    for row, payload in zip(rows, payloads, strict=True):
+        sizes[row["kind"]] += len(payload)
+        for oid in row["relation_ids"] or [row["relation_id"]]:
+            changes[oid, row["kind"]] += 1
+    assert {kind: seen["bytes"] for kind, seen in found["kinds"].items()} == sizes
+    assert (found["rows"], found["payload_bytes"]) == (len(rows), sizes.total())
+    assert found["errors"] == []
+    for relation in found["relations"]:
+        for kind in ("insert", "update", "delete", "truncate"):
+            assert relation[f"{kind}s"] == changes[relation["relation_id"], kind]
+        definitions = [
+            row for row in rows if row["relation_id"] == relation["relation_id"] and row["columns"] is not None
         ]
+        shapes = {
+            json.dumps([row["namespace"], row["name"], row["replica_identity"], row["columns"]]) for row in definitions
+        }
+        assert relation["versions"] == len(shapes)
+        assert [column["name"] for column in relation["columns"]] == [
+            column["name"] for column in definitions[-1]["columns"]
+        ]
+    letters = Counter("".join((row["old_formats"] or "") + (row["new_formats"] or "") for row in rows))
+    assert [found["values"][name] for name in ("text", "binary", "null", "unchanged")] == [letters[c] for c in "tbnu"]
 
 
 def test_inspect_counts_transactions_by_how_they_end(run: Shell) -> None:

@@ -83,6 +83,7 @@ def test_control_characters_are_escaped(run: Shell, options: tuple[str, ...]) ->
     assert "\x1b[31m" not in on_terminal("cat", path, *options, with_colours=True).replace("\x1b[31merror", "")
 
 
+@pytest.mark.full
 def test_progress_in_rows_of_the_input_appears_after_a_second(run: Shell) -> None:
     path = repeated(SHOP, 3000, 10**6, Path())
     text = on_terminal("decode", path, "out.parquet")

@@ -20,6 +20,7 @@ def test_the_captures_cover_every_major_version_and_scenario() -> None:
     assert {name.split(".")[1] for name in captures.NAMES} == {"types", "txns", "streams", "twophase", "shop"}
 
 
+@pytest.mark.full
 def test_the_captures_have_every_kind() -> None:
     seen = set()
     for name in captures.NAMES:

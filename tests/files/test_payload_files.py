@@ -21,6 +21,7 @@ from pgdecode.files.payload_files import FileFault, PathError, payload_files
 from support import captures
 from support.generators.samples import SAMPLES
 from support.memory import peak_memory
+from support.tiers import full
 
 BEGIN = SAMPLES["begin"].payload
 COMMIT = SAMPLES["commit"].payload
@@ -200,7 +201,7 @@ def file_of(tmp_path: Path, payloads: Sequence[bytes | None]) -> files.PayloadFi
     return file
 
 
-@pytest.mark.parametrize("batch_rows", [1, 7, 1000])
+@pytest.mark.parametrize("batch_rows", [full(1), 7, 1000])
 def test_the_stream_state_is_kept_through_a_file(batch_rows: int) -> None:
     name = "18.streams.v4"
     (file,) = payload_files(captures.DATA / f"{name}.parquet", "data")

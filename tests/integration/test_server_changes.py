@@ -14,7 +14,7 @@ from servers.trial import run, staged, steps
 
 PROGRAMS = find_server()
 # How many scenarios; a long run is PGDECODE_TEST_SCENARIOS=300.
-N_SCENARIOS = int(os.environ.get("PGDECODE_TEST_SCENARIOS", "3"))
+N_SCENARIOS = int(os.environ.get("PGDECODE_TEST_SCENARIOS", "1"))
 
 pytestmark = pytest.mark.skipif(
     PROGRAMS is None,

@@ -15,6 +15,7 @@ import pytest
 import pgdecode
 from pgdecode import Relation, Type
 from pgdecode.types.encodings import CODECS
+from support.tiers import full
 
 BIN = live.programs()
 pytestmark = pytest.mark.skipif(BIN is None, reason="no PostgreSQL server is installed (PGDECODE_TEST_PGBIN names one)")
@@ -67,7 +68,7 @@ STYLES = ["ISO, DMY", "SQL, MDY", "SQL, DMY", "Postgres, MDY", "Postgres, DMY", 
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("zone", ["UTC", "Etc/GMT+12", "<+05:45>-05:45"])
+@pytest.mark.parametrize("zone", [full("UTC"), full("Etc/GMT+12"), "<+05:45>-05:45"])
 def test_dates_of_all_ages_are_the_same_in_every_style(server: live.Server, style: str, zone: str) -> None:
     wanted = table(server.payloads("moments", binary=True))
     payloads = server.payloads("moments", binary=False, datestyle=style, timezone=zone)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.emulators import ENVIRONMENT, Emulator, azure_emulator, s3_emulator
+from support.tiers import full
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +33,7 @@ def azure(credentials: None) -> Iterator[Emulator]:
         yield emulator
 
 
-@pytest.fixture(params=["s3", "azure"])
+@pytest.fixture(params=["s3", full("azure")])
 def store(request: pytest.FixtureRequest) -> Emulator:
     """Each emulator."""
     found: Emulator = request.getfixturevalue(request.param)

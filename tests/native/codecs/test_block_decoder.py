@@ -117,9 +117,10 @@ def forms_of(pg_type: str, binary: bool) -> list[bytes]:
     return recorded + [text.encode() for text in TEXTS[pg_type]]
 
 
-# Numeric has the most binary forms.
+# These have the most forms.
+MANY = [("numeric", True), *((name, binary) for name in ("jsonb", "jsonpath", "ltree") for binary in (False, True))]
 CASES = [
-    full(pg_type, binary) if binary and pg_type == "numeric" else (pg_type, binary)
+    full(pg_type, binary) if (pg_type, binary) in MANY else (pg_type, binary)
     for pg_type in TYPES
     for binary in (False, True)
 ]

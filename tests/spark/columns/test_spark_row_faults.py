@@ -17,18 +17,19 @@ from spark.columns.test_spark_functions import BAD, both_adapters, evaluations, 
 import pgdecode
 from spark_udfs import from_pgoutput, parse_pgoutput
 from support import captures
+from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 
 
 FAULTS = [
     pytest.param(BAD, "UnknownTag", "offset 0: unknown message tag 0x7a 'z'", id="no message"),
-    pytest.param(GOOD[:-1], "TruncatedMessage", "offset 34: insert new column 2 needs 24 bytes, 23 left", id="cut"),
-    pytest.param(OTHER_TABLE, "OtherRelation", "offset 1: insert relation_id is 5, expected 16385", id="table"),
-    pytest.param(BEGIN, "NotARow", "offset 0: begin is not an insert, update or delete", id="no row"),
-    pytest.param(insert(b"1", None), "ArityMismatch", "offset 6: insert new tuple has 2 columns", id="other columns"),
+    full(GOOD[:-1], "TruncatedMessage", "offset 34: insert new column 2 needs 24 bytes, 23 left", id="cut"),
+    full(OTHER_TABLE, "OtherRelation", "offset 1: insert relation_id is 5, expected 16385", id="table"),
+    full(BEGIN, "NotARow", "offset 0: begin is not an insert, update or delete", id="no row"),
+    full(insert(b"1", None), "ArityMismatch", "offset 6: insert new tuple has 2 columns", id="other columns"),
     pytest.param(insert(b"1", b"2020-02-30", None), "BadValue", "offset 19: column 'born' has 10 bytes", id="value"),
-    pytest.param(insert(b"1", b"infinity", None), "Unrepresentable", "offset 19: column 'born' does", id="infinity"),
+    full(insert(b"1", b"infinity", None), "Unrepresentable", "offset 19: column 'born' does", id="infinity"),
     pytest.param(insert(b"1", b"12020-01-01", None), "Unrepresentable", "offset 19: column 'born' is out", id="year"),
 ]
 
@@ -83,6 +84,7 @@ def test_others_are_null_on_request_but_malformed_rows_are_bad_rows(spark: Spark
     assert codes == ["TRUNCATED", "TRUNCATED", "UNKNOWN_TAG", "BAD_VALUE", *[None] * 5]
 
 
+@pytest.mark.full
 def test_without_others_a_table_of_a_mixed_capture_is_the_rows_it_had(spark: SparkSession) -> None:
     capture = captures.capture("16.shop.v1")
     tables, types = tables_of(capture.name)

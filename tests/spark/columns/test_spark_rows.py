@@ -28,13 +28,14 @@ from spark_udfs.columns.row_column import _relation_to_json
 from spark_udfs.columns.row_worker import ArrowRows, Keywords, PandasRows, RowOptions
 from spark_udfs.schema.spark_types import HAS_TIME
 from support.generators.encoder import encode
+from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 
 Configure = Callable[[str, object], None]
 TIME_SETTING = "spark.sql.timeType.enabled"
 
-CAPTURED = ["14.types.v1", "18.types.v1", "18.types.v1bin", "16.shop.v1", "16.shop.v1bin"]
+CAPTURED = ["14.types.v1", full("18.types.v1"), "18.types.v1bin", "16.shop.v1", "16.shop.v1bin"]
 
 
 @both_adapters
@@ -101,7 +102,7 @@ def test_an_insert_gives_its_values_by_type(spark: SparkSession, adapter: str) -
 
 
 @both_adapters
-@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "Asia/Tokyo"])
+@pytest.mark.parametrize("zone", [full("UTC"), "America/St_Johns", full("Asia/Tokyo")])
 def test_timestamps_also_of_old_rows_are_the_same_in_any_session_time_zone(
     spark: SparkSession, configure: Configure, adapter: str, zone: str
 ) -> None:

@@ -17,8 +17,6 @@ from spark.dataframes.test_spark_changes import SHOP, as_set, found, landed, tab
 import pgdecode
 from spark_udfs import changes, relation_catalog, table_changes
 
-pytestmark = pytest.mark.full
-
 pytest_plugins = ["support.spark_session"]
 pytestmark = pytest.mark.usefixtures("small_ranges")
 
@@ -54,6 +52,7 @@ def test_a_bad_payload_is_reported_by_position_kept_or_left_out(spark: SparkSess
     assert [row["_position"] for row in table_changes(df, "public.t", mode="DROPMALFORMED").collect()] == [12, 14]
 
 
+@pytest.mark.full
 def test_rows_after_a_bad_relation_message_are_errors_in_whatever_file_they_lie(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -69,6 +68,7 @@ def test_rows_after_a_bad_relation_message_are_errors_in_whatever_file_they_lie(
         assert found(changes(df, mode="PERMISSIVE")) == as_set(expected)
 
 
+@pytest.mark.full
 def test_a_bad_value_is_named_by_its_position(spark: SparkSession) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", None), insert(b"x", None), COMMIT)
     with pytest.raises(PySparkException, match=r"BadValue: position 13, offset .* column 'id'"):
@@ -77,6 +77,7 @@ def test_a_bad_value_is_named_by_its_position(spark: SparkSession) -> None:
     assert [(row["id"], row["_error"] is None) for row in kept] == [(1, True), (None, False)]
 
 
+@pytest.mark.full
 def test_years_outside_pythons_range_are_reported_by_position(spark: SparkSession) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", b"2024-02-29"), insert(b"2", b"0044-03-15 BC"), COMMIT)
     # The value begins after tag, relation, tuple tag and number of columns, one value, kind and length.
@@ -88,6 +89,7 @@ def test_years_outside_pythons_range_are_reported_by_position(spark: SparkSessio
     assert passed.count() == 1
 
 
+@pytest.mark.full
 def test_an_unrepresentable_value_may_be_text(spark: SparkSession) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", b"infinity"), COMMIT)
     assert [row["d"] for row in table_changes(df, "public.t", unrepresentable="text").collect()] == ["infinity"]
@@ -106,6 +108,7 @@ def test_invalid_positions_are_refused(spark: SparkSession, positions: str, erro
         changes(df, position=F.expr(positions))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_repeated_position_is_refused(spark: SparkSession, partitions: int) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", None), COMMIT).repartition(partitions)
@@ -113,6 +116,7 @@ def test_a_repeated_position_is_refused(spark: SparkSession, partitions: int) ->
         changes(df, position=F.least(F.col("seq") + 1, F.lit(13))).collect()
 
 
+@pytest.mark.full
 def test_rows_that_change_between_passes_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     rows = without_gaps(table(SHOP, source=False))
     folder = landed(tmp_path / "raw", rows)
@@ -122,6 +126,7 @@ def test_rows_that_change_between_passes_are_refused(spark: SparkSession, tmp_pa
         decoded.collect()
 
 
+@pytest.mark.full
 def test_other_types_and_options_are_refused_at_once(spark: SparkSession) -> None:
     df = frame(spark, BEGIN)
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [

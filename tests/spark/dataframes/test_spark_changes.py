@@ -141,7 +141,7 @@ def test_captures_as_sources_of_one_frame_give_what_one_decoder_gives_for_each(
 
 
 @pytest.mark.parametrize("dense", [full(False), True])
-@pytest.mark.parametrize("n_files", [1, 64])
+@pytest.mark.parametrize("n_files", [full(1), 16, full(64)])
 def test_files_of_one_slot_give_the_changes_of_one_decoder(
     spark: SparkSession, tmp_path: Path, rng: random.Random, n_files: int, dense: bool
 ) -> None:
@@ -177,6 +177,7 @@ def test_files_in_order_are_decoded_without_a_shuffle_and_without_gaps_without_a
     assert [(shuffles(plan), sorts(plan)) for plan in plans] == [(0, 1), (0, 0), (2, 1)]
 
 
+@pytest.mark.full
 def test_a_union_of_reads_is_decoded(spark: SparkSession, tmp_path: Path) -> None:
     rows = table(NAME, source=False)
     parts = [landed(tmp_path / "1", rows.slice(0, 3000)), landed(tmp_path / "2", rows.slice(3000))]
@@ -184,6 +185,7 @@ def test_a_union_of_reads_is_decoded(spark: SparkSession, tmp_path: Path) -> Non
     assert changes(df).count() == pgdecode.ChangeDecoder().decode(rows["data"]).num_rows
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["tinyint", full("smallint"), full("int"), full("bigint")])
 def test_positions_may_be_integers_of_any_width(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     rows = without_gaps(table(SHOP, source=False).slice(0, 120))
@@ -191,6 +193,7 @@ def test_positions_may_be_integers_of_any_width(spark: SparkSession, tmp_path: P
     assert changes(df, position="at").count() == pgdecode.ChangeDecoder().decode(rows["data"]).num_rows > 0
 
 
+@pytest.mark.full
 def test_columns_may_be_expressions_and_nested(spark: SparkSession, tmp_path: Path) -> None:
     rows = table(SHOP, source=False)
     df = spark.read.parquet(landed(tmp_path / "raw", rows)).select(F.struct("seq", "data").alias("value"))
@@ -199,6 +202,7 @@ def test_columns_may_be_expressions_and_nested(spark: SparkSession, tmp_path: Pa
     assert decoded.where("slot = 7").count() == pgdecode.ChangeDecoder().decode(rows["data"]).num_rows
 
 
+@pytest.mark.full
 def test_no_rows_have_no_changes(spark: SparkSession) -> None:
     nothing = spark.createDataFrame([], "seq bigint, data binary")
     assert changes(nothing).collect() == []
@@ -207,6 +211,7 @@ def test_no_rows_have_no_changes(spark: SparkSession) -> None:
         table_changes(nothing, "public.t")
 
 
+@pytest.mark.full
 def test_null_payloads_are_ignored(spark: SparkSession, tmp_path: Path) -> None:
     rows = table(SHOP, source=False)
     df = spark.read.parquet(landed(tmp_path / "raw", rows))
@@ -214,6 +219,7 @@ def test_null_payloads_are_ignored(spark: SparkSession, tmp_path: Path) -> None:
     assert found(changes(more)) == found(changes(df))
 
 
+@pytest.mark.full
 def test_changes_are_a_view_for_sql(spark: SparkSession, tmp_path: Path) -> None:
     rows = table(SHOP, source=False)
     changes(spark.read.parquet(landed(tmp_path / "raw", rows))).createOrReplaceTempView("shop_changes")
@@ -257,6 +263,7 @@ def test_a_row_of_an_unknown_relation_names_it_and_says_how_to_describe_it(spark
     assert reported.count() == changes(df, fields=["position"]).count()
 
 
+@pytest.mark.full
 def test_a_catalog_describes_relations_of_payloads_that_begin_mid_stream(spark: SparkSession, tmp_path: Path) -> None:
     rows = table(SHOP, "18.streams.v1")
     df = spark.read.parquet(landed(tmp_path / "raw", rows))
@@ -301,6 +308,7 @@ def test_a_tables_changes_are_those_of_one_decoder(
     assert in_order.cast(expected.schema).to_pylist() == expected.to_pylist()
 
 
+@pytest.mark.full
 def test_a_table_of_several_sources_has_the_columns_of_all(spark: SparkSession, tmp_path: Path) -> None:
     names = ("14.shop.v1", "18.shop.v1", "18.streams.v1")
     df = spark.read.parquet(landed(tmp_path / "raw", table(*names)))

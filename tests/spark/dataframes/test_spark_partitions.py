@@ -75,7 +75,7 @@ def function(index: PartitionIndex, counts: tuple[int, ...], options: ChangeOpti
     )
 
 
-@pytest.mark.parametrize("n_partitions", [full(2), 100])
+@pytest.mark.parametrize("n_partitions", [full(2), 20, full(100)])
 def test_partitions_of_a_capture_give_the_changes_of_one_decoder(
     capture: captures.Capture, n_partitions: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_random_changes_leave_the_rows_that_they_were_written_for(
     assert rows_of(snapshot(df.where("server = 2"), TABLE)) == found[2]
 
 
+@pytest.mark.full
 def test_a_value_stays_with_its_row_over_distant_keys(spark: SparkSession) -> None:
     slot = Slot()
     slot.begin(700)
@@ -103,6 +104,7 @@ def test_a_value_stays_with_its_row_over_distant_keys(spark: SparkSession) -> No
     assert rows_of(snapshot(frame(spark, slot.payloads), TABLE)) == sorted(expected, key=repr)
 
 
+@pytest.mark.full
 def test_an_identity_that_shares_no_column_with_the_one_before_finds_its_rows(spark: SparkSession) -> None:
     slot = Slot()
     slot.begin(700)

@@ -114,7 +114,7 @@ def test_a_sequence_of_one_makes_a_folder_and_a_string_does_not(
         assert plain.equals(in_folder)
 
 
-@pytest.mark.parametrize("route", ["files", "dataframe"])
+@pytest.mark.parametrize("route", ["files", full("dataframe")])
 def test_columns_have_the_types_that_the_caller_gives(spark: SparkSession, tmp_path: Path, route: str) -> None:
     columns = {"public.orders": {"total": "float8"}}
     decode_files(spark, FILE, tmp_path / "out", what=["public.orders"], columns=columns, route=route)

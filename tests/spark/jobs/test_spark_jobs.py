@@ -25,6 +25,7 @@ from pgdecode.files.payload_files import PathError
 from spark_udfs import decode_files
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures
+from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 
@@ -34,7 +35,7 @@ FILE = captures.DATA / f"{CAPTURE}.parquet"
 BAD = b"zTOPSECRET"
 Configure = Callable[[str, object], None]
 
-BY_EACH_ROUTE = pytest.mark.parametrize("route", ["files", "dataframe"])
+BY_EACH_ROUTE = pytest.mark.parametrize("route", ["files", full("dataframe")])
 
 
 def payload_column(file: Path = FILE) -> pa.Array:
@@ -64,8 +65,8 @@ def assert_nothing_but(folder: Path, *names: str) -> None:
     assert sorted(os.listdir(folder)) == sorted(names)
 
 
-@BY_EACH_ROUTE
-@pytest.mark.parametrize("in_stream", ["auto", "ordered"])
+@pytest.mark.parametrize("route", ["files", "dataframe"])
+@pytest.mark.parametrize("in_stream", ["auto", full("ordered")])
 def test_a_capture_is_written_as_it_decodes_without_spark(
     spark: SparkSession, tmp_path: Path, route: str, in_stream: str
 ) -> None:
@@ -187,7 +188,7 @@ def test_permissive_keeps_bad_rows_with_their_error(spark: SparkSession, tmp_pat
 
 
 @BY_EACH_ROUTE
-@pytest.mark.parametrize("fields", [["kind"], ["kind", "error"]], ids=",".join)
+@pytest.mark.parametrize("fields", [["kind"], full(["kind", "error"])], ids=",".join)
 def test_dropmalformed_leaves_out_bad_rows_only(
     spark: SparkSession, tmp_path: Path, route: str, fields: list[str]
 ) -> None:
@@ -211,7 +212,7 @@ def test_an_input_without_rows_gives_an_output_with_its_columns(
 
 
 @BY_EACH_ROUTE
-@pytest.mark.parametrize("fields", [None, ["xid", "new"]], ids=["own", "asked"])
+@pytest.mark.parametrize("fields", [None, full(["xid", "new"])], ids=["own", "requested"])
 def test_json_lines_are_those_of_the_other_engine(
     spark: SparkSession, tmp_path: Path, route: str, fields: list[str] | None
 ) -> None:

@@ -19,6 +19,7 @@ from pgdecode.files.payload_files import PathError
 from spark_udfs import decode_files
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures
+from support.tiers import full
 
 pytestmark = pytest.mark.full
 
@@ -31,7 +32,7 @@ def read_by_spark(spark: SparkSession, folder: Path) -> tuple[str, list[str]]:
     return found.schema.simpleString(), sorted(row[0] for row in found.select(F.struct("*").cast("string")).collect())
 
 
-@pytest.mark.parametrize("what", ["messages", "changes", "public.orders", "public.products"])
+@pytest.mark.parametrize("what", ["messages", full("changes"), "public.orders", full("public.products")])
 def test_spark_reads_the_same_rows_and_types_whichever_route_wrote_them(
     spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
@@ -41,7 +42,7 @@ def test_spark_reads_the_same_rows_and_types_whichever_route_wrote_them(
     assert read_by_spark(spark, tmp_path / "files") == read_by_spark(spark, tmp_path / "dataframe")
 
 
-@pytest.mark.parametrize("has_time", ["true", "false"])
+@pytest.mark.parametrize("has_time", ["true", full("false")])
 def test_every_type_is_read_by_spark_alike_whichever_route_wrote_it(
     spark: SparkSession, configure: Callable[[str, object], None], tmp_path: Path, has_time: str
 ) -> None:
@@ -111,7 +112,7 @@ def test_a_repeated_position_is_reported_with_the_source(spark: SparkSession, tm
         decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
 
 
-@pytest.mark.parametrize("name", ["_raw.parquet", ".raw.parquet", "12:00.parquet"])
+@pytest.mark.parametrize("name", ["_raw.parquet", full(".raw.parquet"), "12:00.parquet"])
 def test_a_file_that_spark_would_not_read_is_decoded_by_tasks_or_refused(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

@@ -30,6 +30,7 @@ from spark_udfs import decode_files, read_run
 from spark_udfs.jobs import file_route
 from support import captures
 from support.emulators import SECRETS, Emulator
+from support.tiers import full
 
 pytest_plugins = ["support.stores", "support.spark_session"]
 FILE = captures.DATA / "18.shop.v1.parquet"
@@ -83,7 +84,7 @@ def keys(folder: ObjectPath) -> set[str]:
     return {item.below(folder) for item, _ in listed(folder)}
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", [full("messages"), full("changes"), "public.orders", full("tables")])
 def test_rows_and_manifest_are_those_of_local_paths(
     spark: SparkSession, store: Emulator, raw: ObjectPath, local: Path, tmp_path: Path, name: str
 ) -> None:
