@@ -79,7 +79,7 @@ def test_the_union_of_runs_on_any_engine_equals_one_run(seed: int) -> None:
     assert trial.problems == []
 
 
-@pytest.mark.parametrize(("seed", "kills"), [(1, 1), full(2, 3), full(3, 3), full(4, 3)])
+@pytest.mark.parametrize(("seed", "kills"), [(1, 1), full(2, 3)])
 def test_killed_calls_can_be_repeated(seed: int, kills: int) -> None:
     (trial,) = trials([seed], kills)
     assert trial.problems == []

@@ -70,11 +70,7 @@ def kill_one(store: Emulator, source: ObjectPath, engine: str, seconds: float, o
         assert main(["decode", *options[:3], *store.shell]) == 0
         former = complete_manifest(target, n_rows)
         options.append("--overwrite")
-    process = subprocess.Popen(
-        [sys.executable, "-c", _DRIVER, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"begin\n"
+    process = started(options)
     time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -94,15 +90,11 @@ def kill_one(store: Emulator, source: ObjectPath, engine: str, seconds: float, o
 def run_duration(store: Emulator, source: ObjectPath, engine: str) -> float:
     """Return how long a driver works that is not killed."""
     options = [str(source), f"{source.root}/whole", "--changes", "--engine", engine, *store.shell]
-    process = subprocess.Popen(
-        [sys.executable, "-c", _DRIVER, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    started = time.monotonic()
+    process = started(options)
+    start = time.monotonic()
     _, err = process.communicate()
     assert process.returncode == 0, err
-    return time.monotonic() - started
+    return time.monotonic() - start
 
 
 def campaign(store: Emulator, kills: int, rng: random.Random, engines: tuple[str, ...]) -> dict[str, int]:

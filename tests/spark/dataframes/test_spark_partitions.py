@@ -20,7 +20,6 @@ from spark_udfs.dataframes.outputs import ChangeOutput
 from spark_udfs.dataframes.partition_worker import JsonIndex, PartitionDecodingFunction
 from support import captures
 from support.oracles import expected_changes
-from support.tiers import full
 
 Rows = list[dict[str, Any]]
 
@@ -75,12 +74,12 @@ def function(index: PartitionIndex, counts: tuple[int, ...], options: ChangeOpti
     )
 
 
-@pytest.mark.parametrize("n_partitions", [full(2), 20, full(100)])
 def test_partitions_of_a_capture_give_the_changes_of_one_decoder(
-    capture: captures.Capture, n_partitions: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+    capture: captures.Capture, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "DECODE_ROWS", rng.choice([1, 3, 50, 10_000]) if len(capture.column) < 3000 else 500)
     n = len(capture.column)
+    n_partitions = rng.choice([2, 20, 100])
     # Positions have gaps.
     positions = pa.array([3 * at for at in range(n)], pa.int64())
     cuts = sorted(rng.sample(range(1, n), min(n_partitions, n) - 1))
