@@ -337,13 +337,7 @@ def test_text_and_binary_readings_of_the_same_wal_give_the_same_tables(text: str
         errors = zip(one["_error"].to_pylist(), other["_error"].to_pylist(), strict=True)
         # What only one of the forms can say (an enum's or composite's bytes, money without its locale) is reported.
         reported = [first is not None or second is not None for first, second in errors]
-        for name in one.schema.names:
-            if name != "_error":
-                pairs = zip(same_rows(one[name]), same_rows(other[name]), strict=True)
-                assert [i for i, (left, right) in enumerate(pairs) if left != right and not reported[i]] == [], (
-                    key,
-                    name,
-                )
+        assert differences(one, other, reported) == {}, key
         n_compared += reported.count(False)
     assert n_compared
 
@@ -357,6 +351,16 @@ def typed(relation: Relation, payloads: list[bytes], types: list[Type]) -> pa.Re
 def same_rows(column: pa.Array) -> list[str]:
     """Rows of a column as text that tells equal ones, whatever Python's own types can hold."""
     return [str(column.slice(i, 1)) for i in range(len(column))]
+
+
+def differences(one: pa.RecordBatch, other: pa.RecordBatch, reported: list[bool]) -> dict[str, list[int]]:
+    """By column: the rows without a reported error in which two readings differ."""
+    found = {}
+    for name in one.schema.names:
+        if name != "_error":
+            pairs = zip(same_rows(one[name]), same_rows(other[name]), strict=True)
+            found[name] = [i for i, (left, right) in enumerate(pairs) if left != right and not reported[i]]
+    return {name: rows for name, rows in found.items() if rows}
 
 
 def mixture(rng: random.Random, n: int) -> list[bytes | None]:

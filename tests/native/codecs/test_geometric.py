@@ -13,26 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.oracles.recorded import Pair, both, decoded, refused, renderings, value_or_fault, values
+from support.oracles.recorded import decoded, refused, value_or_fault
 
 TYPES = ["point", "lseg", "path", "box", "polygon", "line", "circle", "cube"]
 NAN = struct.pack(">d", math.nan)
-
-
-@pytest.mark.parametrize(
-    ("pg_type", "pair"),
-    [pytest.param(pg_type, pair, id=name) for pg_type in TYPES for name, pair in values(pg_type)],
-)
-def test_a_recorded_value_is_the_servers_text_in_both_forms(pg_type: str, pair: Pair) -> None:
-    assert both(pg_type, pair) == {pair.text.decode()}
-
-
-@pytest.mark.parametrize("pg_type", TYPES)
-def test_the_server_and_we_write_the_same_text(pg_type: str) -> None:
-    pairs = renderings(pg_type)
-    assert len(pairs) >= 40
-    for pair in pairs:
-        assert both(pg_type, pair) == {pair.text.decode()}
 
 
 def laid_out(sign: int, digits: str, leading: int) -> str:
