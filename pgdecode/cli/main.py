@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _fail("the command line needs: pip install 'pgdecode[cli]'", MISUSE)
     try:
-        with _signals():
+        with _signals(), _interruptions(click.Abort):
             code = pgdecode.main(args=arguments, prog_name="pgdecode", standalone_mode=False)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "pgdecode"
@@ -96,6 +96,23 @@ def _signals() -> Iterator[None]:
     finally:
         for name, handler in former.items():
             signal.signal(getattr(signal, name), handler)
+
+
+@contextmanager
+def _interruptions(abort: type[Exception]) -> Iterator[None]:
+    """Raise `abort` for an interrupt, also where code that handled it has raised another exception.
+
+    The standard library does: an interrupt between two steps of `threading.Condition.wait` becomes a RuntimeError.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        found: BaseException | None = error
+        while found is not None and not isinstance(found, KeyboardInterrupt):
+            found = found.__cause__ or found.__context__
+        if found is None:
+            raise
+        raise abort from error
 
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:

@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -220,6 +221,23 @@ def test_a_signal_ends_decode_and_leaves_nothing(run: Shell, number: signal.Sign
     _, err = process.communicate()
     assert process.returncode == code
     assert b"Traceback" not in err
+    assert os.listdir() == [path.name]
+
+
+def test_an_interrupt_that_becomes_another_exception_is_an_interrupt(
+    run: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: threading.Condition, timeout: float | None = None) -> bool:
+        # As if the signal came after the lock was released, and before the thread waits. Leaving the `with` block of
+        # the caller then releases it again, which is a RuntimeError.
+        self._release_save()  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+    path = repeated(STREAMS, 10, 10**6, Path())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Condition, "wait", interrupted)
+        done = run("decode", path, "out.jsonl", "--workers", "2")
+    assert (done.code, done.err.strip()) == (130, "pgdecode: interrupted")
     assert os.listdir() == [path.name]
 
 
