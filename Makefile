@@ -74,8 +74,10 @@ corpus:  ## the least of what the fuzzer has found on this machine and the repos
 properties:  ## long property runs
 	$(PYTHON) -m pytest tests/property/test_mutations.py tests/envelope/test_decode.py tests/property/test_random_sequences.py -m "" --hypothesis-profile=long
 
-spark-servers:  ## tests of a standalone cluster and of Spark Connect
+spark-servers:  ## tests of a standalone cluster and of Spark Connect, and the tests of jobs on both
 	$(PYTHON) -m pytest -m "" tests/spark/servers
+	PGDECODE_TEST_SPARK=cluster $(PYTHON) -m pytest tests/spark/jobs
+	PGDECODE_TEST_SPARK=connect $(PYTHON) -m pytest tests/spark/jobs
 
 bench:
 	$(PYTHON) -m benchmarks
