@@ -64,7 +64,7 @@ def ids_of(values: list[Any]) -> list[str]:
 ALIVE = ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "rolled back"]
 
 
-@pytest.mark.parametrize("seed", [10, full(6), full(9), full(15), full(16), *map(full, range(30, 34))])
+@pytest.mark.parametrize("seed", [full(10), full(6), full(9), full(15), full(16), *map(full, range(30, 34))])
 def test_the_union_of_runs_on_any_engine_equals_one_run(spark: SparkSession, seed: int) -> None:
     (trial,) = trials([seed], spark=spark)
     assert trial.problems == []
