@@ -517,6 +517,7 @@ def test_the_command_ends_in_order_on_a_signal(database: Database, tmp_path: Pat
     assert read_log(tmp_path / "out").recorded == database.slot_lsn()
 
 
+@pytest.mark.full
 def test_a_gap_is_exit_code_3_with_both_lsns(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     common = (database.dsn, str(tmp_path / "out"), "--slot", database.slot, "--publication", "p", "--until", "now")

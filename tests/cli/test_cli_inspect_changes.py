@@ -15,6 +15,7 @@ from support import captures
 from support.change_files import T, two_transactions, unfinished
 from support.generators.slot import Slot
 from support.shell import Shell, written
+from support.tiers import full
 
 INT4, INT8 = 23, 20
 
@@ -117,7 +118,7 @@ def test_inspect_reports_messages_out_of_order_and_continues(run: Shell) -> None
     }
 
 
-@pytest.mark.parametrize("rows_per_batch", [7, 100_000])
+@pytest.mark.parametrize("rows_per_batch", [full(7), 100_000])
 @pytest.mark.parametrize("name", captures.NAMES)
 def test_the_largest_transactions_have_the_changes_that_plain_python_counts(
     run: Shell, monkeypatch: pytest.MonkeyPatch, name: str, rows_per_batch: int

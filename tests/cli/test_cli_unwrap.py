@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.shell import SHOP, STREAMS, Shell
+from support.tiers import full
 
 KEEPALIVE = b"k" + struct.pack("!qqb", 9, 0, 0)
 
@@ -62,7 +63,7 @@ FORMS = [frames, hexadecimal, base64_text, csv_of_psql, json_lines, recvlogical]
 Form = Callable[[Path, list[bytes]], Path]
 
 
-@pytest.mark.parametrize("capture", [SHOP, STREAMS], ids=["shop", "streams"])
+@pytest.mark.parametrize("capture", [pytest.param(SHOP, id="shop"), full(STREAMS, id="streams")])
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_gives_the_messages_and_changes_of_the_payloads(
     run: Shell, form: Form, capture: Path, tmp_path: Path

@@ -109,7 +109,8 @@ def test_the_shell_runs_spark_with_a_state_folder(spark: SparkSession) -> None:
     assert sorted(path.name for path in Path("state").iterdir()) == ["00000002", "00000003", "_lock", "current"]
 
 
-@pytest.mark.parametrize("form", ["folder", full("json")])
+@pytest.mark.full
+@pytest.mark.parametrize("form", ["folder", "json"])
 def test_functions_take_a_state(spark: SparkSession, form: str) -> None:
     parts = parts_in_files()
     decoder = saved(Path("out1"), [*parts[0], *parts[1]])

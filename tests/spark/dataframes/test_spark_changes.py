@@ -229,6 +229,7 @@ def test_changes_are_a_view_for_sql(spark: SparkSession, tmp_path: Path) -> None
     assert {row["op"]: row["n"] for row in counted} == {op: ops.count(op) for op in set(ops)}
 
 
+@pytest.mark.full
 def test_fields_are_the_columns_that_are_built(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.read.parquet(landed(tmp_path / "raw", table(SHOP)))
     assert changes(df, fields=["new", "op"]).columns == ["new", "op"]

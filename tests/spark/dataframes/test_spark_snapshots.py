@@ -119,6 +119,7 @@ def test_an_identity_that_shares_no_column_with_the_one_before_finds_its_rows(sp
     assert rows_of(snapshot(frame(spark, slot.payloads), TABLE)) == expected
 
 
+@pytest.mark.full
 def test_a_missing_table_is_reported(spark: SparkSession) -> None:
     slot = Slot()
     slot.begin(700)

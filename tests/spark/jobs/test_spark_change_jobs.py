@@ -126,6 +126,7 @@ def test_columns_have_the_types_that_the_caller_gives(spark: SparkSession, tmp_p
     assert sorted(map(repr, found["total"].to_pylist())) == sorted(map(repr, expected["total"].to_pylist()))
 
 
+@pytest.mark.full
 def test_tables_and_snapshots_take_types_of_columns(spark: SparkSession) -> None:
     df = spark.read.parquet(str(FILE))
     columns = {"total": "float8"}
