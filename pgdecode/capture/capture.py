@@ -28,6 +28,7 @@ from pgdecode.capture.recorder import Counts, FileRules, Recorder, Target
 from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.files import file_metadata
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+from pgdecode.storage.object_path import local_path
 
 # Bytes of messages that may wait for the writer. Other buffers have their own limits.
 QUEUE_BYTES = 32 * 2**20
@@ -148,7 +149,7 @@ class Capture:
         if (temporary or failover) and not create_slot:
             raise RequestError("temporary and failover require create_slot")
         self._dsn = dsn
-        self._folder = Path(folder)
+        self._folder = local_path(folder, "the folder of a capture")
         self._slot = slot
         self._publications = (publication,) if isinstance(publication, str) else tuple(publication)
         if not self._publications:
@@ -518,7 +519,7 @@ def delete_files(folder: str | Path, retention: Retention) -> None:
     StoppedError
         If a file cannot be deleted.
     """
-    journal = Journal(Path(folder))
+    journal = Journal(local_path(folder, "the folder of a capture"))
     try:
         delete_old(journal, retention)
     finally:

@@ -47,6 +47,7 @@ from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.manifest import MANIFEST, Manifest
 from pgdecode.runs.payload_ranges import STATE
 from pgdecode.runs.state_files import SourceState
+from pgdecode.storage.object_path import local_path
 
 _Name = TypeVar("_Name", bound=str | int)
 _LIMITS = Limits()
@@ -178,6 +179,8 @@ class ChangeDecoder:
         ------
         pgdecode.runs.errors.RunFault
             If there is no complete run in the folder, or a file is missing, damaged or of another format.
+        pgdecode.storage.errors.PathError
+            If the folder is a URI.
 
         Notes
         -----
@@ -185,7 +188,7 @@ class ChangeDecoder:
         removed before. When the transaction ends, they are in memory, or with `spill` in a file that is mapped.
         """
         spill = options.get("spill")
-        stored = load_state(Path(folder), None if spill is None else Path(spill))
+        stored = load_state(local_path(folder, "the folder of a run"), None if spill is None else Path(spill))
         known = {key: text for oid, name, text in stored.source.user_types for key in (oid, name)}
         return cls.resumed(stored, types={**known, **(types or {})} or None, **options)
 
@@ -218,8 +221,10 @@ class ChangeDecoder:
             If the folder has a run.
         pgdecode.runs.errors.RunError
             If another run has continued the one that this decoder has continued, or payloads between both are missing.
+        pgdecode.storage.errors.PathError
+            If the folder is a URI.
         """
-        folder = Path(folder)
+        folder = local_path(folder, "the folder of a run")
         folder.mkdir(parents=True, exist_ok=True)
         with self._alone, self._run.claimed(folder):
             if (folder / MANIFEST).exists():

@@ -14,6 +14,7 @@ from pgdecode.files.payload_files import PathError
 from pgdecode.protocol.options import ChangeOptions, Empty, InStream, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.storage.object_path import local_path
 from pgdecode.types.type_parser import declared
 
 IN_STREAM: dict[str, InStream | bool] = {"ordered": "ordered", "auto": "auto", "true": True, "false": False}
@@ -86,7 +87,17 @@ def refuse(context: click.Context, parameters: Sequence[str], use: str) -> None:
             raise click.UsageError(f"{option.opts[0]} is for {use}")
 
 
-path = click.Path(path_type=Path)
+class _LocalPath(click.Path):
+    """A path. Without this, a URI would be the name of a local folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return local_path(super().convert(value, param, ctx), "this")
+        except PathError as error:
+            self.fail(str(error), param, ctx)
+
+
+path = _LocalPath()
 # A path or a URI; `file_path` converts it.
 location = click.Path()
 storage_options = click.option(

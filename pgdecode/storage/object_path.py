@@ -13,6 +13,7 @@ from pgdecode.storage.errors import PathError
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _URI = re.compile(rf"({'|'.join(SCHEMES)})://([^/]+)/*(.*)", re.DOTALL)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # How variables of the environment that have these options begin.
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
 _PREFIX = re.compile(r"(aws|azure_storage|azure|google|gcs)_")
@@ -196,6 +197,20 @@ def file_path(location: Location, options: Mapping[str, Any] | None = None) -> F
     """Return a location as a local path or as an object."""
     if isinstance(location, ObjectPath) or is_object(location):
         return object_path(location, options)  # type: ignore[arg-type]
+    return Path(location)
+
+
+def local_path(location: str | os.PathLike[str], what: str) -> Path:
+    """Return a location that must be a local path; `what` says what it is.
+
+    Raises
+    ------
+    PathError
+        If it is a URI. The text does not repeat it, because it may hold a secret.
+    """
+    scheme = _SCHEME.match(location) if isinstance(location, str) else None
+    if scheme is not None:
+        raise PathError(f"{what} must be a local path, not {scheme[0]}")
     return Path(location)
 
 

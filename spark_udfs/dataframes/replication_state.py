@@ -22,6 +22,7 @@ from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.digested_file import FileDigest
 from pgdecode.runs.manifest import MANIFEST, Input, Manifest
 from pgdecode.runs.payload_ranges import STATE, PayloadRange
+from pgdecode.storage.object_path import local_path
 from spark_udfs.dataframes.changes import indexed_rows
 from spark_udfs.dataframes.control_index import IndexedRows
 from spark_udfs.dataframes.kept_changes import KEPT, KeptChanges, KeptFile, add_kept
@@ -69,7 +70,7 @@ class StateAfter:
         RunError
             If another run has continued the one that this state follows.
         """
-        place = Path(os.path.abspath(folder))
+        place = local_path(folder, "the folder of a run").absolute()
         place.mkdir(parents=True, exist_ok=True)
         index = self._found.indexes[0].index
         state = index.end.copy()

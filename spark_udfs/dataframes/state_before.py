@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pgdecode.changes.checkpoint import state_from_json
@@ -15,6 +14,7 @@ from pgdecode.changes.stored_state import load_state
 from pgdecode.files.file_metadata import UserType, overridden
 from pgdecode.runs.errors import RunError
 from pgdecode.runs.manifest import Input
+from pgdecode.storage.object_path import local_path
 
 State = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -76,7 +76,7 @@ def state_before(state: State | None, source: object = None, catalog: object = N
     if not isinstance(state, str | os.PathLike):
         raise TypeError(f"state is the folder of a run, or the state of a ChangeDecoder, not {type(state).__name__}")
     # Tasks may have another working directory.
-    stored = load_state(Path(os.path.abspath(state)))
+    stored = load_state(local_path(state, "the folder of a run").absolute())
     return StateBefore(stored.state, RunStart.after(stored))
 
 

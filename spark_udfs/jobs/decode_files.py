@@ -39,7 +39,7 @@ from pgdecode.runs.manifest import Input, Manifest
 from pgdecode.runs.object_run import OpenRun, check_apart, check_object_target, object_run
 from pgdecode.runs.state_files import SourceState
 from pgdecode.storage.errors import CLASSES, StorageError
-from pgdecode.storage.object_path import FilePath, ObjectPath, is_object, object_path
+from pgdecode.storage.object_path import FilePath, ObjectPath, is_object, local_path, object_path
 from spark_udfs.jobs import file_route, frame_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
 from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
@@ -167,7 +167,7 @@ def decode_files(
         have credentials, which each machine takes from its environment or its role.
     resume : path, optional
         For changes and tables: the target of the run before, of any engine, whose input ended where this one begins.
-        The target is a path, and has the state for the next run, see docs/runs.md.
+        The target is a path, and has the state for the next run, see docs/runs.md. The source may be a URI.
     state : path, optional
         For changes and tables: a folder that keeps the state between runs. The first run makes it. Use it or `resume`.
 
@@ -346,6 +346,9 @@ def _check_run(
         raise ValueError("use only one of resume and state")
     if resume is not None and catalog is not None:
         raise ValueError("catalog is for the first run; with resume, the state has the relations")
+    for folder, what in ((resume, "resume"), (state, "state")):
+        if folder is not None:
+            local_path(folder, what)
     if not is_path(target) and (resume is not None or state is not None):
         raise PathError(f"{target}: is a URI, and the output of a run with a state must be a path")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def postgres() -> Iterator[cluster.Cluster]:
     if importlib.util.find_spec("psycopg") is None:
         pytest.skip("psycopg is not installed")
     try:
-        programs: Path | None = demo.programs()
+        programs: Path | None = find_server() if "PGDECODE_TEST_PGBIN" in os.environ else demo.programs()
     except RequestError:
         programs = find_server()
     if programs is None:

@@ -132,6 +132,25 @@ def test_a_local_only_option_is_refused(run: Shell) -> None:
     refused = run("decode", str(FILE), "s3://lake/x", "--storage-option", "SECRET")
     assert (refused.code, "SECRET" in refused.err) == (2, False)
     assert run("inspect", "s3://lake/x", "--catalog").code == 2
+    for option in ("--resume", "--state"):
+        refused = run("decode", str(FILE), "out", "--changes", option, "s3://lake/x")
+        assert (refused.code, "this must be a local path, not s3://" in refused.err) == (2, True)
+    assert not Path("s3:").exists()
+
+
+def test_runs_over_the_files_of_a_store_continue_each_other(run: Shell, store: Emulator, tmp_path: Path) -> None:
+    folder = object_path(store.new_bucket(), store.options)
+    whole = pq.read_table(FILE)
+    found = []
+    for day, (start, length) in enumerate(((0, 500), (500, len(whole) - 500))):
+        pq.write_table(whole.slice(start, length), tmp_path / "part.parquet")
+        obstore.put(store_of(folder), f"day={day}/1.parquet", tmp_path / "part.parquet")
+        words = ["decode", f"{folder.root}/day={day}", str(tmp_path / f"out{day}"), "--changes", *store.shell]
+        done = run(*words, *(["--resume", str(tmp_path / "out0")] if day else []))
+        assert done.code == 0, done.err
+        found.append(pq.read_table(tmp_path / f"out{day}" / "changes.parquet"))
+    assert run("decode", str(FILE), str(tmp_path / "changes.parquet"), "--changes").code == 0
+    assert pa.concat_tables(found) == pq.read_table(tmp_path / "changes.parquet")
 
 
 def test_clean_removes_what_killed_runs_have_left(run: Shell, store: Emulator, raw: ObjectPath) -> None:

@@ -1,6 +1,7 @@
 """Cut sequences into runs, each on an engine picked at random, and compare their union with one run over everything.
 
-The engines are Python, the shell and, with --spark, `decode_files`, the shell with Spark, and functions of DataFrames.
+The engines are Python, the shell, a stream over a growing folder and, with --spark, `decode_files`, the shell with
+Spark, and functions of DataFrames.
 
     make runs                                                       hundreds of trials, a hundred killed processes
     PYTHONPATH=tests:tests/runs python -m run_campaign --trials 20 --seed 1 --spark
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import json
+import math
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -32,12 +34,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from run_workload import Workload, lines, rows_of, sequence, sparse
 
 from pgdecode import ChangeDecoder
 from pgdecode.cli.main import main
-from pgdecode.files.change_text import change_lines, table_lines
 from support import captures
-from support.generators.slot import RandomSlot
+
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None
+if HAS_SPARK:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "spark" / "sources"))
+    from stream_engine import Query
 
 # Wraps the functions that change names, and kills the process just before or after call number argv[1].
 KILLED = """
@@ -62,68 +68,6 @@ sys.exit(main(sys.argv[3:]))
 
 
 @dataclass
-class Workload:
-    """Payloads with positions, and what to decode."""
-
-    name: str
-    payloads: pa.Array
-    positions: pa.Array | None  # None: no position column
-    tables: list[str]  # empty: changes
-    options: dict[str, Any]
-
-    def whole(self) -> list[list[dict[str, Any]]]:
-        """Decode everything at once: the rows of each output."""
-        if not self.tables:
-            return [lines(ChangeDecoder(**self.options).decode(self.payloads, self.positions))]
-        return [self._table(name) for name in self.tables]
-
-    def described(self) -> int:
-        """Count the payloads until all tables are described, because it is an error to decode an unknown table."""
-        decoder = ChangeDecoder(**self.options)
-        for number in range(len(self.payloads)):
-            if set(self.tables) <= set(decoder.shape_catalog.names):
-                return number
-            decoder.follow(self.payloads.slice(number, 1))
-        return len(self.payloads)
-
-    def _table(self, name: str) -> list[dict[str, Any]]:
-        first = ChangeDecoder(**self.options)
-        first.follow(self.payloads, self.positions)
-        return lines(first.restart().table(self.payloads, name, self.positions))
-
-
-def sequence(rng: random.Random, name: str | None = None) -> Workload:
-    """Choose payloads, of a capture or at random, and what to decode of them."""
-    if name is not None or rng.random() < 0.5:
-        name = name or rng.choice(captures.NAMES)
-        payloads = captures.capture(name).column
-    else:
-        name = f"random slot {rng.getrandbits(32)}"
-        sent = RandomSlot(random.Random(name), rng.randrange(5, 120)).payloads
-        if rng.random() < 0.4:
-            # The server sends something again, or something is missing: then there are bad rows, here and there alike.
-            sent = sent[: rng.randrange(len(sent))] + sent[rng.randrange(len(sent)) :]
-        payloads = pa.array(sent, pa.binary())
-    positions = None
-    if rng.random() < 0.8:
-        step = rng.choice([1, 1, 7])
-        positions = pa.array(range(100, 100 + step * len(payloads), step), pa.int64())
-    tables = []
-    if rng.random() < 0.5:
-        decoder = ChangeDecoder(mode="PERMISSIVE")
-        decoder.follow(payloads)
-        tables = rng.sample(
-            names := sorted(decoder.shape_catalog.names), rng.randint(min(1, len(names)), min(3, len(names)))
-        )
-    # Recorded captures in binary format have types that FAILFAST mode refuses.
-    options = {
-        "mode": rng.choice(["PERMISSIVE", "DROPMALFORMED"]),
-        "drop_duplicates": rng.random() < 0.3,
-    }
-    return Workload(name, payloads, positions, tables, options)
-
-
-@dataclass
 class Trial:
     """One sequence, cut into runs."""
 
@@ -133,26 +77,29 @@ class Trial:
     engines: list[str] = field(default_factory=list)
     killed: int = 0
     spark: Any = None  # a session, to use the engines of Spark too
-    name: str | None = None  # of a capture; by default, one or a random slot is chosen
+    capture: Path | None = None  # by default, a capture or a random slot is chosen
     n_cuts: int | None = None
 
     def run(self, folder: Path) -> Trial:
         """Decode in runs, and compare."""
         rng = random.Random(self.seed)
-        item = sequence(rng, self.name)
+        item = sequence(rng, self.capture)
         n = len(item.payloads)
         least = item.described()
         cuts = [0, *sorted(rng.randint(least, n) for _ in range(self.n_cuts or rng.randint(1, 4))), n]
-        n_with_state = rng.choice([0, 0, rng.randrange(len(cuts)), len(cuts)])
+        n_with_state = rng.choice([0, 0, 0, rng.randrange(len(cuts)), len(cuts)])
         previous: Path | None = None
         rows: list[list[dict[str, Any]]] = [[] for _ in item.tables or [None]]
         where = f"seed {self.seed}: {item.name}, {item.tables or 'changes'}, cut at {cuts}"
+        (folder / "in").mkdir()
+        queries: list[Query] = []
+        engines = ["python", "resume"]
+        if item.positions is not None and HAS_SPARK:
+            queries += [Query(options, convert=lines) for options in self._stream_options(item, folder / "in")]
+            engines += ["stream", *["spark", "spark", "functions"] * (self.spark is not None)]
         for number, (start, end) in enumerate(pairwise(cuts)):
-            source, target = folder / f"in{number}.parquet", folder / f"out{number}"
+            source, target = folder / "in" / f"{number}.parquet", folder / f"out{number}"
             self._write(source, item, start, end, rng)
-            engines = ["python", "resume"]
-            if self.spark is not None and item.positions is not None:
-                engines += ["spark", "spark", "functions", "functions"]
             engine = "state" if number < n_with_state else rng.choice(engines)
             self.engines.append(engine)
             try:
@@ -162,6 +109,8 @@ class Trial:
                     found = self._spark(item, source, target, previous, rng)
                 elif engine == "functions":
                     found = self._functions(item, source, target, previous)
+                elif engine == "stream":
+                    found = self._stream(item, start, end, previous, target, queries)
                 else:
                     found = self._shell(item, source, target, previous, folder / "state", engine, rng)
             except Exception as error:
@@ -172,7 +121,7 @@ class Trial:
                 output += more
         for name, found_rows, expected in zip(item.tables or ["changes"], rows, item.whole(), strict=True):
             one, other = list(map(sparse, found_rows)), list(map(sparse, expected))
-            if {"spark", "functions"} & set(self.engines):
+            if {"spark", "functions", "stream"} & set(self.engines):
                 # Rows on Spark have no order.
                 one, other = (sorted(rows, key=repr) for rows in (one, other))
             if one != other:
@@ -224,7 +173,8 @@ class Trial:
             words = self._words(item, source, target, previous)
             self._kill([*words, "--engine", "spark"], rng, seconds=(3, 12))
         what: Any = item.tables or "changes"
-        route = rng.choice(["files", "files", "dataframe"])
+        # The other route takes Spark some seconds.
+        route = rng.choice([*["files"] * 5, "dataframe"])
         # Without a run before, it is not known whether an output is that of the same call.
         if not (target.exists() and previous is None):
             decode_files(self.spark, source, target, what=what, route=route, resume=previous, **item.options)
@@ -246,6 +196,37 @@ class Trial:
         replication_state(rows, state=previous, drop_duplicates=drop_duplicates).save(target)
         return found
 
+    def _stream_options(self, item: Workload, folder: Path) -> list[dict[str, str]]:
+        options = {"path": str(folder), "mode": item.options["mode"]}
+        options["drop_duplicates"] = str(item.options["drop_duplicates"]).lower()
+        if not item.tables:
+            return [{**options, "what": "changes"}]
+        return [{**options, "what": name, "years": "any"} for name in item.tables]
+
+    def _stream(
+        self, item: Workload, start: int, end: int, previous: Path | None, target: Path, queries: list[Query]
+    ) -> list[list[dict[str, Any]]]:
+        """Start the queries again from their checkpoints. They also have the input of runs on other engines."""
+        assert item.positions is not None
+        payloads, positions = (column.slice(start, end - start) for column in (item.payloads, item.positions))
+        found = []
+        for query in queries:
+            query.restart()
+            query.step()
+            first = item.positions[start].as_py() if start < end else math.inf
+            prefix = "_" if item.tables else ""
+            found.append([])
+            for row in query.rows():
+                commit = row.get(f"{prefix}commit_position")
+                if (row[f"{prefix}position"] if commit is None else commit) >= first:
+                    found[-1].append(row)
+        # A stream has its state in its checkpoint.
+        decoder = ChangeDecoder(**item.options) if previous is None else ChangeDecoder.load(previous, **item.options)
+        if len(payloads):
+            decoder.follow(payloads, positions)
+        decoder.save(target)
+        return found
+
     def _shell(
         self,
         item: Workload,
@@ -257,7 +238,7 @@ class Trial:
         rng: random.Random,
     ) -> list[list[dict[str, Any]]]:
         words = self._words(item, source, target, previous if engine == "resume" else None)
-        words += ["--batch-rows", str(rng.choice([7, 500, 9999]))]
+        words += ["--batch-rows", str(rng.choice([max(7, len(item.payloads) // 300), 500, 9999]))]
         if engine == "state":
             words += ["--state", str(state)]
         complete = False
@@ -293,39 +274,12 @@ class Trial:
         self.killed += process.returncode == -signal.SIGKILL
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Read a Parquet file."""
-    return [row for batch in pq.read_table(path).to_batches() for row in lines(batch)]
-
-
-def lines(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Convert rows to JSON values, because Python has no dates of all years."""
-    write = change_lines if "op" in batch.schema.names else table_lines
-    return [json.loads(line) for line in write(batch)]
-
-
-def sparse(row: dict[str, Any]) -> dict[str, Any]:
-    """Leave out nulls: a later run may know more columns of a table. Values become text: it may know wider types."""
-    found: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            value = sparse(value) or None
-        elif name not in ("old", "new") and not isinstance(value, list | None):
-            value = str(value)
-            # A time is a string on Spark, as the server wrote it.
-            if re.fullmatch(r"\d\d:\d\d:\d\d(\.\d{1,5})?", value):
-                value = f"{value.partition('.')[0]}.{value.partition('.')[2]:0<6}"
-        if value is not None:
-            found[name] = value
-    return found
-
-
-def trials(seeds: Sequence[int], kills: int = 0, spark: Any = None) -> list[Trial]:
+def trials(seeds: Sequence[int], **options: Any) -> list[Trial]:
     """Run trials, one for each seed."""
     found = []
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(Trial(seed, kills, spark=spark).run(Path(folder)))
+            found.append(Trial(seed, **options).run(Path(folder)))
     return found
 
 
@@ -335,7 +289,14 @@ def command() -> int:
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--killed", type=int, default=100, help="processes to kill")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(24))
-    parser.add_argument("--captures", action="store_true", help="also cut each capture at one, two and five places")
+    parser.add_argument(
+        "--captures",
+        type=Path,
+        nargs="?",
+        const=captures.DATA,
+        metavar="FOLDER",
+        help="cut each of these too",
+    )
     parser.add_argument("--spark", action="store_true", help="use the engines of Spark too")
     given = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -350,22 +311,21 @@ def command() -> int:
 def campaign(given: argparse.Namespace, spark: Any) -> int:
     """Run trials until there are enough, and enough processes were killed."""
     done: list[Trial] = []
-    for name in captures.NAMES if given.captures else ():
+
+    def run(seed: int, **options: Any) -> None:
+        done.extend(trials([seed], spark=options.pop("spark", spark), **options))
+        print(*done[-1].problems, sep="\n", end="\n" * bool(done[-1].problems), flush=True)
+
+    for capture in sorted(given.captures.glob("*.parquet")) if given.captures else ():
         for n_cuts in (1, 2, 5):
-            with tempfile.TemporaryDirectory() as folder:
-                done.append(Trial(given.seed + n_cuts, spark=spark, name=name, n_cuts=n_cuts).run(Path(folder)))
-            print(*done[-1].problems, sep="\n", end="\n" if done[-1].problems else "", flush=True)
+            run(given.seed + n_cuts, capture=capture, n_cuts=n_cuts)
     for seed in range(given.seed, given.seed + given.trials):
-        done += trials([seed], spark=spark)
-        if done[-1].problems:
-            print(*done[-1].problems, sep="\n", flush=True)
+        run(seed)
     seed = given.seed + given.trials
     while sum(item.killed for item in done) < given.killed:
         # Spark takes some seconds to start, so few of its drivers are killed.
-        done += trials([seed], kills=2, spark=spark if seed % 10 == 0 else None)
+        run(seed, kills=2, spark=spark if seed % 10 == 0 else None)
         seed += 1
-        if done[-1].problems:
-            print(*done[-1].problems, sep="\n", flush=True)
     engines = Counter(engine for item in done for engine in item.engines)
     bad = [item for item in done if item.problems]
     print(

@@ -21,6 +21,7 @@ from pgdecode.runs.claim import LOCK, locked
 from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import MANIFEST, read_manifest
 from pgdecode.runs.payload_ranges import PAYLOADS, STATE, PayloadWriter
+from pgdecode.storage.errors import PathError
 from support.generators.slot import Slot
 from support.shell import Shell, written
 from support.tiers import full
@@ -518,6 +519,16 @@ def test_output_run_before_and_state_are_different_folders(run: Shell) -> None:
         assert done.code == 2
         assert done.err.startswith(f"pgdecode: {target}: the ")
         assert done.err.endswith(f", {other}, must be another folder\n")
+
+
+def test_the_folder_of_a_run_is_no_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = r"^the folder of a run must be a local path, not s3://$"
+    with pytest.raises(PathError, match=message):
+        ChangeDecoder().save("s3://user:secret@lake/x")
+    with pytest.raises(PathError, match=message):
+        ChangeDecoder.load("s3://lake/x")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_cannot_be_saved_after_the_run_before_was_removed(tmp_path: Path) -> None:

@@ -191,6 +191,10 @@ def test_options_that_do_not_fit_are_refused(spark: SparkSession) -> None:
     saved(Path("out"), streamed()[0])
     with pytest.raises(TypeError, match="state cannot be used with source"):
         changes(rows, state="out", source="seq")
+    with pytest.raises(ValueError, match=r"^the folder of a run must be a local path, not s3://$"):
+        changes(rows, state="s3://lake/x")
+    with pytest.raises(ValueError, match=r"^the folder of a run must be a local path, not s3://$"):
+        replication_state(rows).save("s3://lake/x")
     with pytest.raises(TypeError, match="state is the folder of a run, or the state of a ChangeDecoder, not int"):
         changes(rows, state=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="use only one of resume and state"):

@@ -109,6 +109,34 @@ def test_rows_and_manifest_are_those_of_local_paths(
     assert keys(out) == {MANIFEST, *(file.name for file in manifest.files)}
 
 
+def test_runs_over_the_files_of_a_store_have_a_local_target(
+    spark: SparkSession, store: Emulator, raw: ObjectPath, local: Path, tmp_path: Path
+) -> None:
+    for day in range(4):
+        decode_files(
+            spark,
+            f"{raw}/{day}.parquet",
+            tmp_path / f"out{day}",
+            what="changes",
+            resume=tmp_path / f"out{day - 1}" if day else None,
+            storage_options=store.options,
+        )
+    decode_files(spark, local, tmp_path / "whole", what="changes")
+    found, expected = (
+        pa.concat_tables(pq.read_table(file, partitioning=None) for file in sorted(tmp_path.glob(pattern)))
+        for pattern in ("out*/part-*", "whole/part-*")
+    )
+    order = [("commit_position", "ascending"), ("position", "ascending")]
+    assert found.sort_by(order).to_pylist() == expected.sort_by(order).to_pylist()
+    options: list[dict[str, Any]] = [{"resume": "s3://lake/before"}, {"state": "s3://lake/state"}]
+    for option in options:
+        (name,) = option
+        with pytest.raises(PathError, match=f"^{name} must be a local path, not s3://$"):
+            decode_files(spark, local, tmp_path / "new", what="changes", **option)
+        with pytest.raises(PathError, match=r"s3://lake/x: is a URI, and the output of a run with a state must be a "):
+            decode_files(spark, local, "s3://lake/x", what="changes", **{name: tmp_path / "out0"})
+
+
 def test_an_output_is_replaced_only_on_request(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
     out = f"{raw.root}/x"
     decode_files(spark, str(raw), out, storage_options=store.options, fields=["kind"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,18 @@ class Query:
         Of the data source.
     kind : type
         The reader: one of `KINDS`.
+    convert : callable
+        Makes the rows of a batch.
     """
 
-    def __init__(self, options: dict[str, str], kind: type[StreamReader] | None = None) -> None:
+    def __init__(
+        self,
+        options: dict[str, str],
+        kind: type[StreamReader] | None = None,
+        convert: Callable[[pa.RecordBatch], list[Row]] = pa.RecordBatch.to_pylist,
+    ) -> None:
         self.options = options
+        self.convert = convert
         self.kind = kind or KINDS[0]
         self.offsets: list[str] = []  # the ends of micro-batches that were planned, as JSON
         self.batches: list[list[Row]] = []  # the rows of those that are complete
@@ -106,7 +114,7 @@ class Query:
         rows: list[Row] = []
         for partition in planned:
             for batch in copied(self.for_tasks).read(copied(partition)):
-                rows += batch.to_pylist()
+                rows += self.convert(batch)
         for row in rows:
             commit = row.get("commit_position", row.get("_commit_position"))
             position = row["position"] if commit is None and "position" in row else row.get("_position")
