@@ -129,7 +129,7 @@ def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
     """
     found = find_slot(connection, slot)
     if found is None:
-        raise RequestError(f"slot {slot!r} does not exist")
+        raise RequestError(f"slot {slot!r} does not exist; create_slot makes it")
     if found.columns["slot_type"] != "logical" or found.columns["plugin"] != "pgoutput":
         kind = found.columns["plugin"] or found.columns["slot_type"]
         raise RequestError(f"slot {slot!r} uses {kind}, not pgoutput")
@@ -210,7 +210,9 @@ def publication_warnings(connection: Connection, publications: Sequence[str]) ->
     rows = [json.loads(row[0] or "{}") for row in found]
     for name in publications:
         if name not in {row["pubname"] for row in rows}:
-            raise RequestError(f"publication {name!r} does not exist")
+            raise RequestError(
+                f"publication {name!r} does not exist in this database: CREATE PUBLICATION ... FOR ALL TABLES makes one"
+            )
     for row in rows:
         # PostgreSQL 10 does not publish truncates and has no column for them.
         left_out = [word for column, word in _OPERATIONS.items() if row.get(column) is False]

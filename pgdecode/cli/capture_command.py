@@ -40,6 +40,7 @@ from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 STOPPED, MISUSE = 3, 2
 _FLAGS = {
     "two_phase": "--two-phase",
+    "create_slot makes it": "--create-slot makes it",
     "temporary and failover require create_slot": "--temporary and --failover require --create-slot",
 }
 

@@ -490,6 +490,9 @@ def test_the_command_captures_and_prints_a_summary(database: Database, tmp_path:
     out = str(tmp_path / "out")
     database.execute("INSERT INTO t VALUES (0, 'before the slot')")
     common = (database.dsn, out, "--slot", database.slot, "--publication", "p")
+    refused = command(*common, "--until", "now")
+    assert refused.returncode == 2
+    assert refused.stderr == f"pgdecode: slot '{database.slot}' does not exist; --create-slot makes it\n"
     assert command(*common, "--create-slot", "--until", "now").returncode == 0
     database.execute("INSERT INTO t VALUES (1, 'x')")
     done = command(*common, "--messages", "1")

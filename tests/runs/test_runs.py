@@ -246,6 +246,21 @@ def test_an_overlap_and_a_gap_name_both_positions(run: Shell) -> None:
         assert not Path("next").exists()
 
 
+def test_a_gap_is_named_and_not_the_message_that_is_missing(run: Shell) -> None:
+    slot = Slot()
+    for xid in range(7, 10):
+        slot.begin(xid)
+        slot.relation(T, ["id"])
+        slot.commit()
+    # The second file begins inside a transaction.
+    written("0.parquet", slot.payloads[:3], seq=range(3))
+    written("1.parquet", slot.payloads[4:], seq=range(4, 9))
+    assert run("decode", "0.parquet", "out", "--changes").code == 0
+    done = run("decode", "1.parquet", "next", "--changes", "--resume", "out")
+    text = "the input begins at position 4, but out ended at position 2: 1 payloads between them are missing"
+    assert (done.code, done.err) == (2, f"pgdecode: {text}\n")
+
+
 def test_positions_with_gaps_of_their_own_may_have_one_between_runs(run: Shell) -> None:
     parts = streamed()
     for number, payloads in enumerate(parts):
