@@ -292,7 +292,7 @@ def input_of(files: Sequence[PayloadFile], position: str | None, source: FilePat
     ]
     n_rows = sum(file.n_rows for file in files)
     last_position = None if position is None else _dense_end(files, position)
-    source_found = source_of(file.path for file in files)
+    source_found = source_of(file.parquet for file in files)
     return Input(n_rows, first_position, last_position, position is None, source_found, listed)
 
 

@@ -81,6 +81,11 @@ def test_each_form_gives_the_messages_and_changes_of_the_payloads(
         ]
     assert found == expected
     assert run("inspect", path, "--json").code == 0
+    out = tmp_path / "changes.jsonl"
+    done = run("decode", path, out, "--changes")
+    assert done.code == 0, done.err
+    assert [json.loads(line) for line in out.read_text().splitlines()] == found
+    assert run("decode", path, tmp_path / "messages.jsonl").code == 0
 
 
 def test_a_bad_message_is_named_by_its_row_among_keepalives(run: Shell, tmp_path: Path) -> None:
