@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -92,7 +93,7 @@ class _LocalPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return local_path(super().convert(value, param, ctx), "this")
+            return local_path(os.fsdecode(super().convert(value, param, ctx)), "this")
         except PathError as error:
             self.fail(str(error), param, ctx)
 
