@@ -82,7 +82,7 @@ def test_the_union_of_runs_on_any_engine_equals_one_run(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "kills"), [(1, 1), full(2, 3)])
 def test_killed_calls_can_be_repeated(seed: int, kills: int) -> None:
-    (trial,) = trials([seed], kills)
+    (trial,) = trials([seed], kills=kills)
     assert trial.problems == []
     assert trial.killed > 0
 
