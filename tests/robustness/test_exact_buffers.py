@@ -64,7 +64,8 @@ def some(name: str) -> list[bytes]:
 def endings(payloads: Sequence[bytes | None]) -> list[list[bytes | None]]:
     """The payloads, ending with one of each length: the last in the buffer is the one that is read past."""
     short = sorted({len(item or b"") for item in payloads})
-    return [list(payloads[: n + 1]) for n in (0, 1, 62, 63, 64, 65, len(payloads) - 1)] + [
+    ends = sorted({min(n, len(payloads) - 1) for n in (0, 1, 62, 63, 64, 65, len(payloads) - 1)})
+    return [list(payloads[: n + 1]) for n in ends] + [
         [next(item for item in payloads if len(item or b"") == size)] * 3 for size in short[:8]
     ]
 
@@ -82,15 +83,15 @@ def test_messages_in_buffers_of_exactly_their_size(name: str, damaged: bool, col
 
 
 @each_way
-@pytest.mark.parametrize("name", [full("18.types.v2"), full("18.types.v2bin"), "10.txns.v1"])
+@pytest.mark.parametrize("name", [full("18.types.v2"), full("18.types.v2bin"), "18.txns.v2"])
 def test_rows_in_buffers_of_exactly_their_size(name: str, column: Way) -> None:
     n_rows = 0
     for version, payloads in tables(name):
-        for part in endings(payloads[:20]) if payloads else []:
+        for part in endings(payloads[:4]) if payloads else []:
             asked: dict[str, Any] = {"mode": "PERMISSIVE", "type_messages": version.types}
             expected = pgdecode.decode_rows(part, version.relation, **asked)
             assert same(pgdecode.decode_rows(column(part), version.relation, **asked), expected)
-            for at in range(1, len(part[-1])):
+            for at in range(1, len(part[-1]), 3):
                 # The last one in the buffer is cut: what its lengths claim is not there.
                 cut = [*part[-2:], part[-1][:at]]
                 found = pgdecode.decode_rows(column(cut), version.relation, **asked)
