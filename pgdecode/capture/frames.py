@@ -108,8 +108,8 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
     count = len(chunk)
     buffers = [None, pa.py_buffer(chunk.ends), pa.py_buffer(chunk.content)]
     frames = pa.Array.from_buffers(pa.binary(), count, buffers)
-    heads = _content(pc.binary_slice(frames, 0, HEADER_BYTES))
-    if len(heads) != HEADER_BYTES * count or heads[::HEADER_BYTES].count(b"w") != count:
+    headers = _content(pc.binary_slice(frames, 0, HEADER_BYTES))
+    if len(headers) != HEADER_BYTES * count or headers[::HEADER_BYTES].count(b"w") != count:
         raise StoppedError("the server sent a frame that is neither XLogData nor a keepalive")
     # An explicit end is needed: without it, pyarrow 26 miscounts slices that begin where a value ends.
     data = pc.binary_slice(frames, HEADER_BYTES, _END)
@@ -122,7 +122,7 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
     # The wire is big-endian, Arrow is little-endian.
     lsns = bytearray(8 * count)
     for at in range(8):
-        lsns[at::8] = heads[8 - at :: HEADER_BYTES]
+        lsns[at::8] = headers[8 - at :: HEADER_BYTES]
     received = array("q", (chunk.received_us,)) * count
     columns = [
         pa.Array.from_buffers(pa.int64(), count, [None, counted(first_seq, count)]),

@@ -285,12 +285,12 @@ class MessageStatistics:
             relation.changes[kind] += n_messages
 
     def _relation(self, oid: int) -> RelationStatistics | None:
-        if oid not in self.relations and self._room():
+        if oid not in self.relations and self._take_place():
             self.relations[oid] = RelationStatistics()
         return self.relations.get(oid)
 
     def _add_type(self, oid: int, type: Type) -> None:
-        if oid in self.types or self._room():
+        if oid in self.types or self._take_place():
             self.types[oid] = type
         else:
             self.left_out += 1
@@ -298,12 +298,12 @@ class MessageStatistics:
     def _keep(self, versions: set[int], version: int) -> None:
         if version in versions:
             return
-        if not versions or self._room():
+        if not versions or self._take_place():
             versions.add(version)
         else:
             self.left_out += 1
 
-    def _room(self) -> bool:
+    def _take_place(self) -> bool:
         """Use one of the `MAX_KEPT` places; False if none is left."""
         if self._kept >= MAX_KEPT:
             return False

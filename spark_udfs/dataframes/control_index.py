@@ -370,10 +370,10 @@ def _statistics_of_partitions(rows: DataFrame, by_source: Sequence[str]) -> pa.T
 
 def _with_session_numbers(rows: DataFrame, by_source: Sequence[str]) -> DataFrame:
     """Add numbers of sessions in the order of positions. Keep only the bytes of payloads that `_aggregate` needs."""
-    heads = rows.withColumn("payload", F.substring("payload", 1, 27))
+    prefixes = rows.withColumn("payload", F.substring("payload", 1, 27))
     window = Window.partitionBy("range", *by_source).orderBy("position")
     is_new = ~F.col("session").eqNullSafe(F.lag("session").over(window))
-    return heads.withColumn("is_new", is_new.cast("int")).withColumn("session_number", F.sum("is_new").over(window))
+    return prefixes.withColumn("is_new", is_new.cast("int")).withColumn("session_number", F.sum("is_new").over(window))
 
 
 def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
@@ -429,18 +429,18 @@ def _all_messages(sorted_rows: DataFrame, partitions: pa.Table) -> pa.Table:
 
 def _head_rows(rows: DataFrame, partitions: pa.Table) -> pa.Table | None:
     """Collect at most `_MOST_HEAD_ROWS` rows from before the first boundaries of the sources."""
-    heads: dict[Any, tuple[int, int]] = {}
+    ranges: dict[Any, tuple[int, int]] = {}
     for source, places in _by_source(partitions).items():
         first, end = (pc.min(partitions[name].take(places)).as_py() for name in ("first_row", "first_boundary"))
         if first is not None and (end is None or first < end):
-            heads[source] = first, first + 1 if end is None else end
-    if not heads:
+            ranges[source] = first, first + 1 if end is None else end
+    if not ranges:
         return None
-    wanted = (F.col("position") >= min(first for first, _ in heads.values())) & (
-        F.col("position") < max(end for _, end in heads.values())
+    wanted = (F.col("position") >= min(first for first, _ in ranges.values())) & (
+        F.col("position") < max(end for _, end in ranges.values())
     )
     if "source" in rows.columns:
-        wanted &= F.col("source").isin(list(heads))
+        wanted &= F.col("source").isin(list(ranges))
     tag = F.substring("payload", 1, 1)
     return rows.where(wanted & tag.isin(_bytes(ROWS + b"M"))).drop("session").limit(_MOST_HEAD_ROWS).toArrow()
 

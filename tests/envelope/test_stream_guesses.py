@@ -29,9 +29,9 @@ from support.generators.streams import (
     STOP,
     STREAMED_CAPTURES,
     STREAMED_INSERT,
+    interpretations,
     is_desync,
     permissive,
-    value_options,
     with_basis,
 )
 from support.oracles.reference import decode_payload, is_well_formed
@@ -130,8 +130,8 @@ def test_auto_is_exact_for_updates_except_one_form(message: Any) -> None:
 def test_auto_guesses_only_where_both_readings_are_well_formed(messages: list[Any]) -> None:
     payloads = [encode(message) for message in messages]
     for payload, message, row in zip(payloads, messages, permissive(payloads, in_stream="auto"), strict=True):
-        assert {**row, "xid_basis": None} in value_options(payload)
-        assert row["xid_basis"] == ("structure" if len(value_options(payload)) == 1 else "guess")
+        assert {**row, "xid_basis": None} in interpretations(payload)
+        assert row["xid_basis"] == ("structure" if len(interpretations(payload)) == 1 else "guess")
         if row["xid_basis"] == "structure":
             assert row == with_basis(decode_payload(payload, message.xid is not None), "structure")
 
@@ -188,7 +188,7 @@ def test_an_ambiguous_payload_without_evidence_is_marked_as_a_guess(payload: byt
     assert is_well_formed(payload, True)
     (row,) = permissive([payload], in_stream="auto")
     assert row["xid_basis"] == "guess"
-    assert {**row, "xid_basis": None} in value_options(payload)
+    assert {**row, "xid_basis": None} in interpretations(payload)
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ from support.generators.streams import (
     STREAMED_CAPTURES,
     STREAMED_INSERT,
     assert_flagged_or_right,
+    interpretations,
     is_desync,
     permissive,
-    value_options,
     with_basis,
 )
 from support.oracles.reference import decode_payload
@@ -114,7 +114,7 @@ def test_if_the_order_contradicts_itself_ambiguous_payloads_are_errors(payloads:
         if payload is EITHER:
             assert is_desync(row)
         elif row["error"] is None:
-            assert {**row, "xid_basis": None} in value_options(payload)
+            assert {**row, "xid_basis": None} in interpretations(payload)
     with pytest.raises(pgdecode.StreamDesync):
         pgdecode.decode_messages(payloads)
 

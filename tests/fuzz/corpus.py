@@ -29,7 +29,7 @@ SEQUENCES = (
     "18.types.v2bin",
     "10.shop.v1",
 )
-# Of each of these so many stretches, of so many payloads at most.
+# Of each of these, the number of slices, and the most payloads of one.
 N_STRETCHES = 40
 N_ROWS = 24
 
@@ -116,24 +116,24 @@ def _rows() -> Iterator[bytes]:
 
 
 def _changes() -> Iterator[bytes]:
-    """Stretches of captures from the start of a transaction or stream on, each with the relations that it needs."""
+    """Slices of captures that begin with a transaction or stream, each with the relations that it needs."""
     for name in SEQUENCES:
         capture = captures.capture(name)
         messages = list(zip(capture.payloads, capture.states, strict=True))
         described = {_oid(item, state): _body(item, state) for item, state in messages if item[:1] == b"R"}
         starts = [i for i, (item, _) in enumerate(messages) if item[:1] in (b"B", b"b", b"S")]
         for n, start in enumerate(starts[:: max(1, len(starts) // N_STRETCHES)]):
-            stretch: list[bytes | None] = []
+            piece: list[bytes | None] = []
             met = set()
             for item, state in messages[start : start + N_ROWS]:
                 oid = _oid(item, state)
                 if item[:1] in (b"I", b"U", b"D") and oid not in met and oid in described:
                     met.add(oid)
-                    stretch.append(b"R" + (item[1:5] if state else b"") + described[oid])
+                    piece.append(b"R" + (item[1:5] if state else b"") + described[oid])
                 if item[:1] == b"R":
                     met.add(oid)
-                stretch.append(item)
-            yield bytes([n & 0x3F, 37 * n & 0xFF]) + _fitting(stretch, LONGEST["changes"] - 2)
+                piece.append(item)
+            yield bytes([n & 0x3F, 37 * n & 0xFF]) + _fitting(piece, LONGEST["changes"] - 2)
 
 
 def _body(payload: bytes, streamed: bool) -> bytes:

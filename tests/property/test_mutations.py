@@ -93,10 +93,10 @@ def test_without_a_given_state_a_row_is_one_of_its_two_readings_or_faulty(
     likely = b"\0\0\0\0\0\0\1\1\1\2\3\4NKOntubdnfi"
     payloads = [bytes([rng.choice(TAGS), *rng.choices(likely, k=rng.randrange(40))]) for _ in range(5000)]
     for payload in payloads[:2000]:
-        value_options = [reference_verdict(payload, False), reference_verdict(payload, True)]
+        verdicts = [reference_verdict(payload, False), reference_verdict(payload, True)]
         batch = pgdecode.decode_messages([payload], in_stream=in_stream, mode="PERMISSIVE")
         (row,) = rows_of(batch)
-        good = [value_options for value_options in value_options if isinstance(value_options, dict)]
+        good = [verdict for verdict in verdicts if isinstance(verdict, dict)]
         assert (row in good) if good else (row["error"] is not None and row["kind"] is None)
     pgdecode.decode_messages(payloads, in_stream=in_stream, mode="PERMISSIVE").validate(full=True)
 

@@ -358,7 +358,7 @@ SHAPES: dict[str, Callable[[int], Work]] = {
     "chunks of messages": lambda n: (lambda column: (lambda: pgdecode.decode_messages(column), n))(
         one_by_one([insert()] * (n // 15))
     ),
-    "chunks of streams in doubt": lambda n: (
+    "chunks of streams with an invalid relation": lambda n: (
         lambda column: (lambda: pgdecode.decode_messages(column, mode="PERMISSIVE"), n)
     )(one_by_one(streams_in_doubt(n // 31))),
     "chunks of rows": lambda n: (lambda column: (lambda: pgdecode.decode_rows(column, relation(25)), n))(

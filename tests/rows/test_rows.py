@@ -329,11 +329,11 @@ PAIRS = [(name, name + "bin") for name in captures.NAMES if name + "bin" in capt
 
 @pytest.mark.parametrize(("text", "binary"), PAIRS)
 def test_text_and_binary_readings_of_the_same_wal_give_the_same_tables(text: str, binary: str) -> None:
-    value_options = [tables_of(text), tables_of(binary)]
-    assert list(value_options[0][0]) == list(value_options[1][0])
+    by_format = [tables_of(text), tables_of(binary)]
+    assert list(by_format[0][0]) == list(by_format[1][0])
     n_compared = 0
-    for key in value_options[0][0]:
-        one, other = (typed(*tables[key], types) for tables, types in value_options)
+    for key in by_format[0][0]:
+        one, other = (typed(*tables[key], types) for tables, types in by_format)
         errors = zip(one["_error"].to_pylist(), other["_error"].to_pylist(), strict=True)
         # What only one of the forms can say (an enum's or composite's bytes, money without its locale) is reported.
         reported = [first is not None or second is not None for first, second in errors]

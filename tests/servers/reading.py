@@ -104,7 +104,7 @@ class Slots:
         return "".join(f"{data}\n" for [data] in rows)
 
 
-class TransactionAssembler:
+class LiveReader:
     """A subscriber that reads while transactions are open, so that many aborted changes are streamed."""
 
     def __init__(self, server: Server, database: str, mode: Mode) -> None:

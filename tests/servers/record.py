@@ -41,15 +41,15 @@ def record(server: Server, seed: int, folder: Path, n_steps: int) -> list[Path]:
         for _ in steps(stage, seed, n_steps):
             pass
         stage.scenario.finish()
-        stage.follower.catch_up()
-        value_options = {mode.name: stage.slots.read(mode) for mode in modes(server.major)}
-        value_options[f"live{stage.follower.mode.name}"] = stage.follower.messages
+        stage.live_reader.catch_up()
+        messages_by_mode = {mode.name: stage.slots.read(mode) for mode in modes(server.major)}
+        messages_by_mode[f"live{stage.live_reader.mode.name}"] = stage.live_reader.messages
         state = Account(stage.scenario, stage.slots).state
         texts = {"test_decoding.txt": stage.slots.read_text(two_phase=False)}
         if server.major >= 15:
             texts["test_decoding_twophase.txt"] = stage.slots.read_text(two_phase=True)
     written = []
-    for name, messages in value_options.items():
+    for name, messages in messages_by_mode.items():
         written.append(folder / f"{stem}.{name}.parquet")
         write_messages(written[-1], messages)
     for name, content in {"state.json": json.dumps(state), **texts}.items():

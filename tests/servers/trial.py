@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from servers.connection import ServerError
-from servers.reading import Message, Mode, Slots, TransactionAssembler, modes
+from servers.reading import LiveReader, Message, Mode, Slots, modes
 from servers.reconnecting import Reconnecting
 from servers.scenario import Scenario
 from servers.server import Server
@@ -39,7 +39,7 @@ class Stage:
 
     scenario: Scenario
     slots: Slots
-    follower: TransactionAssembler
+    live_reader: LiveReader
     reconnecting: Reconnecting
 
     @property
@@ -61,11 +61,11 @@ def staged(server: Server, seed: int) -> Iterator[Stage]:
         closing.callback(scenario.close)
         slots = Slots(server, database)
         closing.callback(slots.close)
-        follower = TransactionAssembler(server, database, live_mode(server.major, seed))
-        closing.callback(follower.close)
+        live_reader = LiveReader(server, database, live_mode(server.major, seed))
+        closing.callback(live_reader.close)
         reconnecting = Reconnecting(server, database, live_mode(server.major, seed + 1), seed)
         closing.callback(reconnecting.close)
-        yield Stage(scenario, slots, follower, reconnecting)
+        yield Stage(scenario, slots, live_reader, reconnecting)
 
 
 def live_mode(major: int, seed: int) -> Mode:
@@ -80,7 +80,7 @@ def steps(stage: Stage, seed: int, n_steps: int) -> Iterator[int]:
     for number in range(n_steps):
         stage.scenario.step()
         if rng.random() < 0.25 and stage.may_be_read:
-            stage.follower.catch_up()
+            stage.live_reader.catch_up()
         if rng.random() < 0.3 and stage.may_be_read:
             stage.reconnecting.read()
         yield number
@@ -109,7 +109,7 @@ def check(trial: Trial, stage: Stage, moment: str) -> None:
     account = readable(trial, "test_decoding", lambda: Account(stage.scenario, stage.slots))
     if account is None:
         return
-    stage.follower.catch_up()
+    stage.live_reader.catch_up()
     twins = {}
     for mode in modes(stage.scenario.server.major):
         messages = readable(trial, mode.name, partial(stage.slots.read, mode))
@@ -118,7 +118,7 @@ def check(trial: Trial, stage: Stage, moment: str) -> None:
         if not mode.binary:
             twins.setdefault(mode.two_phase, fold(messages)[0])
         note(trial, f"{moment}, {mode.name}", mode, messages, problems(account, mode, messages, twins[mode.two_phase]))
-    live, messages = stage.follower.mode, stage.follower.messages
+    live, messages = stage.live_reader.mode, stage.live_reader.messages
     note(trial, f"{moment}, live {live.name}", live, messages, problems(account, live, messages, None))
     cut = stage.reconnecting
     cut.catch_up()

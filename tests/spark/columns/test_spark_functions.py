@@ -87,7 +87,7 @@ def numbered_captures(spark: SparkSession, names: Iterable[str]) -> tuple[DataFr
     return numbered, pa.concat_arrays(columns)
 
 
-def settled(basis: pa.Array) -> pa.Array:
+def with_one_basis(basis: pa.Array) -> pa.Array:
     """Replace values that depend on the other rows of a batch, "evidence" and "guess", by one."""
     return pc.replace_substring_regex(basis, "evidence|guess", "unsettled")
 
@@ -106,7 +106,7 @@ def test_every_capture_decodes_as_without_spark(spark: SparkSession, names: Iter
     for name in ALL_FIELDS[:-1]:
         assert found[name].equals(expected[name]), name
     assert ALL_FIELDS[-1] == "xid_basis"
-    assert settled(found["xid_basis"]).equals(settled(expected["xid_basis"]))
+    assert with_one_basis(found["xid_basis"]).equals(with_one_basis(expected["xid_basis"]))
 
 
 @both_adapters

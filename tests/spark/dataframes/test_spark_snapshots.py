@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import pgdecode
 from pgdecode import RelationCatalog
 from spark_udfs import snapshot
-from spark_udfs.dataframes import snapshot as room
+from spark_udfs.dataframes import snapshot as module
 from spark_udfs.schema.spark_types import spark_schema
 from support import captures
 from support.generators.random_tables import T, random_table
@@ -43,7 +43,7 @@ def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
 @pytest.fixture(autouse=True)
 def small_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use several buckets even for few changes."""
-    monkeypatch.setattr(room, "_ROWS_PER_BUCKET", 100)
+    monkeypatch.setattr(module, "_ROWS_PER_BUCKET", 100)
 
 
 @pytest.mark.parametrize("name", ["10.shop.v1", full("18.txns.v2"), "16.streams.v2", "18.twophase.v3"])
@@ -135,6 +135,6 @@ def test_a_missing_table_is_reported(spark: SparkSession) -> None:
 
 
 def test_linked_numbers_become_one() -> None:
-    found = room._connected([(1, 2), (3, 4), (5, 6), (2, 3)])
+    found = module._connected([(1, 2), (3, 4), (5, 6), (2, 3)])
     assert len({found[number] for number in (1, 2, 3, 4)}) == 1
     assert found[5] == found[6] != found[1]

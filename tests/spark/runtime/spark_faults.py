@@ -42,7 +42,7 @@ class FaultyTask:
 
     work: Callable[[Any], Any]
     marker: str
-    fate: Callable[[], None]
+    failure: Callable[[], None]
 
     def __call__(self, task: Any) -> Any:
         """Run the task."""
@@ -57,7 +57,7 @@ class FaultyTask:
 
                     def fatal(batch: pa.RecordBatch) -> None:
                         write(batch)
-                        self.fate()
+                        self.failure()
 
                     yield fatal
 
@@ -99,12 +99,12 @@ def main(folder: Path) -> None:
     with local_session("local-cluster[2,1,1024]") as spark:
         run = file_route.run_tasks
 
-        def decoded(name: str, what: str, fate: Callable[[], None] | None) -> None:
+        def decoded(name: str, what: str, failure: Callable[[], None] | None) -> None:
             work_of = run
-            if fate is not None:
+            if failure is not None:
 
                 def work_of(session: Any, work: Any, tasks: Any) -> Any:
-                    return run(session, FaultyTask(work, str(folder / f"{name}.met"), fate), tasks)
+                    return run(session, FaultyTask(work, str(folder / f"{name}.met"), failure), tasks)
 
             vars(file_route)["run_tasks"] = work_of
             decode_files(spark, folder / "raw", folder / name, what=what, route="files")

@@ -60,7 +60,7 @@ def with_basis(row: dict[str, Any], basis: str | None) -> dict[str, Any]:
     return {**row, "xid_basis": basis}
 
 
-def value_options(payload: bytes) -> list[dict[str, Any]]:
+def interpretations(payload: bytes) -> list[dict[str, Any]]:
     """The possible rows of a payload, without xid_basis."""
     states = [state for state in (False, True) if is_well_formed(payload, state)]
     return [with_basis(decode_payload(payload, state), None) for state in states]
