@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -18,6 +22,35 @@ else:
 
 # How long to wait for the end of the workers' daemon.
 _SECONDS_TO_END = 5
+
+
+# Spark starts every JVM with such a module.
+_NEEDLESS = re.compile(rb"WARNING: Using incubator modules: [\w.]+\r?\n")
+
+
+def start_jvm(settings: Mapping[str, str]) -> None:
+    """Start the JVM of this process with settings of Spark, without Java's warning about Spark's own options."""
+    from pyspark import SparkConf, SparkContext, java_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    reader, writer = os.pipe()
+    threading.Thread(target=_pass_on, args=(reader,), name="stderr of the JVM", daemon=True).start()
+    try:
+        launch: Any = java_gateway.launch_gateway
+        gateway = launch(SparkConf().setAll(list(settings.items())), {"stderr": writer})
+    finally:
+        os.close(writer)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _pass_on(reader: int) -> None:
+    """Copy what the JVM and its processes print on standard error to that of this process, until they end."""
+    while chunk := os.read(reader, 1 << 16):
+        # Whoever writes into a full pipe waits: reading goes on even if nothing can be printed.
+        with suppress(OSError):
+            os.write(2, _NEEDLESS.sub(b"", chunk))
+    os.close(reader)
 
 
 def is_connect(spark: SparkSession) -> bool:

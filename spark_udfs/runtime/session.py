@@ -19,7 +19,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from spark_udfs.runtime.java import ensure_java
-from spark_udfs.runtime.jvm import clear_properties, end_workers, jvm_of
+from spark_udfs.runtime.jvm import clear_properties, end_workers, jvm_of, start_jvm
 
 # Logging is off, because errors are reported as exceptions. Without an appender, Spark would use its own configuration.
 # Without a level for the logger of its entry point, Spark prints advice about levels.
@@ -143,11 +143,14 @@ def _start(folder: Path, master: str | None, settings: Mapping[str, str]) -> Spa
         # Only spark-submit itself reads this setting.
         environment["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
     builder = SparkSession.builder.appName("pgdecode")
+    chosen |= settings
     if master is not None:
-        builder = builder.master(master)
-    for name, value in {**chosen, **settings}.items():
+        chosen["spark.master"] = master
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     with for_workers(), _environment(**environment):
+        if not is_submitted:
+            start_jvm(chosen)
         return builder.getOrCreate()
 
 

@@ -12,6 +12,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_udfs.runtime import jvm
 from spark_udfs.runtime.session import _sockets
 from spark_udfs.runtime.worker import enter_task
 
@@ -109,6 +110,7 @@ with local_session("local[2]", {"spark.python.daemon.module": "late_daemon"}) as
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )
     assert found.stdout == "[2, 3]\n", found.stderr
+    assert "incubator modules" not in found.stderr
     assert not (tmp_path / "lost").exists()
 
 
@@ -146,3 +148,11 @@ def test_the_longest_folder_still_makes_a_path_that_the_system_takes(master: str
     folder = Path("/tmp/" + "x" * 52)
     assert _sockets(folder, master)["spark.python.unix.domain.socket.dir"] == str(folder)
     assert len(str(folder / ".00000000-0000-0000-0000-000000000000.sock")) == 100
+
+
+def test_what_the_jvm_prints_is_passed_on_but_for_javas_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"WARNING: Using incubator modules: jdk.incubator.vector\nERROR: no memory\n")
+    os.close(writer)
+    jvm._pass_on(reader)
+    assert capfd.readouterr().err == "ERROR: no memory\n"
