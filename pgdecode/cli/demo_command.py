@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,13 +13,14 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
-from rich.table import Table
 
 from pgdecode import snapshot
 from pgdecode.capture import Capture, CaptureError, RequestError, demo
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.cli import parameters
-from pgdecode.cli.terminal import counted
+from pgdecode.cli.tables import print_table
+from pgdecode.cli.terminal import counted, table_console
+from pgdecode.files.change_text import change_lines, table_lines
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.file_metadata import types_of
 from pgdecode.files.payload_files import PathError
@@ -35,7 +37,7 @@ def demo_command(out: Path | None) -> int:
     slot, decodes them, and prints the changes and the tables after them. Nothing remains except OUT, the folder of
     captured files, if it is given.
     """
-    console = Console(highlight=False)
+    console = table_console()
     try:
         with _folder(out) as folder, demo.server() as dsn:
             console.print("A server runs. Its shop opens: [bold]customers, products, orders[/bold].")
@@ -80,28 +82,14 @@ def show(console: Console, folder: Path) -> None:
     for path in paths:
         console.print(f"  {path.name}: {counted(pq.read_metadata(path).num_rows, 'message')}")
     changes = ChangeDecoder(types=types).decode(raw["data"], raw["seq"])
-    table = Table(title="What changed", title_justify="left")
-    for name in ("transaction", "change", "table", "row"):
-        table.add_column(name)
-    xid = None
-    for change in changes.to_pylist():
-        row = dict(change["new"] or change["old"] or ())
-        before = dict(change["old"] or ()) if change["op"] == "update" else {}
-        text = ", ".join(
-            f"{name}: {before[name]} → {value}" if before.get(name, value) != value else f"{name}: {value}"
-            for name, value in row.items()
-        )
-        table.add_row(
-            "" if change["xid"] == xid else str(change["xid"]), change["op"], change["relation_name"], printable(text)
-        )
-        xid = change["xid"]
-    console.print(table)
+    console.print()
+    print_table(
+        console, "changes", [json.loads(line) for line in change_lines(changes)], "The changes, by transaction (xid)"
+    )
     for name in demo.TABLES:
-        rows = snapshot(raw["data"], name, raw["seq"], types=types)
-        shown = Table(title=name.partition(".")[2], title_justify="left")
-        columns = [column for column in rows.schema.names if not column.startswith("_")]
-        for column in columns:
-            shown.add_column(column)
-        for row in rows.sort_by("id").to_pylist():
-            shown.add_row(*("" if row[column] is None else printable(str(row[column])) for column in columns))
-        console.print(shown)
+        rows = snapshot(raw["data"], name, raw["seq"], types=types).sort_by("id")
+        rows = rows.select([column for column in rows.schema.names if not column.startswith("_")])
+        console.print()
+        lines = (line for batch in rows.to_batches() for line in table_lines(batch))
+        print_table(console, "table", [json.loads(line) for line in lines], f"{name} after them")
+    console.print()

@@ -11,7 +11,8 @@ import pytest
 from pgdecode.capture import RequestError, demo
 
 
-def test_the_demonstration_goes_from_a_server_to_tables(tmp_path: Path) -> None:
+def test_the_demonstration_goes_from_a_server_to_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     try:
         demo.programs()
     except RequestError as error:
@@ -19,7 +20,7 @@ def test_the_demonstration_goes_from_a_server_to_tables(tmp_path: Path) -> None:
     out = tmp_path / "raw"
     done = subprocess.run([sys.executable, "-m", "pgdecode", "demo", str(out)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for text in ("What changed", "stock: 12 → 11", "Cambridge", "cancelled", "95.00", "ada@example.org"):
+    for text in ("The changes", "stock 12 → 11", "null", "Cambridge", "cancelled", "95.00", "ada@example.org"):
         assert text in done.stdout
     # Rolled-back changes are not in the result.
     assert done.stdout.count("delete") == 1
