@@ -36,7 +36,7 @@ from pgdecode.changes.threaded_builder import ThreadedBuilder
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.payloads.parallel import Exclusive, check_threads
 from pgdecode.payloads.payload_input import payload_array, positions_of
-from pgdecode.protocol.errors import listed
+from pgdecode.protocol.errors import did_you_mean, listed
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.catalog import RelationCatalog
@@ -558,8 +558,9 @@ class ChangeDecoder:
         if not (everything or self._options.include_uncommitted):
             numbers = relations.numbers_of(relation)
         if not numbers:
-            names = listed(RelationCatalog(relations.versions).names)
-            raise KeyError(f"no message has described {relation!r}; there are {names}")
+            names = RelationCatalog(relations.versions).names
+            hint = did_you_mean(str(relation), names)
+            raise KeyError(f"no message has described {relation!r}{hint}; there are {listed(names)}")
         found = tuple(relations.versions[number] for number in numbers)
         if self._tables.get(relation, (None, ()))[1] != found:
             self._tables[relation] = (Table(found, self._value_options), found)

@@ -171,7 +171,7 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
         hidden.write_text(transaction_statistics.catalog.to_json(), encoding="utf-8")
 
 
-@pgdecode.command(short_help="Print messages or changes.")
+@pgdecode.command(cls=parameters.GroupedCommand, short_help="Print messages or changes.")
 @click.argument("location", type=parameters.location, metavar="PATH")
 @click.option("--changes", is_flag=True, help="Print committed changes instead of messages.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N messages or changes.")
@@ -181,7 +181,7 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
     "kinds",
     multiple=True,
     metavar="KIND,...",
-    callback=parameters.known(KINDS),
+    callback=parameters.names,
     help="Print only messages or changes of these kinds, such as insert,update. 'error' means bad ones.",
 )
 @parameters.payload
@@ -225,16 +225,16 @@ def cat(
     lines: Iterator[list[str]]
     if changes:
         parameters.refuse(context, parameters.OF_MESSAGES, "messages")
-        unknown = next((kind for kind in kinds if kind not in KINDS_OF_CHANGES), None)
-        if unknown is not None:
-            raise click.UsageError(f"--kind {unknown}: with --changes there are {', '.join(KINDS_OF_CHANGES)}")
+        parameters.check_names("--kind", kinds, KINDS_OF_CHANGES)
         options = parameters.change_parameters(mode, of_changes)
         lines = _change_lines(ordered_files(path, payload, position, session, unwrap), options, kinds)
     else:
         parameters.refuse(context, parameters.OF_CHANGES, "--changes")
+        parameters.check_names("--kind", kinds, KINDS)
         lines = _message_lines(payload_files(path, payload, (), unwrap), kinds, parameters.IN_STREAM[in_stream], mode)
     left = sys.maxsize if limit is None else limit
-    with standard_output() as write:
+    remedy = "--mode PERMISSIVE prints the errors of bad messages"
+    with standard_output() as write, parameters.suggesting(remedy):
         show = _rows_as_text(
             write, "changes" if changes else "messages", is_terminal() if as_json is None else not as_json
         )

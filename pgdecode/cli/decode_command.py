@@ -91,7 +91,7 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
     return found
 
 
-@click.command(short_help="Decode to Parquet, JSON lines or CSV.")
+@click.command(cls=parameters.GroupedCommand, short_help="Decode to Parquet, JSON lines or CSV.")
 @click.argument("source_location", type=parameters.location, metavar="IN")
 @click.argument("target_location", type=parameters.location, metavar="OUT")
 @click.option("--messages", is_flag=True, help="Write one row per message (this is the default).")
@@ -128,14 +128,14 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
     multiple=True,
     metavar="COLUMN,...",
     callback=parameters.names,
-    help="Columns of the input to write before the decoded columns. For messages.",
+    help="Columns of the input to write before the decoded columns.",
 )
 @click.option(
     "--fields",
     multiple=True,
     metavar="FIELD,...",
-    callback=parameters.known(ENVELOPE_NAMES),
-    help="Decoded columns to write, in this order. Default: all but xid_basis. For messages.",
+    callback=parameters.names,
+    help="Decoded columns to write, in this order. Default: all but xid_basis.",
 )
 @parameters.in_stream
 @parameters.changes
@@ -147,15 +147,13 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
     "--resume",
     type=parameters.path,
     metavar="FOLDER",
-    help="The output folder of the run before, whose input ended where this one begins. OUT is another folder. For "
-    "changes and tables.",
+    help="The output folder of the run before, whose input ended where this one begins. OUT is another folder.",
 )
 @click.option(
     "--state",
     type=parameters.path,
     metavar="FOLDER",
-    help="A folder that keeps the state between runs, apart from the outputs. The first run makes it. For changes and "
-    "tables.",
+    help="A folder that keeps the state between runs, apart from the outputs. The first run makes it.",
 )
 @parameters.storage_options
 @click.option(
@@ -232,6 +230,7 @@ def decode(
         parameters.refuse(context, parameters.OF_MESSAGES, "messages")
     else:
         parameters.refuse(context, parameters.OF_CHANGES, "--changes and --table")
+        parameters.check_names("--fields", fields, ENVELOPE_NAMES)
     if not tables:
         parameters.refuse(context, ["unrepresentable"], "--table")
     if engine == "spark":
@@ -254,6 +253,8 @@ def decode(
         *(source, target, storage_options, engine, spark, chosen, payload, unwrap, mode),
         *(batch_rows or BATCH_ROWS, overwrite, workers or all_cores()),
     )
+    no_bad_file = engine == "spark" or isinstance(target, ObjectPath)
+    remedy = f"{'--mode DROPMALFORMED' if no_bad_file else '--bad FILE'} leaves bad messages out"
     started = time.monotonic()
     if changes or tables:
         options = parameters.change_parameters(mode, of_changes, unrepresentable)
@@ -275,7 +276,8 @@ def decode(
                 source, target if isinstance(target, Path) else Path(), as_file, overwrite, resume, state
             )
             run = RunRequest(files, folders, tables, chosen, options, request.batch_rows, request.workers, bad)
-            done = _decode_changes(run, target)
+            with parameters.suggesting(remedy):
+                done = _decode_changes(run, target)
         written = _size(target)
     else:
         # By default, Spark does not distinguish names by case.
@@ -285,7 +287,8 @@ def decode(
         layout = message_layout(keep, fields or None)
         found = payload_files(source, payload, keep, unwrap)
         n_rows = sum(file.n_rows for file in found)
-        done = _decode_messages(request, found, keep, fields, parameters.IN_STREAM[in_stream], bad)
+        with parameters.suggesting(remedy):
+            done = _decode_messages(request, found, keep, fields, parameters.IN_STREAM[in_stream], bad)
         written = _size(target)
     read, counts = done
     seconds = time.monotonic() - started

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +13,8 @@ import click
 from click.core import ParameterSource
 
 from pgdecode.files.change_reader import FileChangeOptions
-from pgdecode.files.payload_files import PathError
+from pgdecode.files.payload_files import FileFault, PathError
+from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.options import ChangeOptions, Empty, InStream, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.value_options import ValueOptions
@@ -21,22 +24,52 @@ from pgdecode.types.type_parser import declared
 IN_STREAM: dict[str, InStream | bool] = {"ordered": "ordered", "auto": "auto", "true": True, "false": False}
 
 
+# Errors of a single payload, which the following ones do not depend on.
+_OF_ONE_PAYLOAD = re.compile(
+    r": (UNKNOWN_TAG|TRUNCATED|TRAILING|BAD_\w+|NO_NUL|EMPTY_NAME|ENCODING|OUT_OF_RANGE|WRONG_SIZE)( at offset \d+)?: "
+)
+
+
+class GroupedCommand(click.Command):
+    """A command whose help has its options in groups, in the order of `GROUPS`. The rest are the last group."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options."""
+        for heading, options in self.groups(context):
+            with formatter.section(heading):
+                formatter.write_dl([record for option in options if (record := option.get_help_record(context))])
+
+    def groups(self, context: click.Context) -> list[tuple[str, list[click.Parameter]]]:
+        """Return the groups with their options."""
+        rest: dict[str, click.Parameter] = {
+            item.name or "": item for item in self.get_params(context) if isinstance(item, click.Option)
+        }
+        found = [(heading, [rest.pop(name) for name in names if name in rest]) for heading, names in GROUPS.items()]
+        return [(heading, options) for heading, options in [*found, ("Other options", [*rest.values()])] if options]
+
+
 def names(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
     """Split names that are separated by commas. The option may also be repeated."""
     return tuple(dict.fromkeys(name for value in values for name in value.split(",") if name))
 
 
-def known(expected: Sequence[str]) -> Callable[[click.Context, click.Parameter, Sequence[str]], tuple[str, ...]]:
-    """Make a callback that splits names, and refuses unexpected ones."""
+def check_names(option: str, values: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse unknown names among the values of an option."""
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise click.BadParameter(f"no {unknown_names(unknown, known)}", param_hint=repr(option))
 
-    def split(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-        found = names(context, option, values)
-        for name in found:
-            if name not in expected:
-                raise click.BadParameter(f"no {name!r}; there are {', '.join(expected)}", context, option)
-        return found
 
-    return split
+@contextmanager
+def suggesting(remedy: str) -> Iterator[None]:
+    """Add a remedy to the error of a single payload, unless its text has one."""
+    try:
+        yield
+    except FileFault as error:
+        text = str(error)
+        if _OF_ONE_PAYLOAD.search(text) and "--" not in text and "looks like" not in text:
+            raise FileFault(f"{text}; {remedy}") from error.__cause__
+        raise
 
 
 def _distinct(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
@@ -236,6 +269,18 @@ OF_CHANGES = (
     *("include_uncommitted", "catalog", "types", "encoding", "datestyle", "resume", "state"),
 )
 OF_MESSAGES = ("in_stream", "keep", "fields")
+GROUPS: Mapping[str, Sequence[str]] = {
+    "What to write": ("messages", "changes", "tables", "format", "overwrite", "show", "as_json", "limit", "kinds"),
+    "Input": ("payload", "unwrap", "position", "session", "storage_options"),
+    "Messages": OF_MESSAGES,
+    "Changes and tables": (
+        *("start", "empty", "drop_duplicates", "include_uncommitted", "catalog", "types", "unrepresentable"),
+        *("encoding", "datestyle"),
+    ),
+    "Runs that continue each other": ("resume", "state"),
+    "Bad messages": ("mode", "bad"),
+    "Engine": ("engine", "workers", "batch_rows", "master", "remote", "conf"),
+}
 
 
 def change_parameters(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.messages import ENVELOPE, Column
 from pgdecode.protocol.wire import Form, wire_fields
 
@@ -55,7 +56,7 @@ def envelope_schema(fields: Iterable[str] | None = None) -> pa.Schema:
     names = _DEFAULT if fields is None else tuple(fields)
     unknown = [name for name in names if name not in _FIELDS]
     if unknown:
-        raise ValueError(f"no such envelope column: {', '.join(map(repr, unknown))}; there are {', '.join(_FIELDS)}")
+        raise ValueError(f"no such envelope column: {unknown_names(unknown, [*_FIELDS])}")
     if not names or len(set(names)) != len(names):
         raise ValueError("fields names each column once, and at least one")
     return pa.schema([_FIELDS[name] for name in names])

@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import FileFault, PathError
 from pgdecode.payloads.unwrap import hint
 from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
-from pgdecode.protocol.errors import DecodeError, listed, shown
+from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
 from pgdecode.protocol.options import ChangeOptions, Mode
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.version_tracker import SchemaChanged
@@ -260,10 +259,7 @@ class FileChanges:
 
 def _not_described(name: str, known: Sequence[str]) -> str:
     """Say that no message describes a table, and which one the caller may mean."""
-    last = name.rpartition(".")[2]
-    near = [other for other in known if other.rpartition(".")[2] == last] or get_close_matches(name, known, 1)
-    hint = f" (did you mean {shown(near[0])[1:-1]}?)" if len(near) == 1 else ""
-    return f"no message describes this table{hint}; there are {listed(known)}"
+    return f"no message describes this table{did_you_mean(name, known)}; there are {listed(known)}"
 
 
 def _from_before(catalog: RelationCatalog) -> RelationCatalog:

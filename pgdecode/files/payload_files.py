@@ -21,6 +21,7 @@ from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
 from pgdecode.payloads.parallel import prefetched
 from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError, is_string, unwrap_in_place
 from pgdecode.payloads.workers import Workers
+from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError as PathError
 from pgdecode.storage.errors import StorageError
@@ -442,8 +443,9 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
         if found == 0 and name == CAPTURE_SESSION and captured is not None:
             continue
         if found != 1:
-            hint = f"binary columns: {binary}" if name == payload else f"columns: {', '.join(schema.names)}"
-            raise PathError(f"{path}: {'no' if found == 0 else 'more than one'} column {name!r}; {hint}")
+            there = f"binary columns: {binary}" if name == payload else f"columns: {', '.join(schema.names)}"
+            near = "" if found else did_you_mean(name, schema.names)
+            raise PathError(f"{path}: {'no' if found == 0 else 'more than one'} column {name!r}{near}; {there}")
     type = schema.field(payload).type
     if not _is_binary(type) and not (_holds_text(type) and unwrap in ("auto", "hex", "base64")):
         raise PathError(f"{path}: column {payload!r} is {type}, not binary; binary columns: {binary}")

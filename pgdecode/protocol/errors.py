@@ -6,7 +6,8 @@ contain locations and sizes but never payload bytes, because Spark copies them i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 MOST_SHOWN = 20  # names in one error text
@@ -23,6 +24,19 @@ def listed(names: Iterable[str]) -> str:
     found = list(names)
     more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
     return ", ".join(shown(name)[1:-1] for name in found[:MOST_SHOWN]) + more or "none"
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Suggest the known name that is most like an unknown one, for an error text; "" if none is like it."""
+    last = name.rpartition(".")[2]
+    near = [other for other in known if last and other.rpartition(".")[2] == last] or get_close_matches(name, known, 1)
+    return f" (did you mean {shown(near[0])[1:-1]}?)" if len(near) == 1 else ""
+
+
+def unknown_names(names: Sequence[str], known: Sequence[str]) -> str:
+    """Quote unknown names for an error text, with the known names and what the first may mean."""
+    hint = did_you_mean(names[0], known)
+    return f"{', '.join(map(shown, names))}{hint}; there are {', '.join(known)}"
 
 
 class DecodeError(ValueError):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pgdecode.protocol.errors import did_you_mean
 from pgdecode.types.pgtypes import (
     ENUM,
     NAME_BY_OID,
@@ -295,7 +296,7 @@ class _Reader:
         found = None if name.endswith("[]") else named(name, typmod)
         if found is None:
             raise self.wrong(
-                f'{name!r} is not one of {", ".join(KNOWN)}, followed by [] for an array, "schema.type" of types, '
-                '"(name type, ...)" for a composite, or "range(type)" for a user-defined range'
+                f"no type {name!r}{did_you_mean(name, KNOWN)}; a type is one of PostgreSQL, with [] for an array, a "
+                'name "schema.type" of types, "(name type, ...)" for a composite, or "range(type)" for a range type'
             )
         return replace(found, declared=True)

@@ -10,6 +10,7 @@ from pyspark.sql import Column, SparkSession
 
 import pgdecode
 from pgdecode import Relation, Type
+from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, Unwrap, check_option
 from spark_udfs.columns.row_worker import ArrowRows, JsonRelation, Keywords, PandasRows, RowOptions, relation_of
 from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
@@ -240,7 +241,7 @@ def _names(fields: Iterable[str] | None, schema: pa.Schema) -> tuple[str, ...]:
     names = tuple(schema.names if fields is None else fields)
     unknown = [name for name in names if name not in schema.names]
     if unknown:
-        raise ValueError(f"no such column: {', '.join(map(repr, unknown))}; there are {', '.join(schema.names)}")
+        raise ValueError(f"no such column: {unknown_names(unknown, schema.names)}")
     if not names or len(set(names)) != len(names):
         raise ValueError("fields names each column once, and at least one")
     return names

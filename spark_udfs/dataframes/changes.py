@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.table_rows import versions_of
-from pgdecode.protocol.errors import listed
+from pgdecode.protocol.errors import did_you_mean, listed, unknown_names
 from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.control_index import (
@@ -293,8 +293,9 @@ def output_of(
         }
     versions = [list(item.index.catalog)[number] for item in indexes for number in numbers[item.source]]
     if not versions:
-        names = dict.fromkeys(name for item in indexes for name in item.index.catalog.names)
-        raise KeyError(f"no message has described {relation!r}; there are {listed(names)}")
+        names = [*dict.fromkeys(name for item in indexes for name in item.index.catalog.names)]
+        hint = did_you_mean(str(relation), names)
+        raise KeyError(f"no message has described {relation!r}{hint}; there are {listed(names)}")
     return TableOutput(tuple(versions), numbers, value_options, passes, has_time, others=others)
 
 
@@ -397,7 +398,7 @@ def check_fields(fields: Iterable[str] | None, known: Sequence[str]) -> tuple[st
     names = tuple(known if fields is None else fields)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"no such column: {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
+        raise ValueError(f"no such column: {unknown_names(unknown, known)}")
     if not names or len(set(names)) != len(names):
         raise ValueError("fields names each column once, and at least one")
     return names

@@ -19,6 +19,7 @@ from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_files import CAPTURE_SESSION, PathError, PayloadFile, is_hidden
 from pgdecode.files.writers import rows_in
 from pgdecode.payloads.unwrap import is_string
+from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.options import Format, Mode, RowMode, Unwrap
 from pgdecode.runs.digested_file import sha256_of
 from pgdecode.runs.errors import RunError
@@ -237,7 +238,7 @@ def _check_columns(found: DataFrame, source: Location, payload: str, keep: Seque
     types = {field.name: field.dataType for field in found.schema.fields}
     for name in (payload, *keep):
         if name not in types:
-            raise PathError(f"{source}: no column {name!r}; columns: {', '.join(types)}")
+            raise PathError(f"{source}: no column {name!r}{did_you_mean(name, [*types])}; columns: {', '.join(types)}")
     if not isinstance(types[payload], BinaryType | StringType):
         raise PathError(f"{source}: column {payload!r} is {types[payload].simpleString()}, not binary")
 

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.files.payload_files import FileFault
+from pgdecode.protocol.errors import unknown_names
 from pgdecode.relations.relation_version import RelationVersion
 from spark_udfs.schema.spark_types import spark_schema
 
@@ -71,7 +72,7 @@ def check_columns(
     for field in declared:
         if field.name not in have.names:
             if table is None:
-                raise SchemaDiffers(f"no such column: {field.name}; there are {', '.join(have.names)}")
+                raise SchemaDiffers(f"no such column: {unknown_names([field.name], have.names)}")
             continue
         one, other = have[field.name].dataType.simpleString(), field.dataType.simpleString()
         if one != other:

@@ -11,6 +11,7 @@ from typing import Any
 from pgdecode import RelationCatalog
 from pgdecode.files.file_metadata import UserType, overridden
 from pgdecode.files.payload_files import PathError
+from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.options import ChangeOptions, Unwrap, check_option, stream_option
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
@@ -74,7 +75,7 @@ class SourceOptions:
         names = {name.lower(): name for name in _PARSERS}
         unknown = sorted(name for name in given if name.lower() not in names)
         if unknown:
-            raise ValueError(f"no such option: {', '.join(unknown)}; there are {', '.join(_PARSERS)}")
+            raise ValueError(f"no such option: {unknown_names(unknown, [*_PARSERS])}")
         found = {names[name.lower()]: _parsed(names[name.lower()], text) for name, text in given.items()}
         if "path" not in found:
             raise ValueError('the path is missing: use load("folder")')

@@ -106,3 +106,13 @@ def test_after_a_failure_neither_output_nor_bad_messages_are_left(run: Shell) ->
     done = run("decode", path, "out.parquet", "--bad", "bad.parquet")
     assert done.code == 1
     assert [item.name for item in Path().iterdir()] == ["in.parquet"]
+
+
+def test_the_error_of_a_bad_message_names_the_option_that_leaves_it_out(run: Shell) -> None:
+    _, path = _saved()
+    for what in ((), ("--changes",), ("--table", f"public.t{T}")):
+        assert run("decode", path, "out.parquet", *what).err.endswith("; --bad FILE leaves bad messages out\n")
+    assert run("cat", path).err.endswith("; --mode PERMISSIVE prints the errors of bad messages\n")
+    # Another remedy comes first.
+    encoded = written("text.parquet", [b"QgAAAAAAAAAA"])
+    assert run("decode", encoded, "out.parquet").err.endswith("it looks like base64 text: --unwrap base64\n")

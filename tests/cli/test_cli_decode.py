@@ -118,7 +118,8 @@ def test_a_bad_row_leaves_what_was_there_before(run: Shell, target: str, former:
     before = sorted(Path.cwd().rglob("*"))
     done = run("decode", source, target, "--overwrite", "--batch-rows", "2")
     assert (done.code, done.out) == (1, "")
-    assert done.err == ("pgdecode: raw/b.parquet: row 7: UNKNOWN_TAG at offset 0: unknown message tag 0x7a 'z'\n")
+    error = "pgdecode: raw/b.parquet: row 7: UNKNOWN_TAG at offset 0: unknown message tag 0x7a 'z'"
+    assert done.err == f"{error}; --bad FILE leaves bad messages out\n"
     assert sorted(Path.cwd().rglob("*")) == before
 
 

@@ -104,3 +104,30 @@ def test_a_name_with_an_unknown_ending_is_refused(run: Shell) -> None:
 def test_a_table_with_a_similar_name_is_suggested(run: Shell) -> None:
     for name in ("orders", "shop.orders", "public.order"):
         assert "(did you mean public.orders?)" in run("decode", SHOP, "out", "--table", name).err
+
+
+def test_an_unknown_name_gets_the_most_similar_one(run: Shell) -> None:
+    for arguments, near in (
+        (("decode", SHOP, "out.parquet", "--fields", "kid"), "kind"),
+        (("cat", SHOP, "--kind", "insrt"), "insert"),
+        (("cat", SHOP, "--changes", "--kind", "updat"), "update"),
+        (("decode", SHOP, "out.parquet", "--payload", "dat"), "data"),
+        (("decode", SHOP, "out.parquet", "--changes", "--position", "sek"), "seq"),
+        (("decode", SHOP, "out.parquet", "--table", "public.orders", "--types", "public.state=enm"), "enum"),
+    ):
+        done = run(*arguments)
+        assert done.code == 2
+        assert f"(did you mean {near}?)" in done.err
+
+
+def test_fields_of_messages_are_refused_for_a_table(run: Shell) -> None:
+    done = run("decode", SHOP, "out.parquet", "--table", "public.orders", "--fields", "id")
+    assert (done.code, done.err) == (2, "pgdecode: --fields is for messages (see pgdecode decode --help)\n")
+
+
+def test_options_are_in_groups(run: Shell) -> None:
+    lines = run("decode", "--help").out.splitlines()
+    headings = [line.removesuffix(":") for line in lines if re.fullmatch(r"[A-Z][a-z ]+:", line)]
+    assert headings[:3] == ["What to write", "Input", "Messages"]
+    assert "Options" not in headings
+    assert lines.index("Bad messages:") < next(at for at, line in enumerate(lines) if line.startswith("  --bad FILE"))

@@ -306,7 +306,12 @@ TWICE = Relation(16385, "", "m", "d", (Column(0, "a", 23, -1), Column(0, "a", 25
         pytest.param({"type_messages": [PEOPLE]}, TypeError, "a Type message .* not Relation", id="type message"),
         pytest.param({"types": {23: "nix"}}, ValueError, "nix", id="type"),
         pytest.param({"fields": "id"}, TypeError, "fields is a sequence of column names", id="fields as text"),
-        pytest.param({"fields": ["idd"]}, ValueError, "no such column: 'idd'; there are _op", id="unknown field"),
+        pytest.param(
+            {"fields": ["idd"]},
+            ValueError,
+            r"no such column: 'idd' \(did you mean id\?\); there are _op",
+            id="unknown field",
+        ),
         pytest.param({"fields": []}, ValueError, "at least one", id="no fields"),
         pytest.param({"fields": ["id", "id"]}, ValueError, "each column once", id="field twice"),
         pytest.param({"mode": "failfast"}, ValueError, 'mode is "FAILFAST" or "PERMISSIVE"', id="unknown mode"),

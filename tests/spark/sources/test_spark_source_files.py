@@ -320,7 +320,10 @@ def test_duplicates_are_dropped_across_files_and_restarts(folder: Folder) -> Non
     ("options", "text"),
     [
         ({}, "the path is missing"),
-        ({"path": "raw", "modus": "x"}, "no such option: modus; there are path, what, payload"),
+        (
+            {"path": "raw", "modus": "x"},
+            r"no such option: 'modus' \(did you mean mode\?\); there are path, what, payload",
+        ),
         ({"path": "raw", "mode": "failfast"}, 'mode is "FAILFAST", "PERMISSIVE" or "DROPMALFORMED", not .failfast.'),
         ({"path": "raw", "what": "changes", "keep": "seq"}, "keep: only for messages"),
         ({"path": "raw", "start": "anywhere"}, "start: only for changes and tables"),

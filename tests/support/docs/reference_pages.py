@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 import pgdecode
 from pgdecode.cli.commands import pgdecode as command_line
+from pgdecode.cli.parameters import GroupedCommand
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import MESSAGES, Column
@@ -105,8 +106,11 @@ def commands() -> str:
         usage = " ".join(context.get_usage().removeprefix("Usage: ").split())
         parts += [f"## pgdecode {name}\n", f"    {usage}\n"]
         parts += [" ".join(text.split()) + "\n" for text in inspect.cleandoc(command.help or "").split("\n\n")]
-        rows = [record for parameter in command.params if (record := option_record(parameter, context))]
-        parts.append("\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n")
+        groups = command.groups(context) if isinstance(command, GroupedCommand) else [("option", command.params)]
+        for heading, options in groups:
+            rows = [record for option in options if option.name != "help" if (record := option_record(option, context))]
+            if rows:
+                parts.append("\n".join([f"| {heading.lower()} | meaning |", "|---|---|", *rows]) + "\n")
     return "\n".join(parts)
 
 
