@@ -398,7 +398,7 @@ class ChangeDecoder:
             If no payload so far has described the table.
         """
         with self._alone, self._call() as call:
-            found = self._built(call, payloads, position, ONE_BATCH, lambda: [self._rows_builder(relation)])
+            found = self._built(call, payloads, position, ONE_BATCH, lambda: [self._rows_builder(relation)], [relation])
             return one_batch([batch for _, batch in found], self.table_schema(relation))
 
     def versions_of(self, relation: str | int) -> dict[int, RelationVersion]:
@@ -435,6 +435,7 @@ class ChangeDecoder:
                 position,
                 max_rows,
                 lambda: [self._rows_builder(relation, with_version=with_version)],
+                [relation],
             )
             for _, batch in found:
                 yield batch
@@ -445,7 +446,7 @@ class ChangeDecoder:
         """Decode the next payloads once for several tables: the batches of `table_batches`, each with its table."""
         with self._call() as call:
             found = self._built(
-                call, payloads, position, max_rows, lambda: [self._rows_builder(name) for name in relations]
+                call, payloads, position, max_rows, lambda: [self._rows_builder(name) for name in relations], relations
             )
             for number, batch in found:
                 yield relations[number], batch
@@ -461,7 +462,7 @@ class ChangeDecoder:
         state of the decoder stays.
         """
         with self._alone, self._call() as call:
-            committed = self._assemble(call, payloads, position)
+            committed = self._assemble(call, payloads, position, relations)
             tables = [self._table_builder(name) for name in relations or ()]
             versions = self._state.relations.versions
 
@@ -484,13 +485,22 @@ class ChangeDecoder:
         return [partial(build, change_slice) for change_slice in change_slices(committed, max_rows)]
 
     def _built(
-        self, call: _Call, payloads: Any, position: Any, max_rows: int, builders: Callable[[], Sequence[LimitedBuilder]]
+        self,
+        call: _Call,
+        payloads: Any,
+        position: Any,
+        max_rows: int,
+        builders: Callable[[], Sequence[LimitedBuilder]],
+        tables: Sequence[_Name] | None = None,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Decode payloads with several builders. Yield each batch with the number of its builder."""
+        """Decode payloads with several builders. Yield each batch with the number of its builder.
+
+        With `tables`, the builders get only the changes of these tables.
+        """
         if max_rows < 1:
             raise ValueError(f"max_rows is at least 1, not {max_rows}")
         with self._alone:
-            committed = self._assemble(call, payloads, position)
+            committed = self._assemble(call, payloads, position, tables)
             made = builders()
         found = build_batches(committed, made, max_rows, self._drops_bad, self._counts.bad_rows)
         while True:
@@ -596,7 +606,7 @@ class ChangeDecoder:
         return one_batch([batch for _, batch in found], schema)
 
     def _assemble(
-        self, call: _Call, payloads: Any, position: Any
+        self, call: _Call, payloads: Any, position: Any, tables: Sequence[_Name] | None = None
     ) -> list[tuple[TransactionAssembler, CommittedChanges]]:
         """Process payloads, and return the changes that they commit, chunk by chunk."""
         column = payload_array(payloads)
@@ -613,7 +623,8 @@ class ChangeDecoder:
         first = 0
         for chunk in column.chunks:
             chosen = positions.slice(first, len(chunk))
-            assembler = TransactionAssembler(state, chunk, chosen, self._options, CommittedOutcomes(), first_row=first)
+            outcomes = CommittedOutcomes()
+            assembler = TransactionAssembler(state, chunk, chosen, self._options, outcomes, first, tables=tables)
             found.append((assembler, assembler.run()))
             self._counts.n_empty += assembler.batch.n_empty
             self._counts.add(chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,9 +129,12 @@ class ChangeSlice:
         """Whether each change is a truncate of a table."""
         return self._part("truncates", pa.uint8()).cast(pa.bool_())
 
-    def by_version(self, n_versions: int) -> Iterator[tuple[int, pa.Array]]:
-        """Yield each version below `n_versions` that the changes use, with the indexes of its changes."""
-        found, places = grouped(values_of(self.versions), n_versions)
+    def by_version(self, groups: array[int]) -> Iterator[tuple[int, pa.Array]]:
+        """Yield each group of versions that the changes use, with the indexes of its changes.
+
+        `groups` has the group of each version, which is one of its versions, or -1 for none.
+        """
+        found, places = grouped(values_of(self.versions), groups)
         for version, start, end in found:
             yield version, pa.Array.from_buffers(pa.int64(), end - start, [None, places], offset=start)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -178,6 +179,20 @@ class TableBuilder:
         self.numbers = self.others.union(versions)
         self.text_bytes = 0
         self._decodings: dict[int, list[Decoding]] = {}
+        self._groups = self._grouped_versions()
+
+    def _grouped_versions(self) -> array[int]:
+        """Find the versions that are decoded together: each transaction in a stream sends its relations again."""
+        groups = array("i", [-1]) * (max(self.numbers, default=-1) + 1)
+        for number in self.others:
+            groups[number] = number
+        last: RelationVersion | None = None
+        for number, version in sorted(self.versions.items()):
+            if last is None or not last.describes(version.relation, version.types):
+                group = number
+            groups[number] = group
+            last = version
+        return groups
 
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
         """Build the table's changes in a slice, and all bad payloads, because these may be of any table.
@@ -195,7 +210,7 @@ class TableBuilder:
             bad = pa.array(errors, pa.int64())
             places.append(bad)
             pieces.append(self._empty(len(bad), error_column(dict(enumerate(errors.values())), len(bad)), None))
-        for number, of_version in change_slice.by_version(max(self.numbers, default=-1) + 1):
+        for number, of_version in change_slice.by_version(self._groups):
             if number in self.others:
                 position = change_slice.position[of_version[0].as_py()]
                 raise SchemaChanged(f"position {position}: the change uses a version that the table does not include")

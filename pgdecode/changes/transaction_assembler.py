@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -65,6 +65,8 @@ class TransactionAssembler:
         Number of the batch's first payload, for errors.
     wanted : bytes, optional
         For each version, a byte whether its changes are returned; by default all are.
+    tables : sequence of str or int, optional
+        The tables whose changes `committed` returns; by default those of all tables.
 
     Attributes
     ----------
@@ -86,10 +88,12 @@ class TransactionAssembler:
         outcomes: Outcomes,
         first_row: int = 0,
         wanted: bytes | None = None,
+        tables: Sequence[str | int] | None = None,
     ) -> None:
         self.state = state
         self.options = options
         self.outcomes = outcomes
+        self.tables = tables
         state.relations.limits = options.limits
         if state.is_reconnected:
             self._set("in_stream", False)
@@ -141,7 +145,8 @@ class TransactionAssembler:
         """Return the changes that have been committed so far."""
         relations = self.state.relations
         positions = Joined(self.batch.all_positions)
-        found = self.transaction_index.delivered(len(relations.versions))
+        wanted = None if self.tables is None else relations.flags_of(self.tables)
+        found = self.transaction_index.delivered(len(relations.versions), wanted)
         relations.count_for_shape(found[-1])
         return CommittedChanges(self.batch.parts, positions, *found, self.gids, self.row_errors)
 
@@ -221,6 +226,9 @@ class TransactionAssembler:
     def _pause(self) -> None:
         """Add the changes since the last boundary to the open transaction."""
         current = self._current
+        block_row = self.transaction_index.block_row
+        if current is not None and block_row >= 0:
+            self.state.journal.set_attribute(current, "block_position", self.batch.position(block_row))
         if current is not None and self.first_change < self.transaction_index.n:
             self._touch(current)
             current.ranges.append((self.first_change, self.transaction_index.n))

@@ -274,6 +274,14 @@ class RelationTracker:
         numbers = found or []
         return list(numbers) if everything else [number for number in numbers if number in self.in_shape]
 
+    def flags_of(self, relations: Iterable[str | int]) -> bytes:
+        """Return a byte for each version, 1 for all versions of some tables."""
+        flags = bytearray(len(self.versions))
+        for relation in relations:
+            for number in self.numbers_of(relation, everything=True):
+                flags[number] = 1
+        return bytes(flags)
+
     def is_repeated(self, payload: bytes) -> int | None:
         """Return the OID of a Relation message outside streams if it repeats the visible version; otherwise None."""
         relation_id = int.from_bytes(payload[1:5], "big")

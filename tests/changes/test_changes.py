@@ -221,7 +221,7 @@ def test_a_row_of_a_table_without_columns_has_empty_maps() -> None:
 @pytest.mark.parametrize("letter", ["a", "é", "\U0001f40d"])
 def test_values_of_all_short_lengths_are_kept_anywhere_in_a_row(letter: str) -> None:
     slot = of_table_with_key()
-    values = [letter * n for n in range(40)] + [None]
+    values = [letter * n for n in (*range(40), 255, 256, 257, 1000)] + [None]
     for value in values:
         slot.insert(T, value, "1", value)
         slot.update(T, "1", value, "", old=None, old_type=None)
@@ -297,6 +297,34 @@ def test_a_truncate_of_no_table_gives_no_change() -> None:
     slot.truncate()
     slot.commit()
     assert decoded(slot.payloads) == []
+
+
+def test_blocks_of_one_stream_that_follow_each_other_equal_those_in_calls_of_their_own() -> None:
+    slot = Slot()
+    for xid in (700, 800):
+        slot.start(xid, first=True)
+        slot.relation(T, ["id", "v", "big"], keys=["id"], xid=xid)
+        slot.insert(T, "1", "a", None, xid=xid)
+        slot.stop()
+    for n in range(200):
+        # Most blocks go on with the stream of the one before them.
+        xid = 700 if n % 7 else 800
+        slot.start(xid)
+        slot.insert(T, str(n), "b", None, xid=xid + n % 3)
+        slot.stop()
+        if n % 50 == 49:
+            slot.stream_abort(xid, xid + 1)
+    slot.stream_commit(700)
+    whole, single = ChangeDecoder(), ChangeDecoder()
+    changes = whole.decode(slot.payloads)
+    pieces = [single.decode([payload]) for payload in slot.payloads]
+    assert changes.num_rows > 100
+    assert changes.to_pylist() == [change for piece in pieces for change in piece.to_pylist()]
+    assert decoded(slot.payloads) == reference_changes.changes(enumerate(slot.payloads))
+    blocks = [[item["block_position"] for item in decoder.state["streamed"]] for decoder in (whole, single)]
+    assert blocks[0] == blocks[1] != []
+    table = ChangeDecoder().table(slot.payloads, f"public.t{T}")
+    assert table["_position"].equals(changes["position"])
 
 
 def test_a_truncate_in_a_stream_is_undone_with_its_sub_transaction() -> None:

@@ -17,14 +17,21 @@ def test_numbers_are_counted_from_the_first_one() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 50])
-def test_places_are_grouped_by_index_and_others_are_passed_over(rng: random.Random, n: int) -> None:
+def test_places_are_grouped_and_indexes_without_a_group_are_passed_over(rng: random.Random, n: int) -> None:
     indexes = [rng.randrange(-2, 60) for _ in range(rng.randrange(500))]
-    found, buffer = grouped(array("i", indexes), n)
+    groups = [rng.randrange(-1, index + 1) for index in range(n)]
+    found, buffer = grouped(array("i", indexes), array("i", groups))
     places = memoryview(buffer).cast("B").cast("q").tolist()
-    assert [index for index, _, _ in found] == list(dict.fromkeys(item for item in indexes if 0 <= item < n))
-    for index, start, end in found:
-        assert places[start:end] == [place for place, item in enumerate(indexes) if item == index]
-    assert len(places) == sum(0 <= item < n for item in indexes)
+    group_of = [groups[item] if 0 <= item < n else -1 for item in indexes]
+    assert [group for group, _, _ in found] == list(dict.fromkeys(group for group in group_of if group >= 0))
+    for group, start, end in found:
+        assert places[start:end] == [place for place, item in enumerate(group_of) if item == group]
+    assert len(places) == sum(group >= 0 for group in group_of)
+
+
+def test_a_group_past_the_last_index_is_an_index_error() -> None:
+    with pytest.raises(IndexError, match="no such group"):
+        grouped(array("i", [0, 1]), array("i", [0, 2]))
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,18 @@ def sub_aborts(n: int) -> list[bytes]:
     return slot.payloads
 
 
+def by_turns(n: int) -> list[bytes]:
+    """Inserts, which are decoded in a loop of their own, and deletes, which are not."""
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["c"])
+    for _ in range(n):
+        slot.insert(T, "1")
+        slot.delete(T, "1")
+    slot.commit()
+    return slot.payloads
+
+
 def truncates(n: int, *, streamed: bool = False) -> list[bytes]:
     slot = Slot()
     slot.begin(7)
@@ -373,6 +385,7 @@ SHAPES: dict[str, Callable[[int], Work]] = {
     "in the wrong order": lambda n: messages(shuffled(committed_streams(n // 80)), mode="PERMISSIVE"),
     "streams that never stop": lambda n: messages(lost_streams(n // 40), mode="PERMISSIVE"),
     "changes": lambda n: changes(plain(n // 15)),
+    "inserts and deletes by turns": lambda n: changes(by_turns(n // 30)),
     "rows of a table": lambda n: table(plain(n // 15)),
     "relations": lambda n: changes(many_relations(n // 45)),
     "relations in calls": lambda n: in_calls(many_relations(n // 45), 20),

@@ -9,7 +9,7 @@ from pgdecode.protocol.limits import Limits
 MAP: pa.DataType
 NAMES: pa.DataType
 
-def repeated(places: Any, texts: list[str]) -> pa.Array: ...
+def repeated(places: Any, counts: list[int], texts: list[str]) -> pa.Array: ...
 
 class Maps:
     text_bytes: int

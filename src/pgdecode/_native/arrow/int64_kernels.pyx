@@ -104,26 +104,35 @@ cdef class Joined:
             free_bytes(&out)
 
 
-def grouped(const int32_t[::1] indexes, int32_t n):
-    """Places of a column's indexes below n, those of one index side by side; others are passed over.
+cdef inline int32_t group_of(const int32_t[::1] groups, int32_t index) noexcept:
+    return groups[index] if 0 <= index < groups.shape[0] else -1
 
-    Returns ([(index, start, end)], buffer of int64): the indexes in the order in which they come first, and where in
+
+def grouped(const int32_t[::1] indexes, const int32_t[::1] groups):
+    """Places of a column's indexes, those of one group side by side; indexes without a group are passed over.
+
+    `groups` has the group of each index: the index itself or a smaller one, or -1 for none.
+
+    Returns ([(group, start, end)], buffer of int64): the groups in the order in which they come first, and where in
     the buffer each has its places, ascending. Arrow's `unique` crashes where there is no memory for its table.
     """
+    cdef Py_ssize_t n = groups.shape[0]
     cdef Bytes places
     cdef Py_ssize_t i
     cdef int64_t start = 0
     cdef int32_t index
     cdef list found = []
-    # How many places an index has, then where its next one goes.
-    cdef int64_t *at = <int64_t *>calloc(<size_t>max(n, 0) + 1, sizeof(int64_t))
+    # How many places a group has, then where its next one goes.
+    cdef int64_t *at = <int64_t *>calloc(<size_t>n + 1, sizeof(int64_t))
     memset(&places, 0, sizeof(places))
     if at == NULL:
         raise MemoryError("no memory for the indexes of a column")
     try:
         for i in range(indexes.shape[0]):
-            index = indexes[i]
-            if 0 <= index < n:
+            index = group_of(groups, indexes[i])
+            if index >= 0:
+                if index >= n:
+                    raise IndexError("there is no such group")
                 if at[index] == 0:
                     found.append(index)
                 at[index] += 1
@@ -136,8 +145,8 @@ def grouped(const int32_t[::1] indexes, int32_t n):
             raise MemoryError("no memory for the indexes of a column")
         places.size = 8 * <size_t>start
         for i in range(indexes.shape[0]):
-            index = indexes[i]
-            if 0 <= index < n:
+            index = group_of(groups, indexes[i])
+            if index >= 0:
                 (<int64_t *>places.data)[at[index]] = i
                 at[index] += 1
         return found, hand_over(&places)

@@ -51,9 +51,9 @@ cdef tuple delivered_of(
 ):
     """What is delivered, in order, as buffers by name; and of all of it: whether it has a transaction and its commit,
     whether it has a version of its relation, whether a Truncate is in it, whether changes of sub-transactions are, and
-    which versions, of so many, its committed changes have.
+    which versions, of so many, all committed changes have.
 
-    Of changes that have a version, only those of the versions `wanted` are.
+    Of changes that have a version, only those of the versions `wanted` are delivered.
 
     rows, relation_ids, xids, subxids, commit_rows, lsns, timestamps, versions, outcomes, streamed and truncates have an
     item a change (xids and subxids 0 for none; commit_rows, lsns and timestamps of its commit, -1 for none; streamed
@@ -91,6 +91,10 @@ cdef tuple delivered_of(
                     change = &changes[i]
                     if change.version == BAD_PAYLOAD and not range_.is_bad:
                         continue
+                    if change.version != used_version:
+                        used_version = change.version
+                        if 0 <= used_version < n_versions and outcome.committed == 1:
+                            is_used[used_version] = 1
                     if not is_wanted(wanted, change.version):
                         continue
                     (<int64_t *>out[0].data)[k] = change.row
@@ -109,10 +113,6 @@ cdef tuple delivered_of(
                     is_known &= change.version >= 0
                     has_truncates |= change.is_truncate
                     has_subxids |= change.xid != xid and change.xid != 0
-                    if change.version != used_version:
-                        used_version = change.version
-                        if 0 <= used_version < n_versions and outcome.committed == 1:
-                            is_used[used_version] = 1
             for r in range(n_outcomes):
                 (<int8_t *>out[11].data)[r] = outcomes[r].committed
         for j in range(12):

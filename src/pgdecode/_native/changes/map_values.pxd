@@ -6,6 +6,7 @@ from libc.string cimport memcpy
 
 from pgdecode._native.arrow.builder cimport Cell
 from pgdecode._native.arrow.column_builder cimport Column, validity_for
+from pgdecode._native.arrow.payload_array cimport LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, Segment, Span
 from pgdecode._native.changes.text_layouts cimport IN_BINARY, IN_TEXT, Layout
 from pgdecode._native.codecs.block_decoder cimport MAX_DATA
 from pgdecode._native.codecs.codec cimport MOST_WRITTEN
@@ -18,6 +19,7 @@ from pgdecode._native.memory.utf8 cimport is_plain
 cdef enum:
     BLOCK = 32  # bytes: texts are copied in blocks of constant size, which may write SLACK bytes too many
     SHORT = 16  # bytes: most values are no longer
+    BEHIND = SHORT + BLOCK  # bytes that may be read behind a payload where it has others behind it
 
 cdef inline void copy_blocks(uint8_t *to, const uint8_t *text, size_t length) noexcept nogil:
     """Copy text behind which BLOCK bytes more may be read."""
@@ -132,17 +134,69 @@ cdef struct Room:
     size_t n_null
 
 
-cdef inline bint put_cells(Room *room, const uint8_t *p, const uint8_t *end, const Layout *layout) noexcept nogil:
+cdef inline bint has_behind(const Segment *segment, const Span *payload, size_t n) noexcept nogil:
+    """Whether n bytes behind a present payload of the segment may be read: others follow it in the same buffer."""
+    cdef size_t end
+    if segment.layout != LAYOUT_OFFSETS32 and segment.layout != LAYOUT_OFFSETS64:
+        return False
+    end = <size_t>(payload.data - segment.data) + payload.length
+    return segment.data_size - end >= n
+
+
+cdef inline void copy_text(uint8_t *to, const uint8_t *text, size_t length, bint may_read_behind) noexcept nogil:
+    """Copy text: in blocks where BEHIND bytes behind it may be read, which may write SLACK bytes too many."""
+    cdef size_t at = SHORT
+    if not may_read_behind or length > 8 * BLOCK:
+        memcpy(to, text, length)
+        return
+    memcpy(to, text, SHORT)
+    while at < length:
+        memcpy(to + at, text + at, BLOCK)
+        at += BLOCK
+
+
+cdef inline bint are_texts(const uint8_t *p, const Layout *layout) noexcept nogil:
+    """Whether the cells of a tuple, which are known to be whole, are good text as they are, or need a writer."""
+    cdef size_t c, length
+    cdef uint8_t kind
+    for c in range(layout.n_columns):
+        kind = p[0]
+        p += 1
+        if kind != c"t" and kind != c"b":
+            continue
+        length = be32(p)
+        p += 4
+        if (kind == c"t" or layout.is_text[c] & IN_BINARY) and not is_plain(p, length):
+            if not (kind == c"b" or layout.is_text[c] & IN_TEXT) or check_text(p, length) != OK:
+                return False
+        p += length
+    return True
+
+
+cdef inline void put_ones(uint8_t *to, size_t n) noexcept nogil:
+    """Put n bytes that are 1, and up to SLACK bytes more."""
+    cdef uint64_t ones = 0x0101010101010101
+    cdef size_t at = 0
+    while at < n:
+        memcpy(to + at, &ones, sizeof(ones))
+        at += sizeof(ones)
+
+
+cdef inline bint put_cells(
+    Room *room, const uint8_t *p, const uint8_t *end, const Layout *layout, bint may_read_behind
+) noexcept nogil:
     """Put a tuple that all the rest of a payload is; False where anything is unusual or wrong, for others to look at.
 
     There is room for its text, for what writers write, for ends and for validity, which is 1 already.
+    `may_read_behind`: whether BEHIND bytes behind the payload may be read.
     """
     cdef size_t n = layout.n_columns
+    cdef const uint8_t *first = p
     cdef const uint8_t *value
     cdef uint8_t *to = room.to
-    cdef uint8_t *written
-    cdef size_t c, length
+    cdef size_t c, length, n_null = 0
     cdef uint8_t kind
+    cdef bint has_text = False
     if unlikely(end - p < 2 or be16(p) != n):
         return False
     p += 2
@@ -156,25 +210,28 @@ cdef inline bint put_cells(Room *room, const uint8_t *p, const uint8_t *end, con
             length = be32(p + 1)
             value = p + 5
             p = value + length
-            written = NULL
             if kind == c"t" or layout.is_text[c] & IN_BINARY:
-                written = copy_plain(to, value, length, end)
-                if unlikely(written == NULL):
-                    if not (kind == c"b" or layout.is_text[c] & IN_TEXT) or check_text(value, length) != OK:
-                        return False
-                    memcpy(to, value, length)
-                    written = to + length
-            elif layout.codecs[c].write_binary != NULL:
-                written = layout.codecs[c].write_binary(value, length, to)
-            if unlikely(written == NULL):
-                return False
-            to = written
+                copy_text(to, value, length, may_read_behind)
+                to += length
+                has_text = True
+            else:
+                if unlikely(layout.codecs[c].write_binary == NULL):
+                    return False
+                to = layout.codecs[c].write_binary(value, length, to)
+                if unlikely(to == NULL):
+                    return False
         else:
             if unlikely(kind != c"n" or room.validity == NULL):
                 return False
             p += 1
             room.validity[c] = 0
-            room.n_null += 1
+            n_null += 1
         room.ends[c] = <int32_t>(to - room.base)
+    if unlikely(p != end):
+        return False
+    # What writers write is plain.
+    if has_text and unlikely(not is_plain(room.to, <size_t>(to - room.to)) and not are_texts(first + 2, layout)):
+        return False
     room.to = to
-    return p == end
+    room.n_null += n_null
+    return True

@@ -14,10 +14,11 @@ cdef class TextLayout:
     """Names, keys and text codecs of the columns of one relation version."""
 
     def __cinit__(self, int64_t relation_id, names, is_key, decodings):
-        cdef size_t n = len(names)
+        cdef Py_ssize_t n = len(names)
         cdef size_t *ends
         cdef const Codec **codecs
-        cdef size_t i, end = 0
+        cdef Py_ssize_t i
+        cdef size_t end = 0
         encoded = [name.encode() for name in names]
         self.names = tuple(names)
         self.joined = b"".join(encoded) + bytes(SLACK)
@@ -31,9 +32,9 @@ cdef class TextLayout:
         self.layout.is_key = <const uint8_t *><const char *>self.keys
         self.texts = bytearray(n + 1)
         self.layout.is_text = <const uint8_t *><const char *>self.texts
-        ends = <size_t *>calloc(n + 1, sizeof(size_t))
+        ends = <size_t *>calloc(<size_t>n + 1, sizeof(size_t))
         self.layout.name_ends = ends
-        codecs = <const Codec **>calloc(n + 1, sizeof(void *))
+        codecs = <const Codec **>calloc(<size_t>n + 1, sizeof(void *))
         self.layout.codecs = codecs
         if ends == NULL or codecs == NULL:
             raise MemoryError()

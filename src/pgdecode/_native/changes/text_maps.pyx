@@ -12,7 +12,8 @@ from pgdecode._native.arrow.column_builder cimport (
 )
 from pgdecode._native.arrow.payload_array cimport PRESENT, Presence, Segment, Source, Span, payload_at
 from pgdecode._native.changes.map_values cimport (
-    BLOCK, Room, Tuple, close_tuple, copy_blocks, copy_plain, has_room, index_cells, open_tuple, put_cells,
+    BEHIND, BLOCK, Room, Tuple, close_tuple, copy_blocks, copy_plain, has_behind, index_cells, open_tuple,
+    put_cells, put_ones,
 )
 from pgdecode._native.changes.text_layouts cimport IN_BINARY, Layout, TextLayout
 from pgdecode._native.codecs.block_decoder cimport MAX_DATA
@@ -36,9 +37,6 @@ from pgdecode._native.wire.envelope_builder cimport Envelope, Rules, Walk, rules
 from pgdecode._native.wire.walker cimport walk_message
 from pgdecode._native.wire.wire_plan cimport PLAN
 
-from array import array
-from itertools import accumulate
-
 import pyarrow as pa
 
 from pgdecode.protocol import errors, limits as sizes
@@ -47,7 +45,12 @@ cdef enum:
     ENTRY_BYTES = 8    # of a map: where its name and its value end
     CELL_HEADER = 5    # bytes: a cell's kind and length
     LETTERS_OF_OP = 8  # bytes: truncate
+    FAST_ROWS = 64     # whose values are put before their names
     SHORTEST = 10      # bytes up to the letter of a tuple, in a stream; shorter rows are left to the walk
+
+cdef struct FastRow:
+    const Layout *layout
+    const Word *word   # its kind
 
 MAP = pa.map_(pa.string(), pa.string())
 NAMES = pa.list_(pa.string())
@@ -70,56 +73,65 @@ cdef size_t text_of(const Column *column, size_t free_name) noexcept nogil:
     return past_free(&entries.children[0], free_name) + entries.children[1].data.size
 
 
-def repeated(const int32_t[::1] places, list texts):
-    """A column of strings: in each row the text at a place, null where that is negative."""
+cdef struct Name:
+    const uint8_t *text   # BLOCK bytes behind it may be read
+    size_t length
+
+
+def repeated(const int32_t[::1] places, list counts, list texts):
+    """A column of strings: in each row the text at a place, null where that is negative.
+
+    `counts` has the number of rows of each text.
+    """
     cdef Column out
-    cdef Py_ssize_t i
-    cdef Py_ssize_t n_texts = len(texts)
-    cdef size_t n = <size_t>places.shape[0]
-    cdef size_t at = 0
-    cdef uint64_t total = 0
-    cdef int32_t place
-    cdef bint has_null = False
+    cdef size_t i, k, n = <size_t>places.shape[0]
+    cdef size_t n_texts = <size_t>len(texts)
+    cdef size_t at = 0, total = 0, n_named = 0
+    cdef const int32_t *place = &places[0] if n else NULL
     cdef int32_t *to
     cdef uint8_t *validity
-    encoded = [name.encode() for name in texts]
-    padded = b"".join(encoded) + bytes(BLOCK)
-    cdef const uint8_t *text = padded
-    cdef const uint64_t[::1] ends = array("Q", accumulate(map(len, encoded), initial=0))
-    for i in range(places.shape[0]):
-        place = places[i]
-        if place >= n_texts:
-            raise IndexError("there is no such text")
-        if place < 0:
-            has_null = True
-        else:
-            total += ends[place + 1] - ends[place]
-    if total > <uint64_t>MAX_DATA:
-        raise errors.BatchTooLarge(errors.BatchTooLarge.wording.format(field="a name"))
+    cdef const Name *name
+    cdef Name *names = <Name *>calloc(n_texts + 1, sizeof(Name))
+    padded = [text.encode() + bytes(BLOCK) for text in texts]
+    cdef bytes nothing = bytes(BLOCK)
     open_column(&out, pa.string())
     try:
-        if reserve(&out.data, <size_t>total) != OK or open_ends(&out, n) != OK:
+        if names == NULL:
+            raise MemoryError("no memory for names")
+        # The first is that of a null, which has no text.
+        names[0].text = nothing
+        for i in range(n_texts):
+            names[i + 1].text = padded[i]
+            names[i + 1].length = <size_t>(len(padded[i]) - BLOCK)
+            n_named += counts[i]
+            total += <size_t>counts[i] * names[i + 1].length
+            if total > <size_t>MAX_DATA:
+                raise errors.BatchTooLarge(errors.BatchTooLarge.wording.format(field="a name"))
+        if reserve(&out.data, total) != OK or open_ends(&out, n) != OK:
             raise MemoryError("no memory for names")
         to = <int32_t *>(out.ends.data + out.ends.size)
-        for i in range(places.shape[0]):
-            place = places[i]
-            if place >= 0:
-                copy_blocks(out.data.data + at, text + ends[place], <size_t>(ends[place + 1] - ends[place]))
-                at += <size_t>(ends[place + 1] - ends[place])
+        for i in range(n):
+            k = <size_t>(max(place[i], -1) + 1)
+            if k > n_texts or names[k].length > total - at:
+                raise IndexError("there is no such text")
+            name = &names[k]
+            copy_blocks(out.data.data + at, name.text, name.length)
+            at += name.length
             to[i] = <int32_t>at
         out.data.size = at
         out.ends.size += n * sizeof(int32_t)
-        if has_null:
+        if n_named != n:
             validity = validity_for(&out, n)
             if validity == NULL:
                 raise MemoryError("no memory for names")
-            for i in range(places.shape[0]):
-                validity[i] = places[i] >= 0
-                out.n_null += places[i] < 0
+            for i in range(n):
+                validity[i] = place[i] >= 0
+                out.n_null += place[i] < 0
             out.valid.size = n
         out.n = n
         return finish_column(&out, pa.string())
     finally:
+        free(names)
         free_column(&out)
 
 
@@ -211,17 +223,21 @@ cdef class Maps:
         cdef Fault fault
         cdef Py_ssize_t i
         cdef size_t k
+        cdef int64_t row
+        cdef int32_t version
         cdef size_t free_name
         cdef size_t n_entries = 0, n_bytes = 0   # of the names of all rows' columns
         cdef const Layout *layout
         if versions.shape[0] != rows.shape[0] or streamed.shape[0] != rows.shape[0]:
             raise ValueError("each chosen row has a version and a stream state")
         for i in range(rows.shape[0]):
-            if not 0 <= rows[i] < self.source.n_rows or versions[i] >= self.n_versions:
+            row = (&rows[0])[i]
+            version = (&versions[0])[i]
+            if not 0 <= row < self.source.n_rows or version >= self.n_versions:
                 raise IndexError("there is no such payload or version")
-            if versions[i] < 0:
+            if version < 0:
                 continue
-            layout = self.by_version[versions[i]]
+            layout = self.by_version[version]
             if layout == NULL:
                 raise IndexError("there is no layout of this version")
             n_entries += layout.n_columns
@@ -232,10 +248,13 @@ cdef class Maps:
         with nogil:
             if code == OK:
                 code = self.open_columns(<size_t>rows.shape[0], n_entries, n_bytes)
-            for i in range(rows.shape[0] if code == OK else 0):
-                code = self.put_row(rows[i], versions[i], streamed[i], i)
-                if code != OK:
-                    break
+            i = 0
+            while code == OK and i < rows.shape[0]:
+                k = self.put_fast(&rows[i], &versions[i], &streamed[i], <size_t>(rows.shape[0] - i))
+                i += <Py_ssize_t>k
+                if k < <size_t>FAST_ROWS and i < rows.shape[0]:
+                    code = self.put_row(rows[i], versions[i], streamed[i], i)
+                    i += 1
             if code == OK:
                 code = self.put_unnamed()
         labels = PLAN.labels + ("value",)
@@ -328,8 +347,6 @@ cdef class Maps:
             code = self.put_op(kind)
             return code if code != OK else self.put_empty(True)
         layout = self.by_version[version]
-        if self.put_fast(layout, &payload, kind, streamed):
-            return OK
         code = self.put_op(kind)
         if code != OK:
             return code
@@ -350,82 +367,129 @@ cdef class Maps:
             return code if code != OK or self.permissive else fault.code
         return self.put_tuples(layout, &payload, tag, index, self.new_builder.has_unchanged)
 
-    cdef inline bint put_fast(self, const Layout *layout, const Span *payload, int kind, bint streamed) noexcept nogil:
-        """Put an insert or update without old tuple, if all is well with it and there is room; else nothing is done."""
-        cdef Column *entries = &self.new.children[0]
-        cdef Column *names = &entries.children[0]
-        cdef Column *values = &entries.children[1]
-        cdef const uint8_t *p = payload.data + 5   # behind the relation's OID
-        cdef const Word *word = &self.walk.plan.kinds[kind]
-        cdef size_t n = layout.n_columns
-        cdef size_t n_bytes
-        cdef int32_t start
-        cdef int32_t *ends
+    cdef size_t put_fast(
+        self, const int64_t *rows, const int32_t *versions, const uint8_t *streamed, size_t n_rows
+    ) noexcept nogil:
+        """Put inserts and updates without old tuple, up to FAST_ROWS and as long as all is well; how many they are."""
+        cdef const Segment *near = &self.source.segments[self.segment]
+        cdef Column *values = &self.new.children[0].children[1]
+        cdef FastRow[FAST_ROWS] fast
+        cdef const Layout *layout
+        cdef const uint8_t *p
+        cdef const uint8_t *most_to   # where text must end
         cdef Room room
-        cdef size_t c
+        cdef Span payload
+        cdef uint8_t *text
+        cdef size_t n, n_valid = 0, made = 0, k = 0, n_values = 0
+        cdef uint64_t row
+        cdef int kind
         # Of everything else there is room for all rows.
-        if unlikely(
-            not self.has_room
-            or payload.length > self.most_bytes
-            or payload.length < SHORTEST
-            or self.new.postponed
-            or self.op.valid.size
-            or not has_room(values, payload.length + n * MOST_WRITTEN)
-        ):
-            return False
-        if streamed:
-            if unlikely(be32(payload.data + 1) < self.walk.plan.messages[kind].prefix.minimum):
-                return False
-            p += 4
-        if p[0] != c"N" or (payload.data[0] != c"I" and payload.data[0] != c"U"):
-            return False
+        if not self.has_room or self.new.postponed or self.op.valid.size or self.segment >= self.source.n_segments:
+            return 0
+        if self.new.valid.size:
+            n_rows = min(n_rows, self.new.valid.capacity - self.new.valid.size)
         room.base = values.data.data
         room.to = values.data.data + values.data.size
         room.ends = <int32_t *>(values.ends.data + values.ends.size)
         room.n_null = 0
         room.validity = NULL
         if values.valid.size:
-            if unlikely(not has_capacity(&values.valid, n)):
-                return False
             room.validity = values.valid.data + values.n
-            memset(room.validity, 1, n)
-        if unlikely(self.new.valid.size and not has_capacity(&self.new.valid, 1)):
-            return False
-        if unlikely(not put_cells(&room, p + 1, payload.data + payload.length, layout)):
-            return False
-        n_bytes = <size_t>(room.to - room.base) - values.data.size + layout.names_size + ENTRY_BYTES * n
-        if not self.never_expands and self.text() + n_bytes > self.most_text:
-            return False
-        # All is well.
-        values.data.size = <size_t>(room.to - room.base)
-        values.ends.size += n * sizeof(int32_t)
-        values.n += n
-        values.n_null += room.n_null
-        if room.validity != NULL:
-            values.valid.size = values.n
-        start = <int32_t>names.data.size
-        copy_blocks(names.data.data + names.data.size, layout.names, layout.names_size)
-        ends = <int32_t *>(names.ends.data + names.ends.size)
-        for c in range(n):
-            ends[c] = start + <int32_t>layout.name_ends[c]
-        names.data.size += layout.names_size
-        names.ends.size += n * sizeof(int32_t)
-        names.n = entries.n = values.n
-        (<int32_t *>(self.new.ends.data + self.new.ends.size))[0] = <int32_t>values.n
-        self.new.ends.size += sizeof(int32_t)
+            n_valid = values.valid.capacity - values.valid.size
+        most_to = room.base + min(values.data.capacity, <size_t>MAX_DATA)
+        if not self.never_expands:
+            made = self.text()
+        while k < min(n_rows, <size_t>FAST_ROWS) and versions[k] >= 0:
+            row = <uint64_t>(rows[k] - near.n_before)
+            if row >= <uint64_t>near.n_rows or payload_at(near, <int64_t>row, &payload) != PRESENT:
+                break
+            if unlikely(payload.length > self.most_bytes or payload.length < SHORTEST):
+                break
+            layout = self.by_version[versions[k]]
+            n = layout.n_columns
+            kind = self.walk.plan.by_tag[payload.data[0]]
+            p = payload.data + 5   # behind the relation's OID
+            if streamed[k]:
+                if unlikely(be32(payload.data + 1) < self.walk.plan.messages[kind].prefix.minimum):
+                    break
+                p += 4
+            if p[0] != c"N" or (payload.data[0] != c"I" and payload.data[0] != c"U"):
+                break
+            if unlikely(payload.length + n * MOST_WRITTEN > <size_t>(most_to - room.to)):
+                break
+            if room.validity != NULL:
+                if unlikely(n > n_valid - n_values):
+                    break
+                put_ones(room.validity, n)
+            text = room.to
+            if unlikely(
+                not put_cells(
+                    &room, p + 1, payload.data + payload.length, layout, has_behind(near, &payload, BEHIND)
+                )
+            ):
+                break
+            if not self.never_expands:
+                made += <size_t>(room.to - text) + layout.names_size + ENTRY_BYTES * n
+                if made > self.most_text:
+                    room.to = text
+                    break
+            room.ends += n
+            if room.validity != NULL:
+                room.validity += n
+            n_values += n
+            fast[k].layout = layout
+            fast[k].word = &self.walk.plan.kinds[kind]
+            k += 1
+        if k:
+            values.data.size = <size_t>(room.to - room.base)
+            values.ends.size += n_values * sizeof(int32_t)
+            values.n += n_values
+            values.n_null += room.n_null
+            if room.validity != NULL:
+                values.valid.size = values.n
+            self.put_names(fast, k)
+        return k
+
+    cdef void put_names(self, const FastRow *fast, size_t n_rows) noexcept nogil:
+        """Put all but the values of rows: names, and what is of the row. There is room for it."""
+        cdef Column *entries = &self.new.children[0]
+        cdef Column *names = &entries.children[0]
+        cdef uint8_t *texts = names.data.data
+        cdef uint8_t *ops = self.op.data.data
+        cdef int32_t *name_ends = <int32_t *>(names.ends.data + names.ends.size)
+        cdef int32_t *row_ends = <int32_t *>(self.new.ends.data + self.new.ends.size)
+        cdef int32_t *op_ends = <int32_t *>(self.op.ends.data + self.op.ends.size)
+        cdef size_t n_bytes = names.data.size
+        cdef size_t n_names = names.n
+        cdef size_t op_bytes = self.op.data.size
+        cdef const Layout *layout
+        cdef size_t k, c
+        for k in range(n_rows):
+            layout = fast[k].layout
+            copy_blocks(texts + n_bytes, layout.names, layout.names_size)
+            for c in range(layout.n_columns):
+                name_ends[c] = <int32_t>(n_bytes + layout.name_ends[c])
+            name_ends += layout.n_columns
+            n_bytes += layout.names_size
+            n_names += layout.n_columns
+            row_ends[k] = <int32_t>n_names
+            memcpy(ops + op_bytes, fast[k].word.text, WORD_BYTES)
+            op_bytes += fast[k].word.length
+            op_ends[k] = <int32_t>op_bytes
+        names.data.size = n_bytes
+        names.ends.size += (n_names - names.n) * sizeof(int32_t)
+        names.n = entries.n = n_names
+        self.new.ends.size += n_rows * sizeof(int32_t)
         if self.new.valid.size:
-            self.new.valid.data[self.new.n] = 1
-            self.new.valid.size = self.new.n + 1
-        self.new.n += 1
-        memcpy(self.op.data.data + self.op.data.size, word.text, WORD_BYTES)
-        self.op.data.size += word.length
-        (<int32_t *>(self.op.ends.data + self.op.ends.size))[0] = <int32_t>self.op.data.size
-        self.op.ends.size += sizeof(int32_t)
-        self.op.n += 1
-        self.old_type.postponed += 1
-        self.old.postponed += 1
-        self.n_unnamed += 1
-        return True
+            memset(self.new.valid.data + self.new.n, 1, n_rows)
+            self.new.valid.size = self.new.n + n_rows
+        self.new.n += n_rows
+        self.op.data.size = op_bytes
+        self.op.ends.size += n_rows * sizeof(int32_t)
+        self.op.n += n_rows
+        self.old_type.postponed += n_rows
+        self.old.postponed += n_rows
+        self.n_unnamed += n_rows
 
     cdef inline bint index_row(
         self, const Layout *layout, const Span *payload, int kind, bint streamed, bint *has_unchanged

@@ -36,6 +36,8 @@ cdef enum Part:
     LOGICAL_MESSAGE
     ROW
     RELATION
+    STREAM_START
+    STREAM_STOP
     BEGIN   # from here on the payload is read
     COMMIT
 
@@ -47,11 +49,13 @@ cdef enum:
 
 
 cdef struct Ends:
-    # Where the fields of Begin and Commit stand, in bytes from the tag on.
+    # Where the fields of Begin, Commit and Stream Start stand, in bytes from the tag on.
     int begin_xid
     int begin_lsn
     int commit_lsn
     int commit_timestamp
+    int stream_xid
+    int first_segment
 
 
 cdef Ends ends_of(const PlanTable *plan) except *:
@@ -60,6 +64,8 @@ cdef Ends ends_of(const PlanTable *plan) except *:
     ends.begin_lsn = offset_of(&plan.messages[plan.by_tag[c"B"]], "lsn")
     ends.commit_lsn = offset_of(&plan.messages[plan.by_tag[c"C"]], "lsn")
     ends.commit_timestamp = offset_of(&plan.messages[plan.by_tag[c"C"]], "timestamp")
+    ends.stream_xid = offset_of(&plan.messages[plan.by_tag[c"S"]], "xid")
+    ends.first_segment = offset_of(&plan.messages[plan.by_tag[c"S"]], "first_segment")
     return ends
 
 
@@ -81,6 +87,8 @@ cdef Parts parts_of(const PlanTable *plan) noexcept:
     parts.of_kind[plan.by_tag[c"O"]] = PASSED_OVER
     parts.of_kind[plan.by_tag[c"M"]] = LOGICAL_MESSAGE
     parts.of_kind[plan.by_tag[c"R"]] = RELATION
+    parts.of_kind[plan.by_tag[c"S"]] = STREAM_START
+    parts.of_kind[plan.by_tag[c"E"]] = STREAM_STOP
     parts.of_kind[plan.by_tag[c"B"]] = BEGIN
     parts.of_kind[plan.by_tag[c"C"]] = COMMIT
     return parts
@@ -115,6 +123,15 @@ cdef inline int64_t int64_at(const Segment *payloads, int64_t row, size_t at) no
     return 0 if p == NULL else <int64_t>be64(p)
 
 
+cdef inline Wanted wanted_of(bytes flags) noexcept:
+    """Those with a flag; it is for the caller to keep the flags."""
+    cdef Wanted wanted
+    wanted.is_chosen = True
+    wanted.items = flags
+    wanted.n = len(flags)
+    return wanted
+
+
 cdef class TransactionIndex:
     """The changes of one batch, in the order of their payloads, and the ranges of them to deliver, in order."""
 
@@ -134,6 +151,7 @@ cdef class TransactionIndex:
     cdef VersionTable table
     cdef Versions *versions  # those of the table
     cdef int64_t stream      # top-level xid of the stream block that is open
+    cdef readonly int64_t block_row  # of the Stream Start that went on with that stream here, else -1
     cdef State state
     cdef bytes wanted        # of each version, a byte whether its changes are; None where all are
     cdef Wanted versions_wanted
@@ -207,10 +225,8 @@ cdef class TransactionIndex:
             self.has_stream_flags = self.n_rows > 0
         self.wanted = wanted
         if wanted is not None:
-            self.versions_wanted.is_chosen = True
-            self.versions_wanted.items = wanted
-            self.versions_wanted.n = len(wanted)
-        self.first_end = self.last_end = self.last_lsn_row = -1
+            self.versions_wanted = wanted_of(wanted)
+        self.first_end = self.last_end = self.last_lsn_row = self.block_row = -1
         self.last_lsn = last_lsn
         self.table = table
         self.versions = &table.versions
@@ -228,6 +244,7 @@ cdef class TransactionIndex:
         """A transaction is open that is not for this class to end, in a block of its stream perhaps."""
         self.state = LISTED
         self.stream = stream
+        self.block_row = -1
         self.has_relations = False
 
     def skip(self):
@@ -284,7 +301,9 @@ cdef class TransactionIndex:
         cdef State state = self.state
         cdef int64_t row
         cdef uint8_t part
-        cdef int32_t version
+        # Of the row before; nothing but the caller changes which version counts.
+        cdef int32_t version = ASK_CALLER
+        cdef uint32_t relation_id = 0
         cdef FaultCode code = OK
         for row in range(at[0], self.n_rows):
             part = PARTS.of_kind[kinds[row]]
@@ -297,10 +316,12 @@ cdef class TransactionIndex:
                 if unlikely(state == SKIPPED):
                     self.has_skipped = True
                     continue
-                version = version_of(self.versions, self.stream, relations[row])
+                if relations[row] != relation_id or version == ASK_CALLER:
+                    relation_id = relations[row]
+                    version = version_of(self.versions, self.stream, relation_id)
                 if unlikely(version == ASK_CALLER):
                     break
-                code = self.list_change(&payloads, row, relations[row], version)
+                code = self.list_change(&payloads, row, relation_id, version)
             elif part == BEGIN and (state == OUTSIDE or state == PLAIN) and self.may_begin(&payloads, row, state):
                 self.begin_at(&payloads, row)
                 state = PLAIN
@@ -311,7 +332,9 @@ cdef class TransactionIndex:
                 if unlikely(state == SKIPPED) and self.is_transactional(&payloads, row):
                     self.has_skipped = True
                 continue
-            elif part != PASSED_OVER:
+            elif part == STREAM_STOP and state == LISTED and self.goes_on(&payloads, row + 1):
+                self.block_row = row + 1
+            elif part != PASSED_OVER and not (part == STREAM_START and row == self.block_row):
                 break
             if unlikely(code != OK):
                 break
@@ -325,6 +348,18 @@ cdef class TransactionIndex:
         """Whether a logical message is part of a transaction, by the lowest of its flags."""
         cdef const uint8_t *flags = field_at(payloads, row, 5 if self.is_streamed(row) else 1, 1)
         return flags != NULL and flags[0] & 1 != 0
+
+    cdef inline bint goes_on(self, const Segment *payloads, int64_t row) noexcept nogil:
+        """Whether the stream whose block ends goes on at once, in another block that begins in this row."""
+        cdef const uint8_t *first_segment
+        if self.stream == NO_STREAM or row == self.n_rows or PARTS.of_kind[self.kinds[row]] != STREAM_START:
+            return False
+        first_segment = field_at(payloads, row, ENDS.first_segment, 1)
+        return (
+            first_segment != NULL
+            and first_segment[0] == 0
+            and uint32_at(payloads, row, ENDS.stream_xid) == self.stream
+        )
 
     cdef inline bint may_begin(self, const Segment *payloads, int64_t row, State state) noexcept nogil:
         """Whether a Begin needs nothing of the caller."""
@@ -536,14 +571,18 @@ cdef class TransactionIndex:
             self.last_lsn = lsn
             self.last_lsn_row = row
 
-    def delivered(self, int64_t n_versions):
-        """What is delivered, in order, as buffers by name, and what all of it has: see `delivered_of`."""
+    def delivered(self, int64_t n_versions, bytes wanted=None):
+        """What is delivered, in order, as buffers by name, and what all of it has: see `delivered_of`.
+
+        `wanted`: as that of all changes, for this call.
+        """
+        cdef Wanted these = self.versions_wanted if wanted is None else wanted_of(wanted)
         return delivered_of(
             self.changes,
             self.ranges,
             self.n_ranges,
             self.outcomes,
             self.n_outcomes,
-            &self.versions_wanted,
+            &these,
             n_versions,
         )

@@ -2,10 +2,19 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column
 from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, FAULT_LIMIT_VALUE, FAULT_NO_MEMORY, OK, FaultCode, unlikely
 from pgdecode._native.memory.buffers cimport reserve
+
+cdef extern from *:
+    """
+    static const char PGDECODE_PAIRS[] =
+        "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
+        "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+    """
+    const char *PAIRS "PGDECODE_PAIRS"  # the digits of 0 to 99
 
 cdef enum:
     MAX_RENDERED = 64 << 20  # bytes: a small binary value must not become a huge text
@@ -39,10 +48,12 @@ cdef inline uint8_t *write_decimal(uint8_t *at, uint64_t number) noexcept nogil:
         length += 1
     end = at + length
     to = end
-    while to != at:
-        to -= 1
-        to[0] = <uint8_t>(c"0" + number % 10)
-        number //= 10
+    while number >= 10:
+        to -= 2
+        memcpy(to, PAIRS + 2 * (number % 100), 2)
+        number //= 100
+    if to != at:
+        at[0] = <uint8_t>(c"0" + number)
     return end
 
 
