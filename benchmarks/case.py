@@ -11,6 +11,7 @@ from benchmarks.datasets import MESSAGES, DataSet
 MEMORY_READ = "memory read"
 C_WALK = "C walk"
 C_ROWS = "C rows"
+TUPLES_LINE = "envelope, tuples"
 CAST = "pyarrow cast"
 TEXT = "text"
 BINARY = "binary"

@@ -24,6 +24,7 @@ from benchmarks.case import (
     PLAIN_PYTHON,
     PYPGOUTPUT,
     TEXT,
+    TUPLES_LINE,
     Case,
     Work,
     require,
@@ -148,6 +149,8 @@ def in_batches(name: str, fields: Sequence[str] | None, threads: int = 1) -> Cas
 
 def baselines_of(name: str, threads: int, usual: tuple[str, ...] = (MEMORY_READ, C_WALK)) -> tuple[str, ...]:
     """List the baselines of a case; with several threads they include the case with one thread."""
+    if name == "envelope":
+        return (*usual, TUPLES_LINE)
     return usual if threads == 1 else (*usual, name.removesuffix(TWO_THREADS))
 
 
@@ -164,6 +167,12 @@ def in_ideal_threads(name: str, prepare: Callable[[DataSet], IdealThreads], kind
     """Make a case of `IdealThreads`, whose baseline is the case with one thread."""
     baselines = (name.removesuffix(IDEAL_THREADS),)
     return Case(name, "baseline", prepare, verify_ideal, digest_ideal, without_start, None, baselines, (kind,))
+
+
+def in_changes(name: str, prepare: Callable[[DataSet], Work]) -> Case:
+    """Make a case of `Changes`."""
+    baselines = (MEMORY_READ, C_WALK, TUPLES_LINE)
+    return Case(name, "pgdecode", prepare, verify_changes, digest_changes, without_transactions, baselines=baselines)
 
 
 # Rows of one table
@@ -309,7 +318,7 @@ CASES = (
     Case(MEMORY_READ, "baseline", MemoryRead, verify_read, int, without_compiler, kinds=(MESSAGES, ROWS)),
     Case(C_WALK, "baseline", CellWalk, verify_walk, int, without_compiler, kinds=(MESSAGES, ROWS)),
     in_batches("envelope", None),
-    in_batches("envelope, tuples", TUPLES),
+    in_batches(TUPLES_LINE, TUPLES),
     in_batches("envelope, kind and relation", ("kind", "relation_id")),
     in_batches("envelope, two threads", None, 2),
     in_batches("envelope, tuples, two threads", TUPLES, 2),
@@ -319,10 +328,8 @@ CASES = (
     in_one_call("envelope, tuples, one call, two threads", TUPLES, 2),
     in_ideal_threads("envelope, one call, ideal two threads", partial(ideal_messages, fields=None), MESSAGES),
     in_ideal_threads("envelope, tuples, one call, ideal two threads", partial(ideal_messages, fields=TUPLES), MESSAGES),
-    Case("changes", "pgdecode", all_changes, verify_changes, digest_changes, without_transactions),
-    Case(
-        "changes of one table, typed", "pgdecode", table_changes, verify_changes, digest_changes, without_transactions
-    ),
+    in_changes("changes", all_changes),
+    in_changes("changes of one table, typed", table_changes),
     one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
     one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
     one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),

@@ -34,7 +34,7 @@ class Effort:
     memory: bool
 
 
-FULL = Effort("full", 7, 41, 1.5, 1, True)
+FULL = Effort("full", 7, 41, 1.0, 1, True)
 QUICK = Effort("quick", 3, 15, 0.6, 5, False)
 
 # The sample of a slow case has as many bytes as its number of messages of this size, because a decoder in plain Python

@@ -32,18 +32,35 @@ from benchmarks.case import (
     PLAIN_PYTHON,
     PYPGOUTPUT,
     TEXT,
+    TUPLES_LINE,
 )
 from benchmarks.datasets import VALUES
 from benchmarks.measure import Result, Skipped
 
 BEGIN = "<!-- figures: begin, written by python -m benchmarks --readme -->"
 END = "<!-- figures: end -->"
+SUMMARY_BEGIN = "<!-- summary: begin, written by python -m benchmarks --readme -->"
+SUMMARY_END = "<!-- summary: end -->"
+SUMMARY_DATA_SETS = ("pgbench.text", "pgbench.bin", "wide.text", "wide.bin", "streamed.text")
+SUMMARY_LINES = (
+    C_WALK,
+    TUPLES_LINE,
+    "envelope",
+    "typed rows",
+    "changes",
+    "changes of one table, typed",
+    PLAIN_PYTHON,
+    PYPGOUTPUT,
+    NODE,
+    PGWIRE,
+)
 HEADINGS = (
     "",
     "messages/s",
     "GB/s",
     "of read",
     "of C walk",
+    "of tuples",
     "of C rows",
     "of copy",
     "x one thread",
@@ -147,6 +164,11 @@ def times(ratio: float | None, digits: int = 2) -> str:
     return "" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.{digits}g}"
 
 
+def of_tuples(result: Result) -> float | None:
+    """Return the ratio to the envelope's tuples; None for these themselves, also with two threads."""
+    return None if result.line.startswith(TUPLES_LINE) else result.ratios.get(TUPLES_LINE)
+
+
 def cells(result: Result) -> list[str]:
     """Cells of a result under HEADINGS."""
     ratios = result.ratios
@@ -156,6 +178,7 @@ def cells(result: Result) -> list[str]:
         f"{result.gigabytes_per_second:.3g}",
         percent(ratios.get(MEMORY_READ)),
         percent(ratios.get(C_WALK)),
+        percent(of_tuples(result)),
         percent(ratios.get(C_ROWS)),
         percent(next((ratios[name] for name in COPIES if name in ratios), None)),
         times(next((ratios[name] for name in ONE_THREAD if name in ratios), None), 3),
@@ -287,16 +310,41 @@ def markdown(report: Report) -> str:
     return "\n\n".join([*parts, "\n".join(f"- {note}" for note in [*notes(report), caption(report)])])
 
 
+def summary(report: Report) -> str:
+    """Make a short table of the most important cases in Markdown, in million messages per second."""
+    found: dict[tuple[str, str], Result] = {}
+    for result in report.messages():
+        # "pgbench.text, accounts" are the rows of a table of pgbench.text, which comes first.
+        found.setdefault((result.data_set.partition(",")[0], result.line), result)
+    names = [name for name in SUMMARY_DATA_SETS if name in report.data_sets()]
+    rows = [["M messages/s", *names], ["---", *("---:" for _ in names)]]
+    for line in SUMMARY_LINES:
+        results = [found.get((name, line)) for name in names]
+        if any(results):
+            rows.append([line, *("" if result is None else summary_cell(result) for result in results)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def summary_cell(result: Result) -> str:
+    """Make the cell of a result: its speed and, if it was measured beside the envelope's tuples, the ratio."""
+    ratio = of_tuples(result)
+    speed = f"{result.messages_per_second / 1e6:.3g}"
+    return speed if ratio is None else f"{speed} ({100 * ratio:.0f} %)"
+
+
 def write_readme(report: Report, path: Path) -> None:
-    """Replace the text between the markers of a file.
+    """Replace the texts between the markers of a file.
 
     Raises
     ------
     ValueError
         If the file has no such markers.
     """
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no lines {BEGIN!r} and {END!r}")
-    path.write_text(f"{before}{BEGIN}\n\n{markdown(report)}\n\n{END}{after}", encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    for begin, end, made in ((SUMMARY_BEGIN, SUMMARY_END, summary(report)), (BEGIN, END, markdown(report))):
+        before, found_begin, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not found_begin or not found_end:
+            raise ValueError(f"{path} has no lines {begin!r} and {end!r}")
+        text = f"{before}{begin}\n\n{made}\n\n{end}{after}"
+    path.write_text(text, encoding="utf-8")

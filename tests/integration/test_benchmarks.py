@@ -254,8 +254,10 @@ def test_an_earlier_run_is_shown_drawn_and_written_to_a_readme(figures: Path, tm
         assert done.returncode == 0, done.stderr
     assert drawing.read_bytes().startswith(b"\x89PNG")
     written = readme.read_text(encoding="utf-8")
-    assert written.count("**wide.bin**") == written.count("| envelope, tuples |") // 8 == 1
-    assert written.split("<!-- figures: begin")[0] == text.split("<!-- figures: begin")[0]
+    assert written.count("**wide.bin**") == written.count("| envelope, tuples |") // 9 == 1
+    assert written.partition("\n## Cases")[0].count("| envelope, tuples |") == 1
+    between = [part.partition("<!-- summary: end -->")[2].split("<!-- figures: begin")[0] for part in (written, text)]
+    assert between[0] == between[1] != ""
     assert written.split("<!-- figures: end -->")[1] == text.split("<!-- figures: end -->")[1]
 
 
