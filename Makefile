@@ -85,7 +85,8 @@ bench:
 dist:  ## sdist and wheel, by the build tools that .ci/build-requirements.txt pins
 	python3 -m venv build/tools
 	build/tools/bin/pip install --quiet --require-hashes -r .ci/build-requirements.txt
-	build/tools/bin/python -m build --no-isolation --outdir $(or $(DIST),dist)
+	build/tools/bin/python -m build --no-isolation --outdir $(or $(DIST),dist) >build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
+	@ls $(or $(DIST),dist)/pgdecode-*
 
 audit:  ## known vulnerabilities in what the environment holds
 	.ci/audit

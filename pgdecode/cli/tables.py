@@ -107,14 +107,16 @@ def _of_change(row: Row) -> dict[str, Text]:
     values = old if new is None else new
     changed = [name for name in values if new is not None and name in old and old[name] != new[name]]
     shown = Text()
-    for name in dict.fromkeys((*changed, *values)):
+    unchanged = row.get("unchanged") or ()
+    for name in dict.fromkeys((*changed, *unchanged, *values)):
+        if name in unchanged:
+            shown.append(f"{', ' if shown else ''}{printable(name)} unchanged", style="dim")
+            continue
         value = values[name]
         shown.append(f"{', ' if shown else ''}{printable(name)} ", style="dim")
         if name in changed:
             shown.append_text(_cell(old[name])).append(" → ")
         shown.append_text(_cell(value))
-    for name in row.get("unchanged") or ():
-        shown.append(f"{', ' if shown else ''}{printable(name)} unchanged", style="dim")
     name = ".".join((row.get("namespace") or "", row.get("relation_name") or ""))
     return {"op": Text(op, style=_STYLES.get(op, "")), "table": _text(name), "xid": _cell(row.get("xid")), "row": shown}
 

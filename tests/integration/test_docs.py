@@ -41,7 +41,9 @@ def test_the_snippets_of_a_page_run_one_after_the_other(
     assert snippets
     for number, code in enumerate(snippets):
         exec(compile(code, f"{page} {number}", "exec"), names)
-        assert bool(capsys.readouterr().out) == ("print(" in code)
+        printed = capsys.readouterr().out
+        assert bool(printed) == ("print(" in code)
+        assert printed != "[]\n"
 
 
 def shell_lines() -> list[str]:

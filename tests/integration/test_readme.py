@@ -24,7 +24,8 @@ pytest_plugins = ["support.spark_session"]
 ROOT = Path(__file__).parents[2]
 TEXT = markdown.README.read_text()
 PYTHON, SPARK, EVERY_DAY = markdown.code_blocks(TEXT, "python")
-MAIN, ON_SPARK, TEST, SHELL, CAPTURE = markdown.code_blocks(TEXT, "sh")
+WHEEL, MAIN, ON_SPARK, TEST, SHELL, CAPTURE = markdown.code_blocks(TEXT, "sh")
+SHOWN = markdown.code_blocks(TEXT, "text")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,9 @@ def test_the_python_snippet_runs_alone(clone: Path, capsys: pytest.CaptureFixtur
     names: dict[str, Any] = {}
     exec(compile(PYTHON, "README.md", "exec"), names)
     operations = recorded_operations("16.shop", "public.orders")
-    assert f"{sum(operations.values())} changes leave {operations['insert']} orders" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{sum(operations.values())} changes leave {operations['insert']} orders" in printed
+    assert printed.splitlines() == re.findall(r"^print.*  # (.*)$", PYTHON, re.MULTILINE)
 
 
 def test_the_snippet_of_every_day_runs_alone(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +75,7 @@ def test_the_snippet_of_every_day_runs_alone(clone: Path, capsys: pytest.Capture
     capture = pq.read_table(captures.DATA / "16.shop.v1.parquet")
     whole = pgdecode.ChangeDecoder().decode(capture["data"], capture["seq"])
     assert capsys.readouterr().out == f"{whole.num_rows} changes in two runs\n"
+    assert EVERY_DAY.endswith(f"  # {whole.num_rows}\n")
 
 
 @pytest.mark.full
@@ -87,11 +91,17 @@ def run(line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True)
 
 
+def unpadded(text: str) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
 def test_the_commands_of_the_shell_run_alone(clone: Path) -> None:
     for line in SHELL.splitlines():
         done = run(line)
         assert done.returncode == 0, done.stderr
         assert done.stdout or "decode " in line
+        if "cat " in line:
+            assert unpadded(done.stdout) == SHOWN[1]
 
 
 def decoded_by(block: str) -> subprocess.CompletedProcess[str]:
@@ -112,6 +122,7 @@ def check_tables(folder: str, done: subprocess.CompletedProcess[str]) -> None:
 
 def test_the_main_command_decodes_and_shows(clone: Path) -> None:
     done = decoded_by(MAIN)
+    assert unpadded(done.stdout).startswith(SHOWN[0])
     for table in ("orders", "products"):
         Path(f"shop/public.{table}.parquet").rename(f"shop/public.{table}")
     check_tables("shop", done)
