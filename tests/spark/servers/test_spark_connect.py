@@ -15,6 +15,7 @@ from support.spark_servers import connect_server
 ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.full
+pytest.importorskip("grpc", reason="Spark Connect needs: pip install 'pgdecode[connect]'")
 
 PROGRAM = """
 import json, sys, warnings
