@@ -104,7 +104,12 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     metavar="NAME",
     help="The publication whose tables are sent. Repeatable.",
 )
-@click.option("--protocol", type=click.IntRange(1, 4), help="Default: the lowest that the other options need.")
+@click.option(
+    "--protocol",
+    type=click.IntRange(1, 4),
+    metavar="VERSION",
+    help="Version of the protocol. Default: the lowest that the other options need.",
+)
 @click.option(
     "--streaming",
     type=click.Choice(["off", "on", "parallel"]),

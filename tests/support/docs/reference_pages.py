@@ -119,8 +119,9 @@ def option_record(parameter: click.Parameter, context: click.Context) -> str | N
     record = parameter.get_help_record(context)
     if record is None or isinstance(parameter, click.Argument):
         return None
-    names, meaning = (" ".join(text.split()).replace("|", r"\|") for text in record)
-    return f"| `{names}` | {meaning.replace('<', '&lt;')} |"
+    # In the site's tables, a bar in code is no end of a cell, and a backslash before it would be shown.
+    names, meaning = (" ".join(text.split()) for text in record)
+    return f"| `{names}` | {meaning.replace('|', '&#124;').replace('<', '&lt;')} |"
 
 
 # -- the message table as JSON ---------------------------------------------------------------------------------------
