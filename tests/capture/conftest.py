@@ -22,7 +22,8 @@ def postgres() -> Iterator[cluster.Cluster]:
     if importlib.util.find_spec("psycopg") is None:
         pytest.skip("psycopg is not installed")
     try:
-        programs: Path | None = find_server() if "PGDECODE_TEST_PGBIN" in os.environ else demo.programs()
+        asked = os.environ.get("PGDECODE_TEST_PGBIN")
+        programs: Path | None = Path(asked) if asked else demo.programs()
     except RequestError:
         programs = find_server()
     if programs is None:
