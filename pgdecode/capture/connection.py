@@ -19,6 +19,7 @@ _APPLICATION = "pgdecode capture"
 # Refusals that do not pass by themselves. libpq gives no SQLSTATE for them; in other languages, they are tried again.
 _REFUSED = re.compile(
     "permission denied|not permitted to log in|authentication failed|no password supplied|no pg_hba.conf entry|"
+    "must be superuser or replication role|"  # until PostgreSQL 15
     'rejects connection|(role|user|database) ".*" does not exist'
 )
 _REFUSED_STATE = "28000"  # invalid_authorization_specification
