@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_
 from pgdecode.protocol.options import ChangeOptions
 
 try:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
@@ -48,15 +49,20 @@ FIELDS = ("kind", "xid", "relation_id")
 FULL_ROWS, QUICK_ROWS = 10_000_000, 1_000_000
 FILES = 8
 SAMPLE = 40_000  # payloads from which constant rows are made
-# The floor of a case is the same job without decoding. Its name is the name of the case and one of these.
-FLOORS = ("constant rows", "constant fields", "no decoding")
+SMALL_FILES, SMALL_ROWS = 1000, 2000
+# The floor of a case is the same job without decoding, or with the rows in few files. Its name is the name of the case
+# and one of these.
+FEW_FILES = f"the same rows in {FILES} files"
+FLOORS = ("constant rows", "constant fields", "no decoding", FEW_FILES)
 
 # The jobs of one table from files to files are the largest. A quick run has the same size, but fewer rounds.
-GROUPS = ("columns", "files", "dataframes", "table")
+GROUPS = ("columns", "files", "dataframes", "table", "small")
 LARGE = "table"
+# Many small files, only on request. The figures are CPU seconds of all processes: files are looked at side by side.
+SMALL = "small"
 # Rounds of cases with a floor. Short jobs have more rounds, so that their ratios are stable. Cases without a floor,
 # such as the slow routes to files, run only in some rounds.
-QUICK_ROUNDS = {"columns": 21, "files": 9, "dataframes": 9, "table": 7}
+QUICK_ROUNDS = {"columns": 21, "files": 9, "dataframes": 9, "table": 7, "small": 7}
 QUICK_ROUNDS_ALONE = 3
 FULL_ROUNDS = 7
 Cases = dict[str, Callable[[], object]]
@@ -110,17 +116,59 @@ class Copying:
         return parts
 
 
-def landed(folder: Path, n_rows: int) -> str:
+def landed(folder: Path, n_rows: int, n_files: int = FILES) -> str:
     """Write payloads to files, with their positions."""
+    folder.mkdir()
     payloads = load(DATA_SET, n_rows).payloads
     # Not at round numbers, where the recording may begin again as after a lost connection.
-    bounds = [0, *(number * n_rows // FILES + 3 for number in range(1, FILES)), n_rows]
+    bounds = [0, *(number * n_rows // n_files + 3 for number in range(1, n_files)), n_rows]
     for number, (start, end) in enumerate(pairwise(bounds)):
         positions = pa.array(range(start, end), pa.int64())
         pq.write_table(
-            pa.table({"seq": positions, "data": payloads.slice(start, end - start)}), folder / f"{number}.parquet"
+            pa.table({"seq": positions, "data": payloads.slice(start, end - start)}), folder / f"{number:05}.parquet"
         )
     return str(folder)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of all processes below it: the driver and the workers of Spark."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = place.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        number = int(place.parent.name)
+        parents[number] = int(fields[1])
+        # In user and system mode, its own and those of children that have ended.
+        ticks[number] = sum(map(int, fields[11:15]))
+    found, new = set[int](), {os.getpid()}
+    while new:
+        found |= new
+        new = {number for number, parent in parents.items() if parent in new}
+    return sum(ticks[number] for number in found) / os.sysconf("SC_CLK_TCK")
+
+
+def of_small_files(spark: SparkSession, folder: Path) -> Cases:
+    """Make the cases of many small files."""
+    n_rows = SMALL_FILES * SMALL_ROWS
+    many, few = landed(folder / "many", n_rows, SMALL_FILES), landed(folder / "few", n_rows)
+    target = folder / "out"
+
+    def decoded(source: str, what: str) -> Callable[[], None]:
+        def run() -> None:
+            rmtree(target, ignore_errors=True)
+            decode_files(spark, source, target, what=what, route="files")
+
+        return run
+
+    cases: Cases = {}
+    for what in ("messages", "changes", TABLE):
+        name = f"decode_files, {what}, {SMALL_FILES} files"
+        cases[f"{name}: {FEW_FILES}"] = decoded(few, what)
+        cases[name] = decoded(many, what)
+    return cases
 
 
 def decoded_sample(what: str) -> pa.RecordBatch:
@@ -237,7 +285,9 @@ def floor_of(name: str, names: Iterable[str]) -> str | None:
     return next((found for word in FLOORS if (found := f"{name}: {word}") in names), None)
 
 
-def measured(cases: Cases, n_rounds: int, n_alone: int) -> dict[str, list[float]]:
+def measured(
+    cases: Cases, n_rounds: int, n_alone: int, clock: Callable[[], float] = perf_counter
+) -> dict[str, list[float]]:
     """Time all cases round by round, every second round in reverse order. The first round is not counted.
 
     Cases without a floor that are not a floor themselves come first, and only in the first `n_alone` rounds. After them
@@ -250,10 +300,10 @@ def measured(cases: Cases, n_rounds: int, n_alone: int) -> dict[str, list[float]
 
     def run(names: Sequence[str], number: int) -> None:
         for name in names[:: -1 if number % 2 else 1]:
-            start = perf_counter()
+            start = clock()
             cases[name]()
             if number:
-                seconds[name].append(perf_counter() - start)
+                seconds[name].append(clock() - start)
 
     for number in range(n_rounds + 1):
         if alone and number <= n_alone:
@@ -293,9 +343,8 @@ def shown(cases: dict[str, dict[str, float | None]]) -> list[str]:
         median, ratio, n_rows = case["median"] or 0.0, case["floor_ratio"], case["rows"] or 0
         comparison = ""
         if ratio is not None:
-            comparison = (
-                f"{ratio:6.2f} x without decoding, quartiles {case['floor_spread']:.2f} apart, {case['rounds']} rounds"
-            )
+            than = FEW_FILES if f"{name}: {FEW_FILES}" in cases else "without decoding"
+            comparison = f"{ratio:6.2f} x {than}, quartiles {case['floor_spread']:.2f} apart, {case['rounds']} rounds"
         texts.append(f"{name:52} {median:8.2f} s {n_rows / median / 1e6:8.2f} M payloads/s {comparison}".rstrip())
     return texts
 
@@ -320,33 +369,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seconds: dict[str, list[float]] = {}
     n_bytes = 0
     n_usual = asked.rows or (QUICK_ROWS if asked.quick else FULL_ROWS)
-    groups = GROUPS if asked.only is None else (asked.only,)
+    groups = [group for group in GROUPS if group == asked.only or (asked.only is None and group != SMALL)]
     with local_session(asked.master) as spark:
         for n_rows, chosen in (
-            (n_usual, [group for group in groups if group != LARGE]),
+            (n_usual, [group for group in groups if group not in (LARGE, SMALL)]),
             (asked.rows or FULL_ROWS, [group for group in groups if group == LARGE]),
         ):
             if not chosen:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 raw = Path(folder, "raw")
-                raw.mkdir()
                 routes = Routes(spark.read.parquet(landed(raw, n_rows)), str(raw), Path(folder))
                 taken: dict[str, list[float]] = {}
                 for group in chosen:
-                    rounds = (QUICK_ROUNDS[group], QUICK_ROUNDS_ALONE) if asked.quick else (FULL_ROUNDS, FULL_ROUNDS)
-                    if asked.rounds:
-                        rounds = (asked.rounds, asked.rounds)
-                    taken.update(measured(cases_of(group, routes, n_rows), *rounds))
+                    taken.update(measured(cases_of(group, routes, n_rows), *rounds_of(group, asked)))
                 seconds.update(taken)
                 found.update(summary(taken, n_rows))
                 indexes = indexed_rows(routes.df, "data", "seq", None, None, None, ChangeOptions()).indexes
                 n_bytes = sum(len(JsonIndex.of(item.source, item.index, item.counts).index) for item in indexes)
             print(f"{n_rows:,} payloads of {DATA_SET} in {FILES} files, {asked.master}; the index is {n_bytes:,} bytes")
             print(*shown({name: found[name] for name in taken}), sep="\n")
+        if SMALL in groups:
+            with tempfile.TemporaryDirectory() as folder:
+                taken = measured(of_small_files(spark, Path(folder)), *rounds_of(SMALL, asked), cpu_seconds)
+            seconds.update(taken)
+            found.update(summary(taken, SMALL_FILES * SMALL_ROWS))
+            print(f"{SMALL_FILES} files of {SMALL_ROWS:,} payloads of {DATA_SET}, {asked.master}, CPU seconds")
+            print(*shown({name: found[name] for name in taken}), sep="\n")
     if asked.json:
         about = {"rows": n_usual, "data_set": DATA_SET, "master": asked.master, "index_bytes": n_bytes}
         asked.json.write_text(json.dumps({**about, "lines": found, "seconds": seconds}, indent=1))
+
+
+def rounds_of(group: str, asked: argparse.Namespace) -> tuple[int, int]:
+    """Choose the rounds of cases with a floor, and of the others."""
+    if asked.rounds:
+        return asked.rounds, asked.rounds
+    return (QUICK_ROUNDS[group], QUICK_ROUNDS_ALONE) if asked.quick else (FULL_ROUNDS, FULL_ROUNDS)
 
 
 def cases_of(group: str, routes: Routes, n_rows: int) -> Cases:

@@ -274,12 +274,11 @@ def _message_lines(
     files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: InStream | bool, mode: Mode
 ) -> Iterator[list[str]]:
     """Format messages of these kinds as lines, batch by batch."""
-    for file in files:
-        batches = decoded_batches(
-            file, fields=fields_to_decode(), in_stream=in_stream, mode=mode, batch_rows=CAT_BATCH_ROWS
-        )
-        for batch in batches:
-            yield _lines(batch, kinds, str(file.path) if len(files) > 1 else None)
+    batches = decoded_batches(
+        files, fields=fields_to_decode(), in_stream=in_stream, mode=mode, batch_rows=CAT_BATCH_ROWS
+    )
+    for file, batch in batches:
+        yield _lines(batch, kinds, str(file.path) if len(files) > 1 else None)
 
 
 def _lines(batch: DecodedBatch, kinds: tuple[str, ...], file: str | None) -> list[str]:

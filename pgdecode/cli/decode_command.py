@@ -19,7 +19,7 @@ from pgdecode.cli.object_output import write_changes, write_messages
 from pgdecode.cli.preview import first_lines, outputs
 from pgdecode.cli.report import size_text
 from pgdecode.cli.tables import What, print_table
-from pgdecode.cli.terminal import counted, fitting, is_terminal, progress, standard_output, table_console
+from pgdecode.cli.terminal import counted, fitting, is_terminal, progress, standard_output, table_console, task_progress
 from pgdecode.files.atomic_output import check_target, staged
 from pgdecode.files.change_export import ChangeTotals
 from pgdecode.files.change_reader import FileChangeOptions
@@ -430,12 +430,17 @@ def _with_spark(request: Request, **options: Any) -> Any:
     try:
         from spark_udfs import decode_files
         from spark_udfs.runtime.java import JavaNotFound
+        from spark_udfs.runtime.progress import watched
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
             raise
         raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
     try:
-        with nullcontext(None) if not request.spark.is_given else _session(request.spark) as session:
+        with (
+            nullcontext(None) if not request.spark.is_given else _session(request.spark) as session,
+            task_progress() as on_tasks,
+            nullcontext() if on_tasks is None else watched(session, on_tasks),
+        ):
             return decode_files(
                 session,
                 _location(request.source),

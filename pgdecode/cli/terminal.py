@@ -47,6 +47,19 @@ def progress(n_rows: int) -> Iterator[Callable[[float], None]]:
 
 
 @contextmanager
+def task_progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Show the tasks of a Spark job on a terminal. Yield the function to call with them; None without a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    count = TextColumn("{task.completed:,.0f} of {task.total:,.0f} tasks")
+    with Progress(BarColumn(), count, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        yield lambda n_done, n_tasks: bar.update(task, completed=n_done, total=n_tasks, visible=True)
+
+
+@contextmanager
 def standard_output() -> Iterator[Callable[[str], object]]:
     """Yield a function that writes text to standard output. A closed pipe is not an error."""
     stream = sys.stdout.buffer

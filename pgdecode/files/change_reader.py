@@ -93,14 +93,13 @@ class FileChanges:
         # This class drops and counts bad rows, so the decoder must return them.
         change_options = options.change_options
         mode: Mode = "FAILFAST" if change_options.mode == "FAILFAST" else "PERMISSIVE"
-        paths = [file.parquet for file in files.files]
         before = SourceState() if options.stored is None else options.stored.source
-        types = user_types_of(paths, [UserType(*item) for item in before.user_types])
+        types = user_types_of(files.files, [UserType(*item) for item in before.user_types])
         self.source = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
         if options.stored is not None:
             decoder = partial(ChangeDecoder.resumed, options.stored)
         else:
-            catalog = options.catalog or catalog_of(paths)
+            catalog = options.catalog or catalog_of(files.files)
             if catalog is not None and files.position is None:
                 catalog = _from_before(catalog)
             decoder = partial(ChangeDecoder, catalog=catalog)

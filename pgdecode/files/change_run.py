@@ -292,15 +292,14 @@ def input_of(files: Sequence[PayloadFile], position: str | None, source: FilePat
     ]
     n_rows = sum(file.n_rows for file in files)
     last_position = None if position is None else _dense_end(files, position)
-    source_found = source_of(file.parquet for file in files)
-    return Input(n_rows, first_position, last_position, position is None, source_found, listed)
+    return Input(n_rows, first_position, last_position, position is None, source_of(files), listed)
 
 
 def _dense_end(files: Sequence[PayloadFile], position: str) -> int | None:
     """Return the last position if the files' statistics say that none is missing, so that a gap is found at once."""
     end: int | None = None
     for group in (group for file in files for group in file.groups):
-        first = dict(group.counted).get(position)
+        first = group.counted_from(position)
         if first is None or end not in (None, first):
             return None
         end = first + group.n_rows

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -53,6 +54,8 @@ class DecodedBatch:
         Numbers of the rows in the file, if keepalives between them are left out.
     bad : pa.RecordBatch, optional
         The bad payloads, if there are any, as `writers.BAD_PAYLOADS`.
+    seconds : float
+        How long decoding took.
     """
 
     start: int
@@ -64,6 +67,7 @@ class DecodedBatch:
     bad_rows: Mapping[str, int] = field(default_factory=dict)
     messages: Sequence[int] | None = None
     bad: pa.RecordBatch | None = None
+    seconds: float = 0.0
 
     @property
     def rows(self) -> Sequence[int]:
@@ -72,19 +76,21 @@ class DecodedBatch:
 
 
 def decoded_batches(
-    file: PayloadFile,
+    files: Sequence[PayloadFile],
     *,
     fields: Sequence[str] | None = None,
     in_stream: InStream | bool = "ordered",
     mode: Mode = "FAILFAST",
     empty: Empty = "null",
     batch_rows: int = BATCH_ROWS,
-) -> Iterator[DecodedBatch]:
-    """Decode the payloads of a file in order. The stream state is kept between batches.
+) -> Iterator[tuple[PayloadFile, DecodedBatch]]:
+    """Decode the payloads of files one after the other, in order. Yield each batch with its file.
+
+    The stream state is kept between the batches of a file.
 
     Parameters
     ----------
-    file : PayloadFile
+    files : sequence of PayloadFile
     fields : sequence of str, optional
         Envelope columns; by default all but `xid_basis`.
     in_stream : {"ordered", "auto"} or bool
@@ -99,10 +105,10 @@ def decoded_batches(
     Raises
     ------
     FileFault
-        If the file is damaged, or in FAILFAST mode at a bad row, with its location.
+        If a file is damaged, or in FAILFAST mode at a bad row, with its location.
     """
-    found = prepared_batches([file], _nothing, fields, in_stream, mode, empty=empty, batch_rows=batch_rows)
-    return (batch for _, batch, _ in found)
+    found = prepared_batches(files, _nothing, fields, in_stream, mode, empty=empty, batch_rows=batch_rows)
+    return ((file, batch) for file, batch, _ in found)
 
 
 def _nothing(file: PayloadFile, batch: DecodedBatch) -> None:
@@ -143,6 +149,7 @@ def prepared_batches(
 
     def decode(item: _Item) -> _Result[Prepared]:
         file, start, source = item.file, item.start, item.source
+        started = perf_counter()
         try:
             envelope, after = decoder.decode_after(source.column(file.payload), item.streamed)
         except DecodeError as error:
@@ -150,6 +157,7 @@ def prepared_batches(
             fault.__cause__ = error
             return _Result(item, None, fault, None)
         batch, failed = _decoded(item, envelope, in_stream, mode)
+        batch = replace(batch, seconds=perf_counter() - started)
         return _Result(item, (batch, prepare(file, batch)), failed, after)
 
     last: PayloadFile | None = None

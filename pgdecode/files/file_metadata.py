@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.files.payload_files import CAPTURE_KEY, FileFault
+from pgdecode.files.payload_files import CAPTURE_KEY, FileFault, PayloadFile
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.runs.continuity import IDENTITY
 from pgdecode.storage.object_path import FilePath
@@ -18,6 +18,9 @@ from pgdecode.types.type_parser import declared
 
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
+
+# The footer of a `PayloadFile` has been read.
+FileWithFooter = FilePath | PayloadFile
 
 
 @dataclass(frozen=True)
@@ -90,21 +93,23 @@ def overridden(types: Iterable[UserType], given: Mapping[str | int, str] | None)
     return {**found, **chosen}
 
 
-def types_of(paths: Iterable[FilePath], given: Mapping[str | int, str] | None = None) -> dict[str | int, str] | None:
+def types_of(
+    files: Iterable[FileWithFooter], given: Mapping[str | int, str] | None = None
+) -> dict[str | int, str] | None:
     """Read the types in the footers of files, as a value of `types=`. The caller's types take precedence.
 
     Returns None without any types. Otherwise as `user_types_of`.
     """
-    found = user_types_of(paths)
+    found = user_types_of(files)
     return overridden(found, given) if found or given is not None else None
 
 
-def user_types_of(paths: Iterable[FilePath], before: Iterable[UserType] = ()) -> tuple[UserType, ...]:
+def user_types_of(files: Iterable[FileWithFooter], before: Iterable[UserType] = ()) -> tuple[UserType, ...]:
     """Read the types in the footers of files. If two files have a type, the later one applies.
 
     Parameters
     ----------
-    paths : iterable of Path or ObjectPath
+    files : iterable of Path, ObjectPath or PayloadFile
         In order. Files without types are ignored.
     before : iterable of UserType
         Types of earlier files.
@@ -116,8 +121,8 @@ def user_types_of(paths: Iterable[FilePath], before: Iterable[UserType] = ()) ->
     """
     found = {item.oid: item for item in before}
     contents: dict[bytes, None] = {}
-    for path in paths:
-        content = _entry(path, TYPES_KEY)
+    for file in files:
+        content = _entry(file, TYPES_KEY)
         if content is not None:
             # Most files have equal types. A repeated value moves to the end, because the later one applies.
             contents.pop(content, None)
@@ -130,7 +135,7 @@ def user_types_of(paths: Iterable[FilePath], before: Iterable[UserType] = ()) ->
     return readable(found.values())
 
 
-def source_of(paths: Iterable[FilePath]) -> dict[str, Any] | None:
+def source_of(files: Iterable[FileWithFooter]) -> dict[str, Any] | None:
     """Read where files were captured, from the footers that `pgdecode capture` writes; None without any.
 
     Raises
@@ -139,22 +144,22 @@ def source_of(paths: Iterable[FilePath]) -> dict[str, Any] | None:
         If a footer cannot be read, or two files were captured from different slots.
     """
     found: dict[str, Any] | None = None
-    first: FilePath | None = None
-    for path in paths:
-        content = _entry(path, CAPTURE_KEY)
+    first: FileWithFooter | None = None
+    for file in files:
+        content = _entry(file, CAPTURE_KEY)
         if content is None:
             continue
         try:
             origin = dict(json.loads(content)["origin"])
         except (ValueError, KeyError, TypeError) as error:
-            raise FileFault(f"{path}: description of the capture in the footer: {type(error).__name__}") from error
+            raise FileFault(f"{file}: description of the capture in the footer: {type(error).__name__}") from error
         if found is not None and any(origin.get(name) != found.get(name) for name in IDENTITY):
-            raise FileFault(f"{path}: was captured from another slot or server than {first}")
-        found, first = origin, first or path
+            raise FileFault(f"{file}: was captured from another slot or server than {first}")
+        found, first = origin, first or file
     return found
 
 
-def catalog_of(paths: Sequence[FilePath]) -> RelationCatalog | None:
+def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:
     """Read the relations that were described before the first row, from the footer of the first file; None without any.
 
     Raises
@@ -162,20 +167,22 @@ def catalog_of(paths: Sequence[FilePath]) -> RelationCatalog | None:
     FileFault
         If the footer cannot be read.
     """
-    content = _entry(paths[0], CATALOG_KEY) if paths else None
+    content = _entry(files[0], CATALOG_KEY) if files else None
     if content is None:
         return None
     try:
         catalog = RelationCatalog.from_json(content)
     except (ValueError, KeyError, TypeError) as error:
-        raise FileFault(f"{paths[0]}: relations in the footer: {error}") from error
+        raise FileFault(f"{files[0]}: relations in the footer: {error}") from error
     return catalog if len(catalog) else None
 
 
-def _entry(path: FilePath, key: bytes) -> bytes | None:
+def _entry(file: FileWithFooter, key: bytes) -> bytes | None:
+    if isinstance(file, PayloadFile):
+        return file.entries.get(key)
     try:
-        metadata = read_metadata(path).metadata or {}
+        metadata = read_metadata(file).metadata or {}
     except (OSError, pa.ArrowException) as error:
-        raise FileFault(f"{path}: not a Parquet file") from error
+        raise FileFault(f"{file}: not a Parquet file") from error
     content: bytes | None = metadata.get(key)
     return content

@@ -16,6 +16,7 @@ from pgdecode.changes.committed_changes import values_of
 from pgdecode.files.payload_files import (
     BATCH_ROWS,
     CAPTURE_SESSION,
+    FILES_AT_ONCE,
     FileFault,
     PathError,
     PayloadFile,
@@ -229,10 +230,24 @@ def ordered_files(
         session, sessions = CAPTURE_SESSION, (CAPTURE_SESSION,)
     found = payload_files(path, payload, tuple(dict.fromkeys((chosen, *sessions))), unwrap)
     check_positions(found, chosen)
-    if len(found) > 1:
-        # Reading raises OrderFault if a file's first position is null or not its lowest.
-        found.sort(key=lambda file: file.first_value(chosen) or 0)
-    return OrderedFiles(tuple(found), chosen, session)
+    return OrderedFiles(tuple(in_slot_order(found, chosen)), chosen, session)
+
+
+def in_slot_order(files: Sequence[PayloadFile], position: str) -> list[PayloadFile]:
+    """Sort files, or pieces of files, by their first positions.
+
+    Reading raises OrderFault if the first position of a file is null or not its lowest.
+
+    Raises
+    ------
+    FileFault
+        If a file is damaged.
+    """
+    if len(files) < 2:
+        return list(files)
+    with Workers(min(len(files), FILES_AT_ONCE)) as workers:
+        firsts = list(workers.map(lambda file: file.first_value(position) or 0, files))
+    return [files[number] for number in sorted(range(len(files)), key=firsts.__getitem__)]
 
 
 def is_captured(files: Sequence[PayloadFile]) -> bool:

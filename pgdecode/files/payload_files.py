@@ -6,9 +6,10 @@ import csv
 import json
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from pgdecode.storage.errors import StorageError
 from pgdecode.storage.object_files import ObjectReader
 from pgdecode.storage.object_path import FilePath, ObjectPath
 from pgdecode.storage.object_store import ObjectChanged, found_object, listed
-from pgdecode.storage.parquet_input import footer_checksum, is_parquet, opened, plan, readable
+from pgdecode.storage.parquet_input import Source, is_parquet, opened, plan, read_footer, readable
 
 # The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
 BATCH_ROWS = 32_768
@@ -36,11 +37,16 @@ BATCH_BYTES = 32 * 2**20
 # Sizes of what a worker reads ahead: of a piece, by its metadata, and at most in memory.
 _PIECE_BYTES = 8 * 2**20
 _AHEAD_BYTES = 64 * 2**20
+# A row group that may expand is read in so many parts at most, each with a call, before its dictionary is looked at.
+_MOST_PARTS = 8
+# How many files are looked at side by side, which is mostly waiting for an object store or a disk.
+FILES_AT_ONCE = 32
 # Columns that files do not have: the LSN of a frame, and the number of the session in which a capture received a row.
 _FRAME_LSN = "frame_lsn"
 CAPTURE_SESSION = "capture_session"
 # The key in the footer under which `pgdecode capture` describes a file.
 CAPTURE_KEY = b"pgdecode.capture"
+_OUR_KEYS = b"pgdecode."
 # Metadata of a batch in which keepalives have become null payloads.
 WITH_KEEPALIVES = {b"pgdecode.keepalives": b"null"}
 
@@ -60,16 +66,24 @@ class RowGroup(NamedTuple):
     n_rows : int
     n_bytes : int
         Uncompressed size of the columns that are read.
-    counted : tuple of (str, int)
-        Columns that increase by one from row to row, with their first values. This is deduced from the file's
-        statistics, and holds if these are correct and the column ascends.
+    ranges : tuple of (str, int, int)
+        Integer columns without nulls, with their least and greatest values according to the file's statistics.
     """
 
     number: int
     start: int
     n_rows: int
     n_bytes: int
-    counted: tuple[tuple[str, int], ...] = ()
+    ranges: tuple[tuple[str, int, int], ...] = ()
+
+    def counted_from(self, name: str) -> int | None:
+        """Return the first value of a column that increases by one from row to row, else None.
+
+        This is deduced from the file's statistics, and holds if these are correct and the column ascends.
+        """
+        return next(
+            (low for column, low, high in self.ranges if column == name and high - low == self.n_rows - 1), None
+        )
 
 
 class Captured(NamedTuple):
@@ -103,7 +117,7 @@ class PayloadFile:
     schema : pa.Schema
         Of the `keep` columns.
     columns : pa.Schema
-        Of all columns of the file.
+        Of all columns of the file, without metadata.
     groups : tuple of RowGroup
         The consecutive row groups to read.
     footer : int
@@ -114,6 +128,8 @@ class PayloadFile:
         The Parquet file that replaces a text file.
     captured : Captured or None
         None for a file that `pgdecode capture` has not written.
+    entries : mapping
+        What the footer says under the keys of pgdecode. Pieces do not have it.
     """
 
     path: FilePath
@@ -126,6 +142,10 @@ class PayloadFile:
     unwrap: Unwrap = "auto"
     converted: ConvertedFile | None = None
     captured: Captured | None = None
+    entries: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return str(self.path)
 
     @property
     def parquet(self) -> FilePath:
@@ -160,7 +180,7 @@ class PayloadFile:
         n_found = n_bytes = 0
         # Read as dictionaries in any case, because checking whether values may expand takes as long. Batches then end
         # at the end of row groups.
-        with self._readable(groups) as source, opened(source, self._texts) as encoded:
+        with self._reader(groups) as reader, reader(self._texts) as encoded:
             for batch in self._read(encoded, self._rows_that_fit(n_rows), groups):
                 found.append(batch)
                 n_found += len(batch)
@@ -169,18 +189,23 @@ class PayloadFile:
                     break
         if not found:
             raise FileFault(f"{self.path}: has no rows")
-        whole = pa.Table.from_batches(found).slice(0, n_rows).combine_chunks().to_batches()[0]
-        return self._unwrapped(whole, self.start)
+        return self._unwrapped(one_batch(found).slice(0, n_rows), self.start)
 
     def first_value(self, name: str) -> Any:
-        """Read the value of a column in the first row; None if the file has no rows.
+        """Return the value of a column in the first row; None if the file has no rows.
+
+        If statistics have the least value of the first row group, it is that, which is not read. It is the first value
+        if the column ascends.
 
         Raises
         ------
         FileFault
             If the file is damaged.
         """
-        with self._readable() as source, opened(source) as file:
+        for column, low, _ in self.groups[0].ranges if self.groups else ():
+            if column == name:
+                return low
+        with self._reader() as reader, reader() as file:
             for batch in file.iter_batches(1, row_groups=self._numbers, columns=[name], use_threads=False):
                 return batch.column(0)[0].as_py()
         return None
@@ -194,7 +219,7 @@ class PayloadFile:
             If the file is damaged.
         """
         found = []
-        with self._readable() as source, opened(source) as file:
+        with self._reader() as reader, reader() as file:
             for batch in file.iter_batches(row_groups=self._numbers, columns=[name], use_threads=False):
                 found.append(pc.min_max(batch.column(0)).as_py())
         values = [item for item in found if item["min"] is not None]
@@ -210,17 +235,17 @@ class PayloadFile:
         """
         n_rows = self._rows_that_fit(batch_rows)
         start = self.start
-        with (
-            self._readable(self._numbers) as source,
-            opened(source) as file,
-            opened(source, self._texts) as encoded,
-        ):
-            # The row groups of an object are fetched one by one.
-            at_once = 1 if isinstance(source, ObjectReader) else len(self.groups)
-            for may_expand, groups in _alike(encoded, self._numbers, self._texts, n_rows, at_once):
-                for batch in self._read(encoded if may_expand else file, n_rows, groups):
-                    yield self._unwrapped(batch, start)
-                    start += len(batch)
+        with self._reader(self._numbers) as reader:
+            for may_expand, at_once, groups in self._alike(reader, n_rows):
+                with reader(self._texts if may_expand else ()) as file:
+                    for batch in _joined(self._read(file, at_once, groups), at_once, n_rows):
+                        yield self._unwrapped(batch, start)
+                        start += len(batch)
+
+    def with_session(self) -> PayloadFile:
+        """Return the captured file with `CAPTURE_SESSION` as another column to read."""
+        kept = self.schema.append(pa.field(CAPTURE_SESSION, pa.int64()))
+        return replace(self, keep=(*self.keep, CAPTURE_SESSION), schema=kept)
 
     def pieces(self, n_bytes: int) -> list[PayloadFile]:
         """Divide the file into pieces of about `n_bytes`, between row groups. There is at least one."""
@@ -228,10 +253,10 @@ class PayloadFile:
         first = size = 0
         for place, group in enumerate(self.groups):
             if place > first and size + group.n_bytes > n_bytes:
-                found.append(replace(self, groups=self.groups[first:place]))
+                found.append(replace(self, groups=self.groups[first:place], entries={}))
                 first, size = place, 0
             size += group.n_bytes
-        return [*found, replace(self, groups=self.groups[first:])]
+        return [*found, replace(self, groups=self.groups[first:], entries={})]
 
     def _read(self, file: pq.ParquetFile, n_rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         # Threads do not make one column faster, and each uses additional memory.
@@ -274,22 +299,54 @@ class PayloadFile:
         widest = max((group.n_bytes / max(group.n_rows, 1) for group in self.groups), default=1.0)
         return max(1, min(batch_rows, int(BATCH_BYTES / max(widest, 1.0))))
 
+    def _alike(self, reader: Reader, n_rows: int) -> Iterator[tuple[bool, int, list[int]]]:
+        """Group consecutive row groups that are read alike: whether they may expand, and how many rows at once.
+
+        A dictionary stores a value once for any number of rows, so a few kilobytes can become gigabytes. No value is
+        larger than its row group. Reading a small one a few rows at a time is faster than looking at its dictionary.
+        """
+
+        def reading(group: RowGroup) -> tuple[bool, int]:
+            n = min(n_rows, group.n_rows)
+            fitting = 2 * BATCH_BYTES // max(group.n_bytes, 1)
+            if fitting >= n or not self._texts:
+                return False, n_rows
+            if fitting * _MOST_PARTS >= n:
+                return False, fitting
+            return _may_expand(reader, group.number, self._texts, n_rows), n_rows
+
+        # The row groups of an object are fetched one by one.
+        at_once = 1 if isinstance(reader.source, ObjectReader) else len(self.groups)
+        for start in range(0, len(self.groups), max(at_once, 1)):
+            for (may_expand, rows), found in groupby(self.groups[start : start + at_once], reading):
+                yield may_expand, rows, [group.number for group in found]
+
     @contextmanager
-    def _readable(self, groups: Sequence[int] = ()) -> Iterator[Path | ObjectReader]:
-        """Yield the file for `opened`, of which these row groups will be read."""
+    def _reader(self, groups: Sequence[int] = ()) -> Iterator[Reader]:
+        """Yield a function that opens the file, of which these row groups will be read."""
         try:
-            with readable(self.parquet) as source:
-                if footer_checksum(source) != self.footer:
+            with readable(self.parquet, at_once=True) as source:
+                footer = read_footer(source)
+                if footer.checksum != self.footer:
                     raise FileFault(f"{self.path}: has changed since it was found")
-                if isinstance(source, ObjectReader):
-                    with opened(source) as file:
-                        plan(source, file.metadata, groups, self._names)
-                yield source
+                plan(source, footer.metadata, groups, self._names)
+                yield Reader(source, footer.metadata)
         except ObjectChanged as error:
             raise FileFault(str(error)) from None
         except (pa.ArrowException, OSError) as error:
             cause = error.cause if isinstance(error, StorageError) else _first_line(error)
             raise FileFault(f"{self.path}: cannot be read further: {cause}") from error
+
+
+class Reader(NamedTuple):
+    """Opens a file several times, whose footer has been read."""
+
+    source: Source
+    metadata: pq.FileMetaData
+
+    def __call__(self, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+        """Open the file; read some columns as dictionaries."""
+        return opened(self.source, self.metadata, as_dictionary)
 
 
 def read_files(
@@ -370,7 +427,25 @@ def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap
         If a file that is not Parquet cannot be converted.
     """
     check_option("unwrap", unwrap, Unwrap)
-    return [_checked(found, payload, tuple(keep), unwrap) for found in find_files(path)]
+    found = find_files(path)
+    checked = partial(_checked, payload=payload, keep=tuple(keep), unwrap=unwrap)
+    with Workers(min(len(found), FILES_AT_ONCE)) as workers:
+        return _shared(workers.map(checked, found))
+
+
+def _shared(files: Iterable[PayloadFile]) -> list[PayloadFile]:
+    """Use one object for what is equal in most files, so that many files are small, also when they are pickled."""
+    schemas: dict[pa.Schema, pa.Schema] = {}
+    entries: dict[bytes, bytes] = {}
+    return [
+        replace(
+            file,
+            schema=schemas.setdefault(file.schema, file.schema),
+            columns=schemas.setdefault(file.columns, file.columns),
+            entries={key: entries.setdefault(value, value) for key, value in file.entries.items()},
+        )
+        for file in files
+    ]
 
 
 def find_files(path: FilePath) -> Sequence[FilePath]:
@@ -421,10 +496,11 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
     try:
         if isinstance(path, Path) and unwrap != "none" and not is_parquet(path):
             converted = ConvertedFile(path, payload)
-        with readable(path if converted is None else converted.path) as source, opened(source) as file:
-            schema, groups = file.schema_arrow, _row_groups(file.metadata, (payload, *keep))
-            captured = _captured((file.metadata.metadata or {}).get(CAPTURE_KEY))
-            footer = footer_checksum(source)
+        with readable(path if converted is None else converted.path) as source:
+            checksum, metadata = read_footer(source)
+        schema, groups = metadata.schema.to_arrow_schema().remove_metadata(), _row_groups(metadata, (payload, *keep))
+        entries = {key: value for key, value in (metadata.metadata or {}).items() if key.startswith(_OUR_KEYS)}
+        captured = _captured(entries.get(CAPTURE_KEY))
     except StorageError:
         raise
     except PermissionError as error:
@@ -452,13 +528,15 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
     kept = pa.schema(
         [(name, _plain_type(schema.field(name).type) if name in schema.names else pa.int64()) for name in keep]
     )
-    return PayloadFile(path, payload, keep, kept, schema, groups, footer, unwrap, converted, captured)
+    return PayloadFile(path, payload, keep, kept, schema, groups, checksum, unwrap, converted, captured, entries)
 
 
 def _captured(content: bytes | None) -> Captured | None:
     """Read what `pgdecode capture` wrote into the footer; None if it did not, or another program changed it."""
+    if content is None:
+        return None
     try:
-        file = json.loads(content or b"{}")["file"]
+        file = json.loads(content)["file"]
         return Captured(int(file["session"]), int(file["first_seq"]), int(file["open_streams"]))
     except (ValueError, KeyError, TypeError):
         return None
@@ -490,12 +568,12 @@ def _plain_type(type: pa.DataType) -> pa.DataType:
 
 def _plain(batch: pa.RecordBatch, payload: str) -> pa.RecordBatch:
     """Convert columns to types that pyarrow's functions support, and payloads to binary."""
-    for index, field in enumerate(batch.schema):
-        plain = _plain_type(field.type)
-        if field.name == payload and plain != pa.large_binary():
+    for index, found in enumerate(batch.schema):
+        plain = _plain_type(found.type)
+        if found.name == payload and plain != pa.large_binary():
             plain = pa.binary()
-        if plain != field.type:
-            batch = batch.set_column(index, field.name, batch.column(index).cast(plain))
+        if plain != found.type:
+            batch = batch.set_column(index, found.name, batch.column(index).cast(plain))
     return batch
 
 
@@ -508,48 +586,59 @@ def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowG
         group = metadata.row_group(number)
         chunks = [group.column(leaf) for leaf in leaves]
         n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
-        counted = tuple(
-            (chunk.path_in_schema, first) for chunk in chunks if (first := _counted_from(chunk)) is not None
-        )
-        found.append(RowGroup(number, start, group.num_rows, n_bytes, counted))
+        ranges = tuple((chunk.path_in_schema, *limits) for chunk in chunks if (limits := _range(chunk)) is not None)
+        found.append(RowGroup(number, start, group.num_rows, n_bytes, ranges))
         start += group.num_rows
     return tuple(found)
 
 
-def _counted_from(chunk: pq.ColumnChunkMetaData) -> int | None:
-    """Return the minimum of an integer column whose statistics allow that it increases by one per row, else None."""
+def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int] | None:
+    """Return the least and greatest value of an integer column without nulls, if both are known and not negative."""
     found = chunk.statistics if chunk.physical_type in ("INT32", "INT64") else None
     if found is None or not found.has_min_max or not found.has_null_count or found.null_count:
         return None
     # Raw values, because Python cannot represent all dates and timestamps of a column.
-    low, high = found.min_raw, found.max_raw
-    return int(low) if low >= 0 and high - low == chunk.num_values - 1 else None
+    low, high = int(found.min_raw), int(found.max_raw)
+    return (low, high) if 0 <= low <= high else None
 
 
-def _alike(
-    encoded: pq.ParquetFile, groups: Sequence[int], texts: Sequence[str], n_rows: int, at_once: int
-) -> Iterator[tuple[bool, list[int]]]:
-    """Group consecutive row groups, `at_once` of them, by whether they may expand.
-
-    A dictionary stores a value once for any number of rows, so a few kilobytes can become gigabytes.
-    """
-    for start in range(0, len(groups), max(at_once, 1)):
-        some = groups[start : start + at_once]
-        for may_expand, found in groupby(some, lambda group: _may_expand(encoded, group, texts, n_rows)):
-            yield may_expand, list(found)
-
-
-def _may_expand(encoded: pq.ParquetFile, group: int, texts: Sequence[str], n_rows: int) -> bool:
+def _may_expand(reader: Reader, group: int, texts: Sequence[str], n_rows: int) -> bool:
     """Whether `n_rows` rows may exceed the size of a batch, if all have the longest value of their dictionary."""
-    metadata = encoded.metadata.row_group(group)
+    metadata = reader.metadata.row_group(group)
     chunks = [metadata.column(leaf) for leaf in range(metadata.num_columns)]
-    with_dictionary = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
+    names = {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page}.intersection(texts)
+    if not names:
+        return False
     longest = 0
-    for name in set(texts).intersection(with_dictionary):
-        for batch in encoded.iter_batches(1, row_groups=[group], columns=[name], use_threads=False):
-            longest += pc.max(pc.binary_length(batch.column(0).dictionary)).as_py() or 0
-            break
+    with reader(texts) as encoded:
+        for name in names:
+            for batch in encoded.iter_batches(1, row_groups=[group], columns=[name], use_threads=False):
+                longest += pc.max(pc.binary_length(batch.column(0).dictionary)).as_py() or 0
+                break
     return bool(longest * min(n_rows, metadata.num_rows) > 2 * BATCH_BYTES)
+
+
+def _joined(batches: Iterator[pa.RecordBatch], at_once: int, n_rows: int) -> Iterator[pa.RecordBatch]:
+    """Join batches that were read `at_once` rows at a time to batches of `n_rows`, or about `BATCH_BYTES`."""
+    if at_once >= n_rows:
+        yield from batches
+        return
+    found: list[pa.RecordBatch] = []
+    left, n_bytes = n_rows, 0
+    for batch in batches:
+        if found and (len(batch) > left or n_bytes + batch.nbytes > BATCH_BYTES):
+            yield one_batch(found)
+            found, left, n_bytes = [], n_rows, 0
+        found.append(batch)
+        left -= len(batch)
+        n_bytes += batch.nbytes
+    if found:
+        yield one_batch(found)
+
+
+def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Make one batch of some, of which there is at least one."""
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _decoded_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,7 @@ from pgdecode.protocol.options import Format
 # writers of a job together buffer this much, but each at least `_LEAST_GROUP_BYTES`.
 _GROUP_BYTES = 32 * 2**20
 _LEAST_GROUP_BYTES = 2**20
+_FEW_ROWS = 8192
 
 WriteBatch = Callable[[pa.RecordBatch], None]
 
@@ -254,6 +255,9 @@ class _RowGroups:
     def flush(self) -> None:
         if self._batches:
             table = pa.Table.from_batches(self._batches)
+            if table.num_rows < len(self._batches) * _FEW_ROWS:
+                # The writer's calls for each chunk of a column would take longer than copying.
+                table = table.combine_chunks()
             self._batches, self._n_bytes = [], 0
             self._write(table)
 

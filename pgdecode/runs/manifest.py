@@ -32,6 +32,27 @@ class OutputFile(FileDigest):
 
 
 @dataclass(frozen=True)
+class TaskSummary:
+    """What a task did.
+
+    Attributes
+    ----------
+    task : int
+        Its number.
+    rows, bad_rows : int
+        Rows that it has written to all outputs, and rows with an error, written or left out.
+    decode_seconds, io_seconds : float
+        How long it decoded; and how long it read and decompressed the input, and encoded and wrote the output.
+    """
+
+    task: int
+    rows: int
+    bad_rows: int
+    decode_seconds: float
+    io_seconds: float
+
+
+@dataclass(frozen=True)
 class Input:
     """The payloads of a run.
 
@@ -96,6 +117,8 @@ class Manifest:
     last_lsn : int
         The greatest commit LSN so far; -1 without a commit.
     files : sequence of OutputFile
+    tasks : sequence of TaskSummary
+        Empty if the engine has no tasks, or does not know what they did.
     state : sequence of FileDigest
         The files in `_state`; empty for a run without a state, which no run can continue.
     pgdecode : str
@@ -115,6 +138,7 @@ class Manifest:
     undecided: int = 0
     last_lsn: int = -1
     files: Sequence[OutputFile] = ()
+    tasks: Sequence[TaskSummary] = ()
     state: Sequence[FileDigest] = ()
     pgdecode: str = ""
     sha256: str = ""
@@ -197,6 +221,7 @@ def parse_manifest(content: bytes, path: object) -> Manifest:
                 "input again"
             )
         files = [OutputFile(**item) for item in plain.pop("files")]
+        tasks = [TaskSummary(**item) for item in plain.pop("tasks", ())]
         state = [FileDigest(**item) for item in plain.pop("state")]
         previous = plain.pop("previous")
         lsn = plain.pop("last_lsn")
@@ -205,6 +230,7 @@ def parse_manifest(content: bytes, path: object) -> Manifest:
             previous=None if previous is None else Previous(**previous),
             last_lsn=-1 if lsn is None else lsn_from_text(lsn),
             files=files,
+            tasks=tasks,
             state=state,
             sha256=hashlib.sha256(content).hexdigest(),
         )

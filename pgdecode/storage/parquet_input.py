@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,13 +17,37 @@ from pgdecode.storage.object_path import FilePath
 
 # Size of the buffer for reading pages. Without a buffer, pyarrow loads the whole column chunk of a row group.
 _READ_BUFFER = 2**20
+# The end of a file, which usually has the whole footer.
+_TAIL_BYTES = 16 * 2**10
+_SMALL_BYTES = 2**20
+
+
+# An object; a local file; or the bytes of a small one.
+Source: TypeAlias = "ObjectReader | Path | pa.Buffer"
+
+
+class Footer(NamedTuple):
+    """The footer of a file: the checksum of its bytes and of the file's size, and what it says."""
+
+    checksum: int
+    metadata: pq.FileMetaData
 
 
 @contextmanager
-def readable(path: FilePath) -> Iterator[Path | ObjectReader]:
-    """Yield what `opened` reads. Several readers of an object share what was fetched."""
+def readable(path: FilePath, *, at_once: bool = False) -> Iterator[Source]:
+    """Yield what `read_footer` and `opened` read. Several readers of an object share what was fetched.
+
+    With `at_once`, a small local file is read now, because each system call costs more than its bytes.
+
+    Raises
+    ------
+    UnicodeEncodeError
+        If a path is not UTF-8, which pyarrow needs for larger files.
+    """
     if isinstance(path, Path):
-        yield path.absolute()
+        str(path).encode()
+        size = path.stat().st_size if at_once else -1
+        yield pa.py_buffer(path.read_bytes()) if 0 <= size <= _SMALL_BYTES else path.absolute()
         return
     reader = ObjectReader(path)
     try:
@@ -32,14 +56,21 @@ def readable(path: FilePath) -> Iterator[Path | ObjectReader]:
         reader.close()
 
 
-def opened(source: Path | ObjectReader, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
-    """Open a Parquet file that `readable` has yielded."""
-    # An absolute path, because pyarrow would treat "s3:x/y" as a URI.
-    where = source if isinstance(source, Path) else pa.PythonFile(source, mode="r")
-    return pq.ParquetFile(where, pre_buffer=False, buffer_size=_READ_BUFFER, read_dictionary=list(as_dictionary))
+def opened(source: Source, metadata: pq.FileMetaData, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a Parquet file that `readable` has yielded, without reading its footer again."""
+    buffer_size = 0
+    if isinstance(source, pa.Buffer):
+        where: Any = pa.BufferReader(source)
+    else:
+        # An absolute path, because pyarrow would treat "s3:x/y" as a URI.
+        where = source if isinstance(source, Path) else pa.PythonFile(source, mode="r")
+        buffer_size = _READ_BUFFER
+    return pq.ParquetFile(
+        where, metadata=metadata, pre_buffer=False, buffer_size=buffer_size, read_dictionary=list(as_dictionary)
+    )
 
 
-def plan(source: Path | ObjectReader, metadata: pq.FileMetaData, groups: Sequence[int], names: Sequence[str]) -> None:
+def plan(source: Source, metadata: pq.FileMetaData, groups: Sequence[int], names: Sequence[str]) -> None:
     """Tell the reader of an object which columns of which row groups will be read."""
     if isinstance(source, ObjectReader):
         source.plan([_ranges(metadata.row_group(number), names) for number in groups])
@@ -59,23 +90,45 @@ def _ranges(group: Any, names: Sequence[str]) -> list[tuple[int, int]]:
 
 def read_metadata(path: FilePath) -> pq.FileMetaData:
     """Read the footer of a Parquet file."""
-    with readable(path) as source, opened(source) as file:
-        return file.metadata
+    with readable(path) as source:
+        return read_footer(source).metadata
 
 
-def footer_checksum(source: Path | ObjectReader) -> int:
-    """Compute the checksum of a file's footer. Opening the file has checked the footer's length (last 8 bytes)."""
+def read_footer(source: Source) -> Footer:
+    """Read the footer of a file.
+
+    Raises
+    ------
+    pa.ArrowInvalid
+        If the file does not end with a footer.
+    """
+    content, size = _tail(source)
+    # pyarrow reads the footer from the end, wherever it begins.
+    return Footer(zlib.crc32(content, size), pq.read_metadata(pa.BufferReader(content)))
+
+
+def _tail(source: Source) -> tuple[pa.Buffer | bytes, int]:
+    """Read the footer with its length and the last four bytes, and the size of the file."""
     if isinstance(source, ObjectReader):
-        return zlib.crc32(source.tail(int.from_bytes(source.tail(8)[:4], "little") + 8), source.path.size)
-    with source.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 8, 0))
-        length = int.from_bytes(file.read(4), "little")
-        file.seek(max(size - 8 - length, 0))
-        return zlib.crc32(file.read(), size)
+        return source.tail(_length(source.tail(8))), source.path.size
+    if isinstance(source, pa.Buffer):
+        return source[-min(_length(source[-min(source.size, 8) :]), source.size) :], source.size
+    with open(source, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        found = os.pread(file.fileno(), _TAIL_BYTES, max(size - _TAIL_BYTES, 0))
+        length = _length(found[-8:])
+        if length > len(found):
+            found = os.pread(file.fileno(), length, max(size - length, 0))
+        return found[-length:], size
+
+
+def _length(end: pa.Buffer | bytes) -> int:
+    return int.from_bytes(bytes(end)[:4], "little") + 8
 
 
 def is_parquet(path: Path) -> bool:
     """Whether a file is a Parquet file, or is named like one."""
+    if path.suffix == ".parquet":
+        return True
     with path.open("rb") as file:
-        return file.read(4) == b"PAR1" or path.suffix == ".parquet"
+        return file.read(4) == b"PAR1"

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgdecode.runs.manifest import OutputFile, read_manifest
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import FilePath, Location, ObjectPath, file_path
-from pgdecode.storage.parquet_input import opened, read_metadata, readable
+from pgdecode.storage.parquet_input import opened, read_footer, read_metadata, readable
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.storage import as_pattern
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
@@ -98,5 +98,5 @@ class _FileReader(WorkerFunction):
         enter_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                with readable(self.files[number]) as source, opened(source) as file:
+                with readable(self.files[number]) as source, opened(source, read_footer(source).metadata) as file:
                     yield from file.iter_batches(_BATCH_ROWS, use_threads=False)

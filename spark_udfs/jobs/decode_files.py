@@ -19,7 +19,7 @@ from pgdecode.files.atomic_output import check_target
 from pgdecode.files.change_export import table_file_name
 from pgdecode.files.change_run import RunFolders, StagedRun, WrittenRun, input_of, run
 from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
-from pgdecode.files.ordered_files import OrderFault, check_positions, has_interrupted_streams
+from pgdecode.files.ordered_files import OrderFault, check_positions, has_interrupted_streams, in_slot_order
 from pgdecode.files.payload_files import CAPTURE_SESSION, FileFault, PathError, PayloadFile, payload_files
 from pgdecode.protocol.options import (
     ChangeOptions,
@@ -274,8 +274,12 @@ def decode_files(
     if place is not None and files is not None and isinstance(config, ChangeJob):
         if session is None and position == "seq" and has_interrupted_streams(files):
             session = CAPTURE_SESSION
-            files = payload_files(place, payload, (position, session), unwrap)
+            files = [file.with_session() for file in files]
         check_positions(files, position)
+        try:
+            files = in_slot_order(files, position)
+        except FileFault as error:
+            raise JobFailed(str(error)) from error
     out = _files_at(target, storage_options, route)
     direct = _is_direct(route, source if place is None else target if out is None else None)
     if (isinstance(place, ObjectPath) or isinstance(out, ObjectPath)) and not direct:
@@ -388,10 +392,9 @@ def _with_types(
 ) -> tuple[ChangeJob, SourceState]:
     """Add the types and relations from the footers of files, and what the run before knows."""
     before = SourceState() if stored is None else stored.source
-    paths = [file.path for file in files or ()]
-    types = user_types_of(paths, [UserType(*item) for item in before.user_types])
+    types = user_types_of(files or (), [UserType(*item) for item in before.user_types])
     with_types = replace(config.value_options, types=overridden(types, config.value_options.types) or None)
-    catalog = None if stored is not None else config.catalog or catalog_of(paths)
+    catalog = None if stored is not None else config.catalog or catalog_of(files or ())
     after = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
     return replace(config, value_options=with_types, catalog=catalog), after
 
@@ -425,6 +428,7 @@ def _to_objects(
                 skipped=output.index.n_skipped,
                 undecided=output.index.n_undecided,
                 files=output.files,
+                tasks=output.tasks,
             )
         run.commit(manifest)
     return RunResult.of(manifest)
@@ -436,8 +440,7 @@ def _known_manifest(
     """Make what is known of the manifest before the run."""
     input = Input()
     if files:
-        by_position = sorted(files, key=lambda file: file.first_value(position) or 0)
-        input = input_of(by_position, position, source)
+        input = input_of(files, position, source)
     what = [name or CHANGES for name in config.names]
     options = {**options_to_json(config.options, config.value_options), "format": config.format}
     return Manifest("spark", what, options, input)

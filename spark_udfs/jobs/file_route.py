@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.files.ordered_files import session_text
+from pgdecode.files.ordered_files import in_slot_order, session_text
 from pgdecode.files.payload_files import PayloadFile
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.partitions.speculation import holds
 from pgdecode.protocol.options import ChangeOptions
-from pgdecode.runs.manifest import Manifest, OutputFile, write_manifest
+from pgdecode.runs.manifest import Manifest, OutputFile, TaskSummary, write_manifest
 from spark_udfs.dataframes.control_index import (
     SourceIndex,
     in_session,
@@ -43,7 +43,7 @@ from spark_udfs.jobs.file_tasks import (
 )
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
-from spark_udfs.jobs.output_committer import Folder, attempts, commit, part_name
+from spark_udfs.jobs.output_committer import Folder, attempts, commit, merged, part_name
 from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.jobs.split_statistics import SplitStatistics
 from spark_udfs.jobs.splits import (
@@ -54,7 +54,6 @@ from spark_udfs.jobs.splits import (
     grouped,
     make_splits,
     pieces_of,
-    sort_by_position,
     speculation_of,
     split_previews,
     task_bytes,
@@ -81,9 +80,9 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Fo
     tasks = _tasks(spark, files) if config.in_stream == "ordered" else cut(spark, files)
     with attempts(folder):
         parts = [part for found in run_tasks(spark, work, tasks) for part in found]
-        written, bad_rows = commit(folder, parts, _inputs(tasks, config.format))
+        written, bad_rows, summaries = commit(folder, parts, _inputs(tasks, config.format))
     rows = sum(file.rows for file in written)
-    manifest = Manifest("spark", ("messages",), rows=rows, bad_rows=bad_rows, files=written)
+    manifest = Manifest("spark", ("messages",), rows=rows, bad_rows=bad_rows, files=written, tasks=summaries)
     return RunResult.of(write_manifest(folder, manifest) if isinstance(folder, Path) else manifest)
 
 
@@ -131,14 +130,15 @@ def write_changes(
     RunError
         If the files do not follow the run before.
     """
-    pieces = [piece for piece in _pieces(spark, files) if piece.n_rows]
-    previews = split_previews(pieces, position)
+    pieces = in_slot_order([piece for piece in _pieces(spark, files) if piece.n_rows], position)
+    groups = [group for group in _grouped(spark, pieces) if group]
+    previews = split_previews(groups, position)
     if previews is None:
         return None
-    pieces, previews = sort_by_position(pieces, previews)
     run.check(previews[0].first if previews else None, None, sum(piece.n_rows for piece in pieces))
-    splits = make_splits(pieces, previews) if session is None else [Split(piece) for piece in pieces]
-    tasks = [SplitTask(number, tuple(item)) for number, item in enumerate(_grouped(spark, splits))]
+    splits = make_splits(groups, previews) if session is None else [Split(tuple(group)) for group in groups]
+    splits = splits or [Split(())]
+    tasks = [SplitTask(number, split) for number, split in enumerate(splits)]
     places = tuple(folders[name] for name in config.names)
     options = config.options
 
@@ -150,7 +150,7 @@ def write_changes(
         return ChangeTask(places, tuple(outputs), columns, plain, position, options, config.format, kept, first)
 
     # With drop_duplicates, a partition depends on all commits before it.
-    may_speculate = session is None and not options.drop_duplicates
+    may_speculate = bool(groups) and session is None and not options.drop_duplicates
     speculated = speculation_of(previews, config.catalog, run.state) if may_speculate else None
     try:
         speculative = None if speculated is None else work_by(speculated, tuple(split.n_rows for split in splits))
@@ -174,7 +174,7 @@ def write_changes(
             work = work_by(index, indexed.counts)
             done = [result.output for result in found]
             if speculated is not None and speculative is not None:
-                done = _confirmed(tasks, done, speculated, speculative, index, work)
+                done = _confirmed(done, speculated, speculative, index, work)
             rejected = [task for task, output in zip(tasks, done, strict=True) if output is None]
             stored = _stored_tasks(state, index, options, len(tasks))
             last: list[SplitTask | StoredTask] = [*rejected, *stored]
@@ -185,9 +185,11 @@ def write_changes(
             inputs |= {part_name(task.number, config.format): task.places for task in stored}
             bad_rows: Counter[str] = Counter()
             written: list[OutputFile] = []
+            summaries: list[TaskSummary] = []
             for number, place in enumerate(places):
                 committed = commit(place, [output.parts[number] for output in complete], inputs)
                 bad_rows.update(committed.bad_rows)
+                summaries += committed.tasks
                 below = f"{place.name}/" if config.in_folders and isinstance(place, Path) else ""
                 written += (replace(file, name=f"{below}{file.name}") for file in committed.files)
             ends = [partition.first for partition in index.partitions[:1]]
@@ -200,6 +202,7 @@ def write_changes(
                 written,
                 [output.kept for output in complete if output.kept is not None],
                 last_session,
+                merged(summaries),
             )
     if decoded is None:
         for place in places:
@@ -229,7 +232,7 @@ def _indexed(
 
     Return also the state before the run, and the last session.
     """
-    statistics = [split_statistics for item in found for split_statistics in item.statistics or ()]
+    statistics = [item.statistics for item in found if item.statistics is not None]
     sessions = [partition.session for item in statistics for partition in item.partitions]
     state = run.state
     if in_full.session is not None and sessions:
@@ -241,20 +244,10 @@ def _indexed(
     is_plain = all(split_statistics.is_plain for split_statistics in statistics)
     is_simple = is_plain and (state is None or not state.streamed)
     if not is_full and not (is_simple and is_enough(indexed, None, known)):
-        short = [
-            task
-            for task, item in zip(tasks, found, strict=True)
-            if not all(split_statistics.in_full for split_statistics in item.statistics or ())
-        ]
+        short = [task for task, item in zip(tasks, statistics, strict=True) if not item.in_full]
         rest = iter(run_tasks(spark, in_full, short))
-        statistics = []
-        for item in found:
-            of_task = item.statistics or []
-            statistics += (
-                of_task
-                if all(split_statistics.in_full for split_statistics in of_task)
-                else next(rest).statistics or []
-            )
+        full = [item if item.in_full else next(rest).statistics for item in statistics]
+        statistics = [item for item in full if item is not None]
         indexed = _make_index(statistics, config, state)
     uncertain = unused_versions(indexed.index, None)
     if uncertain:
@@ -286,17 +279,14 @@ def _make_index(
 
 def _in_order(found: Sequence[SplitStatisticsResult]) -> list[SplitStatistics] | None:
     """List the statistics of all splits; None if positions do not ascend."""
-    statistics: list[SplitStatistics] = []
-    for item in found:
-        if item.statistics is None:
-            return None
-        statistics += item.statistics
+    statistics = [item.statistics for item in found if item.statistics is not None]
+    if len(statistics) < len(found):
+        return None
     partitions = [partition for split_statistics in statistics for partition in split_statistics.partitions]
     return statistics if all(before.last < after.first for before, after in pairwise(partitions)) else None
 
 
 def _confirmed(
-    tasks: Sequence[SplitTask],
     done: Sequence[TaskOutput | None],
     speculated: PartitionIndex,
     speculative: ChangeTask,
@@ -305,18 +295,15 @@ def _confirmed(
 ) -> list[TaskOutput | None]:
     """Replace the outputs of tasks whose speculation was wrong by None."""
     if [item.apart_from_numbers for item in speculative.outputs] != [item.apart_from_numbers for item in work.outputs]:
-        return [None] * len(tasks)
-    first = 0
+        return [None] * len(done)
     confirmed: list[TaskOutput | None] = []
     # Changes that were kept have the numbers of versions.
     same_numbers = list(speculated.catalog) == list(index.catalog)
-    for task, output in zip(tasks, done, strict=True):
-        partitions = range(first, first + len(task.splits))
-        is_right = all(holds(speculated, index, partition) for partition in partitions)
+    for number, output in enumerate(done):
+        is_right = holds(speculated, index, number)
         if output is not None and output.kept is not None and not same_numbers:
             is_right = False
         confirmed.append(output if is_right else None)
-        first += len(task.splits)
     return confirmed
 
 
@@ -346,7 +333,7 @@ def _inputs(tasks: Sequence[Task] | Sequence[SplitTask], format: str) -> dict[st
     found = {}
     for task in tasks:
         if isinstance(task, SplitTask):
-            places = [place for split in task.splits for place in split.places]
+            places = task.split.places
         else:
             places = [(piece, piece.start, piece.n_rows) for piece in task.pieces]
         found[part_name(task.number, format)] = [

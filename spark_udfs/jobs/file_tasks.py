@@ -6,7 +6,7 @@ Only results pass through Spark. A task needs memory for a batch of payloads and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -36,6 +36,7 @@ from spark_udfs.dataframes.stored_changes import StoredTask, decode_stored, used
 from spark_udfs.jobs.output_committer import Folder, Part, attempted
 from spark_udfs.jobs.split_statistics import SpeculativeDecoding, SplitStatistics, SplitStatisticsReader
 from spark_udfs.jobs.splits import Batches, Split
+from spark_udfs.jobs.task_times import TaskTimes
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 
 
@@ -72,28 +73,30 @@ class MessageTask(WorkerFunction):
     def __call__(self, task: Task) -> list[Part]:
         """Write the part of a task."""
         enter_task()
+        times = TaskTimes()
         parts: list[Part] = []
         layout = message_layout(self.kept.names, self.fields)
         bad_rows: Counter[str] = Counter()
         with attempted(self.folder, task.number, self.format, self._schema, layout, 1, parts, bad_rows) as write:
-            for piece in task.pieces:
-                for bad_rows_of_batch, batch in self.decoded(piece):
-                    bad_rows.update(bad_rows_of_batch)
-                    write(batch)
-        return parts
+            for decoded, batch in self.decoded(task.pieces):
+                bad_rows.update(decoded.bad_rows)
+                times.decode_seconds += decoded.seconds
+                write(batch)
+        return [times.noted(part) for part in parts]
 
-    def decoded(self, piece: PayloadFile) -> Iterator[tuple[Mapping[str, int], pa.RecordBatch]]:
-        """Decode a piece. Yield batches of the `keep` columns and the envelope, each with its bad rows by error code.
+    def decoded(self, pieces: Sequence[PayloadFile]) -> Iterator[tuple[DecodedBatch, pa.RecordBatch]]:
+        """Decode pieces. Yield batches, each with its record batch of the `keep` columns and the envelope.
 
         Raises
         ------
         FileFault
             As in `decoded_batches`, and if a `keep` column has another type in another file.
         """
-        for batch in decoded_batches(
-            piece, fields=self._wanted, in_stream=self.in_stream, mode=self.mode, empty=self.empty
+        schema = self._schema
+        for piece, batch in decoded_batches(
+            pieces, fields=self._wanted, in_stream=self.in_stream, mode=self.mode, empty=self.empty
         ):
-            yield batch.bad_rows, self._with_kept_types(piece, batch, self._schema)
+            yield batch, self._with_kept_types(piece, batch, schema)
 
     @property
     def _wanted(self) -> Sequence[str]:
@@ -121,10 +124,10 @@ class MessageTask(WorkerFunction):
 
 
 class SplitTask(NamedTuple):
-    """The number of a task, and its splits in the order of the output."""
+    """The number of a task, and its split."""
 
     number: int
-    splits: tuple[Split, ...]
+    split: Split
 
 
 class TaskOutput(NamedTuple):
@@ -182,8 +185,8 @@ class ChangeTask(WorkerFunction):
         enter_task()
         return self._write_stored(task) if isinstance(task, StoredTask) else self.write(task)
 
-    def write(self, task: SplitTask, readers: Sequence[SplitStatisticsReader] = ()) -> TaskOutput:
-        """Write the task's part of each output. With readers, decode speculatively and collect split statistics.
+    def write(self, task: SplitTask, reader: SplitStatisticsReader | None = None) -> TaskOutput:
+        """Write the task's part of each output. With a reader, decode speculatively and collect split statistics.
 
         Raises
         ------
@@ -191,17 +194,17 @@ class ChangeTask(WorkerFunction):
             If the speculation is wrong.
         """
         builders = [output.builder(None, self.index.unpacked, self.options) for output in self.outputs]
-        if readers:
+        if reader is not None:
             builders = [SpeculativeDecoding(builder) for builder in builders]
         kept = None if self.kept is None else KeptChanges()
-        with self._writers(task.number) as (written, bad_rows, write):
-            for place, split in enumerate(task.splits):
-                reader = readers[place] if readers else None
-                with nullcontext() if readers else as_file_fault(split, self.position):
-                    rows = split.batches(self.position)
-                    found = decode_split(rows, self.index, builders, self.options, bad_rows, reader, kept)
-                    for number, batch in found:
-                        write(number, batch)
+        times = TaskTimes()
+        with (
+            self._writers(task.number, times) as (written, bad_rows, write),
+            as_file_fault(task.split, self.position) if reader is None else nullcontext(),
+        ):
+            rows = times.reading(task.split.batches(self.position))
+            for number, batch in decode_split(rows, self.index, builders, self.options, bad_rows, reader, kept):
+                write(number, batch)
         if kept is None or self.kept is None:
             return TaskOutput(written)
         return TaskOutput(written, kept.write(self.kept, self.first_position, task.number), kept.is_complete)
@@ -209,7 +212,7 @@ class ChangeTask(WorkerFunction):
     def _write_stored(self, task: StoredTask) -> TaskOutput:
         """Write the task's part of each output, from changes that earlier runs have stored."""
         builders = [output.builder(None, self.index.unpacked, self.options) for output in self.outputs]
-        with self._writers(task.number) as (written, bad_rows, write):
+        with self._writers(task.number, TaskTimes()) as (written, bad_rows, write):
             try:
                 for number, batch in decode_stored(task.parts, self.index, builders, self.options, bad_rows):
                     write(number, batch)
@@ -220,13 +223,18 @@ class ChangeTask(WorkerFunction):
 
     @contextmanager
     def _writers(
-        self, number: int
+        self, number: int, times: TaskTimes
     ) -> Iterator[tuple[list[Part], list[Counter[str]], Callable[[int, pa.RecordBatch], None]]]:
         """Open the part of each output. The first list has the parts at the end."""
         written: list[Part] = []
         parts_by_output: list[list[Part]] = [[] for _ in self.outputs]
         bad_rows: list[Counter[str]] = [Counter() for _ in self.outputs]
         places = zip(self.folders, self.outputs, self.columns, parts_by_output, bad_rows, strict=True)
+
+        def write(output: int, batch: pa.RecordBatch) -> None:
+            with times.of_io():
+                writers[output](batch.select(list(self.columns[output])))
+
         with ExitStack() as stack:
             writers = []
             for folder, output, names, parts, counts in places:
@@ -235,12 +243,10 @@ class ChangeTask(WorkerFunction):
                     folder, number, self.format, schema, output.layout, len(parts_by_output), parts, counts
                 )
                 writers.append(stack.enter_context(part))
-            yield (
-                written,
-                bad_rows,
-                lambda output, batch: writers[output](batch.select(list(self.columns[output]))),
-            )
-        written += [part for parts in parts_by_output for part in parts]
+            yield written, bad_rows, write
+            with times.of_io():
+                stack.close()
+        written += [times.noted(part) for parts in parts_by_output for part in parts]
 
 
 def decode_split(
@@ -287,7 +293,8 @@ def as_file_fault(split: Split, position: str) -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        path, where = split.piece.path, f"rows from {split.piece.start + split.n_skipped}"
+        file, row, _ = split.places[0]
+        path, where = file.path, f"rows from {row}"
         if error.position is not None:
             found = split.row_of(error.position, position)
             where = f"position {error.position}"
@@ -295,7 +302,9 @@ def as_file_fault(split: Split, position: str) -> Iterator[None]:
                 path, where = found[0].path, f"row {found[1]}, {where}"
         raise FileFault(f"{path}: {where}: {error.cell}") from error
     except (RowsMoved, OrderFault) as error:
-        raise FileFault(f"{split.piece.path}: has changed while it was decoded") from error
+        names = list(dict.fromkeys(str(piece) for piece in split.pieces))
+        which = names[0] if len(names) == 1 else f"one of the files from {names[0]} to {names[-1]}"
+        raise FileFault(f"{which}: has changed while it was decoded") from error
 
 
 class SplitStatisticsResult(NamedTuple):
@@ -303,19 +312,19 @@ class SplitStatisticsResult(NamedTuple):
 
     Attributes
     ----------
-    statistics : list of SplitStatistics or None
-        One for each split; None if rows are not in the order of their positions.
+    statistics : SplitStatistics or None
+        None if rows are not in the order of their positions.
     output : TaskOutput or None
         The output of speculative decoding, if that was requested and succeeded.
     """
 
-    statistics: list[SplitStatistics] | None
+    statistics: SplitStatistics | None
     output: TaskOutput | None = None
 
 
 @dataclass(frozen=True)
 class SplitStatisticsTask(WorkerFunction):
-    """Collects the statistics of splits, and decodes the splits speculatively at the same time.
+    """Collects the statistics of a split, and decodes it speculatively at the same time.
 
     Attributes
     ----------
@@ -335,27 +344,25 @@ class SplitStatisticsTask(WorkerFunction):
     work: ChangeTask | None = None
 
     def __call__(self, task: SplitTask) -> SplitStatisticsResult:
-        """Collect the statistics of a task's splits."""
+        """Collect the statistics of a task's split."""
         enter_task()
         in_full = self.in_full
         try:
             if self.work is not None:
-                readers = [SplitStatisticsReader(with_head=self.with_head) for _ in task.splits]
+                reader = SplitStatisticsReader(with_head=self.with_head)
                 # Errors of payloads are reported when the split is decoded again with the final index.
                 with suppress(DecodeError, RowsMoved, SchemaChanged):
-                    output = self.work.write(task, readers)
-                    statistics = [reader.split_statistics() for reader in readers]
-                    return SplitStatisticsResult(statistics, output if output.is_complete else None)
+                    output = self.work.write(task, reader)
+                    return SplitStatisticsResult(reader.split_statistics(), output if output.is_complete else None)
                 in_full = True
-            readers = [SplitStatisticsReader(in_full=in_full, with_head=self.with_head) for _ in task.splits]
-            for split, reader in zip(task.splits, readers, strict=True):
-                if self.session is None:
-                    for positions, payloads in split.batches(self.position):
-                        reader.add(positions, payloads)
-                else:
-                    for positions, payloads, sessions in split.batches_with(self.position, self.session):
-                        reader.add(positions, payloads, sessions)
-            return SplitStatisticsResult([reader.split_statistics() for reader in readers])
+            reader = SplitStatisticsReader(in_full=in_full, with_head=self.with_head)
+            if self.session is None:
+                for positions, payloads in task.split.batches(self.position):
+                    reader.add(positions, payloads)
+            else:
+                for positions, payloads, sessions in task.split.batches_with(self.position, self.session):
+                    reader.add(positions, payloads, sessions)
+            return SplitStatisticsResult(reader.split_statistics())
         except OrderFault:
             return SplitStatisticsResult(None)
 
@@ -386,12 +393,11 @@ class UsedTask(WorkerFunction):
             return used_of_stored(task.parts, self.index, self.among, self.options)
         found: set[int] = set()
 
-        def pieces(split: Split) -> Iterator[tuple[int, tuple[pa.Array, pa.Array]]]:
-            for positions, payloads in split.batches(self.position):
+        def pieces() -> Iterator[tuple[int, tuple[pa.Array, pa.Array]]]:
+            for positions, payloads in task.split.batches(self.position):
                 for number, start, end in slices(index, values_of(positions)):
                     yield number, (payloads.slice(start, end - start), positions.slice(start, end - start))
 
-        for split in task.splits:
-            for number, of_run in groupby(pieces(split), lambda piece: piece[0]):
-                found |= used_versions(index, (piece for _, piece in of_run), number, self.among, self.options)
+        for number, of_run in groupby(pieces(), lambda piece: piece[0]):
+            found |= used_versions(index, (piece for _, piece in of_run), number, self.among, self.options)
         return found

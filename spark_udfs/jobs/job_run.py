@@ -11,7 +11,7 @@ from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.run_start import RunStart
 from pgdecode.files.change_run import StagedRun, WrittenRun
 from pgdecode.partitions.partition_index import PartitionIndex
-from pgdecode.runs.manifest import Input, Manifest, OutputFile
+from pgdecode.runs.manifest import Input, Manifest, OutputFile, TaskSummary
 from pgdecode.runs.state_files import SourceState
 from spark_udfs.dataframes.kept_changes import KEPT, KeptFile, add_kept
 
@@ -84,6 +84,8 @@ class JobOutput:
         In the order of the input.
     session : str or None
         The last value of the session column, as text.
+    tasks : sequence of TaskSummary
+        Empty if Spark reads and writes the files.
     """
 
     input: Input
@@ -93,11 +95,14 @@ class JobOutput:
     files: Sequence[OutputFile] = ()
     kept: Sequence[KeptFile] = field(default_factory=list)
     session: str | None = None
+    tasks: Sequence[TaskSummary] = ()
 
     def written(self, run: StagedRun, manifest: Manifest, source: SourceState) -> WrittenRun[JobOutput | None]:
         """Describe the run, so that its state and its manifest can be committed."""
         state = self.index.end
-        complete = replace(manifest, input=self.input, rows=self.rows, bad_rows=self.bad_rows, files=self.files)
+        complete = replace(
+            manifest, input=self.input, rows=self.rows, bad_rows=self.bad_rows, files=self.files, tasks=self.tasks
+        )
         known = source if self.session is None else replace(source, session=self.session)
 
         def commit(folder: Path, manifest: Manifest, target: Path | None) -> Manifest:

@@ -12,9 +12,9 @@ import re
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 from pgdecode.files.writers import Layout, WriteBatch, writer_to
 from pgdecode.protocol.options import Format
 from pgdecode.runs.digested_file import DigestedFile
-from pgdecode.runs.manifest import OutputFile
+from pgdecode.runs.manifest import OutputFile, TaskSummary
 from pgdecode.runs.object_run import ObjectOutput
 from pgdecode.storage.errors import storage_errors
 from pgdecode.storage.object_files import ObjectWriter, written_object
@@ -35,15 +35,18 @@ _ATTEMPTS = "_temporary"
 _BUFFER = 1 << 20
 _OBJECT_PART = re.compile(r"(?:.*/)?part-[0-9a-f]{32}-(\d+)-[0-9a-f]+\.(\w+)", re.DOTALL)
 
+_TASK_NAME = re.compile(r"part-(\d+)\.\w+")
+
 # Where the files of an output are written.
 Folder = Path | ObjectOutput
 
 
 class Committed(NamedTuple):
-    """The files of an output, and the number of its bad rows by error code."""
+    """The files of an output, the number of its bad rows by error code, and what each task did."""
 
     files: list[OutputFile]
     bad_rows: dict[str, int]
+    tasks: list[TaskSummary]
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Part:
         Of its bytes, which are the same for all attempts of a task.
     bad_rows : mapping
         Number of rows with an error, written or left out, by error code.
+    decode_seconds, io_seconds : float
+        How long the task decoded, and how long it read and wrote files.
     """
 
     attempt: str
@@ -69,6 +74,8 @@ class Part:
     n_bytes: int
     sha256: str
     bad_rows: Mapping[str, int] = field(default_factory=dict)
+    decode_seconds: float = 0.0
+    io_seconds: float = 0.0
 
 
 def part_name(number: int, format: str) -> str:
@@ -179,7 +186,24 @@ def commit(folder: Folder, parts: Sequence[Part], about: Mapping[str, Sequence[M
     bad_rows: Counter[str] = Counter()
     for part in parts:
         bad_rows.update(part.bad_rows)
-    return Committed(files, dict(sorted(bad_rows.items())))
+    return Committed(files, dict(sorted(bad_rows.items())), [_summary(part) for part in parts])
+
+
+def _summary(part: Part) -> TaskSummary:
+    number = int(_TASK_NAME.fullmatch(_task_name(part.name))[1])  # type: ignore[index]
+    n_bad = sum(part.bad_rows.values())
+    return TaskSummary(number, part.n_rows, n_bad, round(part.decode_seconds, 3), round(part.io_seconds, 3))
+
+
+def merged(tasks: Iterable[TaskSummary]) -> list[TaskSummary]:
+    """Add the rows of several outputs of the same tasks."""
+    found: dict[int, TaskSummary] = {}
+    for task in tasks:
+        before = found.get(task.task)
+        if before is not None:
+            task = replace(task, rows=before.rows + task.rows, bad_rows=before.bad_rows + task.bad_rows)
+        found[task.task] = task
+    return list(found.values())
 
 
 def _rename(folder: Path, parts: Sequence[Part]) -> None:

@@ -1,7 +1,7 @@
-"""Splits: parts of files that a task decodes, which begin and end between transactions if possible.
+"""Splits: consecutive parts of files that a task decodes, which begin and end between transactions if possible.
 
-A piece consists of row groups, which may end inside a transaction. Such a transaction belongs to the split where it
-begins. Its rows at the beginning of the next piece, if they are few, are sent to the task with the split.
+A piece consists of row groups. A split consists of pieces, and may end inside a transaction. Such a transaction belongs
+to the split where it begins. Its rows at the beginning of the next split, if they are few, are sent to the task.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -46,27 +46,28 @@ Batches = Iterator[tuple[pa.Array, pa.Array]]
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of a piece, and the rows of its last transaction at the beginning of the next piece.
+    """The rows of pieces, and the rows of their last transaction at the beginning of the next split.
 
     Attributes
     ----------
-    piece : PayloadFile
+    pieces : tuple of PayloadFile
+        In the order of their positions. All have rows.
     n_skipped : int
-        Number of rows at its beginning that belong to the previous split.
-    rest : PayloadFile or None
-        The next piece, if the split has rows of it.
+        Number of rows at the beginning that belong to the previous split.
+    rest : tuple of PayloadFile
+        The pieces of the next split, if the split has rows of it.
     n_rest : int
         Number of these rows.
     messages : bytes
         Arrow stream of these rows.
     counted_from : int or None
-        The position of the piece's first row, if positions were deduced from the file's statistics. `batches` checks
-        that positions increase by one from there to the first row of the split.
+        The position of the first row, if positions were deduced from the file's statistics. `batches` checks that
+        positions increase by one from there to the first row of the split.
     """
 
-    piece: PayloadFile
+    pieces: tuple[PayloadFile, ...]
     n_skipped: int = 0
-    rest: PayloadFile | None = None
+    rest: tuple[PayloadFile, ...] = ()
     n_rest: int = 0
     messages: bytes = b""
     counted_from: int | None = None
@@ -74,54 +75,59 @@ class Split:
     @property
     def n_rows(self) -> int:
         """Number of rows."""
-        return self.piece.n_rows - self.n_skipped + self.n_rest
-
-    @property
-    def n_bytes(self) -> int:
-        """Approximate uncompressed size."""
-        return self.piece.n_bytes
+        return sum(piece.n_rows for piece in self.pieces) - self.n_skipped + self.n_rest
 
     @property
     def places(self) -> list[tuple[PayloadFile, int, int]]:
         """Files, the first row in each, and the number of rows."""
-        own = (self.piece, self.piece.start + self.n_skipped, self.piece.n_rows - self.n_skipped)
-        if self.rest is None:
-            return [own]
-        if (self.rest.path, self.rest.start) == (self.piece.path, self.piece.start + self.piece.n_rows):
-            return [(*own[:2], self.n_rows)]
-        return [own, (self.rest, self.rest.start, self.n_rest)]
+        found: list[tuple[PayloadFile, int, int]] = []
+        skipped, left = self.n_skipped, self.n_rows
+        for piece in (*self.pieces, *self.rest):
+            start, n = piece.start + skipped, min(piece.n_rows - skipped, left)
+            skipped = max(skipped - piece.n_rows, 0)
+            if n <= 0:
+                continue
+            left -= n
+            if found and (found[-1][0].path, sum(found[-1][1:])) == (piece.path, start):
+                found[-1] = (*found[-1][:2], found[-1][2] + n)
+            else:
+                found.append((piece, start, n))
+        return found
 
     def batches(self, position: str) -> Batches:
-        """Yield positions and payloads, in batches of at least one row.
+        """Yield positions and payloads, in batches of at least one row. All payloads have the same type.
 
         Raises
         ------
         OrderFault
             If positions do not ascend, or differ from the file's statistics.
         FileFault
-            If the file is damaged.
+            If a file is damaged.
         """
         positions = Positions(position)
         row = 0
-        last, type = -1, pa.large_binary()
-        for source in self.piece.batches(_READ_ROWS):
-            placed = positions.of(self.piece, self.piece.start + row, source)
-            skipped = min(max(self.n_skipped - row, 0), len(source))
-            if row <= self.n_skipped:
-                self._check_counted(row, placed[: self.n_skipped - row + 1])
-            row += len(source)
-            if skipped < len(source):
-                payloads = source.column(self.piece.payload)
-                last, type = placed[-1].as_py(), payloads.type
-                yield placed.slice(skipped), payloads.slice(skipped)
+        last, type = -1, None
+        for piece in self.pieces:
+            start = piece.start
+            for source in piece.batches(_READ_ROWS):
+                placed = positions.of(piece, start, source)
+                skipped = min(max(self.n_skipped - row, 0), len(source))
+                if row <= self.n_skipped:
+                    self._check_counted(row, placed[: self.n_skipped - row + 1])
+                row += len(source)
+                start += len(source)
+                if skipped < len(source):
+                    payloads = source.column(piece.payload).slice(skipped)
+                    last, type = placed[-1].as_py(), type or payloads.type
+                    yield placed.slice(skipped), payloads if payloads.type == type else payloads.cast(type)
         if self.n_rest:
             rest = from_ipc(self.messages)
             if rest["position"][0].as_py() <= last:
-                raise OrderFault(f"{self.piece.path}: its positions overlap with those of another piece")
+                raise OrderFault(f"{self.rest[0].path}: its positions overlap with those of {self.pieces[-1].path}")
             yield rest["position"].combine_chunks(), rest["payload"].combine_chunks().cast(type)
 
     def batches_with(self, position: str, session: str) -> Iterator[tuple[pa.Array, pa.Array, pa.Array]]:
-        """Yield positions, payloads and the values of the session column, for a split that is a whole piece.
+        """Yield positions, payloads and the values of the session column, for a split of whole pieces.
 
         Raises
         ------
@@ -129,12 +135,13 @@ class Split:
             As in `batches`.
         """
         positions = Positions(position)
-        row = 0
-        for source in self.piece.batches(_READ_ROWS):
-            placed = positions.of(self.piece, self.piece.start + row, source)
-            row += len(source)
-            if len(source):
-                yield placed, source.column(self.piece.payload), source.column(session)
+        for piece in self.pieces:
+            start = piece.start
+            for source in piece.batches(_READ_ROWS):
+                placed = positions.of(piece, start, source)
+                start += len(source)
+                if len(source):
+                    yield placed, source.column(piece.payload), source.column(session)
 
     def _check_counted(self, row: int, positions: pa.Array) -> None:
         if self.counted_from is None:
@@ -142,7 +149,7 @@ class Split:
         # Positions ascend. If the first and the last are as far apart as their rows, all increase by one.
         first = self.counted_from + row
         if (positions[0].as_py(), positions[-1].as_py()) != (first, first + len(positions) - 1):
-            raise OrderFault(f"{self.piece.path}: positions differ from the file's statistics")
+            raise OrderFault(f"{self.pieces[0].path}: positions differ from the file's statistics")
 
     def row_of(self, wanted: int, position: str) -> tuple[PayloadFile, int] | None:
         """Find the file and the row of a position."""
@@ -151,10 +158,10 @@ class Split:
             place = pc.index(positions, wanted).as_py()
             if place >= 0:
                 row = n_before + int(place)
-                n_own = self.piece.n_rows - self.n_skipped
-                if self.rest is not None and row >= n_own:
-                    return self.rest, self.rest.start + row - n_own
-                return self.piece, self.piece.start + self.n_skipped + row
+                for piece, start, n_rows in self.places:
+                    if row < n_rows:
+                        return piece, start + row
+                    row -= n_rows
             n_before += len(positions)
         return None
 
@@ -195,7 +202,7 @@ def grouped(pieces: Sequence[Sized], wanted: int) -> list[list[Sized]]:
 
 @dataclass(frozen=True)
 class SplitPreview:
-    """Information from the first rows of a piece.
+    """Information from the first rows of a split.
 
     Attributes
     ----------
@@ -221,29 +228,39 @@ class SplitPreview:
     is_counted: bool
 
 
-def split_previews(pieces: Sequence[PayloadFile], position: str) -> list[SplitPreview] | None:
-    """Preview the first rows of each piece; None if positions do not ascend there. All pieces have rows."""
-    rows = [_PREVIEW_ROWS] * len(pieces)
+def split_previews(groups: Sequence[Sequence[PayloadFile]], position: str) -> list[SplitPreview] | None:
+    """Preview the first rows of each group of pieces; None if positions do not ascend there. All pieces have rows."""
+    rows = [_PREVIEW_ROWS] * len(groups)
     rows[:1] = [DECODE_ROWS]  # most relations are described at the beginning of the first piece
     try:
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            found = list(threads.map(partial(_split_preview, position), pieces, rows))
+            found = list(threads.map(partial(_split_preview, position), groups, rows))
     except OrderFault:
         return None
     return None if any(preview.first < 0 for preview in found) else found
 
 
-def _split_preview(position: str, piece: PayloadFile, n_rows: int) -> SplitPreview:
-    first = dict(piece.groups[0].counted).get(position, -1)
-    is_counted = first >= 0 and piece.groups[0].n_rows >= min(n_rows, piece.n_rows)
-    if is_counted:
+def _split_preview(position: str, pieces: Sequence[PayloadFile], n_rows: int) -> SplitPreview:
+    group = pieces[0].groups[0]
+    first = group.counted_from(position)
+    is_counted = first is not None and group.n_rows >= min(n_rows, sum(piece.n_rows for piece in pieces))
+    found: list[tuple[pa.Array, pa.Array]] = []
+    if is_counted and first is not None:
         # Reading the position column would take as long as reading the payload column.
-        source = replace(piece, keep=()).first_rows(n_rows)
-        positions = pa.Array.from_buffers(pa.int64(), len(source), [None, counted(first, len(source))])
+        source = replace(pieces[0], keep=()).first_rows(n_rows)
+        counts = pa.Array.from_buffers(pa.int64(), len(source), [None, counted(first, len(source))])
+        found.append((counts, source.column(pieces[0].payload)))
     else:
-        source = piece.first_rows(n_rows)
-        positions = Positions(position).of(piece, piece.start, source)
-    payloads = source.column(piece.payload)
+        reading = Positions(position)
+        for piece in pieces:
+            if n_rows <= 0:
+                break
+            source = piece.first_rows(n_rows)
+            found.append((reading.of(piece, piece.start, source), source.column(piece.payload)))
+            n_rows = n_rows - len(source) if len(source) == piece.n_rows else 0
+    positions = pa.concat_arrays([positions for positions, _ in found])
+    # Files may differ in the type of the payloads.
+    payloads = pa.concat_arrays([payloads.cast(pa.large_binary()) for _, payloads in found])
     begin = tagged(Source([payloads.slice(0, _PREVIEW_ROWS)]), b"", b"B")[1]
     head = take_messages(positions, payloads, range(max(begin, 0)))
     if head.nbytes > _HEAD_BYTES:
@@ -254,26 +271,26 @@ def _split_preview(position: str, piece: PayloadFile, n_rows: int) -> SplitPrevi
     return SplitPreview(positions[0].as_py(), head, positions[len(head)].as_py(), relations, is_plain, is_counted)
 
 
-def make_splits(pieces: Sequence[PayloadFile], found: Sequence[SplitPreview]) -> list[Split]:
-    """Make splits of pieces in the order of their positions. Each begins with a piece's first transaction."""
+def make_splits(groups: Sequence[Sequence[PayloadFile]], found: Sequence[SplitPreview]) -> list[Split]:
+    """Make a split of each group of pieces. Each begins with the first transaction of the group."""
     n_rows = [0, *(len(preview.head) for preview in found[1:]), 0]
-    rests = [*pieces[1:], None]
+    rests = [*(_beginning(pieces, n) for pieces, n in zip(groups[1:], n_rows[1:], strict=False)), ()]
     heads = [*(to_ipc([preview.head]) for preview in found[1:]), b""]
     firsts = [preview.first if preview.is_counted else None for preview in found]
     return [
-        Split(piece, skipped, rest, n, messages, first) if n else Split(piece, skipped, counted_from=first)
-        for piece, skipped, rest, n, messages, first in zip(
-            pieces, n_rows, rests, n_rows[1:], heads, firsts, strict=False
+        Split(tuple(pieces), skipped, rest, n, messages, first)
+        if n
+        else Split(tuple(pieces), skipped, counted_from=first)
+        for pieces, skipped, rest, n, messages, first in zip(
+            groups, n_rows, rests, n_rows[1:], heads, firsts, strict=False
         )
     ]
 
 
-def sort_by_position(
-    pieces: Sequence[PayloadFile], found: Sequence[SplitPreview]
-) -> tuple[list[PayloadFile], list[SplitPreview]]:
-    """Sort pieces by their first positions."""
-    places = sorted(range(len(found)), key=lambda place: found[place].first)
-    return [pieces[place] for place in places], [found[place] for place in places]
+def _beginning(pieces: Sequence[PayloadFile], n_rows: int) -> tuple[PayloadFile, ...]:
+    """Return the pieces that have the first `n_rows` rows."""
+    before = accumulate((piece.n_rows for piece in pieces), initial=0)
+    return tuple(piece for piece, n in zip(pieces, before, strict=False) if n < n_rows)
 
 
 def speculation_of(

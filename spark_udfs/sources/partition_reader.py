@@ -44,9 +44,8 @@ class MessagePartition(WorkerFunction, InputPartition):
         enter_task()
         job = self.job
         task = MessageTask(Path(), self.kept, job.fields, job.in_stream, job.mode, job.empty, "parquet")
-        for piece in self.pieces:
-            for _, batch in task.decoded(piece):
-                yield with_schema(batch, schema)
+        for _, batch in task.decoded(self.pieces):
+            yield with_schema(batch, schema)
 
 
 @dataclass

@@ -71,12 +71,12 @@ def plan_changes(options: SourceOptions, has_time: bool) -> ChangePlan:
     folder.refresh()
     if not folder.files and not options.path.exists():
         raise PathError(f"{options.path}: no such file or folder")
-    paths = [item.path for item in folder.files]
-    source_of(paths)
-    types = user_types_of(paths)
+    files = [item.file for item in folder.files]
+    source_of(files)
+    types = user_types_of(files)
     job = options.with_types(types)
     first = folder.files[0].first if folder.files else 0
-    index = SequenceIndex(options, job.catalog or catalog_of(paths), first)
+    index = SequenceIndex(options, job.catalog or catalog_of(files), first)
     index.add(item.file for item in folder.files)
     index.finish()
     tables = () if options.table is None else tables_of(job.options, options.table)
@@ -102,7 +102,7 @@ def _used(index: SequenceIndex, tables: Collection[str], job: ChangeJob, positio
         return set()
     counts = tuple(count for item in index.pieces for count in item.counts)
     work = UsedTask(position, JsonIndex.of(None, whole, counts), uncertain, job.options)
-    tasks = [SplitTask(number, (Split(item.piece),)) for number, item in enumerate(index.pieces)]
+    tasks = [SplitTask(number, Split((item.piece,))) for number, item in enumerate(index.pieces)]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return set().union(*threads.map(work, tasks))
 

@@ -129,7 +129,7 @@ class SequenceIndex:
 
     def _statistics(self, piece: PayloadFile) -> SplitStatistics:
         reader = SplitStatisticsReader(in_full=True)
-        split = Split(piece)
+        split = Split((piece,))
         if self.options.session is None:
             for positions, payloads in split.batches(self.options.position):
                 reader.add(positions, payloads)
@@ -220,7 +220,7 @@ class SequenceIndex:
             own += [item.begin_position for piece in group for start in piece.starts for item in start.undecided]
             index = self._index(group, {begin: outcomes[begin] for begin in own if begin in outcomes}, ())
             counts = tuple(count for item in group for count in item.counts)
-            splits = tuple(Split(item.piece) for item in group)
+            splits = tuple(Split((item.piece,)) for item in group)
             found.append(IndexedSplits(JsonIndex.of(None, index, counts), splits))
         return found
 

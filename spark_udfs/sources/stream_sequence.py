@@ -96,7 +96,7 @@ class StreamSequence:
 
     def types_at(self, end: Offset) -> tuple[UserType, ...]:
         """Read the types in the footers of the files up to an offset."""
-        return user_types_of(item.path for item in self._files_from(end.start) if item.first <= end.position)
+        return user_types_of(item.file for item in self._files_from(end.start) if item.first <= end.position)
 
     def next_offset(self, start: Offset, most_files: int | None, until: int | None = None) -> Offset:
         """Find where the next micro-batch ends.
@@ -179,13 +179,13 @@ class StreamSequence:
         before = self.end
         job = self.options.job
         if isinstance(job, ChangeJob) and self.index is None:
-            self.index = SequenceIndex(self.options, job.catalog or catalog_of([item.path]), item.first)
+            self.index = SequenceIndex(self.options, job.catalog or catalog_of([item.file]), item.first)
         if self.last_file is not None:
-            source_of([self.last_file.path, item.path])
+            source_of([self.last_file.file, item.file])
         if before.position < 0:
             earlier = sum(other.first < item.first for other in self.folder.files)
             before = Offset(start=item.first, earlier=earlier)
-        elif (self.index is None or self.index.is_clear) and catalog_of([item.path]) is not None:
+        elif (self.index is None or self.index.is_clear) and catalog_of([item.file]) is not None:
             # The footer has the visible relations, so that a restart need not read earlier files.
             before = Offset(before.position, start=item.first, earlier=before.earlier + before.files)
         if self.index is not None:

@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgdecode
+from pgdecode.files import payload_files as payload_files_module
 from pgdecode.files.payload_files import FileFault, payload_files
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
-from pgdecode.runs.manifest import MANIFEST
+from pgdecode.runs.manifest import MANIFEST, read_manifest
 from spark_udfs.jobs import file_route, output_committer
 from spark_udfs.jobs.file_tasks import Task
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
@@ -178,7 +179,8 @@ def test_rows_that_differ_from_the_indexed_ones_are_reported_with_their_file(
     shift: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # The new file has the footer of the old one.
-    monkeypatch.setattr("pgdecode.files.payload_files.footer_checksum", lambda path: 0)
+    read = payload_files_module.read_footer
+    monkeypatch.setattr(payload_files_module, "read_footer", lambda source: read(source)._replace(checksum=0))
     column = captures.capture("18.shop.v1").column
     pq.write_table(pa.table({"seq": range(len(column)), "data": column}), tmp_path / "raw.parquet")
     files = payload_files(tmp_path / "raw.parquet", "data", ("seq",))
@@ -256,12 +258,52 @@ def test_the_manifest_says_what_the_parts_are_and_of_what(format: str, tmp_path:
     assert sum(expected.values()) == sum(rows for _, _, rows in read) == len(column)
 
 
+def without_times(folder: Path) -> dict[str, Any]:
+    """The manifest without the times of its tasks."""
+    found: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+    for task in found["tasks"]:
+        assert min(task.pop("decode_seconds"), task.pop("io_seconds")) >= 0
+    return found
+
+
+@pytest.mark.parametrize("what", ["messages", "changes"])
+@pytest.mark.usefixtures("tasks_here")
+def test_the_manifest_tells_what_each_task_did(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    payloads = captures.capture("16.shop.v1").payloads
+    bad = [at for at, payload in enumerate(payloads) if payload[:1] == b"I" and at % 5 == 0]
+    spoilt = [payload[:-1] if at in bad else payload for at, payload in enumerate(payloads)]
+    write_cut(tmp_path / "raw", pa.array(spoilt, pa.binary()), [500], 300)
+    times: list[float] = []
+
+    def clock() -> float:
+        times.append(len(times))
+        return times[-1]
+
+    monkeypatch.setattr("spark_udfs.jobs.task_times.perf_counter", clock)
+    if what == "messages":
+        config = MessageJob((), None, "auto", "PERMISSIVE", "parquet")
+        file_route.write_messages(None, payload_files(tmp_path / "raw", "data"), tmp_path / "out", config)  # type: ignore[arg-type]
+        tasks = read_manifest(tmp_path / "out").tasks
+    else:
+        files = payload_files(tmp_path / "raw", "data", ("seq",))
+        config = change_job("public.orders", None, mode="PERMISSIVE")
+        folders = {name: tmp_path / "out" / (name or "changes") for name in config.names}
+        done = file_route.write_changes(None, files, "seq", config, True, folders)  # type: ignore[arg-type]
+        assert done is not None
+        assert done.rows == sum(task.rows for task in done.tasks)
+        tasks = done.tasks
+    assert [task.task for task in tasks] == list(range(len(tasks)))
+    assert len(tasks) > 2
+    assert sum(task.bad_rows for task in tasks) == len(bad) * (1 if what == "messages" else 2)
+    assert all(task.io_seconds > 0 and task.decode_seconds > 0 for task in tasks)
+
+
 @pytest.mark.usefixtures("tasks_here")
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [1000], 300)
     for name in ("one", "two"):
         write_messages(tmp_path / "raw", tmp_path / name)
-    one, two = ((tmp_path / name / MANIFEST).read_bytes() for name in ("one", "two"))
+    one, two = (without_times(tmp_path / name) for name in ("one", "two"))
     assert one == two
 
 
@@ -282,7 +324,7 @@ def test_files_of_other_attempts_are_not_in_the_output(monkeypatch: pytest.Monke
     monkeypatch.setattr(file_route, "run_tasks", run_more)
     write_messages(tmp_path / "raw", tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(tmp_path / "once"))
-    once, out = ((tmp_path / name / MANIFEST).read_bytes() for name in ("once", "out"))
+    once, out = (without_times(tmp_path / name) for name in ("once", "out"))
     assert once == out
 
 

@@ -54,9 +54,9 @@ class Tasks:
             ]
             found.append(attempts[-1])
             if isinstance(work, SplitStatisticsTask) and attempts[-1].statistics is not None:
-                in_full = attempts[-1].statistics[0].in_full
+                in_full = attempts[-1].statistics.in_full
                 alone = replace(work, work=None, in_full=in_full)(task)
-                assert [plain(item) for item in attempts[-1].statistics] == [plain(item) for item in alone.statistics]
+                assert plain(attempts[-1].statistics) == plain(alone.statistics)
         return found
 
     @property
@@ -177,7 +177,8 @@ def test_a_preview_is_the_same_with_positions_from_statistics_or_read(tmp_path: 
     previews = []
     for statistics in (True, False):
         folder = tmp_path / str(statistics)
-        found = splits.split_previews(written(folder, payloads, [33, 90], statistics=statistics), "seq")
+        files = written(folder, payloads, [33, 90], statistics=statistics)
+        found = splits.split_previews([[file] for file in files], "seq")
         assert found is not None
         assert [look.is_counted for look in found] == [statistics] * 3
         previews.append([replace(look, is_counted=False) for look in found])
@@ -198,15 +199,15 @@ def test_statistics_give_no_positions_that_do_not_increase_by_one(positions: lis
     table = pa.table({"seq": pa.array(positions, type), "data": [b"E"] * 4})
     pq.write_table(table, tmp_path / "raw.parquet")
     [file] = payload_files(tmp_path, "data", ("seq",))
-    assert [group.counted for group in file.groups] == [()]
+    assert [group.counted_from("seq") for group in file.groups] == [None]
 
 
 @pytest.mark.parametrize(("piece", "by"), [(0, 1), (1, 1), (1, -1)])
 def test_wrong_statistics_of_positions_are_detected(piece: int, by: int, tasks: Tasks, tmp_path: Path) -> None:
     files = written(tmp_path / "raw", transactions(60).payloads, [103], statistics=True)
     group = files[piece].groups[0]
-    [(name, first)] = group.counted
-    files[piece] = replace(files[piece], groups=(group._replace(counted=((name, first + by),)),))
+    [(name, low, high)] = group.ranges
+    files[piece] = replace(files[piece], groups=(group._replace(ranges=((name, low + by, high + by),)),))
     folders = {None: tmp_path / "out"}
     # As for positions that do not ascend, the other route is needed.
     assert not file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
@@ -221,11 +222,61 @@ def test_statistics_that_hide_a_gap_between_the_first_rows_are_detected(tasks: T
         table = pa.table({"seq": pa.array(numbers[start:end], pa.int64()), "data": payloads[start:end]})
         pq.write_table(table, tmp_path / "raw" / f"{place}.parquet")
     files = payload_files(tmp_path / "raw", "data", ("seq",))
-    assert [file.groups[0].counted for file in files] == [(("seq", 0),), ()]
+    assert [file.groups[0].counted_from("seq") for file in files] == [0, None]
     group = files[1].groups[0]
-    files[1] = replace(files[1], groups=(group._replace(counted=(("seq", 200),)),))
+    files[1] = replace(files[1], groups=(group._replace(ranges=(("seq", 200, 199 + group.n_rows),)),))
     folders = {None: tmp_path / "out"}
     assert not file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("statistics", [True, False], ids=["with statistics", "without"])
+def test_small_files_are_decoded_together_in_one_pass_and_named_apart(
+    statistics: bool, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, rng: random.Random, tmp_path: Path
+) -> None:
+    payloads = transactions(200).payloads
+    cuts = sorted(rng.sample(range(1, len(payloads)), 120))
+    files = written(tmp_path / "raw", payloads, cuts, statistics=statistics)
+    # Files may differ in the type of the payloads.
+    for file in files[1::3]:
+        table = pq.read_table(file.path)
+        pq.write_table(table.cast(table.schema.set(1, pa.field("data", pa.large_binary()))), file.path)
+    files = payload_files(tmp_path / "raw", "data", ("seq",))
+    monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: n_bytes // 5)
+    wanted = change_job(None, f"public.t{A}")
+    written_files = output_files(files, wanted, tmp_path / "again")
+    assert decoded(files, wanted, tmp_path / "out") == expected(payloads, wanted)
+    # The output of each task names the files and rows that it was decoded from.
+    assert 2 * 4 <= tasks.n_by_kind["SplitStatisticsTask"] <= 2 * 7
+    assert tasks.n_decoded_again == 0
+    of_changes = written_files[: len(written_files) // 2]
+    places = [(item["file"], item["first_row"], item["rows"]) for file in of_changes for item in file.input]
+    counts: dict[str, int] = {}
+    for name, first, n_rows in places:
+        assert first == counts.get(name, 0)
+        counts[name] = first + n_rows
+    assert counts == {str(file.path): file.n_rows for file in files}
+
+
+@pytest.mark.parametrize("by_file", [True, False], ids=["in the middle", "in the rows of the next split"])
+def test_a_bad_payload_among_small_files_is_named_by_its_file_and_row(
+    by_file: bool, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    payloads = transactions(100, 9).payloads
+    cuts = [*range(4, len(payloads), 4)]
+    monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: n_bytes // 3)
+    files = written(tmp_path / "raw", payloads, cuts)
+    groups = file_route._grouped(None, files)  # type: ignore[arg-type]
+    # An insert that is not the first row of its file; or one of a transaction that began in the split before.
+    first = int(groups[1][0].path.stem)
+    places = range(first + 40, len(payloads)) if by_file else range(first, first + 40)
+    row = next(at for at in places if payloads[at][:1] == b"I" and (at % 4 or not by_file))
+    payloads[row] = payloads[row][:-1]
+    for file in (tmp_path / "raw").iterdir():
+        file.unlink()
+    (tmp_path / "raw").rmdir()
+    files = written(tmp_path / "raw", payloads, cuts)
+    with pytest.raises(FileFault, match=rf"/{row // 4 * 4:05}\.parquet: row {row % 4}, position {row}: TRUNCATED"):
+        decoded(files, change_job(None), tmp_path / "out")
 
 
 def test_a_capture_of_plain_transactions_is_decoded_in_one_pass(tasks: Tasks, tmp_path: Path) -> None:
