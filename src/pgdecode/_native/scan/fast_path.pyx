@@ -46,7 +46,6 @@ cdef enum Care:
     SURE      # no row is null, in a stream or doubtful, and how that is known need not be recorded
     BARE      # as SURE, and nothing of tuples is wanted
     SPECIAL   # rows may be null, in a stream or doubtful, or how that is known is to be recorded
-    SPECIAL_BARE   # both
 
 
 cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int64_t end) noexcept nogil:
@@ -165,28 +164,23 @@ cdef inline int64_t fast_rows(Walk *walk, const Segment *segment, int64_t i, int
             return fast_rows_by_offsets(walk, segment, i, stop, False, BARE)
         if care == SURE:
             return fast_rows_by_offsets(walk, segment, i, stop, False, SURE)
-        if care == SPECIAL_BARE:
-            return fast_rows_by_offsets(walk, segment, i, stop, False, SPECIAL_BARE)
         return fast_rows_by_offsets(walk, segment, i, stop, False, SPECIAL)
     if segment.layout == LAYOUT_OFFSETS64:
         if care == BARE:
             return fast_rows_by_offsets(walk, segment, i, stop, True, BARE)
         if care == SURE:
             return fast_rows_by_offsets(walk, segment, i, stop, True, SURE)
-        if care == SPECIAL_BARE:
-            return fast_rows_by_offsets(walk, segment, i, stop, True, SPECIAL_BARE)
         return fast_rows_by_offsets(walk, segment, i, stop, True, SPECIAL)
     return i
 
 
 cdef inline Care care_for(const Walk *walk, const Segment *segment) noexcept nogil:
     cdef const Envelope *out = walk.out
-    cdef bint bare = out.new == NULL and out.old == NULL
     if segment.validity != NULL or walk.stream_flags != NULL or out.bases != NULL or (
         walk.stream_flag & (STREAMED | DOUBTFUL)
     ):
-        return SPECIAL_BARE if bare else SPECIAL
-    return BARE if bare else SURE
+        return SPECIAL
+    return BARE if out.new == NULL and out.old == NULL else SURE
 
 
 cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noexcept nogil:
@@ -212,8 +206,9 @@ cdef inline int64_t fast_rows_by_offsets(
     cdef int64_t first_row = walk.first_row
     cdef int64_t end
     cdef uint64_t most, bit
-    cdef bint is_special = care == SPECIAL or care == SPECIAL_BARE
-    cdef bint bare = care == BARE or care == SPECIAL_BARE
+    cdef bint bare = care == BARE
+    # Where nothing is written, the loop is faster than memory.
+    cdef bint prefetches = bare or (care == SPECIAL and out.new == NULL and out.old == NULL)
     cdef size_t prefix = 0          # bytes of the row's xid
     cdef uint8_t index, stream_flag
     if limit > <int64_t>segment.data_size - AHEAD:
@@ -243,12 +238,11 @@ cdef inline int64_t fast_rows_by_offsets(
         if unlikely(end > limit or <uint64_t>end - <uint64_t>start - SHORTEST_FAST > most):
             break
         payload = data + start
-        if bare:
-            # Where nothing is written, the loop is faster than memory.
+        if prefetches:
             prefetch(payload + PREFETCH_BYTES)
         index = by_tag[payload[0]]
         fast = &out.fast[index]
-        if is_special:
+        if care == SPECIAL:
             stream_flag = walk.stream_flag if walk.stream_flags == NULL else walk.stream_flags[first_row + i]
             if is_null(segment, i) or stream_flag & DOUBTFUL:
                 break
@@ -275,7 +269,7 @@ cdef inline int64_t fast_rows_by_offsets(
             kinds[i] = index
         if relations != NULL:
             relations[i] = be32(payload + prefix + 1)
-        if is_special and out.bases != NULL and walk.plan.messages[index].streamed:
+        if care == SPECIAL and out.bases != NULL and walk.plan.messages[index].streamed:
             out.bases[first_row + i] = stream_flag >> BASIS_SHIFT
         fast.marks |= bit
         bit <<= 1
