@@ -29,7 +29,9 @@ def listed(names: Iterable[str]) -> str:
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Suggest the known name that is most like an unknown one, for an error text; "" if none is like it."""
     last = name.rpartition(".")[2]
-    near = [other for other in known if last and other.rpartition(".")[2] == last] or get_close_matches(name, known, 1)
+    without_schema = [other.rpartition(".")[2] for other in known]
+    most_like = get_close_matches(last, without_schema, 1)
+    near = [other for other, found in zip(known, without_schema, strict=True) if found in most_like]
     return f" (did you mean {shown(near[0])[1:-1]}?)" if len(near) == 1 else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -441,9 +442,12 @@ def test_a_lost_log_is_restored_from_the_footers(database: Database, tmp_path: P
     recorded = json.loads(pq.read_metadata(path).metadata[b"pgdecode.capture"])["file"]["recorded"]
     (tmp_path / "out" / "_capture.jsonl").unlink()
     database.execute("INSERT INTO t VALUES (2, 'x')")
-    if pgdecode.lsn_from_text(recorded) == database.slot_lsn():
+    # The log alone had an LSN that was confirmed after the file, if there was one.
+    is_gap = pgdecode.lsn_from_text(recorded) < database.slot_lsn()
+    with pytest.raises(GapError) if is_gap else contextlib.nullcontext():
         capture(database, tmp_path / "out")
-        assert [new["id"] for _, new in changes(tmp_path / "out")] == ["1", "2"]
+    capture(database, tmp_path / "out", accept_gap=is_gap)
+    assert [new["id"] for _, new in changes(tmp_path / "out")] == ["1", "2"]
 
 
 def test_the_status_shows_lag_files_and_the_slot(database: Database, tmp_path: Path) -> None:

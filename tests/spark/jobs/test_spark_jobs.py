@@ -261,9 +261,16 @@ def test_csv_has_a_header_and_tells_empty_from_null(
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        pytest.param({"payload": "dat"}, PathError, "no column 'dat'; binary columns: data", id="no payload"),
+        pytest.param(
+            {"payload": "dat"},
+            PathError,
+            r"no column 'dat' \(did you mean data\?\); binary columns: data",
+            id="no payload",
+        ),
         pytest.param({"payload": "seq"}, PathError, "column 'seq' is int64, not binary", id="payload not binary"),
-        pytest.param({"keep": ["sek"]}, PathError, "no column 'sek'; columns: ", id="nothing to keep"),
+        pytest.param(
+            {"keep": ["sek"]}, PathError, r"no column 'sek' \(did you mean seq\?\); columns: ", id="nothing to keep"
+        ),
         pytest.param({"keep": ["xid"]}, ValueError, "keep: a decoded column has the name 'xid'", id="collision"),
         pytest.param(
             {"keep": ["Kind"]}, ValueError, "keep: a decoded column has the name 'Kind'", id="collision in case"
@@ -309,7 +316,7 @@ def test_spark_resolves_uris(spark: SparkSession, tmp_path: Path) -> None:
     assert read_back(tmp_path / "out").to_pylist() == [{"day": 1, "kind": "stream_stop"}]
     with pytest.raises(FileExistsError, match="exists already"):
         decode_files(spark, source, (tmp_path / "out").as_uri())
-    with pytest.raises(PathError, match="no column 'dat'; columns: seq, data, day"):
+    with pytest.raises(PathError, match=r"no column 'dat' \(did you mean data\?\); columns: seq, data, day"):
         decode_files(spark, source, (tmp_path / "new").as_uri(), payload="dat")
     with pytest.raises(PathError, match="column 'seq' is bigint, not binary"):
         decode_files(spark, source, (tmp_path / "new").as_uri(), payload="seq")
