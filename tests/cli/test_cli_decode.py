@@ -275,7 +275,8 @@ def test_a_bad_row_in_a_spark_job_is_named_and_leaves_nothing(run: Shell) -> Non
     out, err = process.communicate()
     assert (process.returncode, out) == (1, b"")
     assert err.decode().splitlines()[-1] == (
-        f"pgdecode: {path.absolute()}: row 5: UNKNOWN_TAG at offset 0: unknown message tag 0x7a 'z'"
+        f"pgdecode: {path.absolute()}: row 5: UNKNOWN_TAG at offset 0: unknown message tag 0x7a 'z'; "
+        "--mode DROPMALFORMED leaves bad messages out"
     )
     assert b"Traceback" not in err
     assert os.listdir() == ["in.parquet"]

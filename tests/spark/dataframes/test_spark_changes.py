@@ -320,5 +320,5 @@ def test_a_table_of_several_sources_has_the_columns_of_all(spark: SparkSession, 
         for name in names[:2]
     }
     assert counted == local
-    with pytest.raises(KeyError, match=r"no message has described 'public\.custom'; there are public\."):
+    with pytest.raises(KeyError, match=r"'public\.custom' \(did you mean public\.customers\?\); there"):
         table_changes(df, "public.custom", source="server")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,6 +52,14 @@ def land(folder: Path, payloads: pa.Array) -> None:
         pq.write_table(table, folder / f"{number}.parquet", row_group_size=GROUP_ROWS)
 
 
+def without_times(manifest: str) -> Any:
+    """A manifest without the times of its tasks."""
+    found = json.loads(manifest)
+    for task in found["tasks"]:
+        del task["decode_seconds"], task["io_seconds"]
+    return found
+
+
 # -- tasks that do not finish ----------------------------------------------------------------------------------------
 
 
@@ -72,7 +81,7 @@ def test_killed_workers_and_lost_executors_leave_no_trace(tmp_path: Path) -> Non
             whole = said[name.partition(".")[0]]
             assert result["met"], name
             assert result["names"] == whole["names"], name
-            assert result["manifest"] == whole["manifest"], name
+            assert without_times(result["manifest"]) == without_times(whole["manifest"]), name
     manifest = json.loads(said["messages"]["manifest"])
     assert sum(part["rows"] for part in manifest["files"]) == ROWS
     assert len(manifest["files"]) > 1
@@ -215,13 +224,9 @@ def test_a_job_reports_a_corrupt_file_as_its_reader_does(
 ) -> None:
     with pytest.raises(JobFailed) as by_spark:
         decode_files(spark, damaged, tmp_path / "out", what=what, route="dataframe")
-    if what == "messages":
-        assert isinstance(by_spark.value.__cause__, OF_SPARK)
-        assert re.match(rf"\[FAILED_READ_FILE\.\w+\] .*{damaged}", str(by_spark.value))
-        assert str(by_spark.value) in str(by_spark.value.__cause__)
-    else:
-        # The driver reads the first position of each file before the job.
-        assert str(by_spark.value).startswith(f"{damaged}: cannot be read further: ")
+    assert isinstance(by_spark.value.__cause__, OF_SPARK)
+    assert re.match(rf"\[FAILED_READ_FILE\.\w+\] .*{damaged}", str(by_spark.value))
+    assert str(by_spark.value) in str(by_spark.value.__cause__)
     with pytest.raises(JobFailed) as by_tasks:
         decode_files(spark, damaged, tmp_path / "out", what=what, route="files")
     with pytest.raises((pa.ArrowException, OSError)) as by_pyarrow:
