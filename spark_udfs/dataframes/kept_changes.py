@@ -34,17 +34,10 @@ class KeptFile(NamedTuple):
 
 
 class KeptChanges:
-    """Collects the changes of transactions without an outcome in a task. They are at most the input of the task.
-
-    Attributes
-    ----------
-    is_complete : bool
-        Whether all such changes were collected. Speculative decoding of one table may leave out those of others.
-    """
+    """Collects the changes of transactions without an outcome in a task. They are at most the input of the task."""
 
     def __init__(self) -> None:
         self.parts: dict[int, list[BufferedChanges]] = {}
-        self.is_complete = True
 
     def keep(self, begin_position: int, changes: BufferedChanges) -> None:
         """Add the next changes of a transaction."""

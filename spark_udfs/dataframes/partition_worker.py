@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.changes.committed_changes import ChangeSlice, values_of
 from pgdecode.changes.record_batches import Builder, counted_batch, fitting_batches
-from pgdecode.changes.replication_state import CommittedChanges
+from pgdecode.changes.replication_state import CommittedChanges, ReplicationState, Transaction
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.files.ordered_files import OrderFault
-from pgdecode.partitions.partition_decoder import PartitionDecoder
+from pgdecode.partitions.partition_decoder import Keep, PartitionDecoder
 from pgdecode.partitions.partition_index import PartitionIndex, slices
 from pgdecode.protocol.options import ChangeOptions, Format
 from spark_udfs.dataframes.kept_changes import KeptChanges
@@ -221,8 +221,12 @@ class DecodedPartition:
         index = plain.unpacked
         # Changes that are kept may be of any table.
         versions = None if kept is not None and index.keeps(number) else numbers_of(builders)
-        self.kept = kept if versions is not None and number + 1 == len(index.partitions) else None
-        self.decoder = PartitionDecoder(index, number, options, versions, None if kept is None else kept.keep)
+        keep = None if kept is None else kept.keep
+        self.tail = None
+        if keep is not None and versions is not None and number + 1 == len(index.partitions):
+            # A speculative index does not know whether a transaction is open at the end.
+            self.tail, keep = Tail(index, number, options, keep), None
+        self.decoder = PartitionDecoder(index, number, options, versions, keep)
         self.builders = builders
         self.on_assembled = on_assembled
         self.drop_bad = options.mode == "DROPMALFORMED"
@@ -256,8 +260,8 @@ class DecodedPartition:
                 f"{self.n_rows} were read: {NOT_THE_SAME}"
             )
         yield from self._decode()
-        if self.kept is not None and self.decoder.state.open is not None:
-            self.kept.is_complete = False
+        if self.tail is not None:
+            self.tail.finish()
         yield from self._build(*self.decoder.finish())
 
     def _decode(self) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -266,7 +270,10 @@ class DecodedPartition:
             if len(self.pieces) > 1:
                 positions, payloads = (pa.concat_arrays(column) for column in zip(*self.pieces, strict=True))
             self.pieces, self.n_waiting, self.n_bytes = [], 0, 0
+            before = None if self.tail is None else self.decoder.state.copy(with_versions=False)
             assembler, changes = self.decoder.follow(payloads, positions)
+            if self.tail is not None and before is not None:
+                self.tail.add(before, self.decoder.state.open, payloads, positions)
             if self.on_assembled is not None:
                 self.on_assembled(positions, payloads, assembler)
             yield from self._build(assembler, changes)
@@ -275,6 +282,40 @@ class DecodedPartition:
         self, assembler: TransactionAssembler, changes: CommittedChanges
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield from build(assembler, changes, self.builders, self.drop_bad, self.bad_rows)
+
+
+class Tail:
+    """The batches since the one in which the open transaction began: its changes of all tables are kept at the end.
+
+    Decoding only some tables lists only their changes, so these batches are processed again.
+    """
+
+    def __init__(self, index: PartitionIndex, number: int, options: ChangeOptions, keep: Keep) -> None:
+        self.decoder = PartitionDecoder(index, number, options, keep=keep)
+        self.versions = index.catalog
+        self.begin_position: int | None = None
+        self.before = ReplicationState()
+        self.batches: list[tuple[pa.Array, pa.Array]] = []
+
+    def add(
+        self, before: ReplicationState, transaction: Transaction | None, payloads: pa.Array, positions: pa.Array
+    ) -> None:
+        """Add a batch, the state before it, and the transaction that is open after it."""
+        begin_position = None if transaction is None else transaction.begin_position
+        if begin_position is None or begin_position != self.begin_position:
+            self.begin_position, self.before, self.batches = begin_position, before, []
+        if begin_position is not None:
+            self.batches.append((payloads, positions))
+
+    def finish(self) -> None:
+        """Keep the changes of the open transaction, if any."""
+        if self.begin_position is None:
+            return
+        self.before.relations.preload(self.versions)
+        self.decoder.state = self.before
+        for payloads, positions in self.batches:
+            self.decoder.follow(payloads, positions)
+        self.decoder.finish()
 
 
 def build(

@@ -139,13 +139,10 @@ class TaskOutput(NamedTuple):
         One for each output.
     kept : KeptFile or None
         The changes of transactions without an outcome.
-    is_complete : bool
-        As in `KeptChanges`.
     """
 
     parts: list[Part]
     kept: KeptFile | None = None
-    is_complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -207,7 +204,7 @@ class ChangeTask(WorkerFunction):
                 write(number, batch)
         if kept is None or self.kept is None:
             return TaskOutput(written)
-        return TaskOutput(written, kept.write(self.kept, self.first_position, task.number), kept.is_complete)
+        return TaskOutput(written, kept.write(self.kept, self.first_position, task.number))
 
     def _write_stored(self, task: StoredTask) -> TaskOutput:
         """Write the task's part of each output, from changes that earlier runs have stored."""
@@ -353,7 +350,7 @@ class SplitStatisticsTask(WorkerFunction):
                 # Errors of payloads are reported when the split is decoded again with the final index.
                 with suppress(DecodeError, RowsMoved, SchemaChanged):
                     output = self.work.write(task, reader)
-                    return SplitStatisticsResult(reader.split_statistics(), output if output.is_complete else None)
+                    return SplitStatisticsResult(reader.split_statistics(), output)
                 in_full = True
             reader = SplitStatisticsReader(in_full=in_full, with_head=self.with_head)
             if self.session is None:
