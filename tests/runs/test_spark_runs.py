@@ -19,6 +19,8 @@ from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import MANIFEST, read_manifest
 from pgdecode.runs.payload_ranges import STATE
 from spark_udfs import changes, decode_files, replication_state, snapshot, table_changes
+from spark_udfs.dataframes import partition_worker
+from spark_udfs.jobs import file_route
 from support import captures
 from support.docs import markdown
 from support.generators.slot import Slot
@@ -52,9 +54,10 @@ def read(spark: SparkSession, name: str) -> DataFrame:
     return spark.read.parquet(str(Path(name).absolute()))  # the JVM has another working directory
 
 
-def rows_of(folder: str | Path, column: str = "new") -> list[Any]:
+def rows_of(folder: str | Path, column: str = "new", prefix: str = "") -> list[Any]:
     found = pa.concat_tables([pq.read_table(path, partitioning=None) for path in sorted(Path(folder).glob("part-*"))])
-    return found.sort_by([("commit_position", "ascending"), ("position", "ascending")])[column].to_pylist()
+    order = [(f"{prefix}commit_position", "ascending"), (f"{prefix}position", "ascending")]
+    return found.sort_by(order)[column].to_pylist()
 
 
 def ids_of(values: list[Any]) -> list[str]:
@@ -88,6 +91,44 @@ def test_a_transaction_goes_on_over_three_runs(spark: SparkSession, route: Any) 
     again = decode_files(spark, "2.parquet", "out2", what="changes", route=route, resume="out1")
     assert again.was_complete
     assert again.rows == 10
+
+
+def test_an_input_that_ends_inside_a_transaction_is_decoded_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = Slot()
+    for xid in range(700, 705):
+        slot.begin(xid)
+        if xid == 700:
+            slot.relation(T, ["id"], name="t")
+            slot.relation(T + 1, ["id"], name="other")
+        slot.insert(T, f"{xid}")
+        if xid == 704:
+            # The version with which the row before was sent must not be mistaken for this one.
+            slot.relation(T + 2, ["id"], name="third")
+        slot.insert(T + 1, f"{xid}")
+        slot.insert(T, f"{xid} too")
+        slot.commit()
+    jobs = []
+
+    def run(spark: None, work: Any, tasks: list[Any]) -> list[Any]:
+        jobs.append(type(work).__name__)
+        return [work(task) for task in tasks]
+
+    monkeypatch.setattr(file_route, "run_tasks", run)
+    monkeypatch.setattr(partition_worker, "_ENOUGH_ROWS", 2)  # rows that are decoded at once
+    n = len(slot.payloads)
+    for end in range(n - 5, n):
+        jobs.clear()
+        written("0.parquet", slot.payloads[:end], seq=range(end))
+        written("1.parquet", slot.payloads[end:], seq=range(end, n))
+        first = decode_files(spark, "0.parquet", f"a{end}", what="public.t")
+        assert (first.undecided, first.rows) == (1, 8), end
+        assert "ChangeTask" not in jobs, end
+        # The state has the changes of all tables.
+        decode_files(spark, "1.parquet", f"b{end}", what=["public.t", "public.other"], resume=f"a{end}")
+        found = [rows_of(f"b{end}/public.{name}", "id", "_") for name in ("t", "other")]
+        assert found == [["704", "704 too"], ["704"]], end
 
 
 @pytest.mark.full
