@@ -40,8 +40,8 @@ from pgdecode.protocol.errors import did_you_mean, listed
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.catalog import RelationCatalog
-from pgdecode.relations.journal import Journal, NoJournal
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 from pgdecode.relations.version_tracker import RelationTracker
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.manifest import MANIFEST, Manifest
@@ -523,7 +523,7 @@ class ChangeDecoder:
             yield call
         except Exception:
             if call.number == self._n_calls:
-                call.journal.rollback()
+                call.undo_log.rollback()
                 # The rollback has put restored transactions at the end of the dict.
                 by_beginning = sorted(self._state.streamed.items(), key=lambda item: item[1].begin_position)
                 self._state.streamed = dict(by_beginning)
@@ -534,10 +534,10 @@ class ChangeDecoder:
                 self._spare_layouts = deque()
             raise
         finally:
-            # The journal references payloads, and the state, which references the journal.
-            call.journal.clear()
+            # The undo log references payloads, and the state, which references the undo log.
+            call.undo_log.clear()
             if call.number == self._n_calls:
-                self._state.note_in(NoJournal())
+                self._state.set_undo_log(NoUndoLog())
 
     def _change_builder(self) -> LimitedBuilder:
         def builder(layouts: dict[int, TextLayout]) -> LimitedBuilder:
@@ -611,14 +611,14 @@ class ChangeDecoder:
         """Process payloads, and return the changes that they commit, chunk by chunk."""
         column = payload_array(payloads)
         state = self._state
-        state.note_in(call.journal)
+        state.set_undo_log(call.undo_log)
         paths = set() if self._spill is None else paths_of(state)
         positions = positions_of(position, len(column), state.position)
         if self._initial_catalog is not None and len(column):
             at = None if position is None else positions[0].as_py()
-            call.journal.set_attribute(state, "relations", RelationTracker(self._initial_catalog, at))
+            call.undo_log.set_attribute(state, "relations", RelationTracker(self._initial_catalog, at))
             self._first_state.relations = state.relations.copy()
-            state.note_in(call.journal)
+            state.set_undo_log(call.undo_log)
         found = []
         first = 0
         for chunk in column.chunks:
@@ -667,9 +667,9 @@ class _Counts:
 
 @dataclass
 class _Call:
-    """A call that can be rolled back: its journal, and other values from before it."""
+    """A call that can be rolled back: its undo log, and other values from before it."""
 
     number: int
     initial_catalog: RelationCatalog | None
     counts: _Counts
-    journal: Journal = field(default_factory=Journal)
+    undo_log: UndoLog = field(default_factory=UndoLog)

@@ -306,14 +306,14 @@ def _relations_from_json(plain: Mapping[str, Any], versions: Iterable[RelationVe
         scope = relations.scopes.setdefault(whole_number(item["xid"], 0, MAX_XID), Scope())
         for oid, own, *sent_relation in item["visible"]:
             xid = whole_number(own, 0, MAX_XID)
-            scope.send("relations", whole_number(oid, 0, MAX_XID), xid, _sent(*sent_relation), relations.journal)
+            scope.send("relations", whole_number(oid, 0, MAX_XID), xid, _sent(*sent_relation), relations.undo_log)
         scope.numbers_by_xid = {
             whole_number(own, 0, MAX_XID): [whole_number(number, 0, MAX_POSITION) for number in numbers]
             for own, numbers in item["numbers"]
         }
         for own, position, found_type in item["types"]:
             sent = SentType(type_from_json(found_type), _position(position))
-            scope.send("types", sent.type.type_id, whole_number(own, 0, MAX_XID), sent, relations.journal)
+            scope.send("types", sent.type.type_id, whole_number(own, 0, MAX_XID), sent, relations.undo_log)
     if versions is None:
         relations.fill_table()
     else:

@@ -44,7 +44,7 @@ class CommittedOutcomes:
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
         """Record the position of the rollback."""
-        assembler.state.journal.put(transaction.aborted, subxid, assembler.batch.position(row))
+        assembler.state.undo_log.put(transaction.aborted, subxid, assembler.batch.position(row))
 
     def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
         """Do nothing: the end of the batch buffers the changes of the block."""

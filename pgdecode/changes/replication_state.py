@@ -10,7 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from pgdecode._native.arrow.int64_kernels import Joined
-from pgdecode.relations.journal import Journal, NoJournal
+from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 from pgdecode.relations.version_tracker import RelationTracker
 
 
@@ -108,7 +108,7 @@ class Skipped:
 class ReplicationState:
     """The state between two batches.
 
-    All changes go through the journal, so that a call that fails can be rolled back.
+    All changes go through the undo log, so that a call that fails can be rolled back.
     """
 
     position: int = 0  # the least position that the next payload may have
@@ -123,7 +123,7 @@ class ReplicationState:
     relations: RelationTracker = field(default_factory=RelationTracker)
     skipped: Skipped = field(default_factory=Skipped)
     is_reconnected: bool = False  # the next payload is the first of another session
-    journal: Journal = field(default_factory=NoJournal, compare=False)
+    undo_log: UndoLog = field(default_factory=NoUndoLog, compare=False)
 
     def copy(self, *, with_versions: bool = True) -> ReplicationState:
         """Make an independent copy; without the versions of relations if `preload` will set them."""
@@ -134,12 +134,12 @@ class ReplicationState:
             prepared={gid: item.copy() for gid, item in self.prepared.items()},
             relations=self.relations.copy(with_versions=with_versions),
             skipped=replace(self.skipped, xids=set(self.skipped.xids), gids=set(self.skipped.gids)),
-            journal=NoJournal(),
+            undo_log=NoUndoLog(),
         )
 
-    def note_in(self, journal: Journal) -> None:
-        """Set the journal for the next changes."""
-        self.journal = self.relations.journal = journal
+    def set_undo_log(self, undo_log: UndoLog) -> None:
+        """Set the undo log for the next changes."""
+        self.undo_log = self.relations.undo_log = undo_log
 
     @property
     def undecided(self) -> list[Transaction]:

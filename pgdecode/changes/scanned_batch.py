@@ -82,7 +82,7 @@ class ScannedBatch:
             if found is not None:
                 break
         assert found is not None
-        state.journal.set_attribute(state, "in_stream", scan.stream_state)
+        state.undo_log.set_attribute(state, "in_stream", scan.stream_state)
         self.n_empty = scan.n_empty
         self.stream_flags: bytes | None = scan.stream_flags  # lowest bit: in a stream; None if no payload is
         self.kinds = memoryview(found["kind"][1]).cast("B")

@@ -57,7 +57,7 @@ def spill(state: ReplicationState, directory: Path, most_bytes: int) -> None:
         if total <= most_bytes or size == 0:
             return
         transaction = undecided[place]
-        state.journal.set_attribute(transaction, "buffered", list(transaction.buffered))
+        state.undo_log.set_attribute(transaction, "buffered", list(transaction.buffered))
         _write(transaction, directory)
         total -= size
 

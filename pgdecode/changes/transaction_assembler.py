@@ -215,7 +215,7 @@ class TransactionAssembler:
     # -- changes of the state ----------------------------------------------------------------------------------------
 
     def _set(self, name: str, value: Any) -> None:
-        self.state.journal.set_attribute(self.state, name, value)
+        self.state.undo_log.set_attribute(self.state, name, value)
 
     @property
     def _current(self) -> Transaction | None:
@@ -228,7 +228,7 @@ class TransactionAssembler:
         current = self._current
         block_row = self.transaction_index.block_row
         if current is not None and block_row >= 0:
-            self.state.journal.set_attribute(current, "block_position", self.batch.position(block_row))
+            self.state.undo_log.set_attribute(current, "block_position", self.batch.position(block_row))
         if current is not None and self.first_change < self.transaction_index.n:
             self._touch(current)
             current.ranges.append((self.first_change, self.transaction_index.n))
@@ -237,7 +237,7 @@ class TransactionAssembler:
     def _touch(self, transaction: Transaction) -> None:
         """Record that this batch adds changes to a transaction."""
         if transaction.batch is not self._token:
-            self.state.journal.note(_cut_back, transaction, len(transaction.buffered))
+            self.state.undo_log.record(_cut_back, transaction, len(transaction.buffered))
             transaction.batch = self._token
             self.touched.append(transaction)
 
@@ -279,7 +279,7 @@ class TransactionAssembler:
         self.first_change = self.transaction_index.n
 
     def _pop_streamed(self, xid: int) -> Transaction | None:
-        transaction: Transaction | None = self.state.journal.pop(self.state.streamed, xid)
+        transaction: Transaction | None = self.state.undo_log.pop(self.state.streamed, xid)
         self.transaction_index.has_streamed = bool(self.state.streamed)
         return transaction
 
@@ -395,29 +395,29 @@ class TransactionAssembler:
     # -- transactions without a beginning ------------------------------------------------------------------------------
 
     def _note_head(self) -> None:
-        self.state.journal.set_attribute(self.state.skipped, "has_head", True)
+        self.state.undo_log.set_attribute(self.state.skipped, "has_head", True)
 
     def _end_head(self, kind: str) -> None:
         """Process the first boundary: rows before it are of a transaction whose beginning is missing."""
         if self.options.start != "anywhere":
             return
-        skipped, journal = self.state.skipped, self.state.journal
+        skipped, undo_log = self.state.skipped, self.state.undo_log
         has_head = skipped.has_head or self.transaction_index.has_skipped
         if skipped.has_head:
-            journal.set_attribute(skipped, "has_head", False)
+            undo_log.set_attribute(skipped, "has_head", False)
         if kind == "stream_stop":
-            journal.set_attribute(skipped, "has_streamed_head", True)
+            undo_log.set_attribute(skipped, "has_streamed_head", True)
         elif has_head or kind in ("commit", "prepare"):
-            journal.set_attribute(skipped, "n", skipped.n + 1)
+            undo_log.set_attribute(skipped, "n", skipped.n + 1)
 
     def _skip_stream(self, xid: int) -> None:
         """Count a streamed transaction that is left out because its beginning is missing."""
-        skipped, journal = self.state.skipped, self.state.journal
+        skipped, undo_log = self.state.skipped, self.state.undo_log
         if xid not in skipped.xids:
-            journal.add(skipped.xids, xid)
-            journal.set_attribute(skipped, "n", skipped.n + 1)
+            undo_log.add(skipped.xids, xid)
+            undo_log.set_attribute(skipped, "n", skipped.n + 1)
             if skipped.has_streamed_head:
-                journal.set_attribute(skipped, "has_streamed_head", False)
+                undo_log.set_attribute(skipped, "has_streamed_head", False)
 
     def _is_transaction_open(self) -> bool:
         return self.transaction_index.is_plain or self.state.open is not None or self.state.stream is not None
@@ -530,7 +530,7 @@ class TransactionAssembler:
             self.transaction_index.has_relations = True
             self._plain_relations.append(number)
         elif self.state.open is not None and self.state.stream is None:
-            self.state.journal.append(self.state.open.relations, number)
+            self.state.undo_log.append(self.state.open.relations, number)
         else:
             self.state.relations.count_for_shape([number])
 
@@ -608,11 +608,11 @@ class TransactionAssembler:
             if lost is not None:
                 self.outcomes.lose(self, lost, True)
             state.relations.drop(xid)
-            state.journal.discard(state.skipped.xids, xid)
-            state.journal.put(state.streamed, xid, Transaction(xid, position, block_position=position))
+            state.undo_log.discard(state.skipped.xids, xid)
+            state.undo_log.put(state.streamed, xid, Transaction(xid, position, block_position=position))
             self.transaction_index.has_streamed = True
         elif xid in state.streamed:
-            state.journal.set_attribute(state.streamed[xid], "block_position", position)
+            state.undo_log.set_attribute(state.streamed[xid], "block_position", position)
         else:
             if self.options.start == "anywhere":
                 self._skip_stream(xid)
@@ -646,14 +646,14 @@ class TransactionAssembler:
         if transaction is not None:
             self.outcomes.commit(self, row, transaction)
         elif self.options.start == "anywhere":
-            self.state.journal.discard(self.state.skipped.xids, self.batch.value("xid", row))
+            self.state.undo_log.discard(self.state.skipped.xids, self.batch.value("xid", row))
 
     def _on_stream_prepare(self, row: int) -> None:
         transaction = self._end_stream(row)
         if transaction is not None:
             self._prepare(row, transaction)
         else:
-            self.state.journal.discard(self.state.skipped.xids, self.batch.value("xid", row))
+            self.state.undo_log.discard(self.state.skipped.xids, self.batch.value("xid", row))
             self._prepare_unknown(row)
 
     def _end_stream(self, row: int) -> Transaction | None:
@@ -664,7 +664,7 @@ class TransactionAssembler:
         transaction = self._pop_streamed(xid)
         numbers = self.state.relations.publish(xid, self.batch.position(row))
         if transaction is not None:
-            self.state.journal.set_attribute(transaction, "relations", numbers)
+            self.state.undo_log.set_attribute(transaction, "relations", numbers)
         elif self.options.start == "anywhere":
             self._skip_stream(xid)
         else:
@@ -681,7 +681,7 @@ class TransactionAssembler:
                 self.outcomes.abort_part(self, row, state.streamed[xid], subxid)
             return
         state.relations.drop(xid)
-        state.journal.discard(state.skipped.xids, xid)
+        state.undo_log.discard(state.skipped.xids, xid)
         transaction = self._pop_streamed(xid)
         if transaction is not None:
             self.outcomes.abort(self, transaction)
@@ -708,21 +708,21 @@ class TransactionAssembler:
         """Process the prepare of a transaction whose beginning is missing. It replaces an earlier one with its gid."""
         gid = self._forget_prepared(row)
         if self.options.start == "anywhere":
-            self.state.journal.add(self.state.skipped.gids, gid)
+            self.state.undo_log.add(self.state.skipped.gids, gid)
 
     def _prepare(self, row: int, transaction: Transaction) -> None:
         gid = self._forget_prepared(row)
-        self.state.journal.set_attribute(transaction, "gid", gid)
-        self.state.journal.put(self.state.prepared, gid, transaction)
+        self.state.undo_log.set_attribute(transaction, "gid", gid)
+        self.state.undo_log.put(self.state.prepared, gid, transaction)
 
     def _forget_prepared(self, row: int) -> str:
         """Discard an earlier prepared transaction with the same gid: the server has sent it again."""
-        journal = self.state.journal
+        undo_log = self.state.undo_log
         gid: str = self.batch.value("gid", row)
-        replaced = journal.pop(self.state.prepared, gid)
+        replaced = undo_log.pop(self.state.prepared, gid)
         if replaced is not None:
             self.outcomes.lose(self, replaced, True)
-        journal.discard(self.state.skipped.gids, gid)
+        undo_log.discard(self.state.skipped.gids, gid)
         return gid
 
     def _on_commit_prepared(self, row: int) -> None:
@@ -735,23 +735,23 @@ class TransactionAssembler:
             # It was committed before another transaction was prepared with the same gid.
             pass
         elif prepared is not None:
-            state.journal.pop(state.prepared, gid)
+            state.undo_log.pop(state.prepared, gid)
             self.outcomes.commit(self, row, prepared)
         elif gid in state.skipped.gids:
-            state.journal.discard(state.skipped.gids, gid)
+            state.undo_log.discard(state.skipped.gids, gid)
         elif is_sent_again:
             # It was committed before the reconnect.
             pass
         elif self.options.start == "anywhere":
-            state.journal.set_attribute(state.skipped, "n", state.skipped.n + 1)
+            state.undo_log.set_attribute(state.skipped, "n", state.skipped.n + 1)
         else:
             self._fail_without_beginning(row, "begin_prepare", begun)
 
     def _on_rollback_prepared(self, row: int) -> None:
         self._cross_boundary(row)
         state, gid = self.state, self.batch.value("gid", row)
-        transaction = state.journal.pop(state.prepared, gid)
-        state.journal.discard(state.skipped.gids, gid)
+        transaction = state.undo_log.pop(state.prepared, gid)
+        state.undo_log.discard(state.skipped.gids, gid)
         if transaction is not None:
             self.outcomes.abort(self, transaction)
 

@@ -10,8 +10,8 @@ from pgdecode._native.changes.relation_versions import VersionTable
 from pgdecode.protocol.errors import RepeatedColumn, TooManyRelations
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Relation, Type
-from pgdecode.relations.journal import Journal, NoJournal
 from pgdecode.relations.relation_version import RelationVersion, repeated_column
+from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 
 _LIMITS = Limits()
 # Values in place of a version's number: no version is known; the payload is bad; the last Relation message was bad.
@@ -64,17 +64,17 @@ class SentItems:
         by_xid = dict(items)
         return cls(by_xid, list(by_xid))
 
-    def send(self, xid: int, item: Any, journal: Journal) -> None:
+    def send(self, xid: int, item: Any, undo_log: UndoLog) -> None:
         """Set the item of an xid, which becomes the last one."""
-        journal.put(self.by_xid, xid, item)
+        undo_log.put(self.by_xid, xid, item)
         if not self.order or self.order[-1] != xid:
-            journal.append(self.order, xid)
+            undo_log.append(self.order, xid)
 
-    def drop(self, xid: int, journal: Journal) -> None:
+    def drop(self, xid: int, undo_log: UndoLog) -> None:
         """Remove the item of an xid."""
-        journal.pop(self.by_xid, xid)
+        undo_log.pop(self.by_xid, xid)
         while self.order and self.order[-1] not in self.by_xid:
-            journal.note(self.order.append, self.order[-1])
+            undo_log.record(self.order.append, self.order[-1])
             self.order.pop()
 
 
@@ -96,24 +96,24 @@ class Scope:
         for kind in ("relations", "types"):
             for oid, sent_items in getattr(self, kind).items():
                 for xid, item in sent_items.in_order:
-                    other.send(kind, oid, xid, item, NoJournal())
+                    other.send(kind, oid, xid, item, NoUndoLog())
         other.numbers_by_xid = {xid: list(numbers) for xid, numbers in self.numbers_by_xid.items()}
         return other
 
-    def send(self, kind: str, oid: int, xid: int, item: Any, journal: Journal) -> None:
+    def send(self, kind: str, oid: int, xid: int, item: Any, undo_log: UndoLog) -> None:
         """Add an item that an xid has sent. `kind` is "relations" or "types"."""
         known = self.relations if kind == "relations" else self.types
         if oid not in known:
-            journal.put(known, oid, SentItems())
+            undo_log.put(known, oid, SentItems())
         sent_items = known[oid]
         if xid not in sent_items.by_xid:
             if xid not in self.by_xid:
-                journal.put(self.by_xid, xid, [])
-                journal.put(self.relations_by_xid, xid, [])
-            journal.append(self.by_xid[xid], sent_items)
+                undo_log.put(self.by_xid, xid, [])
+                undo_log.put(self.relations_by_xid, xid, [])
+            undo_log.append(self.by_xid[xid], sent_items)
             if kind == "relations":
-                journal.append(self.relations_by_xid[xid], oid)
-        sent_items.send(xid, item, journal)
+                undo_log.append(self.relations_by_xid[xid], oid)
+        sent_items.send(xid, item, undo_log)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class RelationTracker:
         Numbers of the versions that committed transactions have sent or used. They determine the columns of tables.
     table : VersionTable
         The visible versions, for native code.
-    journal : Journal
+    undo_log : UndoLog
         All changes go through it.
     """
 
@@ -168,7 +168,7 @@ class RelationTracker:
     ) -> None:
         self.versions: list[RelationVersion] = []
         self.limits = limits
-        self.journal: Journal = NoJournal()
+        self.undo_log: UndoLog = NoUndoLog()
         self.common: dict[int, Sent] = {}
         self.types: dict[int, SentType] = {}
         self.scopes: dict[int, Scope] = {}
@@ -336,11 +336,11 @@ class RelationTracker:
     def repeat(self, relation_id: int, position: int) -> None:
         """Process a repeated Relation message outside streams: only the position of the last message changes."""
         sent = self.common[relation_id]
-        self.journal.put(self.common, relation_id, Sent(sent.number, position))
+        self.undo_log.put(self.common, relation_id, Sent(sent.number, position))
 
     def keep_payload(self, relation_id: int, payload: bytes) -> None:
         """Store the payload that has just described a relation, to recognise repetitions, which servers send often."""
-        self.journal.put(self._last_payloads, relation_id, (payload, self.common[relation_id].number))
+        self.undo_log.put(self._last_payloads, relation_id, (payload, self.common[relation_id].number))
 
     def add_type(self, message: Type, position: int, stream: int | None) -> None:
         """Process a Type message.
@@ -355,10 +355,10 @@ class RelationTracker:
         if len(known) >= self.limits.max_relations and type_id not in known:
             raise self._too_many("type", len(known), None)
         if stream is None:
-            self.journal.put(self.types, type_id, sent)
+            self.undo_log.put(self.types, type_id, sent)
         else:
             own = stream if message.xid is None else message.xid
-            self._scope(stream).send("types", type_id, own, sent, self.journal)
+            self._scope(stream).send("types", type_id, own, sent, self.undo_log)
         self._forget_payloads()
 
     def invalidate(self, relation_id: int, position: int, stream: int | None, xid: int | None = None) -> None:
@@ -387,9 +387,9 @@ class RelationTracker:
             self.invalidate(relation_id, position, None)
             common = position
         if former is None:
-            self.journal.note(self.table.set_contradicted, relation_id, False)
+            self.undo_log.record(self.table.set_contradicted, relation_id, False)
             self.table.set_contradicted(relation_id, True)
-        self.journal.put(self.contradictions, relation_id, Contradiction(relation, position, other, common))
+        self.undo_log.put(self.contradictions, relation_id, Contradiction(relation, position, other, common))
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -406,7 +406,7 @@ class RelationTracker:
             sent_type = sent_items.last
             known_type = self.types.get(type_id)
             if sent_type is not None and (known_type is None or known_type.position <= sent_type.position):
-                self.journal.put(self.types, type_id, sent_type)
+                self.undo_log.put(self.types, type_id, sent_type)
         if scope.types:
             self._forget_payloads()
         for relation_id in scope.relations:
@@ -419,7 +419,7 @@ class RelationTracker:
                 number = sent.number
                 if number >= 0 and self.versions[number].visible_from is None and self._preloaded is None:
                     visible = replace(self.versions[number], visible_from=position)
-                    self.journal.note(self.versions.__setitem__, number, self.versions[number])
+                    self.undo_log.record(self.versions.__setitem__, number, self.versions[number])
                     self.versions[number] = visible
         self.drop(stream)
         return sorted({number for numbers in scope.numbers_by_xid.values() for number in numbers})
@@ -429,8 +429,8 @@ class RelationTracker:
         scope = self.scopes.get(stream)
         if scope is not None:
             for relation_id in scope.relations:
-                self.journal.note(self._update_table, stream, relation_id)
-            self.journal.pop(self.scopes, stream)
+                self.undo_log.record(self._update_table, stream, relation_id)
+            self.undo_log.pop(self.scopes, stream)
             for relation_id in scope.relations:
                 self._update_table(stream, relation_id)
 
@@ -439,25 +439,25 @@ class RelationTracker:
         scope = self.scopes.get(stream)
         if scope is None or xid not in scope.by_xid:
             return
-        self.journal.pop(scope.numbers_by_xid, xid)
-        relations = self.journal.pop(scope.relations_by_xid, xid)
+        self.undo_log.pop(scope.numbers_by_xid, xid)
+        relations = self.undo_log.pop(scope.relations_by_xid, xid)
         for relation_id in relations:
-            self.journal.note(self._update_table, stream, relation_id)
-        for sent_items in self.journal.pop(scope.by_xid, xid):
-            sent_items.drop(xid, self.journal)
+            self.undo_log.record(self._update_table, stream, relation_id)
+        for sent_items in self.undo_log.pop(scope.by_xid, xid):
+            sent_items.drop(xid, self.undo_log)
         for relation_id in relations:
             self._update_table(stream, relation_id)
 
     def count_for_shape(self, numbers: Iterable[int]) -> None:
         """Record that a committed transaction has sent or used versions."""
         for number in numbers:
-            self.journal.add(self.in_shape, number)
+            self.undo_log.add(self.in_shape, number)
 
     # -- implementation ----------------------------------------------------------------------------------------------
 
     def _scope(self, stream: int) -> Scope:
         if stream not in self.scopes:
-            self.journal.put(self.scopes, stream, Scope())
+            self.undo_log.put(self.scopes, stream, Scope())
         return self.scopes[stream]
 
     def _types_of(self, relation: Relation, stream: int | None) -> Iterator[Type]:
@@ -475,21 +475,21 @@ class RelationTracker:
         if stream is None:
             self._set_common(relation_id, sent)
         else:
-            self.journal.note(self._update_table, stream, relation_id)
+            self.undo_log.record(self._update_table, stream, relation_id)
             scope, own = self._scope(stream), stream if xid is None else xid
-            scope.send("relations", relation_id, own, sent, self.journal)
+            scope.send("relations", relation_id, own, sent, self.undo_log)
             if sent.number >= 0:
                 if own not in scope.numbers_by_xid:
-                    self.journal.put(scope.numbers_by_xid, own, [])
+                    self.undo_log.put(scope.numbers_by_xid, own, [])
                 if not scope.numbers_by_xid[own] or scope.numbers_by_xid[own][-1] != sent.number:
-                    self.journal.append(scope.numbers_by_xid[own], sent.number)
+                    self.undo_log.append(scope.numbers_by_xid[own], sent.number)
             self._update_table(stream, relation_id)
 
     def _set_common(self, relation_id: int, sent: Sent) -> None:
         former = self.common.get(relation_id)
-        self.journal.note(self.table.set, _NO_STREAM, relation_id, UNKNOWN if former is None else former.number)
+        self.undo_log.record(self.table.set, _NO_STREAM, relation_id, UNKNOWN if former is None else former.number)
         self.table.set(_NO_STREAM, relation_id, sent.number)
-        self.journal.put(self.common, relation_id, sent)
+        self.undo_log.put(self.common, relation_id, sent)
 
     def _update_table(self, stream: int, relation_id: int) -> None:
         """Write a stream's own version to the native table. A rollback calls this after it has undone the change."""
@@ -498,9 +498,9 @@ class RelationTracker:
     def append(self, version: RelationVersion) -> int:
         """Add a version, and return its number."""
         number = len(self.versions)
-        self.journal.append(self.versions, version)
-        self.journal.append(self._by_name.setdefault(version.qualified_name, []), number)
-        self.journal.append(self._by_id.setdefault(version.relation_id, []), number)
+        self.undo_log.append(self.versions, version)
+        self.undo_log.append(self._by_name.setdefault(version.qualified_name, []), number)
+        self.undo_log.append(self._by_id.setdefault(version.relation_id, []), number)
         return number
 
     def _number_of(self, version: RelationVersion) -> int:
@@ -530,7 +530,7 @@ class RelationTracker:
     def _forget_payloads(self) -> None:
         """Forget the last payloads, because a version includes the types of its columns, and these have changed."""
         if self._last_payloads:
-            self.journal.set_attribute(self, "_last_payloads", {})
+            self.undo_log.set_attribute(self, "_last_payloads", {})
 
 
 def _offset_of_name(message: Relation, column: int) -> int:

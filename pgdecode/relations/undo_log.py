@@ -8,48 +8,48 @@ from typing import Any
 _ABSENT = object()
 
 
-class Journal:
+class UndoLog:
     """Makes changes and records how to undo each of them."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
-    def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
+    def record(self, undo: Callable[..., Any], *arguments: Any) -> None:
         """Record the call that undoes the next change."""
         self._undo.append((undo, arguments))
 
     def put(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
         """Set an item of a dict."""
-        self.note(_restore, mapping, key, mapping.get(key, _ABSENT))
+        self.record(_restore, mapping, key, mapping.get(key, _ABSENT))
         mapping[key] = value
 
     def pop(self, mapping: dict[Any, Any], key: Any) -> Any:
         """Remove an item of a dict and return it; None if the key is missing."""
         if key not in mapping:
             return None
-        self.note(mapping.__setitem__, key, mapping[key])
+        self.record(mapping.__setitem__, key, mapping[key])
         return mapping.pop(key)
 
     def set_attribute(self, item: Any, name: str, value: Any) -> None:
         """Set an attribute."""
-        self.note(setattr, item, name, getattr(item, name))
+        self.record(setattr, item, name, getattr(item, name))
         setattr(item, name, value)
 
     def append(self, items: list[Any], item: Any) -> None:
         """Append to a list."""
-        self.note(items.pop)
+        self.record(items.pop)
         items.append(item)
 
     def add(self, items: set[Any], item: Any) -> None:
         """Add to a set."""
         if item not in items:
-            self.note(items.discard, item)
+            self.record(items.discard, item)
             items.add(item)
 
     def discard(self, items: set[Any], item: Any) -> None:
         """Remove from a set, if it is there."""
         if item in items:
-            self.note(items.add, item)
+            self.record(items.add, item)
             items.discard(item)
 
     def clear(self) -> None:
@@ -63,10 +63,10 @@ class Journal:
             undo(*arguments)
 
 
-class NoJournal(Journal):
+class NoUndoLog(UndoLog):
     """Makes changes without recording how to undo them."""
 
-    def note(self, undo: Callable[..., Any], *arguments: Any) -> None:
+    def record(self, undo: Callable[..., Any], *arguments: Any) -> None:
         """Do nothing."""
 
 
