@@ -87,6 +87,11 @@ def test_the_spark_snippet_runs_alone(spark: Any, clone: Path, capfd: pytest.Cap
     assert "639.51" in shown
 
 
+def command_lines(block: str) -> list[str]:
+    """The commands of a block, each on one line."""
+    return re.sub(r" *\\\n *", " ", block).splitlines()
+
+
 def run(line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True)
 
@@ -96,7 +101,7 @@ def unpadded(text: str) -> str:
 
 
 def test_the_commands_of_the_shell_run_alone(clone: Path) -> None:
-    for line in SHELL.splitlines():
+    for line in command_lines(SHELL):
         done = run(line)
         assert done.returncode == 0, done.stderr
         assert done.stdout or "decode " in line
@@ -106,7 +111,7 @@ def test_the_commands_of_the_shell_run_alone(clone: Path) -> None:
 
 def decoded_by(block: str) -> subprocess.CompletedProcess[str]:
     """Run the last command of a line that first installs the package."""
-    line = block.split("&&")[-1].strip()
+    line = command_lines(block)[0].split("&&")[-1].strip()
     assert line.startswith(".venv/bin/pgdecode ")
     return run(line.removeprefix(".venv/bin/"))
 
@@ -139,7 +144,7 @@ def test_the_commands_of_capture_run(clone: Path) -> None:
         demo.programs()
     except RequestError as error:
         pytest.skip(str(error))
-    show, capture = CAPTURE.splitlines()
+    show, capture = command_lines(CAPTURE)
     done = run(show)
     assert done.returncode == 0, done.stderr
     assert list(Path("raw-demo").glob("*.parquet"))
