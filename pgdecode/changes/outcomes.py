@@ -28,7 +28,7 @@ class CommittedOutcomes:
         lsn = batch.value("lsn", row)
         if assembler.options.drop_duplicates and lsn <= transaction_index.last_lsn:
             return
-        transaction_index.note_lsn(row, lsn)
+        transaction_index.record_lsn(row, lsn)
         emit(assembler, transaction, 1, row, lsn, batch.value("timestamp", row))
         assembler.state.relations.count_for_shape(transaction.relations)
 
@@ -99,7 +99,7 @@ def pieces_of(assembler: TransactionAssembler, transaction: Transaction) -> list
         first = batch.end
         relation_ids, xids = (memoryview(column).cast("B").cast("q") for column in (item.relation_ids, item.xids))
         versions = memoryview(item.versions).cast("B").cast("i")
-        transaction_index.list_held(first, Source([item.payloads]), relation_ids, xids, versions)
+        transaction_index.list_buffered(first, Source([item.payloads]), relation_ids, xids, versions)
         batch.add_part(item.payloads, item.positions)
         found.append((start, transaction_index.n, values_of(item.positions)))
     # The buffered changes, just listed, do not belong to the open transaction.

@@ -125,10 +125,10 @@ class TransactionAssembler:
             self._set("is_reconnected", False)
             self._end_session(None)
         self._resume()
-        row = self.transaction_index.follow(0)
+        row = self.transaction_index.list_changes(0)
         while row < self.batch.n_rows:
             self._handle(row)
-            row = self.transaction_index.follow(row + 1)
+            row = self.transaction_index.list_changes(row + 1)
         self._check_relations()
         self._end_batch()
         transaction_index = self.transaction_index

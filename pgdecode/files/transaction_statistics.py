@@ -142,7 +142,7 @@ class _Counter(CommittedOutcomes):
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
         """Record only the LSN, which later messages are compared with. `MessageStatistics` counts commits."""
-        assembler.transaction_index.note_lsn(row, assembler.batch.value("lsn", row))
+        assembler.transaction_index.record_lsn(row, assembler.batch.value("lsn", row))
 
     def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
         """Count a transaction without an outcome."""

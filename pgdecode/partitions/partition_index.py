@@ -233,7 +233,7 @@ class IndexOutcomes:
         if assembler.options.drop_duplicates and lsn <= assembler.transaction_index.last_lsn:
             self._note(transaction, replace(LOST, is_duplicate=True))
             return
-        assembler.transaction_index.note_lsn(row, lsn)
+        assembler.transaction_index.record_lsn(row, lsn)
         assembler.state.relations.count_for_shape(transaction.relations)
         self._note(transaction, TransactionOutcome(1, batch.position(row), lsn, batch.value("timestamp", row)))
 

@@ -232,7 +232,7 @@ def as_text(decoding: Decoding) -> Decoding:
     """
     if decoding.arrow == pa.string():
         return decoding
-    if decoding.codec == "clamped" and decoding.element is not None:
+    if decoding.codec == "saturating" and decoding.element is not None:
         # A string can hold all values, so nothing needs to be clamped.
         return as_text(decoding.element)
     element = None if decoding.element is None else as_text(decoding.element)
@@ -267,7 +267,7 @@ def clamped(decoding: Decoding) -> Decoding:
     clamped too.
     """
     if _is_partial(decoding):
-        return replace(decoding, codec="clamped", element=decoding)
+        return replace(decoding, codec="saturating", element=decoding)
     element = None if decoding.element is None else clamped(decoding.element)
     return replace(decoding, element=element, fields=tuple(clamped(field) for field in decoding.fields))
 

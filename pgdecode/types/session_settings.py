@@ -54,7 +54,7 @@ def under(settings: Settings, decoding: Decoding) -> Decoding:
     if settings.datestyle:
         decoding = _styled(decoding, settings.datestyle)
     if settings.encoding and _has_text(decoding):
-        decoding = _within("recoded", _recoded(decoding, settings.encoding), encoding=settings.encoding)
+        decoding = _within("transcoded", _transcoded(decoding, settings.encoding), encoding=settings.encoding)
     return decoding
 
 
@@ -72,14 +72,14 @@ def _styled(decoding: Decoding, style: str) -> Decoding:
     return replace(decoding, element=element, fields=tuple(_styled(field, style) for field in decoding.fields))
 
 
-def _recoded(decoding: Decoding, encoding: str) -> Decoding:
+def _transcoded(decoding: Decoding, encoding: str) -> Decoding:
     """Wrap the codecs whose binary form contains text."""
     if decoding.codec in _TEXTS:
-        return _within("recoded_text", decoding, encoding=encoding)
+        return _within("transcoded_text", decoding, encoding=encoding)
     if decoding.codec in _WITH_TEXTS:
         return replace(decoding, encoding=encoding)
-    element = None if decoding.element is None else _recoded(decoding.element, encoding)
-    return replace(decoding, element=element, fields=tuple(_recoded(field, encoding) for field in decoding.fields))
+    element = None if decoding.element is None else _transcoded(decoding.element, encoding)
+    return replace(decoding, element=element, fields=tuple(_transcoded(field, encoding) for field in decoding.fields))
 
 
 def _has_text(decoding: Decoding) -> bool:

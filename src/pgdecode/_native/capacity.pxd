@@ -1,4 +1,4 @@
-"""Room for items that are listed one after the other, in memory of the system's."""
+"""Growable arrays of items, in memory from the system's allocator."""
 
 from libc.stddef cimport size_t
 from libc.stdlib cimport realloc
@@ -10,7 +10,7 @@ cdef enum:
 cdef inline bint ensure_capacity(
     void **items, size_t n, size_t *capacity, size_t width, size_t expected
 ) noexcept nogil:
-    """Make room for one item more than `n`, and at first for as many as are expected; False where no memory is."""
+    """Reserve memory for one item more than `n`, and at first for as many as are expected; False if there is none."""
     cdef size_t wanted
     cdef void *moved
     if n < capacity[0]:

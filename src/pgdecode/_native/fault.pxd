@@ -1,4 +1,4 @@
-"""Fault codes and the record a native room leaves behind when it meets one."""
+"""Fault codes, and the record of a fault."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -46,7 +46,7 @@ cdef enum FaultCode:
     STREAM_SEEN
 
 cdef extern from *:
-    # Tells the compiler which way to lay out: faults are cold, and must not crowd the hot path's registers.
+    # Helps the compiler to lay out code: faults are cold, and must not crowd the hot path's registers.
     bint unlikely "unlikely"(bint condition) noexcept nogil
 
 cdef struct Fault:

@@ -52,9 +52,9 @@ cdef struct Cell:
 cdef struct TupleBuilder:
     # TupleData: the list of values and the string of their formats share offsets and validity.
     Builder rows
-    Cell *cells          # if not NULL, the next tuple's columns are only noted here, and there must be `n_cells`
+    Cell *cells          # if not NULL, the next tuple's columns are only indexed here, and there must be `n_cells`
     uint16_t n_cells
-    bint has_unchanged   # whether a noted cell is u
+    bint has_unchanged   # whether an indexed cell is u
     bint wants_values
     Bytes letters        # one format a cell
     Bytes bits           # one bit a cell: whether it has a value; from the letters, when all are there

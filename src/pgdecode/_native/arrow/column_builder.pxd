@@ -143,8 +143,8 @@ cdef inline FaultCode end_list(Column *column) noexcept nogil:
 cdef FaultCode put_null(Column *column) noexcept nogil
 cdef FaultCode put_nulls(Column *column, size_t n) noexcept nogil
 cdef void postpone_nulls(Column *column, size_t n) noexcept nogil
-cdef FaultCode settle(Column *column) noexcept nogil
-cdef FaultCode settle_own(Column *column) noexcept nogil
+cdef FaultCode write_postponed_nulls(Column *column) noexcept nogil
+cdef FaultCode write_struct_nulls(Column *column) noexcept nogil
 cdef void take_back(Column *column, size_t n) noexcept nogil
 cdef int open_column(Column *column, object arrow_type) except -1
 cdef FaultCode open_as(Column *column, const Column *like, Arena *arena) noexcept nogil

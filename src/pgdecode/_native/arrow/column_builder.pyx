@@ -193,7 +193,7 @@ cdef void postpone_nulls(Column *column, size_t n) noexcept nogil:
     column.postponed += n
 
 
-cdef FaultCode settle_own(Column *column) noexcept nogil:
+cdef FaultCode write_struct_nulls(Column *column) noexcept nogil:
     """Write the postponed nulls of a struct, and postpone those of its children."""
     cdef size_t n = column.postponed
     cdef int i
@@ -205,7 +205,7 @@ cdef FaultCode settle_own(Column *column) noexcept nogil:
     return mark_nulls(column, n)
 
 
-cdef FaultCode settle(Column *column) noexcept nogil:
+cdef FaultCode write_postponed_nulls(Column *column) noexcept nogil:
     """Write the postponed nulls; it is done before anything else is appended."""
     cdef size_t n = column.postponed
     if n == 0:
@@ -331,7 +331,7 @@ cdef FaultCode seal_column(Column *column) noexcept nogil:
     cdef int i
     if column.sealed or column.n == 0 and column.postponed:
         return OK
-    code = settle_own(column) if column.shape == SHAPE_STRUCT else settle(column)
+    code = write_struct_nulls(column) if column.shape == SHAPE_STRUCT else write_postponed_nulls(column)
     if code != OK:
         return code
     for i in range(column.n_children):

@@ -24,20 +24,20 @@ cdef struct Outcome:
     int64_t timestamp
     int8_t committed     # 1, 0 aborted, -1 undecided
 
-cdef struct Wanted:
+cdef struct VersionFilter:
     # The versions whose changes are delivered.
     bint is_chosen        # else all are
     const uint8_t *items  # a byte a version, not 0 for those; versions past the end are not
     int64_t n
 
 
-cdef inline bint is_wanted(const Wanted *wanted, int32_t version) noexcept nogil:
-    """Whether changes of a version are; those without one always are."""
-    return not wanted.is_chosen or version < 0 or (version < wanted.n and wanted.items[version] != 0)
+cdef inline bint passes(const VersionFilter *filter, int32_t version) noexcept nogil:
+    """Whether changes of a version pass the filter; those without one always do."""
+    return not filter.is_chosen or version < 0 or (version < filter.n and filter.items[version] != 0)
 
 
-cdef tuple held_of(const Change *changes, size_t n_changes, list ranges)
+cdef tuple buffered_of(const Change *changes, size_t n_changes, list ranges)
 cdef tuple delivered_of(
     const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
-    const Wanted *wanted, int64_t n_versions
+    const VersionFilter *filter, int64_t n_versions
 )

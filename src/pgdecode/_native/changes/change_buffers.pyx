@@ -1,4 +1,4 @@
-"""The changes of a batch as buffers: those to be held, and those that are delivered."""
+"""The changes of a batch as buffers: those to buffer, and those that are delivered."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
@@ -10,8 +10,8 @@ from pgdecode._native.fault cimport OK
 from pgdecode._native.memory.buffers cimport Bytes, free_bytes, grow, hand_over
 
 
-cdef tuple held_of(const Change *changes, size_t n_changes, list ranges):
-    """(rows, relation OIDs, xids, versions, whether it is a Truncate's) of changes to be held, as buffers."""
+cdef tuple buffered_of(const Change *changes, size_t n_changes, list ranges):
+    """(rows, relation OIDs, xids, versions, whether it is a Truncate's) of changes to buffer, as buffers."""
     cdef Bytes[5] out
     cdef size_t n = 0
     cdef size_t k = 0
@@ -47,13 +47,13 @@ cdef tuple held_of(const Change *changes, size_t n_changes, list ranges):
 
 cdef tuple delivered_of(
     const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
-    const Wanted *wanted, int64_t n_versions
+    const VersionFilter *filter, int64_t n_versions
 ):
     """What is delivered, in order, as buffers by name; and of all of it: whether it has a transaction and its commit,
     whether it has a version of its relation, whether a Truncate is in it, whether changes of sub-transactions are, and
     which versions, of so many, all committed changes have.
 
-    Of changes that have a version, only those of the versions `wanted` are delivered.
+    Of changes that have a version, only those that pass the filter are delivered.
 
     rows, relation_ids, xids, subxids, commit_rows, lsns, timestamps, versions, outcomes, streamed and truncates have an
     item a change (xids and subxids 0 for none; commit_rows, lsns and timestamps of its commit, -1 for none; streamed
@@ -95,7 +95,7 @@ cdef tuple delivered_of(
                         used_version = change.version
                         if 0 <= used_version < n_versions and outcome.committed == 1:
                             is_used[used_version] = 1
-                    if not is_wanted(wanted, change.version):
+                    if not passes(filter, change.version):
                         continue
                     (<int64_t *>out[0].data)[k] = change.row
                     (<int64_t *>out[1].data)[k] = change.relation_id

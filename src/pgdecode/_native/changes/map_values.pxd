@@ -1,4 +1,4 @@
-"""The cells of a tuple, and their text in a column that has room for it."""
+"""The cells of a tuple, and their text in a column with enough capacity."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint64_t
@@ -86,27 +86,27 @@ cdef inline const uint8_t *index_cells(
     return p
 
 
-cdef inline bint has_room(const Column *values, size_t extra) noexcept nogil:
+cdef inline bint has_text_capacity(const Column *values, size_t extra) noexcept nogil:
     """Whether so many bytes more fit into the memory there is, and within what offsets reach."""
     return has_capacity(&values.data, extra) and extra <= <size_t>MAX_DATA - values.data.size
 
 
-cdef struct Tuple:
-    # Where the next value of a tuple goes, in a column that has room for the others.
+cdef struct TupleWriter:
+    # Where the next value of a tuple goes, in a column with capacity for the others.
     uint8_t *to
     int32_t *ends
     uint8_t *validity    # NULL before the column's first null
     size_t n             # values since `open_tuple`
     size_t n_null
-    bint may_write       # whether there is room for what writers write
+    bint may_write       # whether there is capacity for what writers write
 
 
-cdef inline FaultCode open_tuple(Tuple *at, Column *values, size_t n, size_t length) noexcept nogil:
+cdef inline FaultCode open_tuple(TupleWriter *at, Column *values, size_t n, size_t length) noexcept nogil:
     """Begin n values of a payload of that length."""
     at.to = values.data.data + values.data.size
     at.ends = <int32_t *>(values.ends.data + values.ends.size)
     at.n = at.n_null = 0
-    at.may_write = has_room(values, length + n * MOST_WRITTEN)
+    at.may_write = has_text_capacity(values, length + n * MOST_WRITTEN)
     at.validity = NULL
     if values.valid.size:
         at.validity = validity_for(values, n)
@@ -115,7 +115,7 @@ cdef inline FaultCode open_tuple(Tuple *at, Column *values, size_t n, size_t len
     return OK
 
 
-cdef inline void close_tuple(const Tuple *at, Column *values) noexcept nogil:
+cdef inline void close_tuple(const TupleWriter *at, Column *values) noexcept nogil:
     """Count the values since `open_tuple`."""
     values.data.size = <size_t>(at.to - values.data.data)
     values.ends.size += at.n * sizeof(int32_t)
@@ -125,7 +125,7 @@ cdef inline void close_tuple(const Tuple *at, Column *values) noexcept nogil:
         values.valid.size = values.n
 
 
-cdef struct Room:
+cdef struct FastTuple:
     # Where the values of a tuple go that is put as it is read, and where its text ends.
     uint8_t *to
     int32_t *ends
@@ -183,17 +183,17 @@ cdef inline void put_ones(uint8_t *to, size_t n) noexcept nogil:
 
 
 cdef inline bint put_cells(
-    Room *room, const uint8_t *p, const uint8_t *end, const Layout *layout, bint may_read_behind
+    FastTuple *out, const uint8_t *p, const uint8_t *end, const Layout *layout, bint may_read_behind
 ) noexcept nogil:
-    """Put a tuple that all the rest of a payload is; False where anything is unusual or wrong, for others to look at.
+    """Put a tuple that is the rest of a payload; False if anything is unusual or wrong, which the caller then handles.
 
-    There is room for its text, for what writers write, for ends and for validity, which is 1 already.
+    There is capacity for its text, for what writers write, for ends and for validity, which is 1 already.
     `may_read_behind`: whether BEHIND bytes behind the payload may be read.
     """
     cdef size_t n = layout.n_columns
     cdef const uint8_t *first = p
     cdef const uint8_t *value
-    cdef uint8_t *to = room.to
+    cdef uint8_t *to = out.to
     cdef size_t c, length, n_null = 0
     cdef uint8_t kind
     cdef bint has_text = False
@@ -221,17 +221,17 @@ cdef inline bint put_cells(
                 if unlikely(to == NULL):
                     return False
         else:
-            if unlikely(kind != c"n" or room.validity == NULL):
+            if unlikely(kind != c"n" or out.validity == NULL):
                 return False
             p += 1
-            room.validity[c] = 0
+            out.validity[c] = 0
             n_null += 1
-        room.ends[c] = <int32_t>(to - room.base)
+        out.ends[c] = <int32_t>(to - out.base)
     if unlikely(p != end):
         return False
     # What writers write is plain.
-    if has_text and unlikely(not is_plain(room.to, <size_t>(to - room.to)) and not are_texts(first + 2, layout)):
+    if has_text and unlikely(not is_plain(out.to, <size_t>(to - out.to)) and not are_texts(first + 2, layout)):
         return False
-    room.to = to
-    room.n_null += n_null
+    out.to = to
+    out.n_null += n_null
     return True

@@ -8,11 +8,11 @@ from libc.string cimport memcpy, memset
 from pgdecode._native.arrow.builder cimport WORD_BYTES, Cell, TupleBuilder, Word
 from pgdecode._native.arrow.column_builder cimport (
     Column, end_bytes, end_list, expect, finish_column, free_column, open_column, open_ends, postpone_nulls, put_bytes,
-    put_empty_lists, put_null, settle, take_back, validity_for,
+    put_empty_lists, put_null, take_back, validity_for, write_postponed_nulls,
 )
 from pgdecode._native.arrow.payload_array cimport PRESENT, Presence, Segment, Source, Span, payload_at
 from pgdecode._native.changes.map_values cimport (
-    BEHIND, BLOCK, Room, Tuple, close_tuple, copy_blocks, copy_plain, has_behind, index_cells, open_tuple,
+    BEHIND, BLOCK, FastTuple, TupleWriter, close_tuple, copy_blocks, copy_plain, has_behind, index_cells, open_tuple,
     put_cells, put_ones,
 )
 from pgdecode._native.changes.text_layouts cimport IN_BINARY, Layout, TextLayout
@@ -146,7 +146,7 @@ cdef class Maps:
     cdef Column op, old_type, old, new, unchanged
     cdef Cell *old_cells
     cdef Cell *new_cells
-    cdef Envelope noting
+    cdef Envelope index_only
     cdef TupleBuilder old_builder, new_builder
     cdef Rules rules
     cdef Walk walk
@@ -158,7 +158,7 @@ cdef class Maps:
     cdef readonly size_t text_bytes  # of the batch, without FREE_NAME bytes of each column's name
     cdef bint is_alone       # there is but one row: what is too large for the batch is the fault of its value
     cdef size_t most_bytes   # of a payload that no limit can be about, however its bytes are cut
-    cdef bint has_room       # in `new` and `op` for all rows, but for the text of values
+    cdef bint is_reserved     # in `new` and `op` for all rows, but for the text of values
     cdef bint never_expands  # not even if each value becomes as long as it can
     cdef size_t n_unnamed    # newest rows without names in `unchanged`, whose empty lists are not written yet
 
@@ -197,11 +197,11 @@ cdef class Maps:
         self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
         self.old_builder.cells = self.old_cells
         self.new_builder.cells = self.new_cells
-        self.noting.old = &self.old_builder
-        self.noting.new = &self.new_builder
+        self.index_only.old = &self.old_builder
+        self.index_only.new = &self.new_builder
         self.walk.plan = &PLAN.table
         self.walk.rules = &self.rules
-        self.walk.out = &self.noting
+        self.walk.out = &self.index_only
 
     def __dealloc__(self):
         free_column(&self.op)
@@ -318,7 +318,7 @@ cdef class Maps:
             or open_ends(&entries.children[1], n_entries) != OK
         ):
             return FAULT_NO_MEMORY
-        self.has_room = True
+        self.is_reserved = True
         self.never_expands = made <= self.most_text
         return OK
 
@@ -377,26 +377,26 @@ cdef class Maps:
         cdef const Layout *layout
         cdef const uint8_t *p
         cdef const uint8_t *most_to   # where text must end
-        cdef Room room
+        cdef FastTuple fast_tuple
         cdef Span payload
         cdef uint8_t *text
         cdef size_t n, n_valid = 0, made = 0, k = 0, n_values = 0
         cdef uint64_t row
         cdef int kind
-        # Of everything else there is room for all rows.
-        if not self.has_room or self.new.postponed or self.op.valid.size or self.segment >= self.source.n_segments:
+        # Everything else has capacity for all rows.
+        if not self.is_reserved or self.new.postponed or self.op.valid.size or self.segment >= self.source.n_segments:
             return 0
         if self.new.valid.size:
             n_rows = min(n_rows, self.new.valid.capacity - self.new.valid.size)
-        room.base = values.data.data
-        room.to = values.data.data + values.data.size
-        room.ends = <int32_t *>(values.ends.data + values.ends.size)
-        room.n_null = 0
-        room.validity = NULL
+        fast_tuple.base = values.data.data
+        fast_tuple.to = values.data.data + values.data.size
+        fast_tuple.ends = <int32_t *>(values.ends.data + values.ends.size)
+        fast_tuple.n_null = 0
+        fast_tuple.validity = NULL
         if values.valid.size:
-            room.validity = values.valid.data + values.n
+            fast_tuple.validity = values.valid.data + values.n
             n_valid = values.valid.capacity - values.valid.size
-        most_to = room.base + min(values.data.capacity, <size_t>MAX_DATA)
+        most_to = fast_tuple.base + min(values.data.capacity, <size_t>MAX_DATA)
         if not self.never_expands:
             made = self.text()
         while k < min(n_rows, <size_t>FAST_ROWS) and versions[k] >= 0:
@@ -415,43 +415,43 @@ cdef class Maps:
                 p += 4
             if p[0] != c"N" or (payload.data[0] != c"I" and payload.data[0] != c"U"):
                 break
-            if unlikely(payload.length + n * MOST_WRITTEN > <size_t>(most_to - room.to)):
+            if unlikely(payload.length + n * MOST_WRITTEN > <size_t>(most_to - fast_tuple.to)):
                 break
-            if room.validity != NULL:
+            if fast_tuple.validity != NULL:
                 if unlikely(n > n_valid - n_values):
                     break
-                put_ones(room.validity, n)
-            text = room.to
+                put_ones(fast_tuple.validity, n)
+            text = fast_tuple.to
             if unlikely(
                 not put_cells(
-                    &room, p + 1, payload.data + payload.length, layout, has_behind(near, &payload, BEHIND)
+                    &fast_tuple, p + 1, payload.data + payload.length, layout, has_behind(near, &payload, BEHIND)
                 )
             ):
                 break
             if not self.never_expands:
-                made += <size_t>(room.to - text) + layout.names_size + ENTRY_BYTES * n
+                made += <size_t>(fast_tuple.to - text) + layout.names_size + ENTRY_BYTES * n
                 if made > self.most_text:
-                    room.to = text
+                    fast_tuple.to = text
                     break
-            room.ends += n
-            if room.validity != NULL:
-                room.validity += n
+            fast_tuple.ends += n
+            if fast_tuple.validity != NULL:
+                fast_tuple.validity += n
             n_values += n
             fast[k].layout = layout
             fast[k].word = &self.walk.plan.kinds[kind]
             k += 1
         if k:
-            values.data.size = <size_t>(room.to - room.base)
+            values.data.size = <size_t>(fast_tuple.to - fast_tuple.base)
             values.ends.size += n_values * sizeof(int32_t)
             values.n += n_values
-            values.n_null += room.n_null
-            if room.validity != NULL:
+            values.n_null += fast_tuple.n_null
+            if fast_tuple.validity != NULL:
                 values.valid.size = values.n
             self.put_names(fast, k)
         return k
 
     cdef void put_names(self, const FastRow *fast, size_t n_rows) noexcept nogil:
-        """Put all but the values of rows: names, and what is of the row. There is room for it."""
+        """Put all but the values of rows: names, and what is of the row. The capacity is reserved."""
         cdef Column *entries = &self.new.children[0]
         cdef Column *names = &entries.children[0]
         cdef uint8_t *texts = names.data.data
@@ -563,11 +563,11 @@ cdef class Maps:
             postpone_nulls(&self.old_type, 1)
             postpone_nulls(&self.old, 1)
         else:
-            code = settle(&self.old_type)
+            code = write_postponed_nulls(&self.old_type)
             if code == OK:
                 code = put_bytes(&self.old_type, &old_type, 1)
             if code == OK:
-                code = settle(&self.old)
+                code = write_postponed_nulls(&self.old)
             if code == OK:
                 code = self.put_map(&self.old, layout, self.old_cells, old_type == c"K", payload, tag, index)
             if code != OK:
@@ -583,7 +583,7 @@ cdef class Maps:
         else:
             self.n_unnamed += 1
         if unlikely(self.new.postponed):
-            code = settle(&self.new)
+            code = write_postponed_nulls(&self.new)
             if code != OK:
                 return code
         return self.put_map(&self.new, layout, self.new_cells, False, payload, tag, index)
@@ -623,7 +623,7 @@ cdef class Maps:
         cdef uint8_t *written
         cdef int32_t *name_ends
         cdef FaultCode code = self.ensure_capacity(values, layout, payload)
-        cdef Tuple at
+        cdef TupleWriter at
         cdef size_t c
         if code != OK:
             return code
@@ -733,7 +733,7 @@ cdef class Maps:
     cdef inline FaultCode ensure_capacity(
         self, Column *values, const Layout *layout, const Span *payload
     ) noexcept nogil:
-        """Room for the tuple as plain text, all of which is in the payload, and if possible for what writers write."""
+        """Reserve capacity for the tuple as plain text, all in the payload, and if possible for what writers write."""
         cdef size_t more = payload.length + layout.n_columns * <size_t>MOST_WRITTEN
         if unlikely(more > <size_t>MAX_DATA - values.data.size):
             more = payload.length

@@ -1,4 +1,4 @@
-"""Lists the changes in a scanned batch and tells which transaction each belongs to.
+"""Lists the changes in a scanned batch and finds the transaction of each.
 
 It follows what nearly all data is made of, Begin, rows and Commit, and stops at everything else for its caller: the
 rules of streams and of two-phase commit are in `pgdecode.changes.transaction_assembler`.
@@ -13,7 +13,9 @@ from pgdecode._native.arrow.payload_array cimport (
     LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, PRESENT, Segment, Source, Span, payload_at,
 )
 from pgdecode._native.capacity cimport ensure_capacity
-from pgdecode._native.changes.change_buffers cimport Change, Outcome, Range, Wanted, delivered_of, held_of, is_wanted
+from pgdecode._native.changes.change_buffers cimport (
+    Change, Outcome, Range, VersionFilter, buffered_of, delivered_of, passes,
+)
 from pgdecode._native.changes.relation_versions cimport (
     ASK_CALLER, BAD_PAYLOAD, INVALID_RELATION, NO_STREAM, UNKNOWN_RELATION, VersionTable, Versions, version_of,
 )
@@ -30,7 +32,7 @@ cdef enum State:
     SKIPPED   # in one whose beginning is missing: rows are passed over
 
 
-cdef enum Part:
+cdef enum Role:
     OF_CALLER = 0  # what a message is to the loop here
     PASSED_OVER
     LOGICAL_MESSAGE
@@ -72,29 +74,29 @@ cdef Ends ends_of(const PlanTable *plan) except *:
 cdef Ends ENDS = ends_of(&PLAN.table)
 
 
-cdef struct Parts:
+cdef struct Roles:
     uint8_t[256] of_kind  # of any byte, for a payload may have no kind
 
 
-cdef Parts parts_of(const PlanTable *plan) noexcept:
-    cdef Parts parts
+cdef Roles roles_of(const PlanTable *plan) noexcept:
+    cdef Roles roles
     cdef int i
     cdef uint8_t tag
     for i in range(256):
-        parts.of_kind[i] = OF_CALLER
+        roles.of_kind[i] = OF_CALLER
     for tag in b"IUD":
-        parts.of_kind[plan.by_tag[tag]] = ROW
-    parts.of_kind[plan.by_tag[c"O"]] = PASSED_OVER
-    parts.of_kind[plan.by_tag[c"M"]] = LOGICAL_MESSAGE
-    parts.of_kind[plan.by_tag[c"R"]] = RELATION
-    parts.of_kind[plan.by_tag[c"S"]] = STREAM_START
-    parts.of_kind[plan.by_tag[c"E"]] = STREAM_STOP
-    parts.of_kind[plan.by_tag[c"B"]] = BEGIN
-    parts.of_kind[plan.by_tag[c"C"]] = COMMIT
-    return parts
+        roles.of_kind[plan.by_tag[tag]] = ROW
+    roles.of_kind[plan.by_tag[c"O"]] = PASSED_OVER
+    roles.of_kind[plan.by_tag[c"M"]] = LOGICAL_MESSAGE
+    roles.of_kind[plan.by_tag[c"R"]] = RELATION
+    roles.of_kind[plan.by_tag[c"S"]] = STREAM_START
+    roles.of_kind[plan.by_tag[c"E"]] = STREAM_STOP
+    roles.of_kind[plan.by_tag[c"B"]] = BEGIN
+    roles.of_kind[plan.by_tag[c"C"]] = COMMIT
+    return roles
 
 
-cdef Parts PARTS = parts_of(&PLAN.table)
+cdef Roles ROLES = roles_of(&PLAN.table)
 
 
 cdef inline const uint8_t *field_at(const Segment *payloads, int64_t row, size_t at, size_t width) noexcept nogil:
@@ -123,13 +125,13 @@ cdef inline int64_t int64_at(const Segment *payloads, int64_t row, size_t at) no
     return 0 if p == NULL else <int64_t>be64(p)
 
 
-cdef inline Wanted wanted_of(bytes flags) noexcept:
+cdef inline VersionFilter version_filter(bytes flags) noexcept:
     """Those with a flag; it is for the caller to keep the flags."""
-    cdef Wanted wanted
-    wanted.is_chosen = True
-    wanted.items = flags
-    wanted.n = len(flags)
-    return wanted
+    cdef VersionFilter filter
+    filter.is_chosen = True
+    filter.items = flags
+    filter.n = len(flags)
+    return filter
 
 
 cdef class TransactionIndex:
@@ -147,14 +149,14 @@ cdef class TransactionIndex:
     cdef Range *ranges
     cdef Outcome *outcomes
     cdef size_t n_changes, n_ranges, n_outcomes
-    cdef size_t room_changes, room_ranges, room_outcomes
+    cdef size_t change_capacity, range_capacity, outcome_capacity
     cdef VersionTable table
     cdef Versions *versions  # those of the table
     cdef int64_t stream      # top-level xid of the stream block that is open
     cdef readonly int64_t block_row  # of the Stream Start that went on with that stream here, else -1
     cdef State state
     cdef bytes wanted        # of each version, a byte whether its changes are; None where all are
-    cdef Wanted versions_wanted
+    cdef VersionFilter filter
     cdef bint drop_duplicates
     cdef bint drop_undecided
     cdef bint has_unknown            # a change without a version has come by
@@ -225,7 +227,7 @@ cdef class TransactionIndex:
             self.has_stream_flags = self.n_rows > 0
         self.wanted = wanted
         if wanted is not None:
-            self.versions_wanted = wanted_of(wanted)
+            self.filter = version_filter(wanted)
         self.first_end = self.last_end = self.last_lsn_row = self.block_row = -1
         self.last_lsn = last_lsn
         self.table = table
@@ -267,22 +269,22 @@ cdef class TransactionIndex:
         """Changes so far."""
         return self.n_changes
 
-    def follow(self, int64_t row):
+    def list_changes(self, int64_t row):
         """List the changes from a row on; the first row that is for the caller, or the number of rows."""
         cdef FaultCode code
         while True:
             with nogil:
-                code = self.follow_rows(&row)
+                code = self.list_plain_changes(&row)
             if code != OK:
                 raise MemoryError("no memory for the changes of the batch")
-            if row == self.n_rows or not self.tells_nothing(row):
+            if row == self.n_rows or not self.is_repeated_relation(row):
                 return row
             row += 1
 
-    cdef bint tells_nothing(self, int64_t row) except -1:
+    cdef bint is_repeated_relation(self, int64_t row) except -1:
         """Whether a row is a Relation message outside streams that need not be dealt with."""
         cdef Span payload
-        if PARTS.of_kind[self.kinds[row]] != RELATION or self.is_streamed(row):
+        if ROLES.of_kind[self.kinds[row]] != RELATION or self.is_streamed(row):
             return False
         if payload_at(self.payloads, row, &payload) != PRESENT:
             return False
@@ -293,23 +295,23 @@ cdef class TransactionIndex:
     cdef inline bint is_streamed(self, int64_t row) noexcept nogil:
         return self.has_stream_flags and self.stream_flags[row] & STREAMED != 0
 
-    cdef FaultCode follow_rows(self, int64_t *at) noexcept nogil:
+    cdef FaultCode list_plain_changes(self, int64_t *at) noexcept nogil:
         # Copies, which no store below can change: the loop keeps them in registers.
         cdef Segment payloads = self.payloads[0]
         cdef const uint8_t *kinds = &self.kinds[0] if self.n_rows else NULL
         cdef const uint32_t *relations = &self.relations[0] if self.n_rows else NULL
         cdef State state = self.state
         cdef int64_t row
-        cdef uint8_t part
+        cdef uint8_t role
         # Of the row before; nothing but the caller changes which version counts.
         cdef int32_t version = ASK_CALLER
         cdef uint32_t relation_id = 0
         cdef FaultCode code = OK
         for row in range(at[0], self.n_rows):
-            part = PARTS.of_kind[kinds[row]]
-            if row + AHEAD < self.n_rows and PARTS.of_kind[kinds[row + AHEAD]] >= BEGIN:
+            role = ROLES.of_kind[kinds[row]]
+            if row + AHEAD < self.n_rows and ROLES.of_kind[kinds[row + AHEAD]] >= BEGIN:
                 prefetch_payload(&payloads, row + AHEAD)
-            if part == ROW:
+            if role == ROW:
                 self.has_rows = True
                 if unlikely(state == OUTSIDE):
                     break
@@ -322,19 +324,19 @@ cdef class TransactionIndex:
                 if unlikely(version == ASK_CALLER):
                     break
                 code = self.list_change(&payloads, row, relation_id, version)
-            elif part == BEGIN and (state == OUTSIDE or state == PLAIN) and self.may_begin(&payloads, row, state):
+            elif role == BEGIN and (state == OUTSIDE or state == PLAIN) and self.may_begin(&payloads, row, state):
                 self.begin_at(&payloads, row)
                 state = PLAIN
-            elif part == COMMIT and state == PLAIN and not self.has_relations:
+            elif role == COMMIT and state == PLAIN and not self.has_relations:
                 code = self.put_commit(&payloads, row)
                 state = OUTSIDE
-            elif part == LOGICAL_MESSAGE and (state != OUTSIDE or not self.is_transactional(&payloads, row)):
+            elif role == LOGICAL_MESSAGE and (state != OUTSIDE or not self.is_transactional(&payloads, row)):
                 if unlikely(state == SKIPPED) and self.is_transactional(&payloads, row):
                     self.has_skipped = True
                 continue
-            elif part == STREAM_STOP and state == LISTED and self.goes_on(&payloads, row + 1):
+            elif role == STREAM_STOP and state == LISTED and self.goes_on(&payloads, row + 1):
                 self.block_row = row + 1
-            elif part != PASSED_OVER and not (part == STREAM_START and row == self.block_row):
+            elif role != PASSED_OVER and not (role == STREAM_START and row == self.block_row):
                 break
             if unlikely(code != OK):
                 break
@@ -352,7 +354,7 @@ cdef class TransactionIndex:
     cdef inline bint goes_on(self, const Segment *payloads, int64_t row) noexcept nogil:
         """Whether the stream whose block ends goes on at once, in another block that begins in this row."""
         cdef const uint8_t *first_segment
-        if self.stream == NO_STREAM or row == self.n_rows or PARTS.of_kind[self.kinds[row]] != STREAM_START:
+        if self.stream == NO_STREAM or row == self.n_rows or ROLES.of_kind[self.kinds[row]] != STREAM_START:
             return False
         first_segment = field_at(payloads, row, ENDS.first_segment, 1)
         return (
@@ -383,7 +385,7 @@ cdef class TransactionIndex:
         self, const Segment *payloads, int64_t row, uint32_t relation_id, int32_t version
     ) noexcept nogil:
         cdef int64_t xid = 0
-        if not is_wanted(&self.versions_wanted, version):
+        if not passes(&self.filter, version):
             return OK
         if self.is_streamed(row):
             xid = uint32_at(payloads, row, 1)
@@ -394,7 +396,7 @@ cdef class TransactionIndex:
     ) noexcept nogil:
         cdef Change *change
         cdef size_t expected = min(<size_t>self.n_rows, <size_t>MOST_AT_FIRST)
-        if not ensure_capacity(<void **>&self.changes, self.n_changes, &self.room_changes, sizeof(Change), expected):
+        if not ensure_capacity(<void **>&self.changes, self.n_changes, &self.change_capacity, sizeof(Change), expected):
             return FAULT_NO_MEMORY
         change = &self.changes[self.n_changes]
         change.row = row
@@ -436,7 +438,7 @@ cdef class TransactionIndex:
         cdef Outcome *outcome
         cdef size_t expected = min(<size_t>self.n_rows // FEW, <size_t>MOST_AT_FIRST)
         if not ensure_capacity(
-            <void **>&self.outcomes, self.n_outcomes, &self.room_outcomes, sizeof(Outcome), expected
+            <void **>&self.outcomes, self.n_outcomes, &self.outcome_capacity, sizeof(Outcome), expected
         ):
             return FAULT_NO_MEMORY
         outcome = &self.outcomes[self.n_outcomes]
@@ -452,7 +454,7 @@ cdef class TransactionIndex:
         """Deliver changes with the newest outcome."""
         cdef Range *range_
         cdef size_t expected = min(<size_t>self.n_rows // FEW, <size_t>MOST_AT_FIRST)
-        if not ensure_capacity(<void **>&self.ranges, self.n_ranges, &self.room_ranges, sizeof(Range), expected):
+        if not ensure_capacity(<void **>&self.ranges, self.n_ranges, &self.range_capacity, sizeof(Range), expected):
             return FAULT_NO_MEMORY
         range_ = &self.ranges[self.n_ranges]
         range_.start = start
@@ -464,7 +466,7 @@ cdef class TransactionIndex:
 
     def list_row(self, int64_t row, int64_t relation_id, int64_t xid, int32_t version, bint is_truncate=False):
         """List a change for the caller, perhaps a table that a Truncate names."""
-        if not is_wanted(&self.versions_wanted, version):
+        if not passes(&self.filter, version):
             return
         if self.put_change(row, relation_id, xid, version, is_truncate) != OK:
             raise MemoryError("no memory for the changes of the batch")
@@ -477,14 +479,20 @@ cdef class TransactionIndex:
         self.deliver(self.n_changes - 1, self.n_changes)
         self.ranges[self.n_ranges - 1].is_bad = True
 
-    def list_held(self, int64_t first_row, Source payloads, const int64_t[::1] relation_ids, const int64_t[::1] xids,
-                  const int32_t[::1] versions):
+    def list_buffered(
+        self,
+        int64_t first_row,
+        Source payloads,
+        const int64_t[::1] relation_ids,
+        const int64_t[::1] xids,
+        const int32_t[::1] versions,
+    ):
         """List changes of earlier batches, whose payloads, in one array, stand behind this batch's, from a row on."""
         cdef Py_ssize_t i, n = relation_ids.shape[0]
         cdef Span payload
         cdef bint is_truncate
         if payloads.n_segments != 1 or not payloads.n_rows == n == xids.shape[0] == versions.shape[0]:
-            raise ValueError("held changes are cut")
+            raise ValueError("buffered changes are cut")
         for i in range(n):
             is_truncate = (
                 payload_at(&payloads.segments[0], i, &payload) == PRESENT
@@ -537,8 +545,8 @@ cdef class TransactionIndex:
         self.deliver(begin, end)
 
     def rows_of(self, list ranges):
-        """(rows, relation OIDs, xids, versions, whether it is a Truncate's) of changes to be held, as buffers."""
-        return held_of(self.changes, self.n_changes, ranges)
+        """(rows, relation OIDs, xids, versions, whether it is a Truncate's) of changes to buffer, as buffers."""
+        return buffered_of(self.changes, self.n_changes, ranges)
 
     def row_of(self, int64_t change):
         """Row of a change's payload."""
@@ -557,7 +565,7 @@ cdef class TransactionIndex:
             if version != UNKNOWN_RELATION and version != INVALID_RELATION or self.changes[i].row >= self.n_rows:
                 continue
             # A truncate needs no columns, and is good where its table is not known.
-            if version == INVALID_RELATION or PARTS.of_kind[self.kinds[self.changes[i].row]] == ROW:
+            if version == INVALID_RELATION or ROLES.of_kind[self.kinds[self.changes[i].row]] == ROW:
                 return self.changes[i].row, self.changes[i].relation_id, version
         return None
 
@@ -565,7 +573,7 @@ cdef class TransactionIndex:
         """Take notice of a Begin or Commit that is the caller's to deal with."""
         self.end_at(row)
 
-    def note_lsn(self, int64_t row, int64_t lsn):
+    def record_lsn(self, int64_t row, int64_t lsn):
         """Take notice of a commit that the caller deals with."""
         if lsn > self.last_lsn:
             self.last_lsn = lsn
@@ -576,7 +584,7 @@ cdef class TransactionIndex:
 
         `wanted`: as that of all changes, for this call.
         """
-        cdef Wanted these = self.versions_wanted if wanted is None else wanted_of(wanted)
+        cdef VersionFilter these = self.filter if wanted is None else version_filter(wanted)
         return delivered_of(
             self.changes,
             self.ranges,

@@ -92,7 +92,7 @@ cdef inline size_t bytes_block(
     cdef size_t n_null = 0
     cdef const Cell *cell = cells.first + start * stride
     cdef int32_t *ends
-    cdef size_t room
+    cdef size_t capacity
     cdef uint8_t *base
     cdef uint8_t *to
     cdef uint8_t *end
@@ -104,16 +104,16 @@ cdef inline size_t bytes_block(
         if validity == NULL:
             return start
     ends = <int32_t *>(out.ends.data + out.ends.size)
-    room = ensure_capacity(out, out.data.size, 0)
-    if room == 0:
+    capacity = ensure_capacity(out, out.data.size, 0)
+    if capacity == 0:
         return start
     base = out.data.data
     to = base + out.data.size
     while i < n:
         if cell.kind == c"t" or cell.kind == c"b":
-            if unlikely(cell.length + <size_t>MOST_RENDERED > room - <size_t>(to - base)):
-                room = ensure_capacity(out, <size_t>(to - base), cell.length)
-                if room == 0:
+            if unlikely(cell.length + <size_t>MOST_RENDERED > capacity - <size_t>(to - base)):
+                capacity = ensure_capacity(out, <size_t>(to - base), cell.length)
+                if capacity == 0:
                     break
                 base = out.data.data
                 to = base + out.data.size

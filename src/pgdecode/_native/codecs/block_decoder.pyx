@@ -5,7 +5,7 @@ from pgdecode._native.memory.buffers cimport reserve
 
 
 cdef size_t ensure_capacity(Column *out, size_t size, size_t length) noexcept nogil:
-    """Reserve room behind `size` bytes of data for a value of that length; how many bytes there may be then, or 0."""
+    """Reserve capacity behind `size` bytes of data for a value of that length; returns the new capacity, or 0."""
     cdef size_t more = length + MOST_RENDERED
     out.data.size = size
     if more > out.data.capacity - size:

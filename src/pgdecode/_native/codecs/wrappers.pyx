@@ -49,9 +49,9 @@ cdef FaultCode transcoded_text_from_binary(
 
 cdef bint transcoded_codec(str name, Codec *codec):
     """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "recoded":
+    if name == "transcoded":
         codec.from_text, codec.from_binary = transcoded_from_text, transcoded_from_binary
-    elif name == "recoded_text":
+    elif name == "transcoded_text":
         codec.from_text, codec.from_binary = transcoded_text_from_text, transcoded_text_from_binary
     else:
         return False
@@ -155,7 +155,7 @@ cdef size_t saturating_block(const Cells *cells, size_t start, Column *out, cons
 
 cdef bint saturating_codec(str name, Codec *codec):
     """Fill the decoders of the codec; whether it is this one."""
-    if name != "clamped":
+    if name != "saturating":
         return False
     codec.from_text, codec.from_binary, codec.block = saturating_from_text, saturating_from_binary, saturating_block
     return True

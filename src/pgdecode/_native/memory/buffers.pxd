@@ -8,7 +8,7 @@ from pgdecode._native.fault cimport OK, FaultCode, unlikely
 
 cdef enum:
     SLACK = 32      # bytes past the capacity that a block copy may scribble on; never exported
-    FEW_ROWS = 512  # that do not tell how long the others are
+    FEW_ROWS = 512  # too few to estimate how long the others are
 
 cdef struct Bytes:
     uint8_t *data
@@ -45,7 +45,7 @@ cdef inline bint has_capacity(const Bytes *bytes, size_t extra) noexcept nogil:
 
 
 cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
-    """Make room for `extra` more bytes and the slack."""
+    """Reserve capacity for `extra` more bytes and the slack."""
     cdef size_t needed, capacity
     if not unlikely(not has_capacity(bytes, extra)):
         return OK

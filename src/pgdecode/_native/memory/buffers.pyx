@@ -31,7 +31,7 @@ cdef object allocate = partial(pa.allocate_buffer, resizable=True)
 
 
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil:
-    """Move to room for `capacity` bytes and the slack; what was written stays."""
+    """Move to memory of `capacity` bytes and the slack; what was written stays."""
     cdef FaultCode code
     if bytes.arena != NULL:
         return grow_own(bytes, capacity)
@@ -110,7 +110,7 @@ cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
 
 
 cdef FaultCode grow_likely(Bytes *bytes, size_t extra, double a_row, int64_t n_done, int64_t n_rows) noexcept nogil:
-    """Make room for `extra` more bytes and, if that is more, for all rows of as many bytes as those done have had.
+    """Reserve `extra` more bytes and, if that is more, enough for all rows of as many bytes as those done have had.
 
     A few may have been the longest: up to FEW_ROWS, never more than eight times of what is needed now.
     """
@@ -125,7 +125,7 @@ cdef FaultCode grow_likely(Bytes *bytes, size_t extra, double a_row, int64_t n_d
 
 
 cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil:
-    """Room for exactly `size` bytes, all zero: no old memory shows under nulls."""
+    """Allocate exactly `size` bytes, all zero: no old memory shows under nulls."""
     if grow(bytes, size) != OK:
         return FAULT_NO_MEMORY
     memset(bytes.data, 0, size)

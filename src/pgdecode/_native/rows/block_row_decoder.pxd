@@ -14,7 +14,7 @@ from pgdecode._native.rows.row_columns cimport RowSet
 
 @final
 cdef class RowDecoder:
-    """Puts any stretch of a source's rows into a `RowSet`; what can be wrong with them is left there, too."""
+    """Puts any range of a source's rows into a `RowSet`; what can be wrong with them is left there, too."""
 
     cdef CellIndex cell_index
     cdef readonly int64_t n_rows

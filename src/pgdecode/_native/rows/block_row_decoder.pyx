@@ -1,6 +1,6 @@
 """Decodes the inserts, updates and deletes of one relation into typed columns: one thread's work.
 
-The cells of a block of rows are noted, then decoded one column after the other.
+The cells of a block of rows are indexed, then decoded one column after the other.
 """
 
 from libc.stdint cimport int16_t, int32_t, uint8_t
@@ -19,10 +19,10 @@ from pgdecode._native.arrow.column_builder cimport (
     put_empty_lists,
     put_int64,
     put_null,
-    settle,
-    settle_own,
     take_back,
     text_in,
+    write_postponed_nulls,
+    write_struct_nulls,
 )
 from pgdecode._native.arrow.payload_array cimport Source
 from pgdecode._native.codecs.block_decoder cimport MAX_DATA, put_cells
@@ -111,9 +111,9 @@ cdef class RowDecoder:
         return code
 
     cdef FaultCode decode_block(self, int64_t first, int64_t stop) noexcept nogil:
-        """Note the cells of some rows, then decode them column by column."""
+        """Index the cells of some rows, then decode them column by column."""
         cdef size_t n_before = self.out.faults.n
-        cdef FaultCode code = self.cell_index.note_block(first, stop)
+        cdef FaultCode code = self.cell_index.index_block(first, stop)
         cdef Cells cells
         cdef int c
         if code == OK:
@@ -159,7 +159,7 @@ cdef class RowDecoder:
             postpone_nulls(column, at)
             return OK
         at = 0
-        code = settle(column)
+        code = write_postponed_nulls(column)
         before = text_in(column)
         limit_text(column, self.out.most_text - self.out.text)
         while code == OK and at < cells.n:
@@ -210,7 +210,7 @@ cdef class RowDecoder:
         if self.cell_index.n_olds == 0:
             postpone_nulls(self.old, <size_t>self.cell_index.n)
             return OK
-        code = settle_own(self.old)
+        code = write_struct_nulls(self.old)
         cells.first = self.spread
         cells.stride = 1
         cells.n = <size_t>self.cell_index.n
@@ -254,7 +254,7 @@ cdef class RowDecoder:
         if not self.cell_index.has_streamed:
             postpone_nulls(self.xid, <size_t>self.cell_index.n)
         elif code == OK:
-            code = settle(self.xid)
+            code = write_postponed_nulls(self.xid)
             for i in range(self.cell_index.n):
                 row = &self.cell_index.rows[i]
                 if code == OK:
@@ -262,7 +262,7 @@ cdef class RowDecoder:
         if self.cell_index.n_olds == 0:
             postpone_nulls(self.old_type, <size_t>self.cell_index.n)
         elif code == OK:
-            code = settle(self.old_type)
+            code = write_postponed_nulls(self.old_type)
             for i in range(self.cell_index.n):
                 row = &self.cell_index.rows[i]
                 if code == OK:
@@ -284,12 +284,12 @@ cdef class RowDecoder:
         cdef size_t i
         cdef uint8_t *to
         cdef int32_t *ends
-        cdef size_t room = n * WORD_BYTES
-        if op.data.size + room > <size_t>MAX_DATA:
+        cdef size_t needed = n * WORD_BYTES
+        if op.data.size + needed > <size_t>MAX_DATA:
             return FAULT_LIMIT_BATCH
         if op.data.data == NULL and op.expected < <size_t>MAX_DATA // LETTERS_OF_OP:
-            room += op.expected * LETTERS_OF_OP
-        if reserve(&op.data, room) != OK or open_ends(op, n) != OK:
+            needed += op.expected * LETTERS_OF_OP
+        if reserve(&op.data, needed) != OK or open_ends(op, n) != OK:
             return FAULT_NO_MEMORY
         to = op.data.data + op.data.size
         ends = <int32_t *>(op.ends.data + op.ends.size)

@@ -22,11 +22,11 @@ cdef struct Row:
 
 @final
 cdef class CellIndex:
-    """The payloads of one relation, noted block by block.
+    """The payloads of one relation, indexed block by block.
 
-    `selection` holds the numbers of the source's rows to note, as int64, in the order of the output; without it all are
-    noted. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix;
-    without it each payload's own structure tells. Faults name rows of the output.
+    `selection` holds the numbers of the source's rows to index, as int64, in the order of the output; without it all
+    are indexed. `streamed` holds a byte per row of the output: whether its payload carries an xid prefix; without it
+    the structure of each payload decides. Faults name rows of the output.
     """
 
     cdef Source source
@@ -50,7 +50,7 @@ cdef class CellIndex:
     cdef Cell *cells             # of each row, those that fill the table's columns
     cdef Cell *olds              # of each old tuple, in the rows' order
 
-    cdef Envelope nothing, noting
+    cdef Envelope nothing, index_only
     cdef TupleBuilder new_builder, old_builder
     cdef Rules rules
     cdef size_t most_bytes       # of a payload that no limit can be about, however its bytes are cut
@@ -61,13 +61,13 @@ cdef class CellIndex:
     cdef Relations known
     cdef Faults *faults          # where those of rows are kept
 
-    cdef FaultCode note_block(self, int64_t first, int64_t stop) noexcept nogil
+    cdef FaultCode index_block(self, int64_t first, int64_t stop) noexcept nogil
     cdef int check_selection(self) except -1
     cdef int64_t source_row(self, int64_t row) noexcept nogil
     cdef const Segment *segment_with(self, int64_t source_row) noexcept nogil
     cdef bint locate(self, int64_t first) noexcept nogil
     cdef int index_fast_rows(self, int64_t first, int i) noexcept nogil
-    cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil
+    cdef FaultCode index_row(self, int i, int64_t row, const Span *payload) noexcept nogil
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil
     cdef FaultCode resolve_streams(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil
     cdef FaultCode walk_row(self, const Span *payload, bint streamed) noexcept nogil

@@ -116,11 +116,11 @@ cdef class CellIndex:
             self.most_bytes = 0
         self.row_header = <uint64_t>relation_id << 24 | <uint64_t>c"N" << 16 | <uint64_t>n_columns
         self.new_builder.n_cells = self.old_builder.n_cells = <uint16_t>n_columns
-        self.noting.new = &self.new_builder
-        self.noting.old = &self.old_builder
+        self.index_only.new = &self.new_builder
+        self.index_only.old = &self.old_builder
         self.walk.plan = &PLAN.table
         self.walk.rules = &self.rules
-        self.walk.out = &self.noting
+        self.walk.out = &self.index_only
         self.walk.fault = &self.fault
         open_check(&self.stream_walk, &PLAN.table, &self.rules, &self.nothing, &self.stream_flags)
         self.window.plan = &PLAN.table
@@ -157,8 +157,8 @@ cdef class CellIndex:
             self.segment += 1
         return &self.source.segments[self.segment]
 
-    cdef FaultCode note_block(self, int64_t first, int64_t stop) noexcept nogil:
-        """Note rows of the output from `first` on, up to `stop` or `most_rows` of them.
+    cdef FaultCode index_block(self, int64_t first, int64_t stop) noexcept nogil:
+        """Index rows of the output from `first` on, up to `stop` or `most_rows` of them.
 
         Faults of rows are kept, others end the block.
         """
@@ -181,7 +181,7 @@ cdef class CellIndex:
             if self.spans[i].length == 0 and self.empty_is_null:
                 self.spans[i].data = NULL
             if self.spans[i].data != NULL:
-                code = self.note_row(i, first + i, &self.spans[i])
+                code = self.index_row(i, first + i, &self.spans[i])
             if code == FAULT_BAD_ARRAY or code == FAULT_NO_MEMORY:
                 return code
             if code != OK or self.spans[i].data == NULL:
@@ -234,9 +234,9 @@ cdef class CellIndex:
         return True
 
     cdef int index_fast_rows(self, int64_t first, int i) noexcept nogil:
-        """Note inserts, updates without old tuple, and deletes in which all is well, most of all rows, from i on.
+        """Index inserts, updates without old tuple, and deletes in which all is well, most of all rows, from i on.
 
-        Returns the first that is another, of which `note_row` finds out what it is, or the number of rows.
+        Returns the first that is another, which is for `index_row`, or the number of rows.
         """
         cdef int n = self.n
         cdef int n_columns = self.n_columns
@@ -245,7 +245,7 @@ cdef class CellIndex:
         cdef size_t most_bytes = self.most_bytes
         cdef const Span *payload = self.spans + i
         cdef Cell *cells = self.cells + <size_t>i * n_columns
-        cdef Row *noted = self.rows + i
+        cdef Row *indexed = self.rows + i
         cdef const uint8_t *p
         cdef const uint8_t *end
         cdef size_t prefix = 0
@@ -278,26 +278,26 @@ cdef class CellIndex:
                 ahead += LINE
             if unlikely(index_cells(p + prefix + 8, end, cells, n_columns) != end):
                 break
-            noted.payload = p
-            noted.tag = p[0]
-            noted.old_type = 0
-            noted.streamed = prefix != 0
-            noted.has_unchanged = False
+            indexed.payload = p
+            indexed.tag = p[0]
+            indexed.old_type = 0
+            indexed.streamed = prefix != 0
+            indexed.has_unchanged = False
             self.has_streamed |= prefix != 0
             if deleted:
-                noted.old_type = p[prefix + 5]
-                noted.old_at = self.n_olds
+                indexed.old_type = p[prefix + 5]
+                indexed.old_at = self.n_olds
                 memcpy(self.olds + <size_t>self.n_olds * n_columns, cells, <size_t>n_columns * sizeof(Cell))
                 self.n_olds += 1
             i += 1
             payload += 1
-            noted += 1
+            indexed += 1
             cells += n_columns
         return i
 
-    cdef FaultCode note_row(self, int i, int64_t row, const Span *payload) noexcept nogil:
-        """Note a payload, or leave in `fault` what is wrong with it."""
-        cdef Row *noted = &self.rows[i]
+    cdef FaultCode index_row(self, int i, int64_t row, const Span *payload) noexcept nogil:
+        """Index a payload, or leave in `fault` what is wrong with it."""
+        cdef Row *indexed = &self.rows[i]
         cdef Cell *cells = self.cells + <size_t>i * self.n_columns
         cdef bint streamed = False
         cdef FaultCode code
@@ -309,18 +309,18 @@ cdef class CellIndex:
             code = self.walk_row(payload, streamed)
         if code != OK:
             return code
-        noted.payload = payload.data
-        noted.tag = payload.data[0]
-        noted.streamed = streamed
-        noted.old_type = self.walk.old_type
+        indexed.payload = payload.data
+        indexed.tag = payload.data[0]
+        indexed.streamed = streamed
+        indexed.old_type = self.walk.old_type
         self.has_streamed |= streamed
-        if noted.old_type:
-            noted.old_at = self.n_olds
+        if indexed.old_type:
+            indexed.old_at = self.n_olds
             self.n_olds += 1
-            if noted.tag == c"D":
+            if indexed.tag == c"D":
                 memcpy(cells, self.old_builder.cells, <size_t>self.n_columns * sizeof(Cell))
         if self.new_builder.has_unchanged:
-            self.fill_from_old(noted, cells)
+            self.fill_from_old(indexed, cells)
         return OK
 
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil:
@@ -335,7 +335,7 @@ cdef class CellIndex:
                 row.has_unchanged = self.has_unchanged = True
 
     cdef FaultCode resolve_streams(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil:
-        """Whether a payload carries an xid prefix: as the caller says, else as its structure tells."""
+        """Whether a payload carries an xid prefix: as the caller says, else by its structure."""
         cdef uint8_t stream_flag = 0
         cdef FaultCode code = OK
         cdef int readings

@@ -21,8 +21,8 @@ from pgdecode._native.arrow.column_builder cimport (
     open_ends,
     open_items,
     postpone_nulls,
-    settle,
-    settle_own,
+    write_postponed_nulls,
+    write_struct_nulls,
 )
 from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, FAULT_LIMIT_EXPANSION, FAULT_NO_MEMORY, OK, keep_fault
 from pgdecode._native.memory.bits cimport fill_bits, put_between, put_borders
@@ -153,7 +153,7 @@ cdef FaultCode place_column(Column *to, Column *part, double share) noexcept nog
     cdef FaultCode code = OK
     cdef int child
     if part.n:
-        code = settle_own(to) if to.shape == SHAPE_STRUCT else settle(to)
+        code = write_struct_nulls(to) if to.shape == SHAPE_STRUCT else write_postponed_nulls(to)
         part.at = to.n
         if code == OK:
             code = place_values(to, part, share)

@@ -91,14 +91,14 @@ cdef class Rows:
         if len(self.decoders) == 1:
             code = self.decode()
         else:
-            code = self.decode_in_turns()
+            code = self.decode_in_chunks()
             if code != OK:
                 # One thread alone meets the first of all faults.
                 empty_rowset(&self.rows)
                 code = self.decode()
         if code != OK:
             raise self.error(code)
-        self.tell()
+        self.report_errors()
 
     @property
     def text_bytes(self):
@@ -131,7 +131,7 @@ cdef class Rows:
             code = decoder.decode(&self.rows, 0, self.n_rows)
         return code
 
-    cdef FaultCode decode_in_turns(self) except *:
+    cdef FaultCode decode_in_chunks(self) except *:
         """As `decode`, but a fault may be of any row."""
         cdef Work work
         cdef Py_ssize_t n_threads = len(self.decoders)
@@ -144,8 +144,8 @@ cdef class Rows:
         work.end = end_part
         work.source = <void *>self.source
         work.n_threads = n_threads
-        work.owns = threads
-        work.own_size = sizeof(Thread)
+        work.contexts = threads
+        work.context_size = sizeof(Thread)
         work.whole = &self.rows
         work.part_size = sizeof(RowSet)
         work.appends = True
@@ -177,7 +177,7 @@ cdef class Rows:
     cdef tuple labels(self):
         return PLAN.labels + tuple([f"column {errors.shown(name)}" for name in self.names])
 
-    cdef int tell(self) except -1:
+    cdef int report_errors(self) except -1:
         """Word the faults that have been kept."""
         cdef const Fault *fault
         cdef size_t k
@@ -190,9 +190,9 @@ cdef class Rows:
         return 0
 
 
-cdef FaultCode decode_part(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
+cdef FaultCode decode_part(void *context, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
     """Decode into a part that is made, and emptied, for that."""
-    cdef Thread *thread = <Thread *>own
+    cdef Thread *thread = <Thread *>context
     cdef RowSet *rows = <RowSet *>part
     if rows.columns == NULL and open_part(rows, thread.whole, stop - first, arena) != OK:
         return FAULT_NO_MEMORY

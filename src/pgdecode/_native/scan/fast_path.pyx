@@ -17,7 +17,7 @@ from pgdecode._native.cursor cimport PREFETCH_BYTES, be32, be64, prefetch
 from pgdecode._native.fault cimport FAULT_BAD_ARRAY, FAULT_ENCODING, OK, STREAM_SEEN, unlikely
 from pgdecode._native.scan.tuple_copy cimport AHEAD, TupleCopy, close_tuple_copy, open_tuple_copy, put_tuple
 from pgdecode._native.wire.envelope_builder cimport (
-    EPOCH_SHIFT_US, IN_STREAM, N_FAST, Envelope, Put, FastMessage, fail, open_nothing,
+    EPOCH_SHIFT_US, IN_STREAM, N_FAST, Envelope, FastField, FastMessage, fail, open_nothing,
 )
 from pgdecode._native.wire.walker cimport BASIS_ORDER, BASIS_SHIFT, DOUBTFUL, STREAMED, resolve_fault, walk_payload
 from pgdecode._native.wire.wire_plan cimport (
@@ -137,8 +137,8 @@ cdef void close_block(Walk *walk, int64_t first) noexcept nogil:
         fast = &out.fast[index]
         if fast.marks == 0:
             continue
-        for i in range(fast.n_puts):
-            add_marks(fast.puts[i].validity, first, fast.marks)
+        for i in range(fast.n_fields):
+            add_marks(fast.fields[i].validity, first, fast.marks)
         if fast.kind == FAST_FIXED:
             walk.has_delimiter = True
         elif fast.kind == FAST_NEW and out.new != NULL:
@@ -263,7 +263,7 @@ cdef inline int64_t fast_rows_by_offsets(
                 break
         elif fast.kind != FAST_OLD or not put_old(&old, payload + prefix + 5, data + end, out, first_row + i, bare):
             break
-        if fast.n_puts:
+        if fast.n_fields:
             put_numbers(fast, payload, first_row + i)
         if kinds != NULL:
             kinds[i] = index
@@ -299,23 +299,23 @@ cdef inline bint is_fast(const FastMessage *fast, const uint8_t *payload) noexce
 
 cdef inline void put_numbers(const FastMessage *fast, const uint8_t *payload, int64_t row) noexcept nogil:
     """Put the wanted fields of constant width."""
-    cdef const Put *put
+    cdef const FastField *field
     cdef const uint8_t *p
     cdef int i
-    for i in range(fast.n_puts):
-        put = &fast.puts[i]
-        p = payload + put.at
-        if put.form == UINT32 or put.form == XID_PREFIX:
-            (<int64_t *>put.values)[row] = be32(p)
-        elif put.form == LSN:
-            (<uint64_t *>put.values)[row] = be64(p)
-        elif put.form == TIMESTAMP:
-            (<uint64_t *>put.values)[row] = be64(p) + <uint64_t>EPOCH_SHIFT_US
-        elif put.is_bool:
+    for i in range(fast.n_fields):
+        field = &fast.fields[i]
+        p = payload + field.at
+        if field.form == UINT32 or field.form == XID_PREFIX:
+            (<int64_t *>field.values)[row] = be32(p)
+        elif field.form == LSN:
+            (<uint64_t *>field.values)[row] = be64(p)
+        elif field.form == TIMESTAMP:
+            (<uint64_t *>field.values)[row] = be64(p) + <uint64_t>EPOCH_SHIFT_US
+        elif field.is_bool:
             # Not more than 1: `is_fast` has seen that.
-            put.values[row >> 3] |= <uint8_t>(p[0] << (row & 7))
+            field.values[row >> 3] |= <uint8_t>(p[0] << (row & 7))
         else:
-            (<int16_t *>put.values)[row] = p[0]
+            (<int16_t *>field.values)[row] = p[0]
 
 
 cdef inline bint put_new(TupleCopy *new, const uint8_t *p, const uint8_t *end, bint bare) noexcept nogil:

@@ -14,7 +14,7 @@ from pgdecode._native.scan.partial_batch cimport (
 )
 from pgdecode._native.threads.parallel_loop cimport Work, run_in_chunks
 from pgdecode._native.wire.envelope_builder cimport Envelope, Walk, open_check
-from pgdecode._native.wire.stream_state cimport Look, Order, follow, follow_end, look_at
+from pgdecode._native.wire.stream_state cimport Delimiters, Order, find_delimiters, flag_last_rows, flag_rows
 
 # -- decoding --------------------------------------------------------------------------------------------------------
 
@@ -42,8 +42,8 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     work.end = end
     work.source = <void *>source
     work.n_threads = n_threads
-    work.owns = &division
-    work.own_size = 0
+    work.contexts = &division
+    work.context_size = 0
     work.whole = whole
     work.part_size = sizeof(Part)
     work.appends = True
@@ -55,8 +55,8 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
         PyThread_free_lock(division.opening.lock)
 
 
-cdef FaultCode decode(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
-    cdef Division *division = <Division *>own
+cdef FaultCode decode(void *context, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
+    cdef Division *division = <Division *>context
     cdef Part *taken = <Part *>part
     cdef FaultCode code
     if taken.walk.plan == NULL:
@@ -88,16 +88,16 @@ cdef void end(void *whole, void *part, bint failed) noexcept:
 
 cdef struct StreamResolution:
     # What all threads share.
-    Window *window       # of the thread that follows what has been looked at, one at a time
+    Window *window       # of the thread that sets the flags, one at a time
     Order order
 
-cdef struct Sight:
-    # Rows that a thread has looked at.
+cdef struct DelimiterPart:
+    # The delimiters that a thread has found among some rows.
     Window window
     Walk walk
     Envelope nothing
     Fault fault
-    Look look
+    Delimiters delimiters
 
 
 cdef FaultCode resolve_divided(Window *window, Carry *carry, Source source, Py_ssize_t n_threads) except *:
@@ -109,46 +109,46 @@ cdef FaultCode resolve_divided(Window *window, Carry *carry, Source source, Py_s
     memset(&work, 0, sizeof(work))
     resolution.window = window
     resolution.order.carry = carry[0]
-    work.decode = look
+    work.decode = find_in_part
     work.fits = always_fits
-    work.place = follow_look
+    work.place = flag_part
     work.write = write_nothing
-    work.end = end_look
+    work.end = free_delimiters
     work.source = <void *>source
     work.n_threads = n_threads
-    work.owns = work.whole = &resolution
-    work.part_size = sizeof(Sight)
+    work.contexts = work.whole = &resolution
+    work.part_size = sizeof(DelimiterPart)
     code = run_in_chunks(&work)
     if code == OK:
         with nogil:
-            code = follow_end(window, &resolution.order)
+            code = flag_last_rows(window, &resolution.order)
     carry[0] = resolution.order.carry
     return code
 
 
-cdef FaultCode look(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
-    cdef const StreamResolution *resolution = <const StreamResolution *>own
-    cdef Sight *sight = <Sight *>part
-    if sight.window.walk == NULL:
-        sight.window = resolution.window[0]
-        sight.window.walk = &sight.walk
+cdef FaultCode find_in_part(void *context, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
+    cdef const StreamResolution *resolution = <const StreamResolution *>context
+    cdef DelimiterPart *found = <DelimiterPart *>part
+    if found.window.walk == NULL:
+        found.window = resolution.window[0]
+        found.window.walk = &found.walk
         # Not a copy of the other's walk, which is being used meanwhile.
-        open_check(&sight.walk, resolution.window.plan, resolution.window.walk.rules, &sight.nothing, &sight.fault)
-    return look_at(&sight.window, first, stop, &sight.look)
+        open_check(&found.walk, resolution.window.plan, resolution.window.walk.rules, &found.nothing, &found.fault)
+    return find_delimiters(&found.window, first, stop, &found.delimiters)
 
 
 cdef bint always_fits(const void *whole, const void *part) noexcept nogil:
     return True
 
 
-cdef FaultCode follow_look(void *whole, void *part) noexcept nogil:
+cdef FaultCode flag_part(void *whole, void *part) noexcept nogil:
     cdef StreamResolution *resolution = <StreamResolution *>whole
-    return follow(resolution.window, &resolution.order, &(<const Sight *>part).look)
+    return flag_rows(resolution.window, &resolution.order, &(<const DelimiterPart *>part).delimiters)
 
 
 cdef void write_nothing(void *whole, void *part) noexcept nogil:
     pass
 
 
-cdef void end_look(void *whole, void *part, bint failed) noexcept:
-    free((<Sight *>part).look.items)
+cdef void free_delimiters(void *whole, void *part, bint failed) noexcept:
+    free((<DelimiterPart *>part).delimiters.items)

@@ -8,7 +8,7 @@ from pgdecode._native.arrow.builder cimport TupleBuilder
 from pgdecode._native.cursor cimport be16, be32
 from pgdecode._native.fault cimport unlikely
 from pgdecode._native.wire.envelope_builder cimport Walk
-from pgdecode._native.wire.tuples cimport WANTED_FORMATS, WANTED_NOTHING, WANTED_VALUES, Wanted
+from pgdecode._native.wire.tuples cimport COLLECT_FORMATS, COLLECT_NOTHING, COLLECT_VALUES, Collect
 
 cdef enum:
     # Bytes that may be read past the end of a payload: it is not among the last in its buffer.
@@ -19,7 +19,7 @@ cdef struct TupleCopy:
     # The builder of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
     TupleBuilder *builder
     bint ready
-    Wanted wanted
+    Collect collect
     uint32_t max_columns
     uint32_t n               # cells of the newest tuple, counted in `n_cells` when all is well with its message
     int64_t n_cells
@@ -48,11 +48,11 @@ cdef inline void copy_rest(uint8_t *target, const uint8_t *value, size_t length)
 
 
 cdef inline const uint8_t *copy_cells(
-    const TupleCopy *copy, const uint8_t *p, const uint8_t *end, Wanted wanted
+    const TupleCopy *copy, const uint8_t *p, const uint8_t *end, Collect collect
 ) noexcept nogil:
     """Copy what is wanted of the cells, and return where they end, or NULL.
 
-    `wanted` is a constant where this is called, so that each has a loop of its own. It does not use the walk's
+    `collect` is a constant where this is called, so that each has a loop of its own. It does not use the walk's
     `take_cell`, with which a message takes up to 13 % more instructions (wide rows in binary, without their tuples).
     """
     cdef uint8_t *letters = NULL
@@ -62,9 +62,9 @@ cdef inline const uint8_t *copy_cells(
     cdef uint64_t length
     cdef uint32_t i
     cdef uint8_t kind
-    if wanted != WANTED_NOTHING:
+    if collect != COLLECT_NOTHING:
         letters = copy.letters + copy.n_cells
-    if wanted == WANTED_VALUES:
+    if collect == COLLECT_VALUES:
         ends = copy.ends + copy.n_cells
         values = copy.values
         position = <uint64_t>(ends - 1)[0]
@@ -75,7 +75,7 @@ cdef inline const uint8_t *copy_cells(
             p += 5
             if unlikely(<int64_t>length > end - p):
                 return NULL
-            if wanted == WANTED_VALUES:
+            if collect == COLLECT_VALUES:
                 memcpy(values + position, p, COPIED)
                 if length > COPIED:
                     copy_rest(values + position + COPIED, p + COPIED, length - COPIED)
@@ -85,9 +85,9 @@ cdef inline const uint8_t *copy_cells(
             if unlikely(p == end or (kind != c"n" and kind != c"u")):
                 return NULL
             p += 1
-        if wanted != WANTED_NOTHING:
+        if collect != COLLECT_NOTHING:
             letters[i] = kind
-        if wanted == WANTED_VALUES:
+        if collect == COLLECT_VALUES:
             ends[i] = <int32_t>position
     return p
 
@@ -101,7 +101,7 @@ cdef inline const uint8_t *put_tuple(TupleCopy *copy, const uint8_t *p, const ui
     if unlikely(copy.n > copy.max_columns):
         return NULL
     if bare:
-        return copy_cells(copy, p + 2, end, WANTED_NOTHING)
-    if copy.wanted == WANTED_VALUES:
+        return copy_cells(copy, p + 2, end, COLLECT_NOTHING)
+    if copy.collect == COLLECT_VALUES:
         return copy_values(copy, p + 2, end)
     return copy_formats(copy, p + 2, end)

@@ -21,7 +21,7 @@ cdef void open_tuple_copy(
     if expect_cells(builder, row, n_bytes, most) != OK:
         return
     copy.ready = True
-    copy.wanted = WANTED_VALUES if builder.wants_values else WANTED_FORMATS
+    copy.collect = COLLECT_VALUES if builder.wants_values else COLLECT_FORMATS
     copy.n_cells = <int64_t>builder.letters.size
     copy.letters = builder.letters.data
     if builder.wants_values:
@@ -40,11 +40,11 @@ cdef void close_tuple_copy(const TupleCopy *copy) noexcept nogil:
 
 
 cdef const uint8_t *copy_values(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    return copy_cells(copy, p, end, WANTED_VALUES)
+    return copy_cells(copy, p, end, COLLECT_VALUES)
 
 
 cdef const uint8_t *copy_formats(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil:
     """The formats alone, or where old or new tuples are not wanted, nothing."""
-    if copy.wanted == WANTED_NOTHING:
-        return copy_cells(copy, p, end, WANTED_NOTHING)
-    return copy_cells(copy, p, end, WANTED_FORMATS)
+    if copy.collect == COLLECT_NOTHING:
+        return copy_cells(copy, p, end, COLLECT_NOTHING)
+    return copy_cells(copy, p, end, COLLECT_FORMATS)

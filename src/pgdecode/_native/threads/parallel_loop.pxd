@@ -7,9 +7,9 @@ from pgdecode._native.arrow.payload_array cimport Source
 from pgdecode._native.fault cimport FaultCode
 from pgdecode._native.memory.buffers cimport Arena
 
-# Makes a part of rows from `first` up to `stop`, in place of what it was before, with what a thread has of its own. A
+# Makes a part of rows from `first` up to `stop`, in place of what it was before, with the context of a thread. A
 # part is all zero at first, and the memory it takes is its arena's.
-ctypedef FaultCode (*Decode)(void *own, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil
+ctypedef FaultCode (*Decode)(void *context, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil
 
 # Whether the whole has room for a part's rows, so that to place them moves nothing that others are writing to.
 ctypedef bint (*Fits)(const void *whole, const void *part) noexcept nogil
@@ -31,8 +31,8 @@ cdef struct Work:
     End end
     void *source         # Source of the rows
     Py_ssize_t n_threads
-    void *owns           # one for each thread, one behind the other
-    size_t own_size      # bytes; 0 where all threads have the same
+    void *contexts       # one for each thread, one behind the other
+    size_t context_size  # bytes; 0 where all threads have the same
     void *whole
     size_t part_size
     bint appends         # whether parts take memory from arenas

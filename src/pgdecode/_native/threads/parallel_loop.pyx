@@ -32,10 +32,10 @@ cdef extern from "Python.h":
 
 cdef enum:
     PARTS = 4              # of each thread: so far it may go on while another does not
-    TURN_BYTES = 5 << 17   # payloads; with what is made of them, they fit into a core's own cache
-    MOST_TIMES = 4         # the rows of a turn of average payloads, where they are shorter: rows have their cost too
-    LEAST_TURNS = 4        # of each thread, so that none waits long for the last one
-    ALIGNMENT = 64         # rows: none shares a byte of bits with those of other turns
+    CHUNK_BYTES = 5 << 17   # payloads; with what is made of them, they fit into a core's own cache
+    MOST_TIMES = 4         # the rows of a chunk of average payloads, where they are shorter: rows have their cost too
+    LEAST_CHUNKS = 4        # of each thread, so that none waits long for the last one
+    ALIGNMENT = 64         # rows: none shares a byte of bits with those of other chunks
     ARENA_TIMES = 6        # what grows is mostly moved, and its former place is not used again
     MOST_ARENA = 1 << 22   # bytes
 
@@ -46,7 +46,7 @@ cdef enum ChunkState:
     PLACED
 
 cdef struct Chunk:
-    # Rows of a turn.
+    # Consecutive rows that one thread decodes at once.
     void *part
     Arena *arena
     ChunkState state
@@ -55,9 +55,9 @@ cdef struct Chunk:
 
 cdef struct Loop:
     const Work *work
-    int64_t step              # rows of a turn, if payloads are as long as on average
-    size_t most_bytes         # of a turn, if it has more than the fewest rows
-    bint measures             # whether turns are to have about as many bytes, and not as many rows
+    int64_t step              # rows of a chunk, if payloads are as long as on average
+    size_t most_bytes         # of a chunk, if it has more than the fewest rows
+    bint measures             # whether chunks are to have about as many bytes, and not as many rows
     PyThread_type_lock lock   # of what is below
     int64_t n_taken           # rows
     Py_ssize_t near           # where in the source they end
@@ -70,11 +70,11 @@ cdef struct Loop:
 
 cdef struct Worker:
     Loop *loop
-    void *own
+    void *context
     Chunk[PARTS] chunks
-    bint sleeps
+    bint waits
     bint started
-    # Both closed at first: who lets a sleeper go on opens its gate, and a thread at its end the exit.
+    # Both are locked at first. `wake` releases the first one, and the thread at its end the second one.
     PyThread_type_lock wait_lock
     PyThread_type_lock done_lock
 
@@ -105,11 +105,11 @@ cdef FaultCode run_in_chunks(const Work *work) except *:
         for i in range(work.n_threads):
             worker = &loop.workers[i]
             worker.loop = &loop
-            worker.own = <char *>work.owns + <size_t>i * work.own_size
-            give_parts(worker, parts + <size_t>(i * PARTS) * work.part_size, &arenas.items[i * PARTS])
+            worker.context = <char *>work.contexts + <size_t>i * work.context_size
+            assign_parts(worker, parts + <size_t>(i * PARTS) * work.part_size, &arenas.items[i * PARTS])
             loop.n_workers += 1
-            worker.wait_lock = closed_lock()
-            worker.done_lock = closed_lock()
+            worker.wait_lock = acquired_lock()
+            worker.done_lock = acquired_lock()
         # Where the system allows no more threads, those that there are do the work as well.
         for i in range(1, work.n_threads):
             worker = &loop.workers[i]
@@ -136,17 +136,17 @@ cdef FaultCode run_in_chunks(const Work *work) except *:
 
 
 cdef void measure_chunks(Loop *loop, Source source, Py_ssize_t n_threads) noexcept nogil:
-    """Say how long turns are: one of average payloads is four fifths full, since payloads differ."""
+    """Choose the size of chunks: one of average payloads is four fifths full, since payloads differ."""
     cdef size_t n_bytes = source.n_bytes() + <size_t>source.n_rows
     cdef double a_row = <double>(n_bytes + 1) / <double>(source.n_rows + 1)
-    cdef size_t most = min(n_bytes // <size_t>(n_threads * LEAST_TURNS), <size_t>TURN_BYTES)
+    cdef size_t most = min(n_bytes // <size_t>(n_threads * LEAST_CHUNKS), <size_t>CHUNK_BYTES)
     loop.step = (<int64_t>(0.8 * <double>most / a_row) // ALIGNMENT + 1) * ALIGNMENT
     loop.most_bytes = max(most, <size_t>(ALIGNMENT * a_row))
-    # Elsewhere the length of many payloads is not had without a look at each.
+    # Without offsets, the length of many payloads is known only by reading each.
     loop.measures = source.has_offsets()
 
 
-cdef void give_parts(Worker *worker, char *parts, Arena *arenas) noexcept nogil:
+cdef void assign_parts(Worker *worker, char *parts, Arena *arenas) noexcept nogil:
     cdef int k
     for k in range(PARTS):
         worker.chunks[k].part = parts + <size_t>k * worker.loop.work.part_size
@@ -157,7 +157,7 @@ cdef void end_part(const Loop *loop, void *part) noexcept:
     loop.work.end(loop.work.whole, part, part == loop.failed)
 
 
-cdef PyThread_type_lock closed_lock() except NULL:
+cdef PyThread_type_lock acquired_lock() except NULL:
     cdef PyThread_type_lock lock = PyThread_allocate_lock()
     if lock == NULL:
         raise MemoryError()
@@ -171,13 +171,13 @@ cdef void free_lock(PyThread_type_lock lock) noexcept:
 
 
 cdef void run(void *argument) noexcept nogil:
-    """What a thread does; nothing is there for it any more once it has opened its exit."""
+    """The main function of a thread. The worker is freed once `done_lock` is released."""
     cdef Worker *worker = <Worker *>argument
     cdef Loop *loop = worker.loop
     cdef Chunk *chunk = take_chunk(worker)
     cdef FaultCode code
     while chunk != NULL:
-        code = loop.work.decode(worker.own, chunk.part, chunk.arena, chunk.first, chunk.stop)
+        code = loop.work.decode(worker.context, chunk.part, chunk.arena, chunk.first, chunk.stop)
         end_chunk(loop, chunk, code)
         chunk = take_chunk(worker)
     PyThread_release_lock(worker.done_lock)
@@ -193,7 +193,7 @@ cdef Chunk *take_chunk(Worker *worker) noexcept nogil:
         chunk = take_rows(worker)
         if chunk != NULL or not has_parts(worker):
             break
-        worker.sleeps = True
+        worker.waits = True
         PyThread_release_lock(loop.lock)
         PyThread_acquire_lock(worker.wait_lock, WAIT_LOCK)
         PyThread_acquire_lock(loop.lock, WAIT_LOCK)
@@ -215,7 +215,7 @@ cdef Chunk *take_rows(Worker *worker) noexcept nogil:
 
 
 cdef int64_t end_of_chunk(Loop *loop, Source source) noexcept nogil:
-    """Up to which row the next turn goes: where payloads are shorter or longer than others, for more or fewer rows."""
+    """Up to which row the next chunk goes: where payloads are shorter or longer than others, for more or fewer rows."""
     cdef int64_t first = loop.n_taken
     cdef int64_t n = loop.step
     cdef size_t n_bytes
@@ -321,6 +321,6 @@ cdef void end_early(Loop *loop, const Chunk *chunk, FaultCode code) noexcept nog
 
 cdef void wake(Worker *worker) noexcept nogil:
     """Let a thread go on that waits for its part's place, or for the end."""
-    if worker.sleeps:
-        worker.sleeps = False
+    if worker.waits:
+        worker.waits = False
         PyThread_release_lock(worker.wait_lock)

@@ -23,7 +23,7 @@ cdef struct Slot:
     uint8_t *values
     uint8_t *validity
 
-cdef struct Put:
+cdef struct FastField:
     # A wanted field of constant width of a message of the fast path.
     uint8_t *values
     uint8_t *validity
@@ -41,10 +41,10 @@ cdef struct FastMessage:
     uint8_t length               # FIXED: bytes, with the tag
     uint8_t has_old              # NEW: an old tuple may stand before the new one
     uint32_t least_xid           # in a stream
-    int n_puts
+    int n_fields
     uint64_t marks               # a bit a row of the block: where the fast path has put messages of this kind
     uint64_t[MASK_WORDS] mask
-    Put puts[MAX_OPS]
+    FastField fields[MAX_OPS]
 
 cdef struct Envelope:
     # A NULL builder is a column that is not wanted; with all of them NULL a walk only checks.

@@ -1,4 +1,4 @@
-"""Opens the columns of an envelope, and notes faults."""
+"""Opens the columns of an envelope, and records faults."""
 
 from libc.stdint cimport int16_t
 from libc.string cimport memcpy, memset
@@ -12,7 +12,7 @@ from pgdecode._native.wire.wire_plan cimport FAST_NEW, FAST_OLD, Op
 cdef Cursor fail(
     Walk *walk, FaultCode code, int label, const uint8_t *at, int64_t expected, int64_t seen, int32_t column
 ) noexcept nogil:
-    """Note a fault at a byte of the payload."""
+    """Record a fault at a byte of the payload."""
     cdef Cursor failed
     failed.at = NULL
     failed.end = NULL
@@ -98,7 +98,7 @@ cdef void open_fast(const Envelope *out, const MessagePlan *message, FastMessage
     fast.has_old = message.new_op > 1
     memcpy(fast.mask, message.mask, sizeof(fast.mask))
     for i in range(message.n_window):
-        add_put(fast, out, &message.ops[i], at)
+        add_field(fast, out, &message.ops[i], at)
         at += message.ops[i].width
 
 
@@ -112,25 +112,25 @@ cdef void open_streamed(
     streamed.kind = plain.kind
     streamed.has_old = plain.has_old
     streamed.least_xid = message.prefix.minimum
-    add_put(streamed, out, &message.prefix, 1)
-    for i in range(plain.n_puts):
-        streamed.puts[streamed.n_puts] = plain.puts[i]
-        streamed.puts[streamed.n_puts].at += message.prefix.width
-        streamed.n_puts += 1
+    add_field(streamed, out, &message.prefix, 1)
+    for i in range(plain.n_fields):
+        streamed.fields[streamed.n_fields] = plain.fields[i]
+        streamed.fields[streamed.n_fields].at += message.prefix.width
+        streamed.n_fields += 1
 
 
-cdef void add_put(FastMessage *fast, const Envelope *out, const Op *op, uint8_t at) noexcept nogil:
+cdef void add_field(FastMessage *fast, const Envelope *out, const Op *op, uint8_t at) noexcept nogil:
     """Have a field that stands so many bytes from the tag put into its column, if that is wanted."""
     cdef const Slot *slot = &out.slots[op.column]
-    cdef Put *put = &fast.puts[fast.n_puts]
+    cdef FastField *field = &fast.fields[fast.n_fields]
     if slot.values == NULL:
         return
-    put.values = slot.values
-    put.validity = slot.validity
-    put.form = op.form
-    put.at = at
-    put.is_bool = op.is_bool
-    fast.n_puts += 1
+    field.values = slot.values
+    field.validity = slot.validity
+    field.form = op.form
+    field.at = at
+    field.is_bool = op.is_bool
+    fast.n_fields += 1
 
 
 cdef Rules rules_of(object limits, bint strict_flags) except *:

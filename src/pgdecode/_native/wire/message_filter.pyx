@@ -8,7 +8,7 @@ from pgdecode._native.fault cimport OK, unlikely
 from pgdecode._native.memory.buffers cimport Bytes, free_bytes, hand_over, reserve
 
 cdef enum:
-    WANTED = 1     # each of its rows
+    SELECTED = 1    # each of its rows
     AT_ENDS = 2    # the first and the last
 
 
@@ -32,7 +32,7 @@ def tagged(Source source, bytes wanted, bytes at_ends):
     memset(is_there, 0, 256)
     memset(&rows, 0, sizeof(rows))
     for tag in wanted:
-        is_of[<uint8_t>tag] |= WANTED
+        is_of[<uint8_t>tag] |= SELECTED
     for tag in at_ends:
         is_of[<uint8_t>tag] |= AT_ENDS
     try:
@@ -46,7 +46,7 @@ def tagged(Source source, bytes wanted, bytes at_ends):
                         if kind & AT_ENDS:
                             first = row if first < 0 else first
                             last = row
-                        if unlikely(kind & WANTED):
+                        if unlikely(kind & SELECTED):
                             code = reserve(&rows, sizeof(int64_t))
                             if code != OK:
                                 break

@@ -29,7 +29,7 @@ cdef struct Delimiter:
     int marks            # readings that the inserts, updates and deletes after the one before claim, not checked
     uint8_t tag
 
-cdef struct Look:
+cdef struct Delimiters:
     # The delimiters among some rows in slot order.
     Delimiter *items
     size_t n, capacity
@@ -37,13 +37,13 @@ cdef struct Look:
     Py_ssize_t segment   # to look in first
 
 cdef struct Order:
-    # How far rows in slot order have been followed.
+    # Up to which row the stream flags are set, in slot order.
     Carry carry          # the stream state after the last delimiter, or before the first row
     int64_t start        # the first row behind it
     Py_ssize_t segment   # to look in first
     int marks            # of the rows from there on
 
-cdef enum ValueOptions:
+cdef enum Reading:
     READING_PLAIN = 1
     READING_STREAMED = 2
     READING_BOTH = 3
@@ -78,9 +78,9 @@ cdef inline int marks(const Span *payload) noexcept nogil:
 cdef FaultCode resolve_payload(
     const Window *window, Relations *known, const Span *payload, uint8_t *stream_flag
 ) noexcept nogil
-cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *look) noexcept nogil
-cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept nogil
-cdef FaultCode follow_end(Window *window, Order *order) noexcept nogil
+cdef FaultCode find_delimiters(const Window *window, int64_t first, int64_t stop, Delimiters *delimiters) noexcept nogil
+cdef FaultCode flag_rows(Window *window, Order *order, const Delimiters *delimiters) noexcept nogil
+cdef FaultCode flag_last_rows(Window *window, Order *order) noexcept nogil
 cdef FaultCode resolve_by_order(Window *window, Carry *carry) noexcept nogil
 cdef FaultCode resolve_each(Window *window) noexcept nogil
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil

@@ -21,7 +21,7 @@ from pgdecode._native.wire.walker cimport (
 from pgdecode._native.wire.wire_plan cimport N_MESSAGES, TAG_DELIMITER, TAG_MARKED
 
 cdef enum:
-    LOOK_ROWS = 4096   # that one thread looks at before it follows them
+    ROWS_AT_ONCE = 4096   # whose delimiters are found, and whose flags are set, in one step
 
 
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
@@ -29,7 +29,7 @@ cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
 
 
 cdef inline FaultCode reading_fault(const Window *window, const Span *payload, bint streamed) noexcept nogil:
-    """OK where the payload is well-formed in this reading; how far it was else, the walk's fault tells."""
+    """OK where the payload is well-formed in this reading; else the walk's fault has the offset."""
     return walk_message(window.walk, payload.data, payload.length, streamed)
 
 
@@ -110,16 +110,18 @@ cdef FaultCode close_run(Window *window, Order *order, int64_t end, uint8_t next
     return OK
 
 
-cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *look) noexcept nogil:
-    """List the delimiters among rows that follow those looked at before, or come first."""
+cdef FaultCode find_delimiters(
+    const Window *window, int64_t first, int64_t stop, Delimiters *delimiters
+) noexcept nogil:
+    """List the delimiters among rows; the ranges of successive calls are consecutive."""
     cdef Span payload
     cdef const Segment *segment
     cdef int64_t row, end
     cdef uint8_t tag
-    look.n = 0
-    look.marks = 0
+    delimiters.n = 0
+    delimiters.marks = 0
     while first < stop:
-        segment = segment_with(window.segments, window.n_segments, first, &look.segment)
+        segment = segment_with(window.segments, window.n_segments, first, &delimiters.segment)
         end = min(stop, segment.n_before + segment.n_rows)
         for row in range(first - segment.n_before, end - segment.n_before):
             if payload_at(segment, row, &payload) != PRESENT or payload.length == 0:
@@ -128,35 +130,35 @@ cdef FaultCode look_at(const Window *window, int64_t first, int64_t stop, Look *
             tag = payload.data[0]
             if window.plan.tag_class[tag] < TAG_DELIMITER:
                 if window.plan.tag_class[tag] == TAG_MARKED:
-                    look.marks |= marks(&payload)
+                    delimiters.marks |= marks(&payload)
             # A delimiter that is not well-formed is a fault of its own row and says nothing of the others.
             elif reading_fault(window, &payload, False) == OK:
-                if note_delimiter(look, segment.n_before + row, tag) != OK:
+                if append_delimiter(delimiters, segment.n_before + row, tag) != OK:
                     return FAULT_NO_MEMORY
         first = end
     return OK
 
 
-cdef inline FaultCode note_delimiter(Look *look, int64_t row, uint8_t tag) noexcept nogil:
+cdef inline FaultCode append_delimiter(Delimiters *delimiters, int64_t row, uint8_t tag) noexcept nogil:
     cdef Delimiter *found
-    if not ensure_capacity(<void **>&look.items, look.n, &look.capacity, sizeof(Delimiter), 0):
+    if not ensure_capacity(<void **>&delimiters.items, delimiters.n, &delimiters.capacity, sizeof(Delimiter), 0):
         return FAULT_NO_MEMORY
-    found = &look.items[look.n]
+    found = &delimiters.items[delimiters.n]
     found.row = row
-    found.marks = look.marks
+    found.marks = delimiters.marks
     found.tag = tag
-    look.n += 1
-    look.marks = 0
+    delimiters.n += 1
+    delimiters.marks = 0
     return OK
 
 
-cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept nogil:
+cdef FaultCode flag_rows(Window *window, Order *order, const Delimiters *delimiters) noexcept nogil:
     """Stream flags up to the last delimiter of the rows that come next."""
     cdef const Delimiter *found
     cdef FaultCode code
     cdef size_t i
-    for i in range(look.n):
-        found = &look.items[i]
+    for i in range(delimiters.n):
+        found = &delimiters.items[i]
         order.marks |= found.marks
         code = close_run(window, order, found.row, found.tag)
         if code != OK:
@@ -165,11 +167,11 @@ cdef FaultCode follow(Window *window, Order *order, const Look *look) noexcept n
         order.carry = CARRY_STREAMED if found.tag == c"S" else CARRY_PLAIN
         order.start = found.row + 1
         order.marks = 0
-    order.marks |= look.marks
+    order.marks |= delimiters.marks
     return OK
 
 
-cdef FaultCode follow_end(Window *window, Order *order) noexcept nogil:
+cdef FaultCode flag_last_rows(Window *window, Order *order) noexcept nogil:
     """Stream flags for the rows behind the last delimiter."""
     return close_run(window, order, window.n_rows, 0)
 
@@ -179,18 +181,18 @@ cdef FaultCode resolve_by_order(Window *window, Carry *carry) noexcept nogil:
     cdef int64_t first = 0
     cdef FaultCode code = OK
     cdef Order order
-    cdef Look look
+    cdef Delimiters delimiters
     memset(&order, 0, sizeof(order))
-    memset(&look, 0, sizeof(look))
+    memset(&delimiters, 0, sizeof(delimiters))
     order.carry = carry[0]
     while first < window.n_rows and code == OK:
-        code = look_at(window, first, min(first + LOOK_ROWS, window.n_rows), &look)
+        code = find_delimiters(window, first, min(first + ROWS_AT_ONCE, window.n_rows), &delimiters)
         if code == OK:
-            code = follow(window, &order, &look)
-        first += LOOK_ROWS
-    free(look.items)
+            code = flag_rows(window, &order, &delimiters)
+        first += ROWS_AT_ONCE
+    free(delimiters.items)
     if code == OK:
-        code = follow_end(window, &order)
+        code = flag_last_rows(window, &order)
     carry[0] = order.carry
     return code
 

@@ -11,11 +11,11 @@ from pgdecode._native.wire.wire_plan cimport Op
 
 
 # What is collected of the cells of a tuple.
-cdef enum Wanted:
-    WANTED_NOTHING
-    WANTED_FORMATS
-    WANTED_VALUES   # with their formats
-    WANTED_CELLS    # where they lie, to be decoded later
+cdef enum Collect:
+    COLLECT_NOTHING
+    COLLECT_FORMATS
+    COLLECT_VALUES   # with their formats
+    COLLECT_CELLS    # where they lie, to be decoded later
 
 
 cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Cell *cell) noexcept nogil:

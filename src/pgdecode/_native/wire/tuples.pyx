@@ -47,11 +47,11 @@ cdef inline void copy_short(uint8_t *target, const uint8_t *value, size_t length
 
 
 cdef inline Cursor walk_cells(
-    Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleBuilder *builder, Wanted wanted
+    Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleBuilder *builder, Collect collect
 ) noexcept nogil:
     """Check `n` cells and append to the builder what is wanted of them.
 
-    `wanted` is a constant where this is called, so that each has a loop of its own. One loop that asks at each cell
+    `collect` is a constant where this is called, so that each has a loop of its own. One loop that asks at each cell
     takes up to 40 % more instructions a message (rows of twelve columns as binary views, without their tuples).
     """
     cdef size_t max_value_bytes = walk.rules.max_value_bytes
@@ -64,11 +64,11 @@ cdef inline Cursor walk_cells(
     cdef const uint8_t *first
     cdef uint8_t unchanged = 0
     cdef int32_t i
-    if wanted == WANTED_CELLS:
+    if collect == COLLECT_CELLS:
         cell = builder.cells
-    elif wanted != WANTED_NOTHING:
+    elif collect != COLLECT_NOTHING:
         letters = builder.letters.data + builder.letters.size
-    if wanted == WANTED_VALUES:
+    if collect == COLLECT_VALUES:
         ends = <int32_t *>(builder.ends.data + builder.ends.size)
         start = builder.values.data
         values = start + builder.values.size
@@ -76,12 +76,12 @@ cdef inline Cursor walk_cells(
         first = cursor.at
         if unlikely(not take_cell(&cursor, max_value_bytes, cell)):
             return fail_in_cell(walk, op, first, cursor.end, i)
-        if wanted == WANTED_CELLS:
+        if collect == COLLECT_CELLS:
             unchanged |= cell.kind == c"u"
             cell += 1
-        elif wanted != WANTED_NOTHING:
+        elif collect != COLLECT_NOTHING:
             letters[i] = cell.kind
-        if wanted == WANTED_VALUES:
+        if collect == COLLECT_VALUES:
             if cell.value != NULL:
                 if cell.length <= 16:
                     copy_short(values, cell.value, cell.length, <size_t>(cursor.end - cell.value))
@@ -89,11 +89,11 @@ cdef inline Cursor walk_cells(
                     memcpy(values, cell.value, cell.length)
                 values += cell.length
             ends[i] = <int32_t>(values - start)
-    if wanted == WANTED_CELLS:
+    if collect == COLLECT_CELLS:
         builder.has_unchanged = unchanged
-    elif wanted != WANTED_NOTHING:
+    elif collect != COLLECT_NOTHING:
         builder.letters.size += n
-    if wanted == WANTED_VALUES:
+    if collect == COLLECT_VALUES:
         builder.ends.size += n * sizeof(int32_t)
         builder.values.size = <size_t>(values - start)
     return cursor
@@ -103,18 +103,18 @@ cdef Cursor put_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, Tuple
     """The cells behind their count; with `builder` NULL they are only checked."""
     cdef FaultCode code
     if builder == NULL:
-        return walk_cells(walk, op, cursor, n, builder, WANTED_NOTHING)
+        return walk_cells(walk, op, cursor, n, builder, COLLECT_NOTHING)
     if builder.cells != NULL:
         if n != builder.n_cells:
             # The count is the two bytes before the cursor.
             return fail(walk, FAULT_ARITY, op.label, cursor.at - 2, builder.n_cells, n, -1)
-        return walk_cells(walk, op, cursor, n, builder, WANTED_CELLS)
+        return walk_cells(walk, op, cursor, n, builder, COLLECT_CELLS)
     code = open_tuple(builder, walk.row, n, bytes_left(cursor))
     if unlikely(code != OK):
         return fail_in_builder(walk, code, op.label)
     if builder.wants_values:
-        return walk_cells(walk, op, cursor, n, builder, WANTED_VALUES)
-    return walk_cells(walk, op, cursor, n, builder, WANTED_FORMATS)
+        return walk_cells(walk, op, cursor, n, builder, COLLECT_VALUES)
+    return walk_cells(walk, op, cursor, n, builder, COLLECT_FORMATS)
 
 
 cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleBuilder *builder) noexcept nogil:
