@@ -81,6 +81,7 @@ def unwrap(values: Any, how: Unwrap = "auto") -> Unwrapped:
     Parameters
     ----------
     values : pa.Array or ChunkedArray of binary or string
+        Frames or text. A sequence of bytes or str is accepted too.
     how : {"auto", "none", "hex", "base64", "xlogdata"}
         "auto": In a string column, values that begin with \x are hexadecimal, and all others are base64. After that
         step, and in a binary column, values that begin with `w` are XLogData frames. Values that begin with `k` are

@@ -135,3 +135,33 @@ def test_the_schema_history_names_what_was_added_and_dropped(clone: Path) -> Non
     history = recipe(3)["history"]
     assert [(added, dropped) for _, added, dropped, _, _ in history[1:]] == [(["phone"], []), ([], ["prefs"])]
     assert history[0][4] == ["id"]
+
+
+def test_parameters_that_share_an_item_have_their_own_defaults() -> None:
+    pytest.importorskip("griffe")
+    import griffe
+
+    from support.docs import parameters
+
+    code = '''
+def decode(df: int, unwrap: str = "auto", encoding: str = "UTF8", datestyle: str = "ISO, MDY"):
+    """Decode.
+
+    Parameters
+    ----------
+    df, unwrap
+        As in `changes`.
+    encoding, datestyle : str
+        Settings of the session.
+    """
+'''
+    with griffe.temporary_visited_module(code, docstring_parser="numpy") as module:
+        parameters.SharedItems().on_package(pkg=module)
+        docstring = module["decode"].docstring
+        assert docstring
+        items = next(section.value for section in docstring.parsed if section.kind.value == "parameters")
+    assert [(item.name, item.annotation and str(item.annotation), item.value) for item in items] == [
+        ("df, unwrap", None, None),
+        ("encoding", "str", "'UTF8'"),
+        ("datestyle", "str", "'ISO, MDY'"),
+    ]

@@ -1,0 +1,45 @@
+"""The parameters on the reference pages: defaults of the signature, and names that a docstring lists together."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import griffe
+
+
+class SharedItems(griffe.Extension):
+    """Correct what griffe makes of an item `a, b : type`: both names have the type and the default of the first."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        for item in documented(pkg):
+            assert item.docstring
+            for section in item.docstring.parsed:
+                if isinstance(section, griffe.DocstringSectionParameters):
+                    section.value = corrected(section.value, item.parameters)
+
+
+def documented(owner: griffe.Object) -> list[griffe.Class | griffe.Function]:
+    """All functions and classes with a docstring below an object."""
+    found: list[griffe.Class | griffe.Function] = []
+    for member in owner.members.values():
+        if isinstance(member, griffe.Class | griffe.Function) and member.docstring:
+            found.append(member)
+        if isinstance(member, griffe.Module | griffe.Class):
+            found += documented(member)
+    return found
+
+
+def corrected(items: list[griffe.DocstringParameter], signature: griffe.Parameters) -> list[griffe.DocstringParameter]:
+    """Take each default from the signature, and show names without a type of their own as one item."""
+    found = []
+    for (text, annotation), group in groupby(items, key=lambda item: (item.description, item.annotation)):
+        names = [item.name for item in group]
+        known = [signature[name] for name in names if name in signature]
+        if len(names) > 1 and known and annotation is known[0].annotation:
+            found.append(griffe.DocstringParameter(", ".join(names), description=text))
+            continue
+        for name in names:
+            default = signature[name].default if name in signature else None
+            found.append(griffe.DocstringParameter(name, value=default, annotation=annotation, description=text))
+    return found
