@@ -37,6 +37,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return re.sub(r"<!-- include: (.*?) -->", lambda found: included(found[1]), markdown)
 
 
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Mark the names of options in texts, so that no line ends after their hyphens."""
+    return re.sub(r"(?<![\w-])--[a-z][\w-]*(?=[^<>]*<)", r'<span class="option">\g<0></span>', html)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Keep the theme from asking GitHub for stars and forks: a page loads nothing from elsewhere."""
+    return output.replace(' data-md-component="source"', "")
+
+
 def included(path: str) -> str:
     """The text of a file of the repository without its heading."""
     text = (ROOT / path).read_text()
