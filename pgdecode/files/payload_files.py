@@ -37,8 +37,8 @@ BATCH_BYTES = 32 * 2**20
 # Sizes of what a worker reads ahead: of a piece, by its metadata, and at most in memory.
 _PIECE_BYTES = 8 * 2**20
 _AHEAD_BYTES = 64 * 2**20
-# A row group that may expand is read in so many parts at most, each with a call, before its dictionary is looked at.
-_MOST_PARTS = 8
+# Dictionaries are not looked at where they cannot expand a batch beyond this size.
+_EXPANDED_BYTES = 8 * BATCH_BYTES
 # How many files are looked at side by side, which is mostly waiting for an object store or a disk.
 FILES_AT_ONCE = 32
 # Columns that files do not have: the LSN of a frame, and the number of the session in which a capture received a row.
@@ -236,9 +236,9 @@ class PayloadFile:
         n_rows = self._rows_that_fit(batch_rows)
         start = self.start
         with self._reader(self._numbers) as reader:
-            for may_expand, at_once, groups in self._alike(reader, n_rows):
+            for may_expand, groups in self._alike(reader, n_rows):
                 with reader(self._texts if may_expand else ()) as file:
-                    for batch in _joined(self._read(file, at_once, groups), at_once, n_rows):
+                    for batch in self._read(file, n_rows, groups):
                         yield self._unwrapped(batch, start)
                         start += len(batch)
 
@@ -299,27 +299,22 @@ class PayloadFile:
         widest = max((group.n_bytes / max(group.n_rows, 1) for group in self.groups), default=1.0)
         return max(1, min(batch_rows, int(BATCH_BYTES / max(widest, 1.0))))
 
-    def _alike(self, reader: Reader, n_rows: int) -> Iterator[tuple[bool, int, list[int]]]:
-        """Group consecutive row groups that are read alike: whether they may expand, and how many rows at once.
+    def _alike(self, reader: Reader, n_rows: int) -> Iterator[tuple[bool, list[int]]]:
+        """Group consecutive row groups that are read alike: whether their dictionaries may expand a batch.
 
         A dictionary stores a value once for any number of rows, so a few kilobytes can become gigabytes. No value is
-        larger than its row group. Reading a small one a few rows at a time is faster than looking at its dictionary.
+        larger than its row group. Reading a small one is faster than looking at its dictionary.
         """
 
-        def reading(group: RowGroup) -> tuple[bool, int]:
-            n = min(n_rows, group.n_rows)
-            fitting = 2 * BATCH_BYTES // max(group.n_bytes, 1)
-            if fitting >= n or not self._texts:
-                return False, n_rows
-            if fitting * _MOST_PARTS >= n:
-                return False, fitting
-            return _may_expand(reader, group.number, self._texts, n_rows), n_rows
+        def may_expand(group: RowGroup) -> bool:
+            is_small = group.n_bytes * min(n_rows, group.n_rows) <= _EXPANDED_BYTES
+            return not is_small and bool(self._texts) and _may_expand(reader, group.number, self._texts, n_rows)
 
         # The row groups of an object are fetched one by one.
         at_once = 1 if isinstance(reader.source, ObjectReader) else len(self.groups)
         for start in range(0, len(self.groups), max(at_once, 1)):
-            for (may_expand, rows), found in groupby(self.groups[start : start + at_once], reading):
-                yield may_expand, rows, [group.number for group in found]
+            for expands, found in groupby(self.groups[start : start + at_once], may_expand):
+                yield expands, [group.number for group in found]
 
     @contextmanager
     def _reader(self, groups: Sequence[int] = ()) -> Iterator[Reader]:
@@ -616,24 +611,6 @@ def _may_expand(reader: Reader, group: int, texts: Sequence[str], n_rows: int) -
                 longest += pc.max(pc.binary_length(batch.column(0).dictionary)).as_py() or 0
                 break
     return bool(longest * min(n_rows, metadata.num_rows) > 2 * BATCH_BYTES)
-
-
-def _joined(batches: Iterator[pa.RecordBatch], at_once: int, n_rows: int) -> Iterator[pa.RecordBatch]:
-    """Join batches that were read `at_once` rows at a time to batches of `n_rows`, or about `BATCH_BYTES`."""
-    if at_once >= n_rows:
-        yield from batches
-        return
-    found: list[pa.RecordBatch] = []
-    left, n_bytes = n_rows, 0
-    for batch in batches:
-        if found and (len(batch) > left or n_bytes + batch.nbytes > BATCH_BYTES):
-            yield one_batch(found)
-            found, left, n_bytes = [], n_rows, 0
-        found.append(batch)
-        left -= len(batch)
-        n_bytes += batch.nbytes
-    if found:
-        yield one_batch(found)
 
 
 def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
