@@ -21,6 +21,7 @@ class CommittedOutcomes:
 
     wants_lost = False
     knows_relations = False
+    wants_blocks = False
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
         """Emit the changes of a transaction, unless it is a duplicate."""

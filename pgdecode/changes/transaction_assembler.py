@@ -28,6 +28,7 @@ class Outcomes(Protocol):
 
     wants_lost: bool  # whether to report every plain transaction that ends without an outcome
     knows_relations: bool  # whether all versions of relations are known, so that another one is a fault
+    wants_blocks: bool  # whether to call `end_block` for every block
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
         """Process the commit of a transaction. The commit message is in `row`."""
@@ -42,7 +43,7 @@ class Outcomes(Protocol):
         """Process the rollback of a sub-transaction. The abort message is in `row`."""
 
     def end_block(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Process the end of a stream block."""
+        """Process the end of a stream block; only of some blocks, unless it `wants_blocks`."""
 
     def end_batch(self, assembler: TransactionAssembler) -> None:
         """Process the end of a batch. Changes of undecided transactions must be kept."""
@@ -109,6 +110,7 @@ class TransactionAssembler:
             self._is_repeated,
             state.relations.table,
             wanted,
+            None if outcomes.wants_blocks else state.streamed,
         )
         self.gids: dict[int, str] = {}
         self.row_errors: dict[int, str] = {}
@@ -125,10 +127,10 @@ class TransactionAssembler:
             self._set("is_reconnected", False)
             self._end_session(None)
         self._resume()
-        row = self.transaction_index.list_changes(0)
+        row = self._list_changes(0)
         while row < self.batch.n_rows:
             self._handle(row)
-            row = self.transaction_index.list_changes(row + 1)
+            row = self._list_changes(row + 1)
         self._check_relations()
         self._end_batch()
         transaction_index = self.transaction_index
@@ -140,6 +142,16 @@ class TransactionAssembler:
         if self.batch.n_rows:
             self._set("position", self.batch.position(self.batch.n_rows - 1) + 1)
         return self.committed()
+
+    def _list_changes(self, row: int) -> int:
+        """Let the transaction index process rows, and return the row where it has stopped."""
+        row = self.transaction_index.list_changes(row)
+        blocks = self.transaction_index.taken_blocks()
+        for xid, end, block_row in blocks:
+            self._add_block(self.state.streamed[xid], end, block_row)
+        if blocks:
+            self._set("stream", self.transaction_index.stream)
+        return row
 
     def committed(self) -> CommittedChanges:
         """Return the changes that have been committed so far."""
@@ -225,14 +237,19 @@ class TransactionAssembler:
 
     def _pause(self) -> None:
         """Add the changes since the last boundary to the open transaction."""
-        current = self._current
-        block_row = self.transaction_index.block_row
-        if current is not None and block_row >= 0:
-            self.state.undo_log.set_attribute(current, "block_position", self.batch.position(block_row))
-        if current is not None and self.first_change < self.transaction_index.n:
-            self._touch(current)
-            current.ranges.append((self.first_change, self.transaction_index.n))
-        self.first_change = self.transaction_index.n
+        current, end = self._current, self.transaction_index.n
+        if current is not None:
+            self._add_block(current, end, self.transaction_index.block_row)
+        self.first_change = end
+
+    def _add_block(self, transaction: Transaction, end: int, block_row: int) -> None:
+        """Add the changes up to `end` to a transaction, and set its last Stream Start if that is in `block_row`."""
+        if block_row >= 0:
+            self.state.undo_log.set_attribute(transaction, "block_position", self.batch.position(block_row))
+        if self.first_change < end:
+            self._touch(transaction)
+            transaction.ranges.append((self.first_change, end))
+        self.first_change = end
 
     def _touch(self, transaction: Transaction) -> None:
         """Record that this batch adds changes to a transaction."""

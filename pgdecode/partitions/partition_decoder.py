@@ -35,6 +35,7 @@ class PartitionOutcomes(CommittedOutcomes):
     """
 
     knows_relations = True
+    wants_blocks = True
 
     def __init__(self, transaction_outcomes: Mapping[int, TransactionOutcome], keep: Keep | None = None) -> None:
         self.transaction_outcomes = transaction_outcomes

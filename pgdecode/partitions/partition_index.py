@@ -220,6 +220,7 @@ class IndexOutcomes:
 
     wants_lost = True
     knows_relations = False
+    wants_blocks = False
 
     def __init__(self, *, in_full: bool, undecided: Iterable[Transaction] = ()) -> None:
         self.in_full = in_full

@@ -50,6 +50,13 @@ cdef enum:
     FEW = 4  # messages of a transaction, with its Begin and Commit
 
 
+cdef struct Block:
+    # A block of a stream that another stream's block follows at once.
+    int64_t stream
+    int64_t end          # number of the change behind its last one
+    int64_t row          # of its Stream Start, -1 where the caller knows
+
+
 cdef struct Ends:
     # Where the fields of Begin, Commit and Stream Start stand, in bytes from the tag on.
     int begin_xid
@@ -148,11 +155,13 @@ cdef class TransactionIndex:
     cdef Change *changes
     cdef Range *ranges
     cdef Outcome *outcomes
-    cdef size_t n_changes, n_ranges, n_outcomes
-    cdef size_t change_capacity, range_capacity, outcome_capacity
+    cdef Block *blocks
+    cdef size_t n_changes, n_ranges, n_outcomes, n_blocks
+    cdef size_t change_capacity, range_capacity, outcome_capacity, block_capacity
+    cdef dict streamed       # by top-level xid, what the caller has open; None where each block is the caller's to end
     cdef VersionTable table
     cdef Versions *versions  # those of the table
-    cdef int64_t stream      # top-level xid of the stream block that is open
+    cdef readonly int64_t stream     # top-level xid of the stream block that is open
     cdef readonly int64_t block_row  # of the Stream Start that went on with that stream here, else -1
     cdef State state
     cdef bytes wanted        # of each version, a byte whether its changes are; None where all are
@@ -188,6 +197,7 @@ cdef class TransactionIndex:
         object is_repeated,
         VersionTable table,
         bytes wanted=None,
+        dict streamed=None,
     ):
         """Begin before the first row.
 
@@ -210,6 +220,9 @@ cdef class TransactionIndex:
             The versions that count; the caller changes them where a message does.
         wanted : bytes, optional
             Of each version, whether its changes are listed and delivered; changes without a version always are.
+        streamed : dict, optional
+            The caller's streamed transactions by xid. A block of one of them that follows another block at once is
+            begun here, and the block before it is listed for `taken_blocks`.
         """
         if source.n_segments != 1 or len(kinds) < source.n_rows:
             raise ValueError("kinds are not those of one array of payloads")
@@ -236,8 +249,10 @@ cdef class TransactionIndex:
         self.drop_duplicates = drop_duplicates
         self.drop_undecided = drop_undecided
         self.is_repeated = is_repeated
+        self.streamed = streamed
 
     def __dealloc__(self):
+        free(self.blocks)
         free(self.changes)
         free(self.ranges)
         free(self.outcomes)
@@ -277,9 +292,48 @@ cdef class TransactionIndex:
                 code = self.list_plain_changes(&row)
             if code != OK:
                 raise MemoryError("no memory for the changes of the batch")
-            if row == self.n_rows or not self.is_repeated_relation(row):
+            if row == self.n_rows:
                 return row
-            row += 1
+            if self.begins_other_block(row + 1):
+                self.begin_block(row + 1)
+                row += 2
+            elif self.is_repeated_relation(row):
+                row += 1
+            else:
+                return row
+
+    cdef bint begins_other_block(self, int64_t row) except -1:
+        """Whether a block ends before a row, and another of a transaction that is open begins in it."""
+        cdef const uint8_t *first_segment
+        if self.streamed is None or self.state != LISTED or self.stream == NO_STREAM or row >= self.n_rows:
+            return False
+        if ROLES.of_kind[self.kinds[row - 1]] != STREAM_STOP or ROLES.of_kind[self.kinds[row]] != STREAM_START:
+            return False
+        first_segment = field_at(self.payloads, row, ENDS.first_segment, 1)
+        if first_segment == NULL or first_segment[0] != 0:
+            return False
+        return uint32_at(self.payloads, row, ENDS.stream_xid) in self.streamed
+
+    cdef int begin_block(self, int64_t row) except -1:
+        """List the block that ends, and begin the one whose Stream Start is in a row."""
+        cdef Block *block
+        if not ensure_capacity(<void **>&self.blocks, self.n_blocks, &self.block_capacity, sizeof(Block), 0):
+            raise MemoryError("no memory for the blocks of streams")
+        block = &self.blocks[self.n_blocks]
+        block.stream = self.stream
+        block.end = <int64_t>self.n_changes
+        block.row = self.block_row
+        self.n_blocks += 1
+        self.stream = uint32_at(self.payloads, row, ENDS.stream_xid)
+        self.block_row = row
+        return 0
+
+    def taken_blocks(self):
+        """[(xid, end, row of its Stream Start or -1)] of the blocks that have ended here since the last call."""
+        cdef size_t i
+        found = [(self.blocks[i].stream, self.blocks[i].end, self.blocks[i].row) for i in range(self.n_blocks)]
+        self.n_blocks = 0
+        return found
 
     cdef bint is_repeated_relation(self, int64_t row) except -1:
         """Whether a row is a Relation message outside streams that need not be dealt with."""
@@ -534,6 +588,9 @@ cdef class TransactionIndex:
             raise IndexError("there are no such changes")
         if step and positions.shape[0] != end - start:
             raise ValueError("positions and changes differ in number")
+        if alive and not aborted:
+            self.deliver(start, end)
+            return
         for i in range(start, end):
             if self.changes[i].xid != xid:
                 xid = self.changes[i].xid
