@@ -1,7 +1,7 @@
 """The pgoutput messages, field by field in wire order.
 
 There is one frozen dataclass per message. The annotations give the wire layout: how each field is encoded (`Form`) and
-which envelope column it fills. The native wire plan, the Arrow schema of the envelope, the README's table and the
+which envelope column it fills. The native wire plan, the envelope's Arrow schema, the documentation's tables and the
 tests' encoder derive from these classes.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats" (protocol versions 1-4), and
