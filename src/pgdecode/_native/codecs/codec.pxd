@@ -32,6 +32,20 @@ ctypedef uint8_t *(*TextWriter)(const uint8_t *value, size_t length, uint8_t *to
 cdef enum:
     MOST_WRITTEN = 36      # bytes: 294276-12-31 23:59:59.999999+00 BC, if there were one, has 35
 
+cdef enum:
+    # OIDs from pg_type.
+    INT8 = 20
+    INT2 = 21
+    INT4 = 23
+    FLOAT4 = 700
+    FLOAT8 = 701
+    DATE = 1082
+    TIME = 1083
+    TIMESTAMP = 1114
+    TIMESTAMPTZ = 1184
+    INTERVAL = 1186
+    NUMERIC = 1700
+
 cdef struct Codec:
     Decoder from_text
     Decoder from_binary

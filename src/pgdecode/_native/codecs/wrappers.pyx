@@ -4,7 +4,9 @@ from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._native.arrow.column_builder cimport Column, mark, put_fixed, put_int32, put_int64, take_back
-from pgdecode._native.codecs.codec cimport Cells, Codec
+from pgdecode._native.codecs.codec cimport (
+    DATE, FLOAT4, FLOAT8, INTERVAL, NUMERIC, TIME, TIMESTAMP, TIMESTAMPTZ, Cells, Codec,
+)
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_TOO_HIGH, FAULT_TOO_LOW, OK, FaultCode
 from pgdecode._native.literals.clock cimport (
     END_DATE, MIN_DAY, MIN_TIMESTAMP, UNIX_TO_POSTGRES_DAYS, UNIX_TO_POSTGRES_US, US_PER_DAY,
@@ -61,17 +63,6 @@ cdef bint transcoded_codec(str name, Codec *codec):
 # The codec is around that of a date, a time or the like, its `element`, and puts the lowest or the highest value where
 # that one says that a value is too low or too high: the furthest that both PostgreSQL and the Arrow type have. So
 # values keep their order, and none becomes the lowest int64, which is no time in NumPy.
-
-cdef enum:
-    # OIDs from pg_type.
-    FLOAT4 = 700
-    FLOAT8 = 701
-    DATE = 1082
-    TIME = 1083
-    TIMESTAMP = 1114
-    TIMESTAMPTZ = 1184
-    INTERVAL = 1186
-    NUMERIC = 1700
 
 
 cdef FaultCode put_extreme_interval(Column *out, bint high) noexcept nogil:

@@ -10,7 +10,9 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport (
+    DATE, FLOAT4, FLOAT8, INT2, INT4, INT8, NUMERIC, TIME, TIMESTAMP, TIMESTAMPTZ, Codec,
+)
 from pgdecode._native.codecs.containers.items cimport take_item
 from pgdecode._native.codecs.numeric cimport Groups, take_groups
 from pgdecode._native.cursor cimport Cursor, be16, be32, be64, take
@@ -27,19 +29,6 @@ cdef enum RangeFlag:
 
 cdef enum:
     UNKNOWN_ORDER = 2
-
-cdef enum:
-    # OIDs from pg_type.
-    INT8 = 20
-    INT2 = 21
-    INT4 = 23
-    FLOAT4 = 700
-    FLOAT8 = 701
-    DATE = 1082
-    TIME = 1083
-    TIMESTAMP = 1114
-    TIMESTAMPTZ = 1184
-    NUMERIC = 1700
 
 cdef struct Bounds:
     # What a range's binary form has; a bound that is infinite is NULL, and so are those of an empty range.

@@ -16,7 +16,6 @@ from pgdecode._native.codecs.containers.range_bounds cimport (
     Bounds,
     is_behind,
     take_bounds,
-    take_range_flags,
 )
 from pgdecode._native.codecs.text cimport text_from_text
 from pgdecode._native.cursor cimport Cursor, bytes_left, take
@@ -120,16 +119,14 @@ cdef FaultCode range_from_binary(const uint8_t *value, size_t length, Column *ou
     """
     cdef Cursor cursor
     cdef Bounds bounds
-    cdef uint8_t flags = 0
-    cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
+    cdef uint8_t flags
     # Before the values: one may be a fault that is let pass, of a range that PostgreSQL has.
-    code = take_bounds(value, length, codec.element, &bounds)
-    if code == OK:
-        code = take_range_flags(&cursor, &flags)
+    cdef FaultCode code = take_bounds(value, length, codec.element, &bounds)
     if code != OK:
         return code
+    flags = bounds.flags
+    cursor.at = value + sizeof(flags)
+    cursor.end = value + length
     if flags & RANGE_EMPTY:
         return empty_range(out) if cursor.at == cursor.end else FAULT_BAD_VALUE
     if flags & RANGE_LB_INF:
@@ -246,15 +243,13 @@ cdef FaultCode range_text_from_binary(
     """
     cdef Cursor cursor
     cdef Bounds bounds
-    cdef uint8_t flags = 0
-    cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
-    code = take_bounds(value, length, codec.element, &bounds)
-    if code == OK:
-        code = take_range_flags(&cursor, &flags)
+    cdef uint8_t flags
+    cdef FaultCode code = take_bounds(value, length, codec.element, &bounds)
     if code != OK:
         return code
+    flags = bounds.flags
+    cursor.at = value + sizeof(flags)
+    cursor.end = value + length
     if flags & RANGE_EMPTY:
         code = add_bytes(out, b"empty", 5)
         return finish(cursor, out) if code == OK else code
