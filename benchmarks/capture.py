@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 try:
     from pgdecode.capture import Capture, demo
     from pgdecode.capture.connection import Connection
-    from pgdecode.capture.files import GROUP_BYTES
+    from pgdecode.capture.file_writer import GROUP_BYTES
     from pgdecode.capture.frames import SCHEMA
 except ImportError as problem:
     sys.exit(f"{problem}\nthis needs the compiled package and extras: python -m pip install -e '.[demo]'")

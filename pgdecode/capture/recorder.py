@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgdecode.capture.channel import Channel, Keepalive, SessionEnd, SessionStart
-from pgdecode.capture.files import FileWriter
+from pgdecode.capture.file_writer import FileWriter
 from pgdecode.capture.frames import (
     Chunk,
     Messages,

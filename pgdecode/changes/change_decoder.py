@@ -34,8 +34,9 @@ from pgdecode.changes.stored_state import StoredState, load_state
 from pgdecode.changes.table_rows import Table, TableBuilder
 from pgdecode.changes.threaded_builder import ThreadedBuilder
 from pgdecode.changes.transaction_assembler import TransactionAssembler
-from pgdecode.payloads.parallel import Exclusive, check_threads
+from pgdecode.payloads.exclusive import Exclusive
 from pgdecode.payloads.payload_input import payload_array, positions_of
+from pgdecode.payloads.thread_counts import check_threads
 from pgdecode.protocol.errors import did_you_mean, listed
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.record_batches import LimitedBuilder, one_batch
-from pgdecode.payloads.parallel import threads_for
+from pgdecode.payloads.thread_counts import threads_for
 from pgdecode.protocol.limits import FREE_EXPANSION
 
 

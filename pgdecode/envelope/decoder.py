@@ -13,8 +13,9 @@ from pgdecode._native.scan.scanner import Scan
 from pgdecode._native.wire.single_message import decode_one
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.envelope.schema import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
-from pgdecode.payloads.parallel import Exclusive, check_threads, resolvers_for, threads_for
+from pgdecode.payloads.exclusive import Exclusive
 from pgdecode.payloads.payload_input import StreamStates, payload_parts, stream_state
+from pgdecode.payloads.thread_counts import check_threads, resolvers_for, threads_for
 from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import Message
 from pgdecode.protocol.options import Empty, RowMode, check_limits, check_option, check_row_mode

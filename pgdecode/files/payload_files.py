@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
-from pgdecode.payloads.parallel import prefetched
 from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError, is_string, unwrap_in_place
-from pgdecode.payloads.workers import Workers
+from pgdecode.payloads.workers import Workers, prefetched
 from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError as PathError

@@ -1,11 +1,6 @@
-"""Thread counts, a guard against concurrent use of a decoder, and prefetching."""
+"""Thread counts: how many of the allowed threads pay off."""
 
 from __future__ import annotations
-
-import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from pgdecode._native.arrow.payload_array import Source
 
@@ -16,29 +11,6 @@ LEAST_BYTES = 1 << 21
 MOST_ROW_BYTES = 1 << 15
 # Resolving stream flags takes a tenth of the decoding time. With fewer rows, starting threads for it takes longer.
 LEAST_RESOLVED = 1 << 17
-
-Item = TypeVar("Item")
-
-
-class Exclusive:
-    """A context manager that lets one thread at a time change a decoder, because its calls have an order.
-
-    Raises RuntimeError in a second thread.
-    """
-
-    def __init__(self) -> None:
-        try:
-            self._lock = threading.RLock()
-        except RuntimeError as error:
-            # Python says "can't allocate lock" when memory is exhausted.
-            raise MemoryError("no memory for a decoder's lock") from error
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("another thread is using this decoder; each thread needs one of its own")
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def check_threads(threads: int) -> int:
@@ -52,24 +24,6 @@ def check_threads(threads: int) -> int:
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise ValueError(f"threads must be a positive integer, not {threads!r}")
     return threads
-
-
-def prefetched(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield items; another thread makes the next item while the caller uses the current one.
-
-    One more item is in memory than without prefetching.
-    """
-    made = iter(items)
-    with ThreadPoolExecutor(1) as thread:
-        try:
-            following = thread.submit(lambda: next(made, None))
-        except RuntimeError:
-            # No thread can be started.
-            yield from made
-            return
-        while (item := following.result()) is not None:
-            following = thread.submit(lambda: next(made, None))
-            yield item
 
 
 def threads_for(source: Source, threads: int, n_rows: int | None = None) -> int:

@@ -1,15 +1,15 @@
-"""Workers: threads that process the items of a sequence side by side, and give the results in its order."""
+"""Workers: threads that process the items of a sequence side by side or ahead, and give the results in its order."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from pgdecode.payloads.parallel import check_threads
+from pgdecode.payloads.thread_counts import check_threads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -127,3 +127,21 @@ class OrderedResults(Generic[Result]):
     def cancel(self) -> None:
         """Drop the outstanding results, and wait until no function runs."""
         stop(self._waiting)
+
+
+def prefetched(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items; another thread makes the next item while the caller uses the current one.
+
+    One more item is in memory than without prefetching.
+    """
+    made = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            following = thread.submit(lambda: next(made, None))
+        except RuntimeError:
+            # No thread can be started.
+            yield from made
+            return
+        while (item := following.result()) is not None:
+            following = thread.submit(lambda: next(made, None))
+            yield item

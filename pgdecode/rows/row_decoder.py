@@ -10,8 +10,8 @@ import pyarrow as pa
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.rows.row_decoder import Rows
 from pgdecode.arrow.null_arrays import null_array
-from pgdecode.payloads.parallel import check_threads, threads_for
 from pgdecode.payloads.payload_input import payload_parts
+from pgdecode.payloads.thread_counts import check_threads, threads_for
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Type
 from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, check_limits, check_option, check_row_mode

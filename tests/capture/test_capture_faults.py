@@ -196,7 +196,7 @@ def test_a_server_that_does_not_answer_is_a_timeout(script: Callable[..., Script
 def test_a_full_disk_is_a_one_line_error_and_leaves_complete_files(
     tmp_path: Path, script: Callable[..., Script], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import pgdecode.capture.files as files
+    import pgdecode.capture.file_writer as file_writer
 
     class Full:
         def __init__(self, path: str, mode: str) -> None:
@@ -206,8 +206,8 @@ def test_a_full_disk_is_a_one_line_error_and_leaves_complete_files(
             Path(path).touch()
             return original("/dev/full", mode)
 
-    original = files.pa.OSFile
-    monkeypatch.setattr(files.pa, "OSFile", Full)
+    original = file_writer.pa.OSFile
+    monkeypatch.setattr(file_writer.pa, "OSFile", Full)
     with pytest.raises(StoppedError, match=r"cannot be written: No space left on device$"):
         run(script(in_order), tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["_capture.jsonl", "_capture.lock"]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode.capture.errors import RequestError, StoppedError
-from pgdecode.capture.files import FileWriter
+from pgdecode.capture.file_writer import FileWriter
 from pgdecode.capture.frames import SCHEMA
 from pgdecode.capture.journal import LOG_NAME, FileEntry, Journal, read_log
 from pgdecode.capture.options import PluginOptions, bytes_from_text, seconds_from_text

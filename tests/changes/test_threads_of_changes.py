@@ -11,7 +11,7 @@ import pytest
 import pgdecode
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.change_rows import ChangeBuilder
-from pgdecode.payloads import parallel
+from pgdecode.payloads import thread_counts
 from pgdecode.protocol.limits import Limits
 from support import captures
 from support.generators.slot import Slot
@@ -24,8 +24,8 @@ CAPTURES = ["18.shop.v1", "18.streams.v4", "18.streams.v2bin", "18.txns.v2", "18
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few rows be worth a thread."""
-    monkeypatch.setattr(parallel, "LEAST_ROWS", 3)
-    monkeypatch.setattr(parallel, "MOST_ROW_BYTES", 1 << 30)
+    monkeypatch.setattr(thread_counts, "LEAST_ROWS", 3)
+    monkeypatch.setattr(thread_counts, "MOST_ROW_BYTES", 1 << 30)
 
 
 def outputs(column: pa.Array, **options: Any) -> list[Any]:
@@ -116,7 +116,7 @@ def test_limits_apply_to_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_threads_take_parts_of_a_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "LEAST_ROWS", 16_384)
+    monkeypatch.setattr(thread_counts, "LEAST_ROWS", 16_384)
     built: list[int] = []
     batch = ChangeBuilder.batch
 

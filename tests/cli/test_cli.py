@@ -111,7 +111,7 @@ def test_without_its_libraries_the_command_names_the_extra(
     run: Shell, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     for name in [
-        name for name in sys.modules if name.startswith(("pgdecode.cli.commands", "pgdecode.cli.report", missing))
+        name for name in sys.modules if name.startswith(("pgdecode.cli.commands", "pgdecode.cli.inspect", missing))
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgdecode.payloads.parallel import prefetched
+from pgdecode.payloads.workers import prefetched
 
 
 def test_items_are_made_by_another_thread_while_those_before_are_used() -> None:

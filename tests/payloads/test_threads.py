@@ -23,7 +23,7 @@ import pgdecode
 from pgdecode import Insert
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.scan.scanner import Scan
-from pgdecode.payloads import parallel
+from pgdecode.payloads import thread_counts
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.messages import MESSAGES
 from support import captures
@@ -127,9 +127,9 @@ def test_a_decoder_refuses_a_second_thread_and_continues_in_the_first(make: Call
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use several threads also for small batches and long payloads."""
-    monkeypatch.setattr(parallel, "LEAST_ROWS", 5)
-    monkeypatch.setattr(parallel, "LEAST_RESOLVED", 5)
-    monkeypatch.setattr(parallel, "MOST_ROW_BYTES", math.inf)
+    monkeypatch.setattr(thread_counts, "LEAST_ROWS", 5)
+    monkeypatch.setattr(thread_counts, "LEAST_RESOLVED", 5)
+    monkeypatch.setattr(thread_counts, "MOST_ROW_BYTES", math.inf)
 
 
 def outcome(decode: Callable[..., pa.RecordBatch], *arguments: Any, **options: Any) -> Any:
@@ -402,10 +402,10 @@ import resource
 import pgdecode
 from support.generators.encoder import encode
 from pgdecode import Insert
-from pgdecode.payloads import parallel
-parallel.LEAST_ROWS = 5
-parallel.LEAST_RESOLVED = 5
-parallel.MOST_ROW_BYTES = 1e9
+from pgdecode.payloads import thread_counts
+thread_counts.LEAST_ROWS = 5
+thread_counts.LEAST_RESOLVED = 5
+thread_counts.MOST_ROW_BYTES = 1e9
 column = pgdecode.Column(0, "a", 25, -1)
 relation = pgdecode.Relation(relation_id=1, namespace="s", name="t", replica_identity="d", columns=(column,))
 payloads = [encode(Insert(relation_id=1, new=(b"a" * 10_000,), new_formats="t"))] * 1280
@@ -452,18 +452,18 @@ def test_slices_of_long_short_and_empty_payloads(layout: pa.DataType | None) -> 
 
 
 def threads_for(payloads: list[bytes | None], threads: int) -> int:
-    return parallel.threads_for(Source([pa.array(payloads, pa.binary())]), threads)
+    return thread_counts.threads_for(Source([pa.array(payloads, pa.binary())]), threads)
 
 
 def test_small_batches_are_not_divided() -> None:
-    assert [threads_for([b"B"] * n, 8) for n in (0, 1, 2 * parallel.LEAST_ROWS - 1)] == [1, 1, 1]
+    assert [threads_for([b"B"] * n, 8) for n in (0, 1, 2 * thread_counts.LEAST_ROWS - 1)] == [1, 1, 1]
     assert threads_for([b"I" * 4096] * 1023, 8) == 1
 
 
 def test_each_thread_gets_many_rows_or_many_bytes() -> None:
-    rows = [b"B"] * (4 * parallel.LEAST_ROWS + 3)
+    rows = [b"B"] * (4 * thread_counts.LEAST_ROWS + 3)
     assert [threads_for(rows, threads) for threads in (1, 3, 4, 8)] == [1, 3, 4, 4]
-    few = [b"I" * 4096, None] * (4 * parallel.LEAST_BYTES // 4096)
+    few = [b"I" * 4096, None] * (4 * thread_counts.LEAST_BYTES // 4096)
     assert [threads_for(few, threads) for threads in (1, 3, 4, 8)] == [1, 3, 4, 4]
 
 
@@ -471,8 +471,8 @@ def test_payloads_too_long_for_a_cache_are_not_divided() -> None:
     def found(length: int) -> int:
         return threads_for([b"I" * length, b"I" * 64] * 256, 2)
 
-    assert found(2 * parallel.MOST_ROW_BYTES - 64) == 2
-    assert found(2 * parallel.MOST_ROW_BYTES - 63) == 1
+    assert found(2 * thread_counts.MOST_ROW_BYTES - 64) == 2
+    assert found(2 * thread_counts.MOST_ROW_BYTES - 63) == 1
 
 
 def test_long_values_in_the_first_rows_do_not_reserve_memory_for_all_rows() -> None:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 import pgdecode
 from pgdecode import Insert
-from pgdecode.payloads import parallel
+from pgdecode.payloads import thread_counts
 from support import captures
 from support.generators.encoder import encode
 from support.generators.pieces import broken, tables
@@ -126,9 +126,9 @@ def envelope(payloads: Any, **options: Any) -> Case:
 
 def divided(make: Callable[..., Case], of: Any, **options: Any) -> Case:
     """The work of two threads, or of one where the second one found no memory."""
-    parallel.LEAST_ROWS = 5
-    parallel.LEAST_RESOLVED = 5
-    parallel.MOST_ROW_BYTES = math.inf
+    thread_counts.LEAST_ROWS = 5
+    thread_counts.LEAST_RESOLVED = 5
+    thread_counts.MOST_ROW_BYTES = math.inf
     return make(of, threads=2, **options)
 
 

@@ -152,8 +152,8 @@ def test_a_last_row_cut_short_is_not_read_past_the_end_of_the_data(n_cut: int) -
 def test_parts_of_which_each_has_what_the_others_lack_are_joined(
     threads: int, monkeypatch: pytest.MonkeyPatch, rng: random.Random
 ) -> None:
-    monkeypatch.setattr("pgdecode.payloads.parallel.LEAST_ROWS", 1)
-    monkeypatch.setattr("pgdecode.payloads.parallel.MOST_ROW_BYTES", math.inf)
+    monkeypatch.setattr("pgdecode.payloads.thread_counts.LEAST_ROWS", 1)
+    monkeypatch.setattr("pgdecode.payloads.thread_counts.MOST_ROW_BYTES", math.inf)
     streamed = encode(Insert(relation_id=16385, new=(b"7", *[None] * 5), new_formats="tnnnnu", xid=7))
     kinds: list[list[bytes | None]] = [
         [row(1), row(2)],

@@ -1,0 +1,168 @@
+"""The command `cat`: prints messages or changes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import click
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.cli import parameters
+from pgdecode.cli.tables import What, print_table
+from pgdecode.cli.terminal import is_terminal, standard_output, table_console
+from pgdecode.files.atomic_output import scratch_folder
+from pgdecode.files.change_reader import FileChangeOptions, FileChanges
+from pgdecode.files.change_text import change_lines
+from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
+from pgdecode.files.envelope_text import fields_to_decode, json_lines, printable
+from pgdecode.files.message_statistics import CHANGES
+from pgdecode.files.ordered_files import OrderedFiles, ordered_files
+from pgdecode.files.payload_files import PayloadFile, payload_files
+from pgdecode.protocol.messages import MESSAGES
+from pgdecode.protocol.options import InStream, Mode, Unwrap
+from pgdecode.storage.object_path import file_path
+
+KINDS = (*(message.kind for message in MESSAGES), "error")
+KINDS_OF_CHANGES = (*CHANGES, "error")
+_TABLE_ROWS = 500  # each table has its header
+CAT_BATCH_ROWS = 4096  # small, so that the first lines are printed immediately
+
+
+@click.command(cls=parameters.GroupedCommand, short_help="Print messages or changes.")
+@click.argument("location", type=parameters.location, metavar="PATH")
+@click.option("--changes", is_flag=True, help="Print committed changes instead of messages.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N messages or changes.")
+@parameters.as_json
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND,...",
+    callback=parameters.names,
+    help="Print only messages or changes of these kinds, such as insert,update. 'error' means bad ones.",
+)
+@parameters.payload
+@parameters.unwrap
+@parameters.in_stream
+@parameters.changes
+@parameters.mode
+@parameters.storage_options
+def cat(
+    location: str,
+    changes: bool,
+    limit: int | None,
+    as_json: bool | None,
+    kinds: tuple[str, ...],
+    payload: str,
+    unwrap: Unwrap,
+    in_stream: str,
+    position: str | None,
+    session: str | None,
+    mode: Mode,
+    storage_options: dict[str, str],
+    **of_changes: Any,
+) -> None:
+    r"""Print each message in PATH, a Parquet file or a folder of them; also s3://, gs://, az:// or abfss://.
+
+    On a terminal, and with --no-json, messages are rows of a table. Otherwise, and with --json, each is a JSON object
+    on its own line.
+
+    An object has the fields of its message that are not null. LSNs are in PostgreSQL's form (16/B374D848). Times are
+    in UTC; outside the years 1 to 9999 they are microseconds since 1970. Values of tuples are strings; those in binary
+    format or not in UTF-8 are \x and hexadecimal digits. Columns whose TOASTed value was not sent are null, and
+    "unchanged" has their ordinals, counted from 0. A null row is {}. With --mode PERMISSIVE a bad message is
+    {"row": ..., "error": ...}.
+
+    With --changes, print the changes that the transactions in PATH commit, in the order in which to apply them. "old"
+    and "new" map columns to PostgreSQL's text form, also for binary values. They do not have columns that were not
+    sent. "unchanged" names the columns whose TOASTed value was not sent.
+    """
+    context = click.get_current_context()
+    path = file_path(location, storage_options)
+    lines: Iterator[list[str]]
+    if changes:
+        parameters.refuse(context, parameters.OF_MESSAGES, "messages")
+        parameters.check_names("--kind", kinds, KINDS_OF_CHANGES)
+        options = parameters.change_parameters(mode, of_changes)
+        lines = _change_lines(ordered_files(path, payload, position, session, unwrap), options, kinds)
+    else:
+        parameters.refuse(context, parameters.OF_CHANGES, "--changes")
+        parameters.check_names("--kind", kinds, KINDS)
+        lines = _message_lines(payload_files(path, payload, (), unwrap), kinds, parameters.IN_STREAM[in_stream], mode)
+    left = sys.maxsize if limit is None else limit
+    remedy = "--mode PERMISSIVE prints the errors of bad messages"
+    with standard_output() as write, parameters.suggesting(remedy):
+        show = _rows_as_text(
+            write, "changes" if changes else "messages", is_terminal() if as_json is None else not as_json
+        )
+        while left:
+            found = next(lines, None)
+            if found is None:
+                break
+            show(found[:left])
+            left -= len(found[:left])
+
+
+def _rows_as_text(write: Callable[[str], object], what: What, as_table: bool) -> Callable[[list[str]], object]:
+    """Return a function that writes rows, which are lines of JSON, as they are or as tables."""
+    if not as_table:
+        return lambda lines: write("".join(f"{line}\n" for line in lines))
+    console = table_console()
+
+    def tables(lines: list[str]) -> None:
+        for start in range(0, len(lines), _TABLE_ROWS):
+            with console.capture() as captured:
+                print_table(console, what, [json.loads(line) for line in lines[start : start + _TABLE_ROWS]])
+            write(captured.get())
+
+    return tables
+
+
+def _change_lines(files: OrderedFiles, options: FileChangeOptions, kinds: tuple[str, ...]) -> Iterator[list[str]]:
+    """Format changes of these kinds as lines, batch by batch."""
+    with scratch_folder() as spill:
+        reader = FileChanges(files, replace(options, spill=spill))
+        found = (rows for batch in files.batches(CAT_BATCH_ROWS) for _, rows in reader.decode(batch))
+        for rows in chain(found, (rows for _, rows in reader.finish())):
+            yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows)
+
+
+def _message_lines(
+    files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: InStream | bool, mode: Mode
+) -> Iterator[list[str]]:
+    """Format messages of these kinds as lines, batch by batch."""
+    batches = decoded_batches(
+        files, fields=fields_to_decode(), in_stream=in_stream, mode=mode, batch_rows=CAT_BATCH_ROWS
+    )
+    for file, batch in batches:
+        yield _lines(batch, kinds, str(file.path) if len(files) > 1 else None)
+
+
+def _lines(batch: DecodedBatch, kinds: tuple[str, ...], file: str | None) -> list[str]:
+    envelope = batch.envelope
+    rows = batch.rows
+    if kinds:
+        chosen = _chosen(envelope, "kind", kinds)
+        envelope = envelope.filter(chosen)
+        rows = [row for row, is_chosen in zip(rows, chosen.to_pylist(), strict=True) if is_chosen]
+    lines = json_lines(envelope)
+    errors = envelope.column("error")
+    for index, error in enumerate(errors.to_pylist() if errors.null_count < len(errors) else ()):
+        if error is not None:
+            where = {} if file is None else {"file": printable(file)}
+            lines[index] = json.dumps({**where, "row": rows[index], "error": error}, ensure_ascii=False)
+    return lines
+
+
+def _chosen(rows: pa.RecordBatch, column: str, kinds: tuple[str, ...]) -> pa.Array:
+    """Find the rows of these kinds."""
+    wanted = [rows.column("error").is_valid()] if "error" in kinds else []
+    wanted += [pc.equal(rows.column(column), kind) for kind in kinds]
+    return functools.reduce(pc.or_kleene, wanted)

@@ -1,0 +1,132 @@
+"""The command `inspect`: describes payload files, or the state that a run has left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from pgdecode.cli import parameters
+from pgdecode.cli.report import report_text
+from pgdecode.cli.state_report import state_figures, state_text
+from pgdecode.cli.terminal import counted, progress, standard_output
+from pgdecode.files.atomic_output import staged
+from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
+from pgdecode.files.envelope_text import printable
+from pgdecode.files.message_statistics import FIELDS, MessageStatistics
+from pgdecode.files.ordered_files import ordered_files
+from pgdecode.files.payload_files import FileFault, PathError, PayloadFile
+from pgdecode.files.transaction_statistics import TransactionStatistics
+from pgdecode.payloads.unwrap import hint
+from pgdecode.payloads.workers import Workers, all_cores
+from pgdecode.protocol.options import Unwrap
+from pgdecode.storage.object_path import file_path
+
+
+@click.command(short_help="Describe the messages in a file or folder.")
+@click.argument("location", type=parameters.location, metavar="PATH")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables.")
+@click.option(
+    "--catalog",
+    is_flag=True,
+    help="PATH is an output folder of 'decode' or a folder of 'decode --state'. Describe the state in it: the "
+    "relations, and the transactions without an outcome.",
+)
+@parameters.payload
+@parameters.unwrap
+@parameters.in_stream
+@parameters.position
+@parameters.storage_options
+@parameters.workers
+@click.option(
+    "--write-catalog",
+    type=parameters.path,
+    metavar="FILE",
+    help="Write the relations with all their versions to a file, for --catalog. It must not exist.",
+)
+def inspect(
+    location: str,
+    as_json: bool,
+    catalog: bool,
+    payload: str,
+    unwrap: Unwrap,
+    in_stream: str,
+    position: str | None,
+    storage_options: dict[str, str],
+    workers: int | None,
+    write_catalog: Path | None,
+) -> None:
+    """Describe the messages in PATH, a Parquet file or a folder of them; also s3://, gs://, az:// or abfss://.
+
+    The report has messages by kind, transactions, the range of LSNs, protocol features, and relations with their
+    columns, versions and changes. Messages that cannot be decoded are part of the report. The exit code is 0, but 1 if
+    no row is a pgoutput message and the rows have another known format, such as JSON. If the messages are in slot
+    order, the report also has transactions without an outcome, and the position from which each version of a relation
+    applies.
+    """
+    path = file_path(location, storage_options)
+    if catalog:
+        if not isinstance(path, Path):
+            raise click.UsageError(f"--catalog is for local folders; {path} is in an object store")
+        of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "write_catalog"]
+        parameters.refuse(click.get_current_context(), of_messages, "messages")
+        state = state_figures(path)
+        with standard_output() as write:
+            write(_json(state) if as_json else state_text(state, Console()))
+        return
+    files = ordered_files(path, payload, position, unwrap=unwrap)
+    if write_catalog is not None and write_catalog.exists():
+        raise PathError(f"{write_catalog}: exists already")
+    message_statistics = MessageStatistics()
+    form = ""
+    transaction_statistics = TransactionStatistics(files) if in_stream == "ordered" else None
+
+    def counted_batch(file: PayloadFile, batch: DecodedBatch) -> MessageStatistics:
+        return MessageStatistics.of(batch, file.path, payload)
+
+    with Workers(workers or all_cores()) as threads, progress(files.n_rows) as on_rows:
+        found = prepared_batches(
+            files.files, counted_batch, FIELDS, parameters.IN_STREAM[in_stream], "PERMISSIVE", workers=threads
+        )
+        for file, batch, statistics in found:
+            message_statistics.merge(statistics)
+            if batch.n_bad and not form:
+                bad = batch.envelope.column("error").is_valid().index(True).as_py()
+                form = hint(batch.source.column(payload)[bad].as_py())
+            if transaction_statistics is not None:
+                transaction_statistics.add(file, batch)
+            on_rows(batch.n_read)
+    if write_catalog is not None:
+        _write_catalog(write_catalog, transaction_statistics)
+    figures = {
+        "path": printable(str(path)),
+        "files": len(files.files),
+        **message_statistics.as_dict(transaction_statistics),
+    }
+    with standard_output() as write:
+        if as_json:
+            write(_json(figures))
+        else:
+            title = str(path) if files.files[0].path == path else f"{path}: {counted(len(files.files), 'file')}"
+            write(report_text(figures, title, Console()))
+    if form and not message_statistics.messages:
+        raise FileFault(f"{path}: no row is a pgoutput message{form}")
+
+
+def _json(figures: dict[str, Any]) -> str:
+    return json.dumps(figures, ensure_ascii=False, indent=2) + "\n"
+
+
+def _write_catalog(target: Path, transaction_statistics: TransactionStatistics | None) -> None:
+    if transaction_statistics is None or not transaction_statistics.complete:
+        why = (
+            "with this --in-stream, messages have no order"
+            if transaction_statistics is None
+            else transaction_statistics.fault
+        )
+        raise FileFault(f"{target}: not written: {why}")
+    with staged(target) as hidden:
+        hidden.write_text(transaction_statistics.catalog.to_json(), encoding="utf-8")
