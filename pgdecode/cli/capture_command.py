@@ -33,7 +33,7 @@ from pgdecode.capture.options import bytes_from_text, seconds_from_text
 from pgdecode.capture.slot_status import Status, read_status, status_rows
 from pgdecode.cli import parameters
 from pgdecode.cli.report import size_text
-from pgdecode.cli.terminal import counted, standard_output
+from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
@@ -244,7 +244,7 @@ def capture(
                 retention=retain,
                 retry_seconds=retry,
                 on_progress=show,
-                on_warning=_warn,
+                on_warning=warn,
             )
             with _stopped_by_signals(running):
                 result = running.run(until=until, max_messages=max_messages)
@@ -265,10 +265,6 @@ def _with_flags(text: str) -> str:
     for words, flags in _FLAGS.items():
         text = text.replace(words, flags)
     return printable(text)
-
-
-def _warn(text: str) -> None:
-    click.echo(f"pgdecode: warning: {printable(text)}", err=True)
 
 
 @contextmanager

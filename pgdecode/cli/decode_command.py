@@ -19,7 +19,16 @@ from pgdecode.cli.object_output import write_changes, write_messages
 from pgdecode.cli.preview import first_lines, outputs
 from pgdecode.cli.report import size_text
 from pgdecode.cli.tables import What, print_table
-from pgdecode.cli.terminal import counted, fitting, is_terminal, progress, standard_output, table_console, task_progress
+from pgdecode.cli.terminal import (
+    counted,
+    fitting,
+    is_terminal,
+    plain_warnings,
+    progress,
+    standard_output,
+    table_console,
+    task_progress,
+)
 from pgdecode.files.atomic_output import check_target, staged
 from pgdecode.files.change_export import ChangeTotals
 from pgdecode.files.change_reader import FileChangeOptions
@@ -440,6 +449,7 @@ def _with_spark(request: Request, **options: Any) -> Any:
             nullcontext(None) if not request.spark.is_given else _session(request.spark) as session,
             task_progress() as on_tasks,
             nullcontext() if on_tasks is None else watched(session, on_tasks),
+            plain_warnings(),
         ):
             return decode_files(
                 session,

@@ -1,4 +1,4 @@
-"""Terminal output: a progress bar, standard output, and formatted counts."""
+"""Terminal output: a progress bar, standard output, warnings, and formatted counts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from pgdecode.files.envelope_text import printable
+
 _DELAY = 1.0  # seconds before a progress bar appears
+_WARNING = "pgdecode: warning: "
 
 
 class _Rate(ProgressColumn):
@@ -72,6 +77,31 @@ def standard_output() -> Iterator[Callable[[str], object]]:
     except BrokenPipeError:
         # Otherwise Python would flush again at exit, and print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def warn(text: str) -> None:
+    """Print a warning."""
+    click.echo(f"{_WARNING}{printable(text)}", err=True)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print the library's own warnings, which are RuntimeWarning, without their place in the source."""
+    with warnings.catch_warnings():
+        as_usual = warnings.formatwarning
+
+        def text(
+            message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+        ) -> str:
+            is_own = category is RuntimeWarning
+            return (
+                f"{_WARNING}{printable(str(message))}\n"
+                if is_own
+                else as_usual(message, category, filename, lineno, line)
+            )
+
+        warnings.formatwarning = text
+        yield
 
 
 def is_terminal() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -52,6 +53,7 @@ from spark_udfs.jobs.splits import (
     Split,
     from_ipc,
     grouped,
+    large_row_group,
     make_splits,
     pieces_of,
     speculation_of,
@@ -317,6 +319,9 @@ def _task_bytes(spark: SparkSession, n_bytes: int) -> int:
 
 
 def _pieces(spark: SparkSession, files: Sequence[PayloadFile]) -> list[PayloadFile]:
+    large = large_row_group(files)
+    if large is not None:
+        warnings.warn(large, RuntimeWarning, stacklevel=2)
     return pieces_of(files, _task_bytes(spark, sum(file.n_bytes for file in files)))
 
 

@@ -40,6 +40,8 @@ _LAST_POSITION = 2**63 - 1
 # The least size of a task, because starting one has a cost; and enough tasks that all cores finish about together.
 _LEAST_TASK_BYTES = 8 << 20
 _TASKS_PER_CORE = 2
+# The size from which one row group is reported: four of Spark's usual tasks.
+_LARGE_BYTES = 512 << 20
 
 Batches = Iterator[tuple[pa.Array, pa.Array]]
 
@@ -185,6 +187,23 @@ def task_bytes(n_bytes: int, most: int, n_cores: int) -> int:
 def pieces_of(files: Iterable[PayloadFile], wanted: int) -> list[PayloadFile]:
     """Divide files into pieces of about `wanted` bytes, between row groups."""
     return [piece for file in files for piece in file.pieces(wanted)]
+
+
+def large_row_group(files: Iterable[PayloadFile]) -> str | None:
+    """Describe the largest row group, if it takes a task much longer than others.
+
+    Pages of Parquet cannot be read without those before them, so a row group is never divided.
+    """
+    groups = [(group.n_bytes, file, group) for file in files for group in file.groups]
+    if not groups:
+        return None
+    n_bytes, file, group = max(groups, key=lambda item: item[0])
+    if n_bytes <= _LARGE_BYTES:
+        return None
+    return (
+        f"{file.path}: row group {group.number} has {group.n_rows:,} rows with {n_bytes >> 20:,} MiB, and one task "
+        f"decodes it, however many cores there are: write smaller row groups, for example of 1,000,000 rows"
+    )
 
 
 def grouped(pieces: Sequence[Sized], wanted: int) -> list[list[Sized]]:

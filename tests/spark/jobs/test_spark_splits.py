@@ -550,3 +550,13 @@ def test_the_manifest_is_right_of_a_file_whose_row_groups_lie_in_another_order(t
     n = len(payloads) - 48
     # Three rows more than the second row group has. They are from the first one.
     assert pieces == [(n, 48), (0, 3), (3, n - 3)]
+
+
+def test_a_row_group_that_takes_one_task_long_is_reported(
+    tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = captures.capture("18.shop.v1").payloads
+    files = written(tmp_path / "raw", payloads, [10], group_rows=len(payloads))
+    monkeypatch.setattr(splits, "_LARGE_BYTES", max(file.n_bytes for file in files) - 1)
+    with pytest.warns(RuntimeWarning, match=rf"00010\.parquet: row group 0 has {len(payloads) - 10:,} rows with 0 MiB"):
+        output_files(files, change_job(), tmp_path / "out")
