@@ -38,12 +38,7 @@ class ChangeSlice:
         values = self._part(name, type)
         if self.changes.is_certain:
             return values
-        return _unless(_is_negative(self._part("commit_rows", pa.int64())), values)
-
-    def _positions_of(self, name: str) -> pa.Array:
-        """Positions of rows; -1 for a missing row."""
-        buffer = self.changes.positions.taken(values_of(self._part(name, pa.int64())))
-        return pa.Array.from_buffers(pa.int64(), self.n, [None, buffer])
+        return _unless(_is_negative(self._part("commit_positions", pa.int64())), values)
 
     @cached_property
     def rows(self) -> pa.Array:
@@ -67,15 +62,13 @@ class ChangeSlice:
     @cached_property
     def position(self) -> pa.Array:
         """Position of each payload."""
-        return self._positions_of("rows")
+        buffer = self.changes.positions.taken(values_of(self.rows))
+        return pa.Array.from_buffers(pa.int64(), self.n, [None, buffer])
 
     @cached_property
     def commit_position(self) -> pa.Array:
         """Position of the message that committed each change."""
-        positions = self._positions_of("commit_rows")
-        if self.changes.is_certain:
-            return positions
-        return _unless(_is_negative(self._part("commit_rows", pa.int64())), positions)
+        return self._of_commit("commit_positions", pa.int64())
 
     @cached_property
     def xid(self) -> pa.Array:

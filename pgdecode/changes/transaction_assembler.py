@@ -158,7 +158,7 @@ class TransactionAssembler:
         relations = self.state.relations
         positions = Joined(self.batch.all_positions)
         wanted = None if self.tables is None else relations.flags_of(self.tables)
-        found = self.transaction_index.delivered(len(relations.versions), wanted)
+        found = self.transaction_index.delivered(positions, len(relations.versions), wanted)
         relations.count_for_shape(found[-1])
         return CommittedChanges(self.batch.parts, positions, *found, self.gids, self.row_errors)
 

@@ -37,7 +37,8 @@ cdef inline bint passes(const VersionFilter *filter, int32_t version) noexcept n
 
 
 cdef tuple buffered_of(const Change *changes, size_t n_changes, list ranges)
+cdef object commit_rows_of(const Outcome *outcomes, size_t n_outcomes)
 cdef tuple delivered_of(
     const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
-    const VersionFilter *filter, int64_t n_versions
+    const int64_t *commit_positions, const VersionFilter *filter, int64_t n_versions
 )

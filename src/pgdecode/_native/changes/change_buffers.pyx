@@ -45,9 +45,22 @@ cdef tuple buffered_of(const Change *changes, size_t n_changes, list ranges):
             free_bytes(&out[j])
 
 
+cdef object commit_rows_of(const Outcome *outcomes, size_t n_outcomes):
+    """The row of each outcome's commit, -1 for none, as a buffer."""
+    cdef Bytes out
+    cdef size_t i
+    memset(&out, 0, sizeof(out))
+    if grow(&out, 8 * n_outcomes) != OK:
+        raise MemoryError("no memory for the commits of the batch")
+    out.size = 8 * n_outcomes
+    for i in range(n_outcomes):
+        (<int64_t *>out.data)[i] = outcomes[i].row
+    return hand_over(&out)
+
+
 cdef tuple delivered_of(
     const Change *changes, const Range *ranges, size_t n_ranges, const Outcome *outcomes, size_t n_outcomes,
-    const VersionFilter *filter, int64_t n_versions
+    const int64_t *commit_positions, const VersionFilter *filter, int64_t n_versions
 ):
     """What is delivered, in order, as buffers by name; and of all of it: whether it has a transaction and its commit,
     whether it has a version of its relation, whether a Truncate is in it, whether changes of sub-transactions are, and
@@ -55,22 +68,34 @@ cdef tuple delivered_of(
 
     Of changes that have a version, only those that pass the filter are delivered.
 
-    rows, relation_ids, xids, subxids, commit_rows, lsns, timestamps, versions, outcomes, streamed and truncates have an
-    item a change (xids and subxids 0 for none; commit_rows, lsns and timestamps of its commit, -1 for none; streamed
-    and truncates 1 or 0); committed an item an outcome (-1 for none).
+    rows, relation_ids, xids, subxids, commit_positions, lsns, timestamps, versions, outcomes, streamed and truncates
+    have an item a change (xids and subxids 0 for none; commit_positions, lsns and timestamps of its commit, -1 for
+    none; streamed and truncates 1 or 0); committed an item an outcome (-1 for none).
     """
     cdef Bytes[12] out
     cdef const Change *change
     cdef const Range *range_
     cdef const Outcome *outcome
-    cdef bint is_certain = True, is_known = True, has_truncates = False, has_subxids = False
-    cdef int64_t i, xid
-    cdef size_t r, k = 0, n = 0
+    cdef bint is_certain = True, is_known = True, has_truncates = False, has_subxids = False, is_delivered = False
+    cdef int64_t i, xid, subxid, commit_position
+    cdef size_t r, first, k = 0, n = 0
     cdef int j
     cdef size_t[12] widths = [8, 8, 8, 8, 8, 8, 8, 4, 4, 1, 1, 1]
-    cdef int32_t used_version
+    cdef int32_t version
     cdef uint8_t *is_used = NULL
     cdef list used = []
+    # Pointers of their own, because a store of a byte could change `out` for all the compiler knows.
+    cdef int64_t *rows
+    cdef int64_t *relation_ids
+    cdef int64_t *xids
+    cdef int64_t *subxids
+    cdef int64_t *positions
+    cdef int64_t *lsns
+    cdef int64_t *timestamps
+    cdef int32_t *versions
+    cdef int32_t *numbers
+    cdef uint8_t *streamed
+    cdef uint8_t *truncates
     memset(out, 0, sizeof(out))
     for r in range(n_ranges):
         n += <size_t>(ranges[r].end - ranges[r].start)
@@ -81,45 +106,54 @@ cdef tuple delivered_of(
         is_used = <uint8_t *>calloc(<size_t>max(n_versions, 0) + 1, 1)
         if is_used == NULL:
             raise MemoryError("no memory for the changes of the batch")
+        rows, relation_ids = <int64_t *>out[0].data, <int64_t *>out[1].data
+        xids, subxids = <int64_t *>out[2].data, <int64_t *>out[3].data
+        positions, lsns, timestamps = <int64_t *>out[4].data, <int64_t *>out[5].data, <int64_t *>out[6].data
+        versions, numbers = <int32_t *>out[7].data, <int32_t *>out[8].data
+        streamed, truncates = out[9].data, out[10].data
         with nogil:
             for r in range(n_ranges):
                 range_ = &ranges[r]
                 outcome = &outcomes[range_.outcome]
                 xid = outcome.xid
-                used_version = -1
+                commit_position = commit_positions[range_.outcome]
+                first = k
+                version = BAD_PAYLOAD
+                is_delivered = range_.is_bad
                 for i in range(range_.start, range_.end):
                     change = &changes[i]
-                    if change.version == BAD_PAYLOAD and not range_.is_bad:
+                    if change.version != version:
+                        version = change.version
+                        if 0 <= version < n_versions and outcome.committed == 1:
+                            is_used[version] = 1
+                        is_delivered = passes(filter, version) and (version != BAD_PAYLOAD or range_.is_bad)
+                        is_known &= version >= 0 or not is_delivered
+                    if not is_delivered:
                         continue
-                    if change.version != used_version:
-                        used_version = change.version
-                        if 0 <= used_version < n_versions and outcome.committed == 1:
-                            is_used[used_version] = 1
-                    if not passes(filter, change.version):
-                        continue
-                    (<int64_t *>out[0].data)[k] = change.row
-                    (<int64_t *>out[1].data)[k] = change.relation_id
-                    (<int64_t *>out[2].data)[k] = xid
-                    (<int64_t *>out[3].data)[k] = change.xid if change.xid != xid else 0
-                    (<int64_t *>out[4].data)[k] = outcome.row
-                    (<int64_t *>out[5].data)[k] = outcome.lsn
-                    (<int64_t *>out[6].data)[k] = outcome.timestamp
-                    (<int32_t *>out[7].data)[k] = change.version
-                    (<int32_t *>out[8].data)[k] = range_.outcome
-                    out[9].data[k] = change.xid != 0
-                    out[10].data[k] = change.is_truncate
+                    subxid = change.xid if change.xid != xid else 0
+                    rows[k] = change.row
+                    relation_ids[k] = change.relation_id
+                    xids[k] = xid
+                    subxids[k] = subxid
+                    positions[k] = commit_position
+                    lsns[k] = outcome.lsn
+                    timestamps[k] = outcome.timestamp
+                    versions[k] = version
+                    numbers[k] = range_.outcome
+                    streamed[k] = change.xid != 0
+                    truncates[k] = change.is_truncate
                     k += 1
-                    is_certain &= xid != 0 and outcome.row >= 0
-                    is_known &= change.version >= 0
                     has_truncates |= change.is_truncate
-                    has_subxids |= change.xid != xid and change.xid != 0
+                    has_subxids |= subxid != 0
+                is_known &= not range_.is_bad
+                is_certain &= (xid != 0 and outcome.row >= 0) or k == first
             for r in range(n_outcomes):
                 (<int8_t *>out[11].data)[r] = outcomes[r].committed
         for j in range(12):
             out[j].size = (k if j < 11 else n_outcomes) * widths[j]
         names = (
-            "rows", "relation_ids", "xids", "subxids", "commit_rows", "lsns", "timestamps", "versions", "outcomes",
-            "streamed", "truncates", "committed",
+            "rows", "relation_ids", "xids", "subxids", "commit_positions", "lsns", "timestamps", "versions",
+            "outcomes", "streamed", "truncates", "committed",
         )
         found = {name: hand_over(&out[j]) for j, name in enumerate(names)}
         for i in range(n_versions):

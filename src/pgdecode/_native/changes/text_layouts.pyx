@@ -1,7 +1,7 @@
 """A version of a relation as its rows are made text."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint16_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
 
 from pgdecode._native.codecs.codec cimport Codec
@@ -15,7 +15,7 @@ cdef class TextLayout:
 
     def __cinit__(self, int64_t relation_id, names, is_key, decodings):
         cdef Py_ssize_t n = len(names)
-        cdef size_t *ends
+        cdef int32_t *ends
         cdef const Codec **codecs
         cdef Py_ssize_t i
         cdef size_t end = 0
@@ -26,13 +26,15 @@ cdef class TextLayout:
         self.trees = [CodecTree(decoding) for decoding in decodings]
         if len(self.keys) != n or len(self.trees) != n or n > 65535:
             raise ValueError("a relation has one name, flag and type for each of its columns")
+        if len(self.joined) > 1 << 31:
+            raise ValueError("the names of a relation's columns have 2 GiB or more")
         self.layout.n_columns = <uint16_t>n
         self.layout.relation_id = relation_id
         self.layout.names = <const uint8_t *><const char *>self.joined
         self.layout.is_key = <const uint8_t *><const char *>self.keys
         self.texts = bytearray(n + 1)
         self.layout.is_text = <const uint8_t *><const char *>self.texts
-        ends = <size_t *>calloc(<size_t>n + 1, sizeof(size_t))
+        ends = <int32_t *>calloc(<size_t>n + 4, sizeof(int32_t))
         self.layout.name_ends = ends
         codecs = <const Codec **>calloc(<size_t>n + 1, sizeof(void *))
         self.layout.codecs = codecs
@@ -40,7 +42,7 @@ cdef class TextLayout:
             raise MemoryError()
         for i in range(n):
             end += len(encoded[i])
-            ends[i] = end
+            ends[i] = <int32_t>end
             codecs[i] = &(<CodecTree>self.trees[i]).codec
             self.texts[i] = (IN_TEXT if codecs[i].from_text == text_from_text else 0) | (
                 IN_BINARY if codecs[i].from_binary == text_from_binary else 0

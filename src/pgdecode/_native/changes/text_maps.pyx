@@ -78,16 +78,32 @@ cdef struct Name:
     size_t length
 
 
+cdef void put_same(uint8_t *to, int32_t *ends, const Name *name, size_t n) noexcept nogil:
+    """Put one text n times, and where each ends."""
+    cdef size_t total = n * name.length
+    cdef size_t done = min(total, name.length)
+    cdef size_t i, more
+    memcpy(to, name.text, done)
+    while done < total:
+        more = min(done, total - done)
+        memcpy(to + done, to, more)
+        done += more
+    for i in range(n):
+        ends[i] = <int32_t>((i + 1) * name.length)
+
+
 def repeated(const int32_t[::1] places, list counts, list texts):
     """A column of strings: in each row the text at a place, null where that is negative.
 
     `counts` has the number of rows of each text.
     """
     cdef Column out
-    cdef size_t i, k, n = <size_t>places.shape[0]
+    cdef size_t i, n = <size_t>places.shape[0]
     cdef size_t n_texts = <size_t>len(texts)
     cdef size_t at = 0, total = 0, n_named = 0
     cdef const int32_t *place = &places[0] if n else NULL
+    cdef int32_t least = 0, greatest = -1
+    cdef uint8_t *data
     cdef int32_t *to
     cdef uint8_t *validity
     cdef const Name *name
@@ -110,14 +126,23 @@ def repeated(const int32_t[::1] places, list counts, list texts):
         if reserve(&out.data, total) != OK or open_ends(&out, n) != OK:
             raise MemoryError("no memory for names")
         to = <int32_t *>(out.ends.data + out.ends.size)
+        data = out.data.data
         for i in range(n):
-            k = <size_t>(max(place[i], -1) + 1)
-            if k > n_texts or names[k].length > total - at:
-                raise IndexError("there is no such text")
-            name = &names[k]
-            copy_blocks(out.data.data + at, name.text, name.length)
-            at += name.length
-            to[i] = <int32_t>at
+            greatest = max(greatest, place[i])
+            least = min(least, place[i])
+        if greatest >= <int64_t>n_texts:
+            raise IndexError("there is no such text")
+        if n and n_named == n and least == 0 and len(set(texts)) == 1:
+            put_same(data, to, &names[1], n)
+            at = total
+        else:
+            for i in range(n):
+                name = &names[max(place[i], -1) + 1]
+                if name.length > total - at:
+                    raise IndexError("there is no such text")
+                copy_blocks(data + at, name.text, name.length)
+                at += name.length
+                to[i] = <int32_t>at
         out.data.size = at
         out.ends.size += n * sizeof(int32_t)
         if n_named != n:
@@ -463,12 +488,16 @@ cdef class Maps:
         cdef size_t n_names = names.n
         cdef size_t op_bytes = self.op.data.size
         cdef const Layout *layout
-        cdef size_t k, c
+        cdef int32_t[4] four
+        cdef size_t k, c, i
         for k in range(n_rows):
             layout = fast[k].layout
             copy_blocks(texts + n_bytes, layout.names, layout.names_size)
-            for c in range(layout.n_columns):
-                name_ends[c] = <int32_t>(n_bytes + layout.name_ends[c])
+            # Four at a time, which may write SLACK bytes too many.
+            for c in range(0, layout.n_columns, 4):
+                for i in range(4):
+                    four[i] = <int32_t>n_bytes + layout.name_ends[c + i]
+                memcpy(name_ends + c, four, sizeof(four))
             name_ends += layout.n_columns
             n_bytes += layout.names_size
             n_names += layout.n_columns
@@ -618,7 +647,7 @@ cdef class Maps:
         cdef const uint8_t *end = payload.data + payload.length
         cdef const Cell *cell
         cdef size_t n = layout.n_columns
-        cdef size_t start
+        cdef int32_t start
         cdef uint8_t *name_to
         cdef uint8_t *written
         cdef int32_t *name_ends
@@ -640,7 +669,7 @@ cdef class Maps:
             if cell.kind == c"u" or (is_key and cell.kind == c"n" and not layout.is_key[c]):
                 continue
             start = layout.name_ends[c - 1] if c else 0
-            copy_blocks(name_to, layout.names + start, layout.name_ends[c] - start)
+            copy_blocks(name_to, layout.names + start, <size_t>(layout.name_ends[c] - start))
             name_to += layout.name_ends[c] - start
             name_ends[0] = <int32_t>(name_to - names.data.data)
             name_ends += 1
@@ -678,8 +707,8 @@ cdef class Maps:
         return end_list(out)
 
     cdef inline FaultCode put_name(self, Column *column, const Layout *layout, int c) noexcept nogil:
-        cdef size_t start = layout.name_ends[c - 1] if c else 0
-        return put_bytes(column, layout.names + start, layout.name_ends[c] - start)
+        cdef int32_t start = layout.name_ends[c - 1] if c else 0
+        return put_bytes(column, layout.names + start, <size_t>(layout.name_ends[c] - start))
 
     cdef FaultCode put_value(
         self,

@@ -14,7 +14,7 @@ from pgdecode._native.arrow.payload_array cimport (
 )
 from pgdecode._native.capacity cimport ensure_capacity
 from pgdecode._native.changes.change_buffers cimport (
-    Change, Outcome, Range, VersionFilter, buffered_of, delivered_of, passes,
+    Change, Outcome, Range, VersionFilter, buffered_of, commit_rows_of, delivered_of, passes,
 )
 from pgdecode._native.changes.relation_versions cimport (
     ASK_CALLER, BAD_PAYLOAD, INVALID_RELATION, NO_STREAM, UNKNOWN_RELATION, VersionTable, Versions, version_of,
@@ -357,13 +357,14 @@ cdef class TransactionIndex:
         cdef State state = self.state
         cdef int64_t row
         cdef uint8_t role
+        cdef uint8_t first_read = ROW if self.has_stream_flags else BEGIN  # role from which on payloads are read
         # Of the row before; nothing but the caller changes which version counts.
         cdef int32_t version = ASK_CALLER
         cdef uint32_t relation_id = 0
         cdef FaultCode code = OK
         for row in range(at[0], self.n_rows):
             role = ROLES.of_kind[kinds[row]]
-            if row + AHEAD < self.n_rows and ROLES.of_kind[kinds[row + AHEAD]] >= BEGIN:
+            if row + AHEAD < self.n_rows and ROLES.of_kind[kinds[row + AHEAD]] >= first_read:
                 prefetch_payload(&payloads, row + AHEAD)
             if role == ROW:
                 self.has_rows = True
@@ -636,18 +637,24 @@ cdef class TransactionIndex:
             self.last_lsn = lsn
             self.last_lsn_row = row
 
-    def delivered(self, int64_t n_versions, bytes wanted=None):
+    def delivered(self, positions, int64_t n_versions, bytes wanted=None):
         """What is delivered, in order, as buffers by name, and what all of it has: see `delivered_of`.
 
-        `wanted`: as that of all changes, for this call.
+        `positions`: `Joined` positions of all payloads. `wanted`: as that of all changes, for this call.
         """
         cdef VersionFilter these = self.filter if wanted is None else version_filter(wanted)
+        rows = commit_rows_of(self.outcomes, self.n_outcomes)
+        taken = positions.taken(memoryview(rows).cast("B").cast("q"))
+        cdef const int64_t[::1] commit_positions = memoryview(taken).cast("B").cast("q")
+        if <size_t>commit_positions.shape[0] != self.n_outcomes:
+            raise ValueError("each commit has a position")
         return delivered_of(
             self.changes,
             self.ranges,
             self.n_ranges,
             self.outcomes,
             self.n_outcomes,
+            &commit_positions[0] if self.n_outcomes else NULL,
             &these,
             n_versions,
         )
