@@ -71,6 +71,8 @@ def inspect(
     if catalog:
         if not isinstance(path, Path):
             raise click.UsageError(f"--catalog is for local folders; {path} is in an object store")
+        if path.is_file():
+            raise click.UsageError(f"--catalog describes the folder of a run or of --state, and {path} is a file")
         of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "write_catalog"]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
         state = state_figures(path)

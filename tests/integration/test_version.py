@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -32,6 +33,16 @@ print(pgdecode.__version__, len(pgdecode.decode_messages([b"E"])))
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (run.stdout, run.stderr) == (f"{pgdecode.__version__} 1\n", "")
+
+
+def test_sources_that_are_not_compiled_say_so(tmp_path: Path) -> None:
+    copy = tmp_path / "pgdecode"
+    shutil.copytree(ROOT / "pgdecode", copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    run = subprocess.run([sys.executable, "-c", "import pgdecode"], capture_output=True, text=True, cwd=tmp_path)
+    assert run.stderr.splitlines()[-1] == (
+        f"ImportError: the folder {copy / '_native'} has sources that are not compiled: "
+        "run `make build` in the clone, or start Python in another folder to use an installed pgdecode"
+    )
 
 
 def test_the_description_of_the_package_has_no_relative_links() -> None:

@@ -524,6 +524,9 @@ def test_inspect_describes_the_state_of_a_run(run: Shell, state: str | None) -> 
         1,
         "pgdecode: .: has no _manifest.json: it is not the folder of a complete run\n",
     )
+    done = run("inspect", "0.parquet", "--catalog")
+    assert done.code == 2
+    assert "--catalog describes the folder of a run or of --state, and 0.parquet is a file" in done.err
 
 
 def test_output_run_before_and_state_are_different_folders(run: Shell) -> None:
