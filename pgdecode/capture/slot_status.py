@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,6 @@ from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import RequestError, ServerError
 from pgdecode.capture.journal import LOG_NAME, read_log
 from pgdecode.protocol.lsn import lsn_to_text
-
-_SLOT_COLUMNS = (
-    ("active", "slot active"),
-    ("restart_lsn", "slot restart_lsn"),
-    ("confirmed_flush_lsn", "slot confirmed_flush_lsn"),
-    ("wal_status", "slot wal_status"),
-    ("safe_wal_size", "slot safe_wal_size"),
-    ("invalidation_reason", "slot invalidation_reason"),
-    ("two_phase", "slot two_phase"),
-    ("failover", "slot failover"),
-    ("inactive_since", "slot inactive_since"),
-)
 
 
 @dataclass(frozen=True)
@@ -134,22 +121,3 @@ def read_status(dsn: str, folder: Path, slot: str) -> Status:
         slot={} if state is None else state.columns,
         warnings=warnings,
     )
-
-
-def status_rows(status: Status) -> list[tuple[str, str]]:
-    """Convert a status to rows of a table."""
-    rows = [
-        ("recorded up to", "nothing" if status.recorded is None else lsn_to_text(status.recorded)),
-        ("server's WAL", lsn_to_text(status.current)),
-        ("lag", "unknown" if status.lag_bytes is None else f"{status.lag_bytes:,} bytes of WAL"),
-        ("lag in time", "unknown" if status.lag_seconds is None else f"{status.lag_seconds:,.1f} s"),
-        ("files", f"{status.files:,} of {status.bytes:,} bytes, {status.rows:,} messages"),
-    ]
-    if status.last_sealed_us is not None:
-        moment = datetime.fromtimestamp(status.last_sealed_us / 1e6, UTC)
-        rows.append(("last file", moment.isoformat(sep=" ", timespec="seconds")))
-    if status.deleted_files:
-        rows.append(("deleted", f"{status.deleted_files:,} files of {status.deleted_bytes:,} bytes"))
-    rows += [(title, str(status.slot[name])) for name, title in _SLOT_COLUMNS if status.slot.get(name) is not None]
-    rows += [("accepted gap", f"{gap['from']} to {gap['to']}: {gap['reason']}") for gap in status.gaps]
-    return rows + [("warning", text) for text in status.warnings]

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,7 +31,7 @@ from pgdecode.capture import (
 )
 from pgdecode.capture.capture import delete_files
 from pgdecode.capture.options import bytes_from_text, seconds_from_text
-from pgdecode.capture.slot_status import Status, read_status, status_rows
+from pgdecode.capture.slot_status import Status, read_status
 from pgdecode.cli import parameters
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, standard_output, warn
@@ -38,6 +39,18 @@ from pgdecode.files.envelope_text import printable
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
 STOPPED, MISUSE = 3, 2
+# The columns of pg_replication_slots that a status shows.
+_SLOT_COLUMNS = (
+    "active",
+    "restart_lsn",
+    "confirmed_flush_lsn",
+    "wal_status",
+    "safe_wal_size",
+    "invalidation_reason",
+    "two_phase",
+    "failover",
+    "inactive_since",
+)
 _FLAGS = {
     "two_phase": "--two-phase",
     "create_slot makes it": "--create-slot makes it",
@@ -329,10 +342,33 @@ def _print_status(status: Status, *, as_json: bool) -> None:
         if as_json:
             write(json.dumps(status.as_dict(), ensure_ascii=False, indent=2) + "\n")
             return
-        table = Table(show_header=False, box=None)
-        for name, value in status_rows(status):
-            table.add_row(name, printable(value))
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="cyan", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in _status_rows(status):
+            table.add_row(name, Text(printable(value), "yellow" if name == "warning" else ""))
         console = Console()
         with console.capture() as captured:
             console.print(table)
         write(captured.get())
+
+
+def _status_rows(status: Status) -> Iterator[tuple[str, str]]:
+    yield "recorded up to", "nothing" if status.recorded is None else lsn_to_text(status.recorded)
+    yield "server's WAL", lsn_to_text(status.current)
+    yield "lag", "unknown" if status.lag_bytes is None else f"{size_text(status.lag_bytes)} of WAL"
+    yield "lag in time", "unknown" if status.lag_seconds is None else f"{status.lag_seconds:,.1f} s"
+    yield "files", f"{status.files:,} ({size_text(status.bytes)}), {counted(status.rows, 'message')}"
+    if status.last_sealed_us is not None:
+        moment = datetime.fromtimestamp(status.last_sealed_us / 1e6, UTC)
+        yield "last file", moment.isoformat(sep=" ", timespec="seconds")
+    if status.deleted_files:
+        yield "deleted", f"{counted(status.deleted_files, 'file')} ({size_text(status.deleted_bytes)})"
+    for name in _SLOT_COLUMNS:
+        value = status.slot.get(name)
+        if value is not None:
+            yield f"slot {name}", {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    for gap in status.gaps:
+        yield "accepted gap", f"{gap['from']} to {gap['to']}: {gap['reason']}"
+    for text in status.warnings:
+        yield "warning", text

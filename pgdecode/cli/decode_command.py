@@ -446,8 +446,8 @@ def _with_spark(request: Request, **options: Any) -> Any:
         raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
     try:
         with (
-            nullcontext(None) if not request.spark.is_given else _session(request.spark) as session,
             task_progress() as on_tasks,
+            nullcontext(None) if not request.spark.is_given else _session(request.spark) as session,
             nullcontext() if on_tasks is None else watched(session, on_tasks),
             plain_warnings(),
         ):

@@ -58,10 +58,13 @@ def task_progress() -> Iterator[Callable[[int, int], None] | None]:
     if not console.is_terminal:
         yield None
         return
-    count = TextColumn("{task.completed:,.0f} of {task.total:,.0f} tasks")
-    with Progress(BarColumn(), count, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None, visible=False)
-        yield lambda n_done, n_tasks: bar.update(task, completed=n_done, total=n_tasks, visible=True)
+    with Progress(BarColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
+        task = bar.add_task("starting Spark", total=None)
+
+        def show(n_done: int, n_tasks: int) -> None:
+            bar.update(task, completed=n_done, total=n_tasks, description=f"{n_done:,} of {n_tasks:,} tasks")
+
+        yield show
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -504,7 +505,10 @@ def test_the_command_captures_and_prints_a_summary(database: Database, tmp_path:
     assert "4 messages" in done.stderr
     status = command(database.dsn, out, "--slot", database.slot, "--status", "--json")
     assert json.loads(status.stdout)["rows"] == 4
-    assert "recorded up to" in command(database.dsn, out, "--slot", database.slot, "--status").stdout
+    shown = command(database.dsn, out, "--slot", database.slot, "--status").stdout
+    assert re.search(r"^recorded up to +[0-9A-F]+/[0-9A-F]+ *$", shown, re.MULTILINE)
+    assert re.search(r"^files +1 \([\d.]+ kB\), 4 messages *$", shown, re.MULTILINE)
+    assert re.search(r"^slot active +no *$", shown, re.MULTILINE)
     dropped = command(database.dsn, out, "--slot", database.slot, "--drop-slot")
     assert dropped.returncode == 0, dropped.stderr
     assert database.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{database.slot}'") == []
