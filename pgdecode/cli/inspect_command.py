@@ -30,7 +30,8 @@ from pgdecode.storage.object_path import file_path
 @click.argument("location", type=parameters.location, metavar="PATH")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables.")
 @click.option(
-    "--catalog",
+    "--state",
+    "of_state",
     is_flag=True,
     help="PATH is an output folder of 'decode' or a folder of 'decode --state'. Describe the state in it: the "
     "relations, and the transactions without an outcome.",
@@ -45,12 +46,12 @@ from pgdecode.storage.object_path import file_path
     "--write-catalog",
     type=parameters.path,
     metavar="FILE",
-    help="Write the relations with all their versions to a file, for --catalog. It must not exist.",
+    help="Write the relations with all their versions to a file, for --catalog of other commands. It must not exist.",
 )
 def inspect(
     location: str,
     as_json: bool,
-    catalog: bool,
+    of_state: bool,
     payload: str,
     unwrap: Unwrap,
     in_stream: str,
@@ -68,16 +69,16 @@ def inspect(
     applies.
     """
     path = file_path(location, storage_options)
-    if catalog:
+    if of_state:
         if not isinstance(path, Path):
-            raise click.UsageError(f"--catalog is for local folders; {path} is in an object store")
+            raise click.UsageError(f"--state is for local folders; {path} is in an object store")
         if path.is_file():
-            raise click.UsageError(f"--catalog describes the folder of a run or of --state, and {path} is a file")
+            raise click.UsageError(f"--state describes the folder of a run or of 'decode --state', and {path} is a file")
         of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "write_catalog"]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
-        state = state_figures(path)
+        found_state = state_figures(path)
         with standard_output() as write:
-            write(_json(state) if as_json else state_text(state, Console()))
+            write(_json(found_state) if as_json else state_text(found_state, Console()))
         return
     files = ordered_files(path, payload, position, unwrap=unwrap)
     if write_catalog is not None and write_catalog.exists():
