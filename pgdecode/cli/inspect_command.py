@@ -73,7 +73,7 @@ def inspect(
         if not isinstance(path, Path):
             raise click.UsageError(f"--state is for local folders; {path} is in an object store")
         if path.is_file():
-            raise click.UsageError(f"--state describes the folder of a run or of 'decode --state', and {path} is a file")
+            raise click.UsageError(f"--state is for the folder of a run or of 'decode --state'; {path} is a file")
         of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "write_catalog"]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
         found_state = state_figures(path)

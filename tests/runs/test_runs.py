@@ -526,7 +526,7 @@ def test_inspect_describes_the_state_of_a_run(run: Shell, state: str | None) -> 
     )
     done = run("inspect", "0.parquet", "--state")
     assert done.code == 2
-    assert "--state describes the folder of a run or of 'decode --state', and 0.parquet is a file" in done.err
+    assert "--state is for the folder of a run or of 'decode --state'; 0.parquet is a file" in done.err
 
 
 def test_output_run_before_and_state_are_different_folders(run: Shell) -> None:
