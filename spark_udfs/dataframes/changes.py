@@ -219,8 +219,9 @@ def table_changes(
 
     Parameters
     ----------
-    df, payload, unwrap, position, source, catalog, mode, include_uncommitted, drop_duplicates, start, empty, \
-    session, state, observation, types, encoding, datestyle
+    df, payload, unwrap, position, source, catalog, include_uncommitted, drop_duplicates, start, empty, session, state
+        As in `changes`.
+    mode, observation, types, encoding, datestyle
         As in `changes`. A bad payload may be of any table, so in "PERMISSIVE" mode all bad payloads are in the result.
     relation : str
         "schema.table".

@@ -70,10 +70,13 @@ def snapshot(
 
     Parameters
     ----------
-    df, payload, unwrap, position, source, catalog, drop_duplicates, start, empty, session, state, types, columns, \
-    unrepresentable, encoding, datestyle, years
-        As of `table_changes`. With `state`, the result has only rows that have changed since, and values that were not
-        sent since are unknown.
+    df, payload, unwrap, position, source, catalog, drop_duplicates, start, empty, session
+        As in `table_changes`.
+    types, columns, unrepresentable, encoding, datestyle, years
+        As in `table_changes`.
+    state : path or mapping, optional
+        As in `table_changes`. The result then has only rows that have changed since, and values that were not sent since
+        are unknown.
     relation : str
         "schema.table", the last name of the table. Changes under former names are included.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}

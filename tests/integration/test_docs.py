@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgdecode
+import spark_udfs
 from support import captures
 from support.docs import markdown
 
@@ -165,3 +168,17 @@ def decode(df: int, unwrap: str = "auto", encoding: str = "UTF8", datestyle: str
         ("encoding", "str", "'UTF8'"),
         ("datestyle", "str", "'ISO, MDY'"),
     ]
+
+
+@pytest.mark.parametrize("package", [pgdecode, spark_udfs], ids=lambda package: package.__name__)
+def test_every_parameter_is_described_on_the_reference_pages(package: ModuleType) -> None:
+    griffe = pytest.importorskip("griffe")
+    loaded = griffe.load(package.__name__, search_paths=[ROOT], docstring_parser="numpy", resolve_aliases=True)
+    functions = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]
+    assert functions
+    for name in functions:
+        function = loaded[name].final_target
+        sections = [item for item in function.docstring.parsed if item.kind.value == "parameters"]
+        described = {item.name.lstrip("*") for section in sections for item in section.value}
+        if described:
+            assert described == set(inspect.signature(getattr(package, name)).parameters), name
