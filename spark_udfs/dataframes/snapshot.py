@@ -75,8 +75,8 @@ def snapshot(
     types, columns, unrepresentable, encoding, datestyle, years
         As in `table_changes`.
     state : path or mapping, optional
-        As in `table_changes`. The result then has only rows that have changed since, and values that were not sent since
-        are unknown.
+        As in `table_changes`. The result then has only rows that have changed since, and values that were not sent
+        since are unknown.
     relation : str
         "schema.table", the last name of the table. Changes under former names are included.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
