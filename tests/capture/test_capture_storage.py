@@ -101,6 +101,7 @@ def test_a_full_disk_is_one_line_and_the_next_capture_continues(
     assert ids(tmp_path / "second") == list(range(transactions * rows))
 
 
+@pytest.mark.full
 def test_a_read_only_file_system_is_refused_at_the_start(database: Database, tmp_path: Path) -> None:
     fill(database, 1, 10)
     script = """
@@ -145,6 +146,7 @@ def test_a_folder_that_loses_its_permission_ends_the_capture(
     assert ids(out) == list(range(20))
 
 
+@pytest.mark.full
 def test_a_slot_that_the_server_invalidates_ends_the_capture(postgres: cluster.Cluster, tmp_path: Path) -> None:
     if postgres.major < 13:
         pytest.skip("servers before 13 keep the WAL of every slot")

@@ -19,7 +19,6 @@ from pgdecode import ChangeDecoder
 from support import captures
 from support.compare import NULL_ROW
 from support.generators.pieces import broken, tables
-from support.tiers import full
 
 CAPTURES = ["10.txns.v1", "14.streams.v2", "16.streams.v4bin", "18.types.v2", "18.types.v2bin"]
 # All columns; none of tuples, for which there is a loop of its own; formats without values.
@@ -83,7 +82,8 @@ def test_messages_in_buffers_of_exactly_their_size(name: str, damaged: bool, col
 
 
 @each_way
-@pytest.mark.parametrize("name", [full("18.types.v2"), full("18.types.v2bin"), "18.txns.v2"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["18.types.v2", "18.types.v2bin", "18.txns.v2"])
 def test_rows_in_buffers_of_exactly_their_size(name: str, column: Way) -> None:
     n_rows = 0
     for version, payloads in tables(name):

@@ -58,12 +58,12 @@ print(payloads.nbytes, status("VmHWM") - before)
 @pytest.mark.parametrize(
     ("what", "recording", "threads"),
     [
-        ("messages", "pgbench.text", 1),
+        full("messages", "pgbench.text", 1),
         full("messages", "pgbench.text", 2),
         ("messages", "wide.bin", 1),
         full("rows", "wide.text", 1),
         full("rows", "wide.text", 2),
-        ("rows", "wide.bin", 1),
+        full("rows", "wide.bin", 1),
         full("changes", "pgbench.text", 1),
         ("table", "pgbench.text", 1),
     ],

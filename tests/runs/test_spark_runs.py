@@ -259,7 +259,7 @@ def test_a_payload_file_that_was_changed_is_refused(spark: SparkSession) -> None
     assert not Path("next").exists()
 
 
-@pytest.mark.parametrize("code", [pytest.param(FILES, id="files"), pytest.param(FUNCTIONS, id="functions")])
+@pytest.mark.parametrize("code", [pytest.param(FILES, id="files"), full(FUNCTIONS, id="functions")])
 def test_every_day_on_spark(spark: SparkSession, code: str) -> None:
     whole = pq.read_table(captures.DATA / "16.shop.v1.parquet")
     n = len(whole) // 3

@@ -27,7 +27,8 @@ _SETTINGS = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
-    # Tests are too short for the optimizing compiler to pay.
+    # Tests are too short for generated code and the optimizing compiler to pay.
+    "spark.sql.codegen.wholeStage": "false",
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 

@@ -21,6 +21,7 @@ from support import captures
 from support.compare import rows_of
 from support.generators.slot import Slot
 from support.oracles import expected_changes
+from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 
@@ -172,15 +173,17 @@ def test_times_have_the_type_of_the_session(session: SparkSession, tmp_path: Pat
 # -- streams ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["18.streams.v4", pytest.param("18.txns.v3nostream", marks=pytest.mark.full)])
-def test_a_stream_over_a_growing_folder_that_is_restarted_five_times_returns_each_change_once(
-    session: SparkSession, tmp_path: Path, rng: random.Random, name: str
+@pytest.mark.parametrize(
+    ("name", "n_restarts"), [("18.streams.v4", 1), full("18.streams.v4", 5), full("18.txns.v3nostream", 5)]
+)
+def test_a_stream_over_a_growing_folder_that_is_restarted_returns_each_change_once(
+    session: SparkSession, tmp_path: Path, rng: random.Random, name: str, n_restarts: int
 ) -> None:
     payloads = captures.capture(name).payloads
     folder = tmp_path / "raw"
     folder.mkdir()
-    files = cut(payloads, 9, rng)
-    for number in range(6):
+    files = cut(payloads, 4 + n_restarts, rng)
+    for number in range(1 + n_restarts):
         # The checkpoint continues in another query each time. The last ones add one file each.
         for start, end in files[: 4 if number == 0 else 1]:
             write_file(folder / f"{rng.getrandbits(32):08x}.parquet", payloads[start:end], start, rng)
