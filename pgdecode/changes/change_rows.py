@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.changes.text_layouts import TextLayout
-from pgdecode._native.changes.text_maps import MAP, NAMES, Maps, repeated
+from pgdecode._native.changes.text_maps import MAP, NAMES, TextMapBuilder, repeated
 from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, values_of
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions
@@ -83,7 +83,7 @@ class ChangeBuilder:
         made = sum(n * self._relation_bytes(version) for version, n in zip(versions, counts, strict=True))
         made += pc.sum(pc.binary_length(gid)).as_py() or 0
         permissive = options.mode != "FAILFAST"
-        maps = Maps(change_slice.source, layouts, options.limits, options.strict_flags, permissive, made)
+        maps = TextMapBuilder(change_slice.source, layouts, options.limits, options.strict_flags, permissive, made)
         try:
             columns, errors = maps.run(*map(values_of, (change_slice.rows, numbers, change_slice.streamed)))
         except DecodeError as error:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pgdecode._native.arrow.int64_kernels import Joined
+from pgdecode._native.arrow.int64_kernels import ChunkedInt64
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 from pgdecode.relations.version_tracker import RelationTracker
 
@@ -159,7 +159,7 @@ class CommittedChanges:
     """The changes that a batch has committed, in the order to apply them. Rows refer to `parts`."""
 
     parts: list[pa.Array]  # payloads of the batch, then buffered ones from earlier batches
-    positions: Joined  # of all payloads
+    positions: ChunkedInt64  # of all payloads
     found: dict[str, pa.Buffer]  # columns of `TransactionIndex.delivered`
     is_certain: bool  # whether each change has a transaction and its commit
     is_known: bool  # whether each change has a version of its relation

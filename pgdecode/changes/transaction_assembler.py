@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pgdecode._native.arrow.int64_kernels import Joined
+from pgdecode._native.arrow.int64_kernels import ChunkedInt64
 from pgdecode._native.changes.transaction_index import TransactionIndex
 from pgdecode.changes.replication_state import CommittedChanges, ReplicationState, Transaction
 from pgdecode.changes.scanned_batch import NO_KIND, ScannedBatch
@@ -156,7 +156,7 @@ class TransactionAssembler:
     def committed(self) -> CommittedChanges:
         """Return the changes that have been committed so far."""
         relations = self.state.relations
-        positions = Joined(self.batch.all_positions)
+        positions = ChunkedInt64(self.batch.all_positions)
         wanted = None if self.tables is None else relations.flags_of(self.tables)
         found = self.transaction_index.delivered(positions, len(relations.versions), wanted)
         relations.count_for_shape(found[-1])

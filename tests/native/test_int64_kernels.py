@@ -8,7 +8,7 @@ from array import array
 import pyarrow as pa
 import pytest
 
-from pgdecode._native.arrow.int64_kernels import Joined, counted, descent, grouped
+from pgdecode._native.arrow.int64_kernels import ChunkedInt64, counted, descent, grouped
 
 
 def test_numbers_are_counted_from_the_first_one() -> None:
@@ -59,21 +59,21 @@ def test_rows_are_taken_from_columns_that_follow_each_other(rng: random.Random, 
     columns = [pa.array([7, *column, 8], pa.int64()).slice(1, len(column)) for column in values]
     whole = [item for column in values for item in column]
     rows = [rng.randrange(-1, len(whole)) for _ in range(300)]
-    found = memoryview(Joined(columns).taken(array("q", rows))).cast("B").cast("q").tolist()
+    found = memoryview(ChunkedInt64(columns).taken(array("q", rows))).cast("B").cast("q").tolist()
     assert found == [-1 if row < 0 else whole[row] for row in rows]
 
 
 def test_a_row_past_the_last_column_is_an_index_error() -> None:
     columns = [pa.array([1, 2], pa.int64()), pa.array([3], pa.int64())]
     with pytest.raises(IndexError, match="no such row"):
-        Joined(columns).taken(array("q", [0, 3]))
+        ChunkedInt64(columns).taken(array("q", [0, 3]))
     with pytest.raises(IndexError):
-        Joined([]).taken(array("q", [0]))
+        ChunkedInt64([]).taken(array("q", [0]))
 
 
 def test_a_column_may_lie_in_a_buffer_of_any_length_that_holds_it() -> None:
     values = pa.array([4, 5, 6], pa.int64()).buffers()[1].to_pybytes()[:24]
     column = pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(values + b"xyz")])
     odd = pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(b"x" + values).slice(1)])
-    found = Joined([column, odd]).taken(array("q", [5, 0, 2]))
+    found = ChunkedInt64([column, odd]).taken(array("q", [5, 0, 2]))
     assert memoryview(found).cast("B").cast("q").tolist() == [6, 4, 6]

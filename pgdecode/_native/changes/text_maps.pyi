@@ -11,7 +11,7 @@ NAMES: pa.DataType
 
 def repeated(places: Any, counts: list[int], texts: list[str]) -> pa.Array: ...
 
-class Maps:
+class TextMapBuilder:
     text_bytes: int
     def __init__(
         self,

@@ -3,7 +3,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode._native.arrow.int64_kernels import Joined
+from pgdecode._native.arrow.int64_kernels import ChunkedInt64
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.changes.relation_versions import VersionTable
 
@@ -58,5 +58,5 @@ class TransactionIndex:
     def on_end(self, row: int) -> None: ...
     def record_lsn(self, row: int, lsn: int) -> None: ...
     def delivered(
-        self, positions: Joined, n_versions: int, wanted: bytes | None = None
+        self, positions: ChunkedInt64, n_versions: int, wanted: bytes | None = None
     ) -> tuple[dict[str, pa.Buffer], bool, bool, bool, bool, list[int]]: ...

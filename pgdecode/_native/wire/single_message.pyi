@@ -6,7 +6,7 @@ from pgdecode.protocol.messages import Message
 
 EPOCH: datetime
 
-class Maker:
+class MessageMaker:
     def __init__(self, cls: type) -> None: ...
 
 def decode_one(payload: bytes, in_stream: bool, limits: Limits, strict_flags: bool) -> Message: ...

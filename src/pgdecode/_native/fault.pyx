@@ -66,7 +66,7 @@ cdef object error_of(const Fault *fault, tuple labels, bint with_row):
         return ValueError(f"row {fault.row}: the Arrow array's offsets do not lie inside its data")
     cls = CLASSES[<int>fault.code]
     field = "payload" if fault.label < 0 else labels[fault.label].format(column=fault.column)
-    # A value's own bytes are never shown, so that only their number is left to say.
+    # A value's own bytes are never shown, so the text has only their number.
     wording = OF_VALUES.get(<int>fault.code, cls.wording) if fault.expected < 0 else cls.wording
     detail = wording.format(
         field=field, expected=fault.expected, seen=fault.seen, byte=printable(fault.seen & 0xFF)

@@ -23,7 +23,7 @@ cdef enum BuilderType:
     BUILDER_TEXT   # utf8 or binary: offsets and bytes
     BUILDER_LIST   # offsets only: the items are in builders of their own
 
-cdef struct Opening:
+cdef struct OpenLock:
     # Which thread opens a column of the whole: the one that has the lock.
     PyThread_type_lock lock
     int64_t n_placed     # rows in front, of which no part will fill another column
@@ -38,7 +38,7 @@ cdef struct Builder:
     Bytes offsets        # TEXT, LIST: n_rows + 1 int32
     Bytes data           # TEXT: the bytes; LIST of int64: the items
     Builder *whole          # of a part: the owner of its validity, values and offsets; else NULL
-    Opening *opening     # of a part
+    OpenLock *open_lock     # of a part
 
 cdef enum:
     CELL_LEAD = 13  # tag, relation OID, N, K or O, count of columns; the cell's kind and length

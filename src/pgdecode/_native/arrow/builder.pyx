@@ -41,12 +41,12 @@ cdef FaultCode open_builder(Builder *builder) noexcept nogil:
     cdef Builder *whole = builder.whole
     if whole == NULL:
         return allocate(builder, 0)
-    PyThread_acquire_lock(builder.opening.lock, WAIT_LOCK)
+    PyThread_acquire_lock(builder.open_lock.lock, WAIT_LOCK)
     if not is_open(whole):
-        code = allocate(whole, builder.opening.n_placed)
+        code = allocate(whole, builder.open_lock.n_placed)
     if code == OK:
         share(builder)
-    PyThread_release_lock(builder.opening.lock)
+    PyThread_release_lock(builder.open_lock.lock)
     return code
 
 
@@ -270,7 +270,7 @@ cdef void undo_columns(ColumnsBuilder *builder, int64_t row) noexcept nogil:
         builder.name_ends.size = (n + 1) * sizeof(int32_t)
         memcpy(&end, builder.name_ends.data + n * sizeof(int32_t), sizeof(int32_t))
     builder.names.size = <size_t>end
-    # A fault inside a column leaves some of its parts written: all are cut to the same count.
+    # After a fault inside a column, some of its parts are longer: all are cut to the same count.
     builder.flags.size = n * sizeof(int16_t)
     builder.type_ids.size = n * sizeof(int64_t)
     builder.type_modifiers.size = n * sizeof(int32_t)

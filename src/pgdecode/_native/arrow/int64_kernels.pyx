@@ -31,7 +31,7 @@ def descent(const int64_t[::1] values):
     return -1
 
 
-cdef class Joined:
+cdef class ChunkedInt64:
     """Columns of int64 without nulls, each of which goes on after the last row of the one before; read in place."""
 
     cdef list columns
@@ -97,7 +97,7 @@ cdef class Joined:
                     first = self.ends[low - 1] if low else 0
                     end = self.ends[low]
                     values = self.values[low]
-                # As bytes: nobody has said that they are aligned.
+                # As bytes: they may be unaligned.
                 memcpy(out.data + 8 * i, values + 8 * (row - first), 8)
             return hand_over(&out)
         finally:

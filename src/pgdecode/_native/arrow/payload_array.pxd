@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-cdef enum Layout:
+cdef enum ArrayLayout:
     LAYOUT_OFFSETS32   # binary
     LAYOUT_OFFSETS64   # large_binary
     LAYOUT_VIEWS       # binary_view
@@ -14,7 +14,7 @@ cdef struct Span:
     size_t length
 
 cdef struct Segment:
-    Layout layout
+    ArrayLayout layout
     int64_t n_rows
     int64_t n_before         # rows of the source in front of it
     int64_t first            # the array's offset, in rows
@@ -28,7 +28,7 @@ cdef struct Segment:
 cdef enum Presence:
     ABSENT    # a null row
     PRESENT
-    CORRUPT   # an Arrow array whose offsets leave its data
+    CORRUPT   # an Arrow array whose offsets are outside its data
 
 
 cdef inline Presence payload_at(const Segment *segment, int64_t row, Span *out) noexcept nogil:

@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t
 from libc.stdlib cimport calloc, free
 
-# Index is the Layout; a list of bytes is no Arrow array.
+# Index is the ArrayLayout; a list of bytes is no Arrow array.
 LAYOUTS = ("binary", "large_binary", "binary_view")
 
 # Rows without payload bytes still need an address to point at, since NULL means an absent row.
@@ -51,7 +51,7 @@ cdef class Source:
         cdef Span *spans
         cdef Py_ssize_t i
         buffers = array.buffers()
-        segment.layout = <Layout><int>LAYOUTS.index(str(array.type))
+        segment.layout = <ArrayLayout><int>LAYOUTS.index(str(array.type))
         segment.n_rows = len(array)
         segment.first = array.offset
         if array.null_count:

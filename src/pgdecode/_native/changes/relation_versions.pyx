@@ -7,17 +7,17 @@ from pgdecode._native.fault cimport FAULT_NO_MEMORY, OK
 
 cdef FaultCode widen(Versions *versions) noexcept nogil:
     """Make the first slots, or as many as twice those that still count; more than half of them are then free."""
-    cdef Slot *old = versions.slots
+    cdef VersionSlot *old = versions.slots
     cdef size_t n_old = versions.mask + 1 if old != NULL else 0
     cdef size_t n_kept = 0
     cdef size_t n = 64
     cdef size_t i
-    cdef Slot *wider
+    cdef VersionSlot *wider
     for i in range(n_old):
         n_kept += is_kept(&old[i])
     while n < 4 * (n_kept + 1):
         n *= 2
-    wider = <Slot *>calloc(n, sizeof(Slot))
+    wider = <VersionSlot *>calloc(n, sizeof(VersionSlot))
     if wider == NULL:
         return FAULT_NO_MEMORY
     for i in range(n):
@@ -32,13 +32,13 @@ cdef FaultCode widen(Versions *versions) noexcept nogil:
     return OK
 
 
-cdef inline bint is_kept(const Slot *slot) noexcept nogil:
+cdef inline bint is_kept(const VersionSlot *slot) noexcept nogil:
     return slot.relation_id != -1 and (slot.version != UNKNOWN_RELATION or slot.is_contradicted)
 
 
-cdef Slot *taken_slot(Versions *versions, int64_t stream, int64_t relation_id) noexcept nogil:
+cdef VersionSlot *taken_slot(Versions *versions, int64_t stream, int64_t relation_id) noexcept nogil:
     """The slot of a relation, taken if it was free; NULL where there is no memory."""
-    cdef Slot *slot
+    cdef VersionSlot *slot
     if 2 * (versions.n + 1) > versions.mask and widen(versions) != OK:
         return NULL
     slot = slot_of(versions, stream, relation_id)
@@ -68,14 +68,14 @@ cdef class VersionTable:
 
     def set(self, int64_t stream, int64_t relation_id, int32_t version):
         """Let a version count from here on, in a stream or, with stream -1, outside; -1 is none."""
-        cdef Slot *slot = taken_slot(&self.versions, stream, relation_id)
+        cdef VersionSlot *slot = taken_slot(&self.versions, stream, relation_id)
         if slot == NULL:
             raise MemoryError("no memory for the versions of relations")
         slot.version = version
 
     def set_contradicted(self, int64_t relation_id, bint is_contradicted):
         """Let the rows of a relation inside streams be the caller's, or no longer."""
-        cdef Slot *slot = taken_slot(&self.versions, NO_STREAM, relation_id)
+        cdef VersionSlot *slot = taken_slot(&self.versions, NO_STREAM, relation_id)
         if slot == NULL:
             raise MemoryError("no memory for the versions of relations")
         slot.is_contradicted = is_contradicted

@@ -46,7 +46,7 @@ cdef enum:
     CELL_HEADER = 5    # bytes: a cell's kind and length
     LETTERS_OF_OP = 8  # bytes: truncate
     FAST_ROWS = 64     # whose values are put before their names
-    SHORTEST = 10      # bytes up to the letter of a tuple, in a stream; shorter rows are left to the walk
+    SHORTEST = 10      # bytes up to the letter of a tuple, in a stream; the walk handles shorter rows
 
 cdef struct FastRow:
     const Layout *layout
@@ -160,7 +160,7 @@ def repeated(const int32_t[::1] places, list counts, list texts):
         free_column(&out)
 
 
-cdef class Maps:
+cdef class TextMapBuilder:
     """One pass over chosen payloads: what each changes, in the order they were chosen."""
 
     cdef Source source
@@ -560,7 +560,7 @@ cdef class Maps:
         return end_bytes(&self.op)
 
     cdef FaultCode put_nothing(self, uint8_t tag) noexcept nogil:
-        """A row of which only the kind can be said, or not even that."""
+        """A row of which at most the kind is known."""
         cdef FaultCode code
         code = self.put_op(self.walk.plan.by_tag[tag]) if tag in (c"I", c"U", c"D") else put_null(&self.op)
         return code if code != OK else self.put_empty(False)

@@ -168,7 +168,7 @@ cdef class TransactionIndex:
     cdef VersionFilter filter
     cdef bint drop_duplicates
     cdef bint drop_undecided
-    cdef bint has_unknown            # a change without a version has come by
+    cdef bint has_unknown            # there is a change without a version
     cdef readonly int64_t xid        # of the plain transaction, while the state is PLAIN
     cdef readonly int64_t lsn        # its final LSN
     cdef readonly int64_t start      # its first change
@@ -179,10 +179,10 @@ cdef class TransactionIndex:
     # come in the plain transaction, so that its end is the caller's.
     cdef public bint has_streamed
     cdef public bint has_relations
-    cdef readonly bint begun         # a Begin or Commit has come by
+    cdef readonly bint begun         # there is a Begin or Commit
     cdef readonly bint has_rows      # an Insert, Update or Delete has
     cdef readonly bint has_skipped   # one has that was passed over
-    cdef readonly int64_t first_end  # row of the first Begin or Commit, -1 before one has come by
+    cdef readonly int64_t first_end  # row of the first Begin or Commit, -1 if there is none yet
     cdef readonly int64_t last_end   # row of the last one
 
     def __cinit__(
@@ -640,7 +640,7 @@ cdef class TransactionIndex:
     def delivered(self, positions, int64_t n_versions, bytes wanted=None):
         """What is delivered, in order, as buffers by name, and what all of it has: see `delivered_of`.
 
-        `positions`: `Joined` positions of all payloads. `wanted`: as that of all changes, for this call.
+        `positions`: `ChunkedInt64` positions of all payloads. `wanted`: as that of all changes, for this call.
         """
         cdef VersionFilter these = self.filter if wanted is None else version_filter(wanted)
         rows = commit_rows_of(self.outcomes, self.n_outcomes)

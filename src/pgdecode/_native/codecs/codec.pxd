@@ -59,7 +59,7 @@ cdef struct Codec:
     int32_t scale
     uint32_t oid           # of the type, for what names it in its binary form
     uint8_t delimiter      # between the elements of an array of it: a comma, but a semicolon for box
-    bint declared          # the caller says what it is: a domain, whose OID is not that of its base type, passes for it
+    bint declared          # by the caller: a domain is accepted, although its OID is not that of its base type
     int style              # of dates that are not written in style ISO: as datestyles numbers them
     Charset *charset       # of the text in the binary form; NULL where that is UTF-8
 

@@ -31,7 +31,7 @@ cdef enum:
     MAX_ZONE = 10        # MAXTZLEN, datatype/timestamp.h
     FIRST_WEEKDAY = 4    # 1970-01-01 was a Thursday
 
-cdef struct Parts:
+cdef struct DateParts:
     const uint8_t *year
     size_t n_year
     uint8_t[2] month
@@ -71,19 +71,19 @@ cdef bint take_byte(Cursor *cursor, uint8_t byte) noexcept nogil:
     return p != NULL and p[0] == byte
 
 
-cdef bint take_year(Cursor *cursor, Parts *parts) noexcept nogil:
+cdef bint take_year(Cursor *cursor, DateParts *parts) noexcept nogil:
     parts.n_year = span(cursor[0], MAX_YEAR, False)
     parts.year = take(cursor, parts.n_year)
     return 4 <= parts.n_year <= MAX_YEAR
 
 
-cdef bint take_clock(Cursor *cursor, Parts *parts) noexcept nogil:
+cdef bint take_clock(Cursor *cursor, DateParts *parts) noexcept nogil:
     parts.n_clock = span(cursor[0], MAX_CLOCK, True)
     parts.clock = take(cursor, parts.n_clock)
     return 8 <= parts.n_clock <= MAX_CLOCK
 
 
-cdef bint take_month_name(Cursor *cursor, Parts *parts) noexcept nogil:
+cdef bint take_month_name(Cursor *cursor, DateParts *parts) noexcept nogil:
     cdef const char *names = b"JanFebMarAprMayJunJulAugSepOctNovDec"
     cdef const uint8_t *p = take(cursor, 3)
     cdef int i
@@ -97,7 +97,7 @@ cdef bint take_month_name(Cursor *cursor, Parts *parts) noexcept nogil:
     return False
 
 
-cdef bint take_numbers(Cursor *cursor, uint8_t separator, bint day_first, Parts *parts) noexcept nogil:
+cdef bint take_numbers(Cursor *cursor, uint8_t separator, bint day_first, DateParts *parts) noexcept nogil:
     """Read `02/29/2024` or `29/02/2024`."""
     cdef const uint8_t *p = take(cursor, 6)
     if p == NULL or p[2] != separator or p[5] != separator:
@@ -107,7 +107,7 @@ cdef bint take_numbers(Cursor *cursor, uint8_t separator, bint day_first, Parts 
     return take_year(cursor, parts)
 
 
-cdef bint take_words(Cursor *cursor, bint day_first, Parts *parts) noexcept nogil:
+cdef bint take_words(Cursor *cursor, bint day_first, DateParts *parts) noexcept nogil:
     """Read `Thu Feb 29 04:05:06.7 2024` or `Thu 29 Feb 04:05:06.7 2024`."""
     parts.weekday = take(cursor, 3)
     if parts.weekday == NULL or not take_byte(cursor, c" "):
@@ -122,7 +122,7 @@ cdef bint take_words(Cursor *cursor, bint day_first, Parts *parts) noexcept nogi
     return take_clock(cursor, parts) and take_byte(cursor, c" ") and take_year(cursor, parts)
 
 
-cdef bint take_parts(Cursor cursor, int style, Parts *parts) noexcept nogil:
+cdef bint take_parts(Cursor cursor, int style, DateParts *parts) noexcept nogil:
     """Find the parts of a text that has the shape of the style."""
     cdef bint day_first = style == SQL_DMY or style == POSTGRES_DMY or style == GERMAN
     cdef uint8_t separator = c"/" if style == SQL_MDY or style == SQL_DMY else c"." if style == GERMAN else c"-"
@@ -172,7 +172,7 @@ cdef FaultCode write_zone(uint8_t *text, size_t *at, Cursor zone) noexcept nogil
     return OK
 
 
-cdef bint has_weekday(const uint8_t *date, const Parts *parts) noexcept nogil:
+cdef bint has_weekday(const uint8_t *date, const DateParts *parts) noexcept nogil:
     """Whether the weekday is that of the date, which is written in ISO order; true where there is no such date."""
     cdef const char *names = b"SunMonTueWedThuFriSat"
     cdef int64_t days = 0
@@ -193,7 +193,7 @@ cdef FaultCode styled_from_text(const uint8_t *value, size_t length, Column *out
     """
     cdef uint8_t[MAX_TEXT] text
     cdef Cursor cursor
-    cdef Parts parts
+    cdef DateParts parts
     cdef size_t at
     cdef FaultCode code
     cursor.at = value

@@ -291,7 +291,7 @@ cdef inline bint float_text(const uint8_t *value, size_t length, bint single, ui
     n = length - negative
     if unlikely(n - 1 >= 20):
         return False
-    # The first eight bytes without the points in them; the high bit of the first 0 tells where that was.
+    # The first eight bytes without the points in them; the high bit of the first 0 marks its place.
     points = be64(value + length - 8) << (64 - 8 * n) if n <= 8 else be64(value + negative)
     points ^= <uint64_t>0x2E2E2E2E2E2E2E2E
     points = (points - <uint64_t>0x0101010101010101) & ~points & <uint64_t>0x8080808080808080

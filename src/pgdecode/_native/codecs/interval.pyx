@@ -252,7 +252,7 @@ cdef FaultCode sql_standard_from_text(Cursor cursor, Number number, Interval *in
         days = number
         if not take_number(&cursor, &number) or not take_clock(&cursor, &number, &interval.us) or not at_end(&cursor):
             return FAULT_BAD_VALUE
-        # Printed with all three signs. With a leading minus alone, the setting would tell what it applies to.
+        # Printed with all three signs. With a leading minus alone, the setting would decide what it applies to.
         if days.sign and sign and number.sign:
             return OK
         return FAULT_SETTING if days.sign < 0 and not sign and not number.sign else FAULT_BAD_VALUE

@@ -1,4 +1,4 @@
-"""money of a scale that the caller says."""
+"""money, with a scale from the caller."""
 
 from pgdecode._native.codecs.codec cimport Codec
 

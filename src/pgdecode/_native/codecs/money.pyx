@@ -1,4 +1,4 @@
-"""money of a scale that the caller says: only the server's lc_monetary knows how many digits its fraction has."""
+"""money, with a scale from the caller: only the server's lc_monetary knows how many digits its fraction has."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t

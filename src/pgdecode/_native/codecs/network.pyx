@@ -89,7 +89,7 @@ cdef FaultCode uuid_from_binary(const uint8_t *value, size_t length, Column *out
 cdef inline uint64_t unlike_hex(uint64_t word) noexcept nogil:
     """High bits of the bytes that are no hexadecimal digits in lower case."""
     cdef uint64_t low = word & <uint64_t>0x7F7F7F7F7F7F7F7F
-    # The high bit says: from 0 on, past 9; from a on, past f.
+    # The high bit is set: from 0 on, past 9; from a on, past f.
     cdef uint64_t digit = (low + <uint64_t>0x5050505050505050) & ~(low + <uint64_t>0x4646464646464646)
     cdef uint64_t letter = (low + <uint64_t>0x1F1F1F1F1F1F1F1F) & ~(low + <uint64_t>0x1919191919191919)
     return (word | ~(digit | letter)) & <uint64_t>0x8080808080808080
@@ -204,7 +204,7 @@ cdef uint8_t *write_inet4(uint8_t *at, const uint8_t *address) noexcept nogil:
 
 cdef uint8_t *write_inet6(uint8_t *at, const uint8_t *address) noexcept nogil:
     """Write sixteen bytes as pg_inet_net_ntop does (port/inet_net_ntop.c): the first longest run of two or more
-    zero words is ::, and the last four bytes are written as IPv4 where that run says that they are.
+    zero words is ::, and the last four bytes are written as IPv4 where that run implies it.
     """
     cdef uint16_t[8] words
     cdef int i, base, n

@@ -1,4 +1,4 @@
-"""Types that are text or bytes on the wire: text and its kin, jsonb, ltree, "char", bytea, bits, names of OIDs."""
+"""Types that are text or bytes on the wire: text, varchar, jsonb, ltree, "char", bytea, bits, names of OIDs."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -215,7 +215,7 @@ cdef inline uint64_t unlike_text(uint64_t word) noexcept nogil:
 
 
 cdef inline uint64_t copy_word(const uint8_t *text, uint8_t *to) noexcept nogil:
-    """Copy eight bytes, and tell whether they are plain."""
+    """Copy eight bytes; returns whether they are plain."""
     cdef uint64_t word = 0
     memcpy(&word, text, 8)
     memcpy(to, &word, 8)
@@ -263,7 +263,7 @@ cdef inline uint64_t pack_digits(uint64_t word, uint64_t *wrong) noexcept nogil:
     cdef uint64_t high = word & <uint64_t>0x8080808080808080
     cdef uint64_t low = word & <uint64_t>0x7F7F7F7F7F7F7F7F
     cdef uint64_t small = low | <uint64_t>0x2020202020202020
-    # The high bit says: from 0 on, past 9; from a on, past f.
+    # The high bit is set: from 0 on, past 9; from a on, past f.
     cdef uint64_t digit = (low + <uint64_t>0x5050505050505050) & ~(low + <uint64_t>0x4646464646464646)
     cdef uint64_t letter = (small + <uint64_t>0x1F1F1F1F1F1F1F1F) & ~(small + <uint64_t>0x1919191919191919)
     wrong[0] |= high | (~(digit | letter) & <uint64_t>0x8080808080808080)

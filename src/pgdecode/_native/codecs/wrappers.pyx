@@ -15,7 +15,7 @@ from pgdecode._native.literals.int128 cimport Int128, put_decimal, int128_shift
 from pgdecode._native.memory.transcoding cimport to_utf8
 
 # The text form is converted as a whole, before quotes and braces are looked for: the second byte of a character can be
-# a backslash or a brace in SJIS, BIG5, GBK and their kin. In the binary form only what is text is converted: where the
+# a backslash or a brace in SJIS, BIG5, GBK and others. In the binary form only what is text is converted: where the
 # whole value is (the version byte of a jsonb is ASCII), by `transcoded_text`; inside hstore and the like by their
 # codecs.
 
@@ -61,7 +61,7 @@ cdef bint transcoded_codec(str name, Codec *codec):
 
 
 # The codec is around that of a date, a time or the like, its `element`, and puts the lowest or the highest value where
-# that one says that a value is too low or too high: the furthest that both PostgreSQL and the Arrow type have. So
+# that one finds a value too low or too high: the furthest that both PostgreSQL and the Arrow type have. So
 # values keep their order, and none becomes the lowest int64, which is no time in NumPy.
 
 

@@ -214,7 +214,7 @@ cdef inline bint reads_back(double read, double value, int n_most) noexcept nogi
     cdef uint64_t bits = 0
     if n_most == DOUBLE_DIGITS:
         return read == value
-    # A double halfway between two float4 does not tell on which side of it the decimal lies.
+    # A double halfway between two float4 does not show on which side of it the decimal is.
     memcpy(&bits, &read, 8)
     return <double><float>read == value and bits & 0x1FFFFFFF != 0x10000000
 

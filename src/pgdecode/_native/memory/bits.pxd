@@ -1,7 +1,7 @@
 """One bit for each of a row of bytes, at any place among other bits.
 
 Threads that write beside each other may share a byte of bits at a border: those bits are put by one of them at a time,
-and the bytes between by all at once. Who puts the first bit of a byte clears it.
+and the bytes between by all at once. The function that puts the first bit of a byte clears it.
 """
 
 from libc.stddef cimport size_t
@@ -22,7 +22,7 @@ cdef inline uint64_t lowest_bits(uint64_t bytes, bint are_letters) noexcept nogi
 
 cdef inline uint8_t gathered(uint64_t bytes) noexcept nogil:
     """The lowest bits of eight bytes that are 0 or 1, first byte lowest."""
-    # Byte k, times 2**(56 - 7 * k), puts its bit at 56 + k; none meet.
+    # Byte k, times 2**(56 - 7 * k), puts its bit at 56 + k; none overlap.
     return <uint8_t>(bytes * <uint64_t>0x0102040810204080 >> 56)
 
 

@@ -93,7 +93,7 @@ cdef class Rows:
         else:
             code = self.decode_in_chunks()
             if code != OK:
-                # One thread alone meets the first of all faults.
+                # Only a single thread finds the first of all faults.
                 empty_rowset(&self.rows)
                 code = self.decode()
         if code != OK:
@@ -213,5 +213,5 @@ cdef void write_part(void *whole, void *part) noexcept nogil:
 
 
 cdef void end_part(void *whole, void *part, bint failed) noexcept:
-    # A fault is the whole's only if one thread meets it.
+    # The faults of parts are dropped: a single thread then finds the first one.
     free_rowset(<RowSet *>part)

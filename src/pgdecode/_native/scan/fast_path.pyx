@@ -1,8 +1,8 @@
 """Walks the payloads of a batch: common messages in loops of their own, all others as `wire/walker` does.
 
 Common are an insert, update or delete, in a stream or not, and a delimiter of constant width that is not a stream's.
-A message that may be anything else is left to the walk, which begins anew at its first byte. So no fault is reported
-here, and what was written for a payload before it was left to the walk does not matter.
+A message that may be anything else is for the walk, which begins anew at its first byte. So no fault is reported
+here, and what was written for a payload before the walk takes over does not matter.
 """
 
 from libc.stddef cimport size_t
@@ -42,10 +42,10 @@ cdef enum:
     XID_BYTES = 4     # by which it is longer in a stream
 
 # What a loop has to look for.
-cdef enum Care:
-    SURE      # no row is null, in a stream or doubtful, and how that is known need not be recorded
-    BARE      # as SURE, and nothing of tuples is wanted
-    SPECIAL   # rows may be null, in a stream or doubtful, or how that is known is to be recorded
+cdef enum LoopVariant:
+    PLAIN_ROWS       # no row is null, in a stream or doubtful, and how that is known need not be recorded
+    WITHOUT_TUPLES   # as PLAIN_ROWS, and nothing of tuples is wanted
+    ANY_ROWS         # rows may be null, in a stream or doubtful, or how that is known is to be recorded
 
 
 cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int64_t end) noexcept nogil:
@@ -158,29 +158,29 @@ cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept n
 
 cdef inline int64_t fast_rows(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
     """Decode rows up to the first that is not fast, and return that, or `stop`."""
-    cdef Care care = care_for(walk, segment)
+    cdef LoopVariant variant = variant_for(walk, segment)
     if segment.layout == LAYOUT_OFFSETS32:
-        if care == BARE:
-            return fast_rows_by_offsets(walk, segment, i, stop, False, BARE)
-        if care == SURE:
-            return fast_rows_by_offsets(walk, segment, i, stop, False, SURE)
-        return fast_rows_by_offsets(walk, segment, i, stop, False, SPECIAL)
+        if variant == WITHOUT_TUPLES:
+            return fast_rows_by_offsets(walk, segment, i, stop, False, WITHOUT_TUPLES)
+        if variant == PLAIN_ROWS:
+            return fast_rows_by_offsets(walk, segment, i, stop, False, PLAIN_ROWS)
+        return fast_rows_by_offsets(walk, segment, i, stop, False, ANY_ROWS)
     if segment.layout == LAYOUT_OFFSETS64:
-        if care == BARE:
-            return fast_rows_by_offsets(walk, segment, i, stop, True, BARE)
-        if care == SURE:
-            return fast_rows_by_offsets(walk, segment, i, stop, True, SURE)
-        return fast_rows_by_offsets(walk, segment, i, stop, True, SPECIAL)
+        if variant == WITHOUT_TUPLES:
+            return fast_rows_by_offsets(walk, segment, i, stop, True, WITHOUT_TUPLES)
+        if variant == PLAIN_ROWS:
+            return fast_rows_by_offsets(walk, segment, i, stop, True, PLAIN_ROWS)
+        return fast_rows_by_offsets(walk, segment, i, stop, True, ANY_ROWS)
     return i
 
 
-cdef inline Care care_for(const Walk *walk, const Segment *segment) noexcept nogil:
+cdef inline LoopVariant variant_for(const Walk *walk, const Segment *segment) noexcept nogil:
     cdef const Envelope *out = walk.out
     if segment.validity != NULL or walk.stream_flags != NULL or out.bases != NULL or (
         walk.stream_flag & (STREAMED | DOUBTFUL)
     ):
-        return SPECIAL
-    return BARE if out.new == NULL and out.old == NULL else SURE
+        return ANY_ROWS
+    return WITHOUT_TUPLES if out.new == NULL and out.old == NULL else PLAIN_ROWS
 
 
 cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noexcept nogil:
@@ -188,9 +188,9 @@ cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noex
 
 
 cdef inline int64_t fast_rows_by_offsets(
-    Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, Care care
+    Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, LoopVariant variant
 ) noexcept nogil:
-    """The loop; `literals/int128` and `care` are constants, so each has one of its own."""
+    """The loop; `wide` and `variant` are constants, so each combination is compiled on its own."""
     cdef Envelope *out = walk.out
     cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
     cdef const uint8_t *data = segment.data
@@ -206,9 +206,9 @@ cdef inline int64_t fast_rows_by_offsets(
     cdef int64_t first_row = walk.first_row
     cdef int64_t end
     cdef uint64_t most, bit
-    cdef bint bare = care == BARE
+    cdef bint no_tuples = variant == WITHOUT_TUPLES
     # Where nothing is written, the loop is faster than memory.
-    cdef bint prefetches = bare or (care == SPECIAL and out.new == NULL and out.old == NULL)
+    cdef bint prefetches = no_tuples or (variant == ANY_ROWS and out.new == NULL and out.old == NULL)
     cdef size_t prefix = 0          # bytes of the row's xid
     cdef uint8_t index, stream_flag
     if limit > <int64_t>segment.data_size - AHEAD:
@@ -223,7 +223,7 @@ cdef inline int64_t fast_rows_by_offsets(
     most -= SHORTEST_FAST
     open_tuple_copy(&new, out.new, walk, first_row + i, stop - i, <size_t>(limit - start))
     open_tuple_copy(&old, out.old, walk, first_row + i, stop - i, <size_t>(limit - start))
-    if not bare and new.letters != NULL:
+    if not no_tuples and new.letters != NULL:
         starts = <int32_t *>out.new.rows.offsets.data + first_row
     if out.kinds != NULL:
         kinds = out.kinds + first_row
@@ -231,7 +231,7 @@ cdef inline int64_t fast_rows_by_offsets(
         relations = out.relations + first_row
     bit = <uint64_t>1 << ((first_row + i) & (BLOCK_ROWS - 1))
     while i < stop:
-        if not bare and starts != NULL:
+        if not no_tuples and starts != NULL:
             starts[i] = <int32_t>new.n_cells
         end = offset_at(offsets, i + 1, wide)
         # As a number without sign, what is too short is too long.
@@ -242,7 +242,7 @@ cdef inline int64_t fast_rows_by_offsets(
             prefetch(payload + PREFETCH_BYTES)
         index = by_tag[payload[0]]
         fast = &out.fast[index]
-        if care == SPECIAL:
+        if variant == ANY_ROWS:
             stream_flag = walk.stream_flag if walk.stream_flags == NULL else walk.stream_flags[first_row + i]
             if is_null(segment, i) or stream_flag & DOUBTFUL:
                 break
@@ -253,15 +253,17 @@ cdef inline int64_t fast_rows_by_offsets(
                     break
                 prefix = XID_BYTES
         if fast.kind == FAST_NEW and payload[prefix + 5] == c"N":
-            if unlikely(not put_new(&new, payload + prefix + 6, data + end, bare)):
+            if unlikely(not put_new(&new, payload + prefix + 6, data + end, no_tuples)):
                 break
         elif fast.kind == FAST_NEW and fast.has_old:
-            if not put_both(&old, &new, payload + prefix + 5, data + end, out, first_row + i, bare):
+            if not put_both(&old, &new, payload + prefix + 5, data + end, out, first_row + i, no_tuples):
                 break
         elif fast.kind == FAST_FIXED:
             if unlikely(end - start != fast.length or not is_fast(fast, payload)):
                 break
-        elif fast.kind != FAST_OLD or not put_old(&old, payload + prefix + 5, data + end, out, first_row + i, bare):
+        elif fast.kind != FAST_OLD or not put_old(
+            &old, payload + prefix + 5, data + end, out, first_row + i, no_tuples
+        ):
             break
         if fast.n_fields:
             put_numbers(fast, payload, first_row + i)
@@ -269,7 +271,7 @@ cdef inline int64_t fast_rows_by_offsets(
             kinds[i] = index
         if relations != NULL:
             relations[i] = be32(payload + prefix + 1)
-        if care == SPECIAL and out.bases != NULL and walk.plan.messages[index].streamed:
+        if variant == ANY_ROWS and out.bases != NULL and walk.plan.messages[index].streamed:
             out.bases[first_row + i] = stream_flag >> BASIS_SHIFT
         fast.marks |= bit
         bit <<= 1
@@ -318,33 +320,33 @@ cdef inline void put_numbers(const FastMessage *fast, const uint8_t *payload, in
             (<int16_t *>field.values)[row] = p[0]
 
 
-cdef inline bint put_new(TupleCopy *new, const uint8_t *p, const uint8_t *end, bint bare) noexcept nogil:
+cdef inline bint put_new(TupleCopy *new, const uint8_t *p, const uint8_t *end, bint no_tuples) noexcept nogil:
     """Put the new tuple of an Insert or Update."""
-    if unlikely(not new.ready or put_tuple(new, p, end, bare) != end):
+    if unlikely(not new.ready or put_tuple(new, p, end, no_tuples) != end):
         return False
     new.n_cells += new.n
     return True
 
 
 cdef inline bint put_old(
-    TupleCopy *old, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint bare
+    TupleCopy *old, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint no_tuples
 ) noexcept nogil:
     """Put the old tuple of a Delete, and the letter before it, where `p` is."""
-    if p[0] != c"K" and p[0] != c"O" or not old.ready or put_tuple(old, p + 1, end, bare) != end:
+    if p[0] != c"K" and p[0] != c"O" or not old.ready or put_tuple(old, p + 1, end, no_tuples) != end:
         return False
     return keep_old(old, p, out, row)
 
 
 cdef inline bint put_both(
-    TupleCopy *old, TupleCopy *new, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint bare
+    TupleCopy *old, TupleCopy *new, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint no_tuples
 ) noexcept nogil:
     """Put the old and the new tuple of an Update."""
     cdef const uint8_t *behind
     if p[0] != c"K" and p[0] != c"O" or not old.ready or not new.ready:
         return False
-    behind = put_tuple(old, p + 1, end, bare)
+    behind = put_tuple(old, p + 1, end, no_tuples)
     # The letter and the count of the new one.
-    if behind == NULL or end - behind < 3 or behind[0] != c"N" or put_tuple(new, behind + 1, end, bare) != end:
+    if behind == NULL or end - behind < 3 or behind[0] != c"N" or put_tuple(new, behind + 1, end, no_tuples) != end:
         return False
     if not keep_old(old, p, out, row):
         return False

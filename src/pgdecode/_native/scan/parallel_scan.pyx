@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from pgdecode._native.arrow.builder cimport Opening
+from pgdecode._native.arrow.builder cimport OpenLock
 from pgdecode._native.arrow.payload_array cimport Segment
 from pgdecode._native.fault cimport OK, Fault
 from pgdecode._native.memory.buffers cimport Arena
@@ -18,9 +18,9 @@ from pgdecode._native.wire.stream_state cimport Delimiters, Order, find_delimite
 
 # -- decoding --------------------------------------------------------------------------------------------------------
 
-cdef struct Division:
+cdef struct ScanContext:
     # What all threads share.
-    Opening opening
+    OpenLock open_lock
     Part *whole
     const Segment *segments
     Py_ssize_t n_segments
@@ -28,13 +28,13 @@ cdef struct Division:
 
 cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) except *:
     """Decode all rows; where a fault ends it, the whole has it."""
-    cdef Division division
+    cdef ScanContext context
     cdef Work work
-    division.whole = whole
-    division.segments = source.segments
-    division.n_segments = source.n_segments
-    division.opening.n_placed = 0
-    division.opening.lock = PyThread_allocate_lock()
+    context.whole = whole
+    context.segments = source.segments
+    context.n_segments = source.n_segments
+    context.open_lock.n_placed = 0
+    context.open_lock.lock = PyThread_allocate_lock()
     work.decode = decode
     work.fits = fits
     work.place = place
@@ -42,27 +42,27 @@ cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) ex
     work.end = end
     work.source = <void *>source
     work.n_threads = n_threads
-    work.contexts = &division
+    work.contexts = &context
     work.context_size = 0
     work.whole = whole
     work.part_size = sizeof(Part)
     work.appends = True
-    if division.opening.lock == NULL:
+    if context.open_lock.lock == NULL:
         raise MemoryError()
     try:
         return run_in_chunks(&work)
     finally:
-        PyThread_free_lock(division.opening.lock)
+        PyThread_free_lock(context.open_lock.lock)
 
 
 cdef FaultCode decode(void *context, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
-    cdef Division *division = <Division *>context
+    cdef ScanContext *shared = <ScanContext *>context
     cdef Part *taken = <Part *>part
     cdef FaultCode code
     if taken.walk.plan == NULL:
-        divide(taken, division.whole, &division.opening, arena)
+        divide(taken, shared.whole, &shared.open_lock, arena)
     begin_rows(taken, first, stop)
-    code = scan_rows(taken, division.segments, division.n_segments, first, stop)
+    code = scan_rows(taken, shared.segments, shared.n_segments, first, stop)
     return code if code != OK else finish_rows(taken)
 
 

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from pgdecode._native.arrow.builder cimport ColumnsBuilder, Opening, Builder, TupleBuilder, WordBuilder
+from pgdecode._native.arrow.builder cimport ColumnsBuilder, OpenLock, Builder, TupleBuilder, WordBuilder
 from pgdecode._native.arrow.payload_array cimport Segment
 from pgdecode._native.fault cimport Fault, FaultCode, Faults
 from pgdecode._native.memory.buffers cimport Arena
@@ -39,7 +39,7 @@ cdef struct Part:
     Move *kind_letters
     Move *basis_letters
 
-cdef void divide(Part *part, Part *whole, Opening *opening, Arena *arena) noexcept nogil
+cdef void divide(Part *part, Part *whole, OpenLock *open_lock, Arena *arena) noexcept nogil
 cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil
 cdef FaultCode scan_rows(
     Part *part, const Segment *segments, Py_ssize_t n_segments, int64_t first, int64_t stop

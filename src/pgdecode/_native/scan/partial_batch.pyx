@@ -37,12 +37,12 @@ from pgdecode._native.wire.envelope_builder cimport keep_zeroed
 from pgdecode._native.wire.wire_plan cimport N_MESSAGES, PLAN
 
 
-cdef void divide(Part *part, Part *whole, Opening *opening, Arena *arena) noexcept nogil:
+cdef void divide(Part *part, Part *whole, OpenLock *open_lock, Arena *arena) noexcept nogil:
     """Make a part of a whole, which collects the same columns; `part` is all zero."""
     cdef int i
     part.permissive = whole.permissive
     part.kind_codes = whole.kind_codes
-    # Not all of the whole's walk: what it has met is written meanwhile, where another part is placed.
+    # Not all of the whole's walk: its counters change meanwhile, when another part is placed.
     part.walk.plan = whole.walk.plan
     part.walk.rules = whole.walk.rules
     part.walk.stream_flags = whole.walk.stream_flags
@@ -53,14 +53,14 @@ cdef void divide(Part *part, Part *whole, Opening *opening, Arena *arena) noexce
     part.walk.fault = &part.fault
     part.out.fast = part.fast
     for i in range(N_ENVELOPE):
-        divide_builder(&part.builders[i], &whole.builders[i], opening)
+        divide_builder(&part.builders[i], &whole.builders[i], open_lock)
         if whole.out.builders[i] != NULL:
             part.out.builders[i] = &part.builders[i]
         if whole.out.old_type == &whole.builders[i]:
             part.out.old_type = &part.builders[i]
-    divide_builder(&part.old.rows, &whole.old.rows, opening)
-    divide_builder(&part.new.rows, &whole.new.rows, opening)
-    divide_builder(&part.columns.rows, &whole.columns.rows, opening)
+    divide_builder(&part.old.rows, &whole.old.rows, open_lock)
+    divide_builder(&part.new.rows, &whole.new.rows, open_lock)
+    divide_builder(&part.columns.rows, &whole.columns.rows, open_lock)
     part.old.wants_values = whole.old.wants_values
     part.new.wants_values = whole.new.wants_values
     part.out.old = &part.old if whole.out.old != NULL else NULL
@@ -75,10 +75,10 @@ cdef void divide(Part *part, Part *whole, Opening *opening, Arena *arena) noexce
     part.out.relations = whole.out.relations
 
 
-cdef void divide_builder(Builder *part, const Builder *whole, Opening *opening) noexcept nogil:
+cdef void divide_builder(Builder *part, const Builder *whole, OpenLock *open_lock) noexcept nogil:
     part.type = whole.type
     part.whole = <Builder *>whole
-    part.opening = opening
+    part.open_lock = open_lock
 
 
 cdef void divide_words(WordBuilder *part, const WordBuilder *whole) noexcept nogil:
@@ -300,10 +300,10 @@ cdef void write_word_starts(const WordBuilder *part, const Move *letters) noexce
 cdef void share_all(Part *part) noexcept nogil:
     """Fill the columns that other parts have opened with nulls, where this one has not; a part that opens another from
     now on does that for these rows too."""
-    cdef Opening *opening = part.new.rows.opening
+    cdef OpenLock *open_lock = part.new.rows.open_lock
     cdef int i
-    PyThread_acquire_lock(opening.lock, WAIT_LOCK)
-    opening.n_placed = part.new.rows.n_rows
+    PyThread_acquire_lock(open_lock.lock, WAIT_LOCK)
+    open_lock.n_placed = part.new.rows.n_rows
     for i in range(N_ENVELOPE):
         if part.out.builders[i] != NULL and not is_open(&part.builders[i]) and is_open(part.builders[i].whole):
             share(&part.builders[i])
@@ -312,7 +312,7 @@ cdef void share_all(Part *part) noexcept nogil:
     share_rows(&part.old.rows)
     share_rows(&part.new.rows)
     share_rows(&part.columns.rows)
-    PyThread_release_lock(opening.lock)
+    PyThread_release_lock(open_lock.lock)
 
 
 cdef void share_rows(Builder *rows) noexcept nogil:

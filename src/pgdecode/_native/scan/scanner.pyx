@@ -184,7 +184,7 @@ cdef class Scan:
         """The state after the last row, which `resolve_streams` of the next batch takes as `carry`; None where it is
         not known.
 
-        Of use when `run` has returned columns. It is None where the caller said of each payload what it is.
+        Of use when `run` has returned columns. It is None if the caller gave the flag of each payload.
         """
         if self.whole.walk.assume_unstreamed:
             return False
@@ -246,7 +246,7 @@ cdef class Scan:
             if code == FAULT_LIMIT_BATCH:
                 raise errors.BatchTooLarge(errors.BatchTooLarge.wording.format(field="kind"))
         if code != OK:
-            # Where there was no room to keep a row's fault, that is what `fault` still says.
+            # If there was no memory to keep a row's fault, `fault` still has it.
             whole.fault.code = code
             raise error_of(&whole.fault, PLAN.labels, True)
         self.write_errors()
@@ -272,7 +272,7 @@ cdef class Scan:
         return scan_rows(&self.whole, self.source.segments, self.source.n_segments, 0, self.source.n_rows)
 
     cdef bint is_doubted(self, FaultCode code) noexcept nogil:
-        """Whether rows may be other than plain: no delimiter tells, or a fault may change what the others are."""
+        """Whether rows may be other than plain: there is no delimiter, or a fault may change the flags of others."""
         cdef size_t i
         if code != OK:
             return code < FAULT_LIMIT_BATCH or code == STREAM_SEEN

@@ -92,15 +92,17 @@ cdef inline const uint8_t *copy_cells(
     return p
 
 
-cdef inline const uint8_t *put_tuple(TupleCopy *copy, const uint8_t *p, const uint8_t *end, bint bare) noexcept nogil:
-    """Put a tuple's cells, and return where they end, or NULL; `bare`: nothing of tuples is wanted.
+cdef inline const uint8_t *put_tuple(
+    TupleCopy *copy, const uint8_t *p, const uint8_t *end, bint no_tuples
+) noexcept nogil:
+    """Put a tuple's cells, and return where they end, or NULL; `no_tuples`: nothing of tuples is wanted.
 
     AHEAD bytes behind `end` may be read, but nothing of them is looked at before it is known to be the tuple's.
     """
     copy.n = be16(p)
     if unlikely(copy.n > copy.max_columns):
         return NULL
-    if bare:
+    if no_tuples:
         return copy_cells(copy, p + 2, end, COLLECT_NOTHING)
     if copy.collect == COLLECT_VALUES:
         return copy_values(copy, p + 2, end)

@@ -3,12 +3,12 @@
 Each thread takes the next rows, as many as its core's cache holds with what is made of them, and decodes them into a
 part of its own. A thread that has decoded gives all parts their places that can have one, those whose rows come next,
 and then writes its own to theirs, past the caches: nothing of the whole is read again soon. A thread that is ahead of
-the others goes on in another part; none waits for another as long as it has parts left, so one that the system lets
-wait leaves more to the others.
+the others continues in another part. No thread waits for another as long as it has free parts, so if the system
+suspends a thread, the others do more.
 
 A fault that is not to be kept ends it for all; a row before may have another.
 
-The threads are C's: they need the interpreter only where memory is to be had, and are over when the call is.
+They are C threads: they need the interpreter only to allocate memory, and end before the call returns.
 """
 
 from cpython.pythread cimport (
@@ -31,7 +31,7 @@ cdef extern from "Python.h":
     unsigned long PYTHREAD_INVALID_THREAD_ID
 
 cdef enum:
-    PARTS = 4              # of each thread: so far it may go on while another does not
+    PARTS = 4              # of each thread: so far it may be ahead of the others
     CHUNK_BYTES = 5 << 17   # payloads; with what is made of them, they fit into a core's own cache
     MOST_TIMES = 4         # the rows of a chunk of average payloads, where they are shorter: rows have their cost too
     LEAST_CHUNKS = 4        # of each thread, so that none waits long for the last one
@@ -273,7 +273,7 @@ cdef void place_next(Loop *loop) noexcept nogil:
         if chunk == NULL:
             continue
         if loop.n_writing and not work.fits(work.whole, chunk.part):
-            # Each of those who write comes here again when it has.
+            # Each writing thread calls this again when it is done.
             break
         end_early(loop, chunk, work.place(work.whole, chunk.part))
         chunk.state = PLACED
@@ -320,7 +320,7 @@ cdef void end_early(Loop *loop, const Chunk *chunk, FaultCode code) noexcept nog
 
 
 cdef void wake(Worker *worker) noexcept nogil:
-    """Let a thread go on that waits for its part's place, or for the end."""
+    """Wake a thread that waits for the place of its part, or for the end."""
     if worker.waits:
         worker.waits = False
         PyThread_release_lock(worker.wait_lock)

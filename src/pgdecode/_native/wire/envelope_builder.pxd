@@ -1,4 +1,4 @@
-"""What a walk fills and what it carries from field to field, and how it says what is wrong."""
+"""The envelope that a walk fills, the state of a walk, and how it records a fault."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -82,7 +82,7 @@ cdef struct Walk:
     int64_t first_row        # of the segment
     uint8_t stream_flag
     bint assume_unstreamed   # stop at a stream
-    bint has_delimiter       # a well-formed delimiter has come by
+    bint has_delimiter       # there is a well-formed delimiter
     bint empty_is_null       # an empty payload is a null row, and no fault
     int64_t n_empty          # such rows
     # ... and from field to field, beside its cursor.

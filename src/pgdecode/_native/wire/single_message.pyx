@@ -56,15 +56,15 @@ cdef enum:
     US_PER_SECOND = 1000000
     SECONDS_PER_DAY = 86400
 
-cdef struct ValueOptions:
-    # A payload that the walker has found well-formed, while it is read.
+cdef struct MessageReader:
+    # Reads a payload that the walker has found well-formed.
     const uint8_t *start
     Cursor cursor
     uint32_t count
     uint8_t old_type    # 0 where no old tuple was sent
 
 
-cdef class Maker:
+cdef class MessageMaker:
     """Makes objects of a frozen dataclass with slots, field by field: its `__init__` takes longer than all the rest."""
 
     cdef type cls
@@ -89,28 +89,28 @@ cdef class Maker:
         return (<PyObject *>slot).ob_type.tp_descr_set(slot, made, value)
 
 
-cdef tuple MAKERS = tuple([Maker(cls) for cls in messages.MESSAGES])
-cdef Maker COLUMN_MAKER = Maker(messages.Column)
+cdef tuple MAKERS = tuple([MessageMaker(cls) for cls in messages.MESSAGES])
+cdef MessageMaker COLUMN_MAKER = MessageMaker(messages.Column)
 
 
-cdef const uint8_t *read(ValueOptions *reading, size_t length) except NULL:
-    cdef const uint8_t *p = take(&reading.cursor, length)
+cdef const uint8_t *read(MessageReader *reader, size_t length) except NULL:
+    cdef const uint8_t *p = take(&reader.cursor, length)
     if p == NULL:
         raise SystemError("the walker passed a message that ends early")
     return p
 
 
-cdef str read_string(ValueOptions *reading):
+cdef str read_string(MessageReader *reader):
     cdef size_t length = 0
-    cdef const uint8_t *p = take_string(&reading.cursor, &length)
+    cdef const uint8_t *p = take_string(&reader.cursor, &length)
     if p == NULL:
         raise SystemError("the walker passed a string without its end")
     return (<const char *>p)[:length].decode("utf-8")
 
 
-cdef tuple read_tuple(ValueOptions *reading, PyObject **formats):
+cdef tuple read_tuple(MessageReader *reader, PyObject **formats):
     """The values of a tuple; `formats` becomes a new reference to the string of their formats."""
-    cdef uint16_t n = be16(read(reading, 2))
+    cdef uint16_t n = be16(read(reader, 2))
     cdef uint16_t i
     cdef uint32_t length
     cdef const uint8_t *p
@@ -118,12 +118,12 @@ cdef tuple read_tuple(ValueOptions *reading, PyObject **formats):
     cdef tuple values = PyTuple_New(n)
     cdef object value
     for i in range(n):
-        p = read(reading, 1)
+        p = read(reader, 1)
         PyUnicode_1BYTE_DATA(letters)[i] = p[0]
         value = None
         if p[0] == c"t" or p[0] == c"b":
-            length = be32(read(reading, 4))
-            value = PyBytes_FromStringAndSize(<const char *>read(reading, length), length)
+            length = be32(read(reader, 4))
+            value = PyBytes_FromStringAndSize(<const char *>read(reader, length), length)
         # The tuple takes a reference over.
         Py_INCREF(value)
         PyTuple_SET_ITEM(values, i, value)
@@ -132,15 +132,15 @@ cdef tuple read_tuple(ValueOptions *reading, PyObject **formats):
     return values
 
 
-cdef tuple read_columns(ValueOptions *reading):
-    cdef uint16_t n = be16(read(reading, 2))
+cdef tuple read_columns(MessageReader *reader):
+    cdef uint16_t n = be16(read(reader, 2))
     cdef uint16_t _i
     cdef const uint8_t *p
     columns = []
     for _i in range(n):
-        flags = read(reading, 1)[0]
-        name = read_string(reading)
-        p = read(reading, 8)
+        flags = read(reader, 1)[0]
+        name = read_string(reader)
+        p = read(reader, 8)
         column = COLUMN_MAKER.make()
         for slot, value in zip(COLUMN_MAKER.slots, (flags, name, be32(p), <int32_t>be32(p + 4))):
             COLUMN_MAKER.put(column, slot, value)
@@ -148,8 +148,8 @@ cdef tuple read_columns(ValueOptions *reading):
     return tuple(columns)
 
 
-cdef object read_timestamp(ValueOptions *reading):
-    cdef int64_t us = <int64_t>be64(read(reading, 8))
+cdef object read_timestamp(MessageReader *reader):
+    cdef int64_t us = <int64_t>be64(read(reader, 8))
     cdef int64_t seconds = us // US_PER_SECOND
     cdef int64_t days
     # Down, not towards zero.
@@ -165,78 +165,78 @@ cdef object read_timestamp(ValueOptions *reading):
     except OverflowError:
         raise errors.OutOfRange(
             "the timestamp lies outside the years 1 to 9999 of datetime; decode_messages can hold it",
-            offset=reading.cursor.at - reading.start - 8,
-            tag=chr(reading.start[0]),
+            offset=reader.cursor.at - reader.start - 8,
+            tag=chr(reader.start[0]),
         ) from None
 
 
-cdef object read_old_type(ValueOptions *reading):
+cdef object read_old_type(MessageReader *reader):
     """K or O; where no old tuple was sent, the byte is the new tuple's N and stays."""
-    cdef uint8_t letter = reading.cursor.at[0]
-    reading.old_type = 0
+    cdef uint8_t letter = reader.cursor.at[0]
+    reader.old_type = 0
     if letter == c"N":
         return None
-    reading.old_type = read(reading, 1)[0]
+    reader.old_type = read(reader, 1)[0]
     return "K" if letter == c"K" else "O"
 
 
-cdef object read_field(ValueOptions *reading, const Op *op):
+cdef object read_field(MessageReader *reader, const Op *op):
     """A field that is no tuple."""
     cdef uint32_t length
     if op.form == LSN:
-        return be64(read(reading, 8))
+        return be64(read(reader, 8))
     if op.form == TIMESTAMP:
-        return read_timestamp(reading)
+        return read_timestamp(reader)
     if op.form == FLAGS:
-        flags = read(reading, 1)[0]
+        flags = read(reader, 1)[0]
         return flags != 0 if op.is_bool else flags
     if op.form == LETTER:
-        return chr(read(reading, 1)[0])
+        return chr(read(reader, 1)[0])
     if op.form == OLD_TYPE:
-        return read_old_type(reading)
+        return read_old_type(reader)
     if op.form == CONTENT:
-        length = be32(read(reading, 4))
-        return (<const char *>read(reading, length))[:length]
+        length = be32(read(reader, 4))
+        return (<const char *>read(reader, length))[:length]
     if op.form == RELATION_IDS:
-        return tuple([be32(read(reading, 4)) for _ in range(reading.count)])
+        return tuple([be32(read(reader, 4)) for _ in range(reader.count)])
     if op.form == COLUMNS:
-        return read_columns(reading)
+        return read_columns(reader)
     if op.width == 4:
-        return be32(read(reading, 4))
-    return read_string(reading)
+        return be32(read(reader, 4))
+    return read_string(reader)
 
 
-cdef object read_message(ValueOptions *reading, const MessagePlan *message, Maker maker, bint streamed):
+cdef object read_message(MessageReader *reader, const MessagePlan *message, MessageMaker maker, bint streamed):
     cdef object made = maker.make()
     cdef const Op *op
     cdef PyObject *formats
     cdef object value
     cdef int i, at = 0
     if maker.xid is not None:
-        maker.put(made, maker.xid, read_field(reading, &message.prefix) if streamed else None)
+        maker.put(made, maker.xid, read_field(reader, &message.prefix) if streamed else None)
     for i in range(message.n_ops):
         op = &message.ops[i]
         if op.form == COUNT:
-            reading.count = be32(read(reading, 4))
-        elif op.form == OLD_TUPLE and not reading.old_type:
+            reader.count = be32(read(reader, 4))
+        elif op.form == OLD_TUPLE and not reader.old_type:
             maker.put(made, maker.slots[at], None)
             maker.put(made, maker.slots[at + 1], None)
             at += 2
         elif op.form == OLD_TUPLE or op.form == NEW_TUPLE:
             if op.form == NEW_TUPLE:
-                read(reading, 1)
+                read(reader, 1)
             formats = NULL
-            maker.put(made, maker.slots[at], read_tuple(reading, &formats))
+            maker.put(made, maker.slots[at], read_tuple(reader, &formats))
             value = <object>formats
             Py_DECREF(value)
             maker.put(made, maker.slots[at + 1], value)
             at += 2
         else:
             # The optional fields end a message.
-            if op.optional and reading.cursor.at == reading.cursor.end:
+            if op.optional and reader.cursor.at == reader.cursor.end:
                 value = None
             else:
-                value = read_field(reading, op)
+                value = read_field(reader, op)
             maker.put(made, maker.slots[at], value)
             at += 1
     return made
@@ -250,7 +250,7 @@ cdef object decode_bytes(const uint8_t *data, size_t length, bint in_stream, obj
     cdef Fault fault
     cdef Walk walk
     cdef FaultCode code
-    cdef ValueOptions reading
+    cdef MessageReader reader
     if limits is LIMITS:
         rules = LIMIT_RULES
         rules.strict_flags = strict_flags
@@ -262,11 +262,11 @@ cdef object decode_bytes(const uint8_t *data, size_t length, bint in_stream, obj
         resolve_fault(&walk, &nothing, data, length, in_stream, code)
         raise error_of(&fault, PLAN.labels, False)
     message = &plan.messages[plan.by_tag[data[0]]]
-    memset(&reading, 0, sizeof(reading))
-    reading.start = data
-    reading.cursor.at = data + 1
-    reading.cursor.end = data + length
-    return read_message(&reading, message, <Maker>MAKERS[plan.by_tag[data[0]]], in_stream and message.streamed)
+    memset(&reader, 0, sizeof(reader))
+    reader.start = data
+    reader.cursor.at = data + 1
+    reader.cursor.end = data + length
+    return read_message(&reader, message, <MessageMaker>MAKERS[plan.by_tag[data[0]]], in_stream and message.streamed)
 
 
 def decode_one(bytes payload not None, bint in_stream, limits, bint strict_flags):
@@ -285,7 +285,7 @@ def fields_of(Source source, int64_t row, bint in_stream):
     cdef const PlanTable *plan = &PLAN.table
     cdef const MessagePlan *message
     cdef const Op *op
-    cdef ValueOptions reading
+    cdef MessageReader reader
     cdef Span payload
     cdef Py_ssize_t near = 0
     cdef int i
@@ -298,21 +298,21 @@ def fields_of(Source source, int64_t row, bint in_stream):
     ):
         raise ValueError("the row is no message")
     message = &plan.messages[plan.by_tag[payload.data[0]]]
-    memset(&reading, 0, sizeof(reading))
-    reading.start = payload.data
-    reading.cursor.at = payload.data + 1
-    reading.cursor.end = payload.data + payload.length
+    memset(&reader, 0, sizeof(reader))
+    reader.start = payload.data
+    reader.cursor.at = payload.data + 1
+    reader.cursor.end = payload.data + payload.length
     found = {}
     if in_stream and message.streamed:
-        found[COLUMN_NAMES[message.prefix.column]] = read_field(&reading, &message.prefix)
+        found[COLUMN_NAMES[message.prefix.column]] = read_field(&reader, &message.prefix)
     for i in range(message.n_ops):
         op = &message.ops[i]
-        if op.optional and reading.cursor.at == reading.cursor.end or not (op.width or op.form in (NAME, TEXT)):
+        if op.optional and reader.cursor.at == reader.cursor.end or not (op.width or op.form in (NAME, TEXT)):
             break
         if op.form == TIMESTAMP:
-            value = <int64_t>be64(read(&reading, 8)) + EPOCH_SHIFT_US
+            value = <int64_t>be64(read(&reader, 8)) + EPOCH_SHIFT_US
         else:
-            value = read_field(&reading, op)
+            value = read_field(&reader, op)
         if op.column < len(COLUMN_NAMES):
             found[COLUMN_NAMES[op.column]] = value
     return found

@@ -131,7 +131,7 @@ cdef FaultCode find_delimiters(
             if window.plan.tag_class[tag] < TAG_DELIMITER:
                 if window.plan.tag_class[tag] == TAG_MARKED:
                     delimiters.marks |= marks(&payload)
-            # A delimiter that is not well-formed is a fault of its own row and says nothing of the others.
+            # A delimiter that is not well-formed is a fault of its own row and does not affect the others.
             elif reading_fault(window, &payload, False) == OK:
                 if append_delimiter(delimiters, segment.n_before + row, tag) != OK:
                     return FAULT_NO_MEMORY

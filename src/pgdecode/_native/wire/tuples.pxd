@@ -19,7 +19,7 @@ cdef enum Collect:
 
 
 cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Cell *cell) noexcept nogil:
-    """One tuple column, which stays where it lies; False where it is not well-formed: the walk then says why.
+    """One tuple column, which stays where it lies; False if it is not well-formed: the walk then reports why.
 
     The value is NULL for n and u.
     """

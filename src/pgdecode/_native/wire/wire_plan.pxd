@@ -74,7 +74,7 @@ cdef struct MessagePlan:
 
 cdef enum TagClass:
     TAG_OTHER
-    TAG_MARKED           # I, U, D: a byte after the relation OID tells a plain message from a streamed one
+    TAG_MARKED           # I, U, D: a byte after the relation OID distinguishes plain and streamed messages
     TAG_DELIMITER        # stands only at or outside the ends of a stream's block
     TAG_STREAM           # a delimiter that starts or stops a block
 
