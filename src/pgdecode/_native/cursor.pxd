@@ -56,6 +56,7 @@ cdef extern from *:
         w = __builtin_bswap64(w);
         memcpy(p, &w, 8);
     }
+    static inline void pgdecode_put_le64(uint8_t *p, uint64_t w) { memcpy(p, &w, 8); }
     #else
     static inline uint16_t pgdecode_be16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
     static inline uint32_t pgdecode_be32(const uint8_t *p)
@@ -78,6 +79,11 @@ cdef extern from *:
         for (int i = 7; i >= 0; i--, w >>= 8)
             p[i] = (uint8_t)w;
     }
+    static inline void pgdecode_put_le64(uint8_t *p, uint64_t w)
+    {
+        for (int i = 0; i < 8; i++, w >>= 8)
+            p[i] = (uint8_t)w;
+    }
     #endif
     """
     uint16_t be16 "pgdecode_be16"(const uint8_t *p) noexcept nogil
@@ -85,6 +91,7 @@ cdef extern from *:
     uint64_t be64 "pgdecode_be64"(const uint8_t *p) noexcept nogil
     uint64_t le64 "pgdecode_le64"(const uint8_t *p) noexcept nogil
     void put_be64 "pgdecode_put_be64"(uint8_t *p, uint64_t word) noexcept nogil
+    void put_le64 "pgdecode_put_le64"(uint8_t *p, uint64_t word) noexcept nogil
 
 
 cdef inline const uint8_t *take(Cursor *cursor, size_t length) noexcept nogil:

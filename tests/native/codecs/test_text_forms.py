@@ -46,6 +46,35 @@ def test_every_type_has_a_text_form_and_a_string_column_keeps_its_own() -> None:
         assert (as_text(decoding) is decoding) == (decoding.arrow == pa.string())
 
 
+# -- numbers of all lengths ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "least", "greatest"),
+    [
+        ("int2", ">h", -(2**15), 2**15 - 1),
+        ("int4", ">i", -(2**31), 2**31 - 1),
+        ("int8", ">q", -(2**63), 2**63 - 1),
+        ("oid", ">I", 0, 2**32 - 1),
+        ("xid8", ">Q", 0, 2**64 - 1),
+    ],
+    ids=["int2", "int4", "int8", "oid", "xid8"],
+)
+def test_an_integer_has_its_digits_whatever_their_number(name: str, layout: str, least: int, greatest: int) -> None:
+    powers = (10**n + more for n in range(20) for more in (-1, 0, 1))
+    repeated = (int("1234567890" * 2) % 10**n * 10**zeros for n in range(1, 20) for zeros in range(4))
+    numbers = {sign * number for number in (*powers, *repeated, *range(11000)) for sign in (-1, 1)} | {least, greatest}
+    fitting = [number for number in sorted(numbers) if least <= number <= greatest]
+    assert printed(name, [struct.pack(layout, number) for number in fitting]) == [str(number) for number in fitting]
+
+
+def test_a_time_has_the_digits_of_its_fraction_up_to_the_last_that_is_not_zero() -> None:
+    fractions = sorted({digits * 10**zeros for zeros in range(6) for digits in (1, 9, 10, 11, 101, 12345, 102030)})
+    fractions = [fraction for fraction in [0, *fractions, 999999] if fraction < 10**6]
+    texts = [f"00:00:01.{fraction:06d}".rstrip("0").rstrip(".") for fraction in fractions]
+    assert printed("time", [struct.pack(">q", 10**6 + fraction) for fraction in fractions]) == texts
+
+
 # -- what servers printed --------------------------------------------------------------------------------------------
 
 USUAL = {

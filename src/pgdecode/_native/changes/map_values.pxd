@@ -2,7 +2,7 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from pgdecode._native.arrow.builder cimport Cell
 from pgdecode._native.arrow.column_builder cimport Column, validity_for
@@ -176,10 +176,9 @@ cdef inline bint are_texts(const uint8_t *p, const Layout *layout) noexcept nogi
 cdef inline void put_ones(uint8_t *to, size_t n) noexcept nogil:
     """Put n bytes that are 1, and up to SLACK bytes more."""
     cdef uint64_t ones = 0x0101010101010101
-    cdef size_t at = 0
-    while at < n:
-        memcpy(to + at, &ones, sizeof(ones))
-        at += sizeof(ones)
+    memcpy(to, &ones, sizeof(ones))
+    if n > sizeof(ones):
+        memset(to + sizeof(ones), 1, n - sizeof(ones))
 
 
 cdef inline bint put_cells(

@@ -19,7 +19,7 @@ from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, Fault
 from pgdecode._native.literals.calendar cimport write_clock, write_day
 from pgdecode._native.literals.clock cimport END_DATE, END_TIMESTAMP, MIN_DAY, MIN_TIMESTAMP, US_PER_DAY
 from pgdecode._native.literals.rendering cimport (
-    MAX_DIGITS, ensure_capacity, write_byte, write_byte_in_hex, write_decimal,
+    MAX_DIGITS, ensure_capacity, write_byte, write_byte_in_hex, write_decimal, write_number,
 )
 from pgdecode._native.literals.shortest_float cimport write_float4, write_float8
 
@@ -42,11 +42,11 @@ cdef FaultCode written_from_binary(const uint8_t *value, size_t length, Column *
 
 
 cdef inline uint8_t *write_signed(uint8_t *at, int64_t number) noexcept nogil:
-    """Write an integer's digits, with its sign if it is negative."""
-    if number < 0:
-        at = write_byte(at, c"-")
+    """Write an integer's digits, with its sign if it is negative: up to MOST_WRITTEN bytes may be written."""
+    # A digit takes the place of a sign that is not counted.
+    at[0] = c"-"
     # Turned as unsigned, so that the smallest number has a magnitude too.
-    return write_decimal(at, 0 - <uint64_t>number if number < 0 else <uint64_t>number)
+    return write_number(at + (number < 0), 0 - <uint64_t>number if number < 0 else <uint64_t>number)
 
 
 cdef uint8_t *write_bool(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
@@ -73,12 +73,12 @@ cdef uint8_t *write_int8(const uint8_t *value, size_t length, uint8_t *to) noexc
 
 cdef uint8_t *write_oid(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
     """Write an oid, xid or cid. Source: oidout, utils/adt/oid.c."""
-    return write_decimal(to, be32(value)) if length == 4 else NULL
+    return write_number(to, be32(value)) if length == 4 else NULL
 
 
 cdef uint8_t *write_xid8(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
     """Write an xid8. Source: xid8out, utils/adt/xid.c."""
-    return write_decimal(to, be64(value)) if length == 8 else NULL
+    return write_number(to, be64(value)) if length == 8 else NULL
 
 
 cdef uint8_t *write_float4_form(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:

@@ -1,15 +1,15 @@
 """Days, times of day and offsets written in digits, as PostgreSQL prints them under DateStyle ISO."""
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 from pgdecode._native.literals.clock cimport US_PER_SECOND
-from pgdecode._native.literals.rendering cimport write_byte, write_decimal
+from pgdecode._native.literals.rendering cimport PAIRS, eight_digits, write_byte, write_decimal
 
 
 cdef inline uint8_t *write_two(uint8_t *at, uint64_t number) noexcept nogil:
     """Write a number below 100 with two digits."""
-    at[0] = <uint8_t>(c"0" + number // 10)
-    at[1] = <uint8_t>(c"0" + number % 10)
+    memcpy(at, PAIRS + 2 * number, 2)
     return at + 2
 
 
@@ -22,16 +22,16 @@ cdef inline uint8_t *write_clock(uint8_t *at, uint64_t us) noexcept nogil:
     """Write microseconds as HH:MM:SS and the fraction's digits up to its last that is not 0; hours have two or more."""
     cdef uint64_t seconds = us // US_PER_SECOND
     cdef uint64_t fraction = us % US_PER_SECOND
-    cdef uint64_t unit = US_PER_SECOND // 10
+    cdef uint64_t digits = 0  # of the fraction, the first one in the lowest byte
     at = write_byte(write_hours(at, seconds // 3600), c":")
     at = write_byte(write_two(at, seconds // 60 % 60), c":")
     at = write_two(at, seconds % 60)
     if fraction:
         at = write_byte(at, c".")
-    while fraction:
-        at = write_byte(at, <uint8_t>(c"0" + fraction // unit))
-        fraction %= unit
-        unit //= 10
+        digits = eight_digits(100 * fraction)
+    while digits:
+        at = write_byte(at, <uint8_t>(c"0" + (digits & 0xFF)))
+        digits >>= 8
     return at
 
 

@@ -5,6 +5,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column
+from pgdecode._native.cursor cimport put_le64
 from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, FAULT_LIMIT_VALUE, FAULT_NO_MEMORY, OK, FaultCode, unlikely
 from pgdecode._native.memory.buffers cimport reserve
 
@@ -19,6 +20,8 @@ cdef extern from *:
 cdef enum:
     MAX_RENDERED = 64 << 20  # bytes: a small binary value must not become a huge text
     MAX_DIGITS = 20          # of a uint64_t
+    TEN_TO_8 = 100000000
+    ZEROS = 0x3030303030303030  # eight digits
 
 
 cdef inline FaultCode ensure_capacity(Column *column, size_t length) noexcept nogil:
@@ -55,6 +58,40 @@ cdef inline uint8_t *write_decimal(uint8_t *at, uint64_t number) noexcept nogil:
     if to != at:
         at[0] = <uint8_t>(c"0" + number)
     return end
+
+
+cdef inline uint64_t four_digits(uint64_t number) noexcept nogil:
+    """The digits of a number below 10^4 with leading zeros: a byte of 0 to 9 each, the first one the lowest byte."""
+    # Two numbers of two digits, then four of one. The products divide exactly by 100 and 10: 10486 / 2^20 is close
+    # enough to 1/100 for numbers below 10^4, 103 / 2^10 to 1/10 for those below 100.
+    cdef uint64_t hundreds = number * 10486 >> 20
+    cdef uint64_t twos = hundreds | (number - 100 * hundreds) << 16
+    cdef uint64_t tens = (twos * 103 >> 10) & 0x000F000F
+    return tens | (twos - 10 * tens) << 8
+
+
+cdef inline uint64_t eight_digits(uint64_t number) noexcept nogil:
+    """The digits of a number below 10^8, as those of `four_digits`."""
+    return four_digits(number // 10000) | four_digits(number % 10000) << 32
+
+
+cdef inline uint8_t *write_number(uint8_t *at, uint64_t number) noexcept nogil:
+    """As `write_decimal`, with few branches on the number of digits; all of the MAX_DIGITS bytes may be written."""
+    cdef size_t length
+    if number < 100:
+        memcpy(at, PAIRS + 2 * number + (number < 10), 2)
+        return at + 1 + (number >= 10)
+    if number < 10000:
+        length = 1 + (number >= 10) + (number >= 100) + (number >= 1000)
+        put_le64(at, (four_digits(number) | <uint64_t>ZEROS) >> 8 * (4 - length))
+        return at + length
+    if number < TEN_TO_8:
+        length = 5 + (number >= 100000) + (number >= 1000000) + (number >= 10000000)
+        put_le64(at, (eight_digits(number) | <uint64_t>ZEROS) >> 8 * (8 - length))
+        return at + length
+    at = write_decimal(at, number // TEN_TO_8)
+    put_le64(at, eight_digits(number % TEN_TO_8) | <uint64_t>ZEROS)
+    return at + 8
 
 
 cdef inline uint8_t *write_padded(uint8_t *at, uint64_t number, uint64_t smallest) noexcept nogil:
