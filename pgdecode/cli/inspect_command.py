@@ -30,7 +30,7 @@ from pgdecode.storage.object_path import file_path
 @click.argument("location", type=parameters.location, metavar="PATH")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables.")
 @click.option(
-    "--state",
+    "--catalog",
     "of_state",
     is_flag=True,
     help="PATH is an output folder of 'decode' or a folder of 'decode --state'. Describe the state in it: the "
@@ -71,9 +71,9 @@ def inspect(
     path = file_path(location, storage_options)
     if of_state:
         if not isinstance(path, Path):
-            raise click.UsageError(f"--state is for local folders; {path} is in an object store")
+            raise click.UsageError(f"--catalog is for local folders; {path} is in an object store")
         if path.is_file():
-            raise click.UsageError(f"--state is for the folder of a run or of 'decode --state'; {path} is a file")
+            raise click.UsageError(f"--catalog is for the folder of a run or of --state; {path} is a file")
         of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "write_catalog"]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
         found_state = state_figures(path)

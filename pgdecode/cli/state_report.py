@@ -1,4 +1,4 @@
-"""Describes the state that a run has left, for `pgdecode inspect --state`."""
+"""Describes the state that a run has left, for `pgdecode inspect --catalog`."""
 
 from __future__ import annotations
 

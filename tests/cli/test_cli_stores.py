@@ -131,7 +131,7 @@ def test_a_local_only_option_is_refused(run: Shell) -> None:
     assert (refused.code, "--state is for local folders" in refused.err) == (2, True)
     refused = run("decode", str(FILE), "s3://lake/x", "--storage-option", "SECRET")
     assert (refused.code, "SECRET" in refused.err) == (2, False)
-    assert run("inspect", "s3://lake/x", "--state").code == 2
+    assert run("inspect", "s3://lake/x", "--catalog").code == 2
     for option in ("--resume", "--state"):
         refused = run("decode", str(FILE), "out", "--changes", option, "s3://lake/x")
         assert (refused.code, "this must be a local path, not s3://" in refused.err) == (2, True)

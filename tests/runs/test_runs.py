@@ -513,20 +513,20 @@ def test_inspect_describes_the_state_of_a_run(run: Shell, state: str | None) -> 
     written("0.parquet", streamed()[0], seq=range(7))
     options = ["--changes"] if state is None else ["--changes", "--state", state]
     assert run("decode", "0.parquet", "out", *options).code == 0
-    (found,) = json.loads(f"[{run('inspect', state or 'out', '--state', '--json').out}]")
+    (found,) = json.loads(f"[{run('inspect', state or 'out', '--catalog', '--json').out}]")
     assert (found["next_position"], found["last_lsn"], found["what"]) == (7, None, ["changes"])
     assert found["undecided"] == [{"xid": 9, "gid": None, "begin_position": 0, "changes": 4}]
     assert [item["relation"]["name"] for item in found["relations"]] == ["t20001"]
-    text = run("inspect", state or "out", "--state").out
+    text = run("inspect", state or "out", "--catalog").out
     assert "public.t20001  20001  1 (not committed)" in text
-    done = run("inspect", ".", "--state")
+    done = run("inspect", ".", "--catalog")
     assert (done.code, done.err) == (
         1,
         "pgdecode: .: has no _manifest.json: it is not the folder of a complete run\n",
     )
-    done = run("inspect", "0.parquet", "--state")
+    done = run("inspect", "0.parquet", "--catalog")
     assert done.code == 2
-    assert "--state is for the folder of a run or of 'decode --state'; 0.parquet is a file" in done.err
+    assert "--catalog is for the folder of a run or of --state; 0.parquet is a file" in done.err
 
 
 def test_output_run_before_and_state_are_different_folders(run: Shell) -> None:
