@@ -19,6 +19,7 @@ from pgdecode._native.memory.utf8 cimport is_plain
 cdef enum:
     BLOCK = 32  # bytes: texts are copied in blocks of constant size, which may write SLACK bytes too many
     SHORT = 16  # bytes: most values are no longer
+    BLOCK_LIMIT = 8 * BLOCK + 1  # bytes: texts that are this long are copied by memcpy
     BEHIND = SHORT + BLOCK  # bytes that may be read behind a payload where it has others behind it
 
 cdef inline void copy_blocks(uint8_t *to, const uint8_t *text, size_t length) noexcept nogil:
@@ -134,19 +135,17 @@ cdef struct FastTuple:
     size_t n_null
 
 
-cdef inline bint has_behind(const Segment *segment, const Span *payload, size_t n) noexcept nogil:
-    """Whether n bytes behind a present payload of the segment may be read: others follow it in the same buffer."""
-    cdef size_t end
-    if segment.layout != LAYOUT_OFFSETS32 and segment.layout != LAYOUT_OFFSETS64:
-        return False
-    end = <size_t>(payload.data - segment.data) + payload.length
-    return segment.data_size - end >= n
+cdef inline const uint8_t *end_of_blocks(const Segment *segment) noexcept nogil:
+    """Where a payload may end at most, so that BEHIND bytes behind it may be read; NULL if there is no such place."""
+    if segment.layout != LAYOUT_OFFSETS32 and segment.layout != LAYOUT_OFFSETS64 or segment.data_size < BEHIND:
+        return NULL
+    return segment.data + (segment.data_size - BEHIND)
 
 
-cdef inline void copy_text(uint8_t *to, const uint8_t *text, size_t length, bint may_read_behind) noexcept nogil:
-    """Copy text: in blocks where BEHIND bytes behind it may be read, which may write SLACK bytes too many."""
+cdef inline void copy_text(uint8_t *to, const uint8_t *text, size_t length, size_t block_limit) noexcept nogil:
+    """Copy text: in blocks if it is shorter than the limit, which may write SLACK bytes too many."""
     cdef size_t at = SHORT
-    if not may_read_behind or length > 8 * BLOCK:
+    if length >= block_limit:
         memcpy(to, text, length)
         return
     memcpy(to, text, SHORT)
@@ -182,12 +181,12 @@ cdef inline void put_ones(uint8_t *to, size_t n) noexcept nogil:
 
 
 cdef inline bint put_cells(
-    FastTuple *out, const uint8_t *p, const uint8_t *end, const Layout *layout, bint may_read_behind
+    FastTuple *out, const uint8_t *p, const uint8_t *end, const Layout *layout, size_t block_limit
 ) noexcept nogil:
     """Put a tuple that is the rest of a payload; False if anything is unusual or wrong, which the caller then handles.
 
     There is capacity for its text, for what writers write, for ends and for validity, which is 1 already.
-    `may_read_behind`: whether BEHIND bytes behind the payload may be read.
+    `block_limit`: BLOCK_LIMIT if BEHIND bytes behind the payload may be read, otherwise 0.
     """
     cdef size_t n = layout.n_columns
     cdef const uint8_t *first = p
@@ -210,7 +209,7 @@ cdef inline bint put_cells(
             value = p + 5
             p = value + length
             if kind == c"t" or layout.is_text[c] & IN_BINARY:
-                copy_text(to, value, length, may_read_behind)
+                copy_text(to, value, length, block_limit)
                 to += length
                 has_text = True
             else:

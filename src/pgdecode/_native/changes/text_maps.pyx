@@ -12,8 +12,8 @@ from pgdecode._native.arrow.column_builder cimport (
 )
 from pgdecode._native.arrow.payload_array cimport PRESENT, Presence, Segment, Source, Span, payload_at
 from pgdecode._native.changes.map_values cimport (
-    BEHIND, BLOCK, FastTuple, TupleWriter, close_tuple, copy_blocks, copy_plain, has_behind, index_cells, open_tuple,
-    put_cells, put_ones,
+    BLOCK, BLOCK_LIMIT, FastTuple, TupleWriter, close_tuple, copy_blocks, copy_plain, end_of_blocks, index_cells,
+    open_tuple, put_cells, put_ones,
 )
 from pgdecode._native.changes.text_layouts cimport IN_BINARY, Layout, TextLayout
 from pgdecode._native.codecs.block_decoder cimport MAX_DATA
@@ -402,6 +402,8 @@ cdef class TextMapBuilder:
         cdef const Layout *layout
         cdef const uint8_t *p
         cdef const uint8_t *most_to   # where text must end
+        cdef const uint8_t *blocks_end = end_of_blocks(near)
+        cdef const uint8_t *end
         cdef FastTuple fast_tuple
         cdef Span payload
         cdef uint8_t *text
@@ -447,10 +449,9 @@ cdef class TextMapBuilder:
                     break
                 put_ones(fast_tuple.validity, n)
             text = fast_tuple.to
+            end = payload.data + payload.length
             if unlikely(
-                not put_cells(
-                    &fast_tuple, p + 1, payload.data + payload.length, layout, has_behind(near, &payload, BEHIND)
-                )
+                not put_cells(&fast_tuple, p + 1, end, layout, BLOCK_LIMIT if end <= blocks_end else 0)
             ):
                 break
             if not self.never_expands:
