@@ -1,7 +1,8 @@
 """Lists the changes in a scanned batch and finds the transaction of each.
 
-It follows what nearly all data is made of, Begin, rows and Commit, and stops at everything else for its caller: the
-rules of streams and of two-phase commit are in `pgdecode.changes.transaction_assembler`.
+It follows what nearly all data is made of, Begin, rows and Commit, and blocks of open streams that follow each other,
+and stops at everything else for its caller: the rules of streams and of two-phase commit are in
+`pgdecode.changes.transaction_assembler`.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
