@@ -30,6 +30,9 @@ for profile, max_examples in (("quick", 10), ("usual", 40), ("long", 20_000)):
     )
 hypothesis.settings.load_profile("quick")
 
+# The JVMs of tests end before the optimizing compiler and a parallel garbage collector pay.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 SEED = int(os.environ.get("PGDECODE_TEST_SEED") or random.SystemRandom().getrandbits(32))
 
 

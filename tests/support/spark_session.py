@@ -27,9 +27,8 @@ _SETTINGS = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
-    # Tests are too short for generated code and the optimizing compiler to pay.
+    # Tests are too short for generated code to pay.
     "spark.sql.codegen.wholeStage": "false",
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
@@ -54,8 +53,7 @@ def spark() -> Iterator[SparkSession]:
 
 def _session(stack: ExitStack) -> AbstractContextManager[SparkSession]:
     if KIND == "connect":
-        of_server = {name: value for name, value in _SETTINGS.items() if name != "spark.driver.defaultJavaOptions"}
-        return remote_session(stack.enter_context(connect_server(of_server, {"PYSPARK_PYTHON": sys.executable})))
+        return remote_session(stack.enter_context(connect_server(_SETTINGS, {"PYSPARK_PYTHON": sys.executable})))
     if KIND == "cluster":
         cluster = stack.enter_context(standalone_cluster(n_workers=2))
         settings = {"spark.pyspark.python": sys.executable, "spark.driver.host": "127.0.0.1"}
