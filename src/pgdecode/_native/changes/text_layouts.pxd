@@ -13,7 +13,7 @@ cdef struct Layout:
     uint16_t n_columns
     int64_t relation_id
     const uint8_t *names     # all of them, one after the other, and SLACK bytes
-    const int32_t *name_ends # of each name, and three items behind the last one
+    const int32_t *name_ends  # of each name, and three items behind the last one
     size_t names_size        # bytes of all of them
     const uint8_t *is_key    # a byte a column
     const uint8_t *is_text   # a byte a column: which of its forms are the text itself
