@@ -90,21 +90,20 @@ def warn(text: str) -> None:
 @contextmanager
 def plain_warnings() -> Iterator[None]:
     """Print the library's own warnings, which are RuntimeWarning, without their place in the source."""
-    with warnings.catch_warnings():
-        as_usual = warnings.formatwarning
+    as_usual = warnings.formatwarning
 
-        def text(
-            message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-        ) -> str:
-            is_own = category is RuntimeWarning
-            return (
-                f"{_WARNING}{printable(str(message))}\n"
-                if is_own
-                else as_usual(message, category, filename, lineno, line)
-            )
+    def text(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if category is not RuntimeWarning:
+            return as_usual(message, category, filename, lineno, line)
+        return f"{_WARNING}{printable(str(message))}\n"
 
-        warnings.formatwarning = text
+    warnings.formatwarning = text
+    try:
         yield
+    finally:
+        warnings.formatwarning = as_usual
 
 
 def is_terminal() -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 
+from pgdecode.cli.terminal import plain_warnings
 from support.generators.slot import UNCHANGED, Slot
 from support.shell import SHOP, Shell, on_terminal, repeated, written
 
@@ -131,3 +133,11 @@ def test_options_are_in_groups(run: Shell) -> None:
     assert headings[:3] == ["What to write", "Input", "Messages"]
     assert "Options" not in headings
     assert lines.index("Bad messages:") < next(at for at, line in enumerate(lines) if line.startswith("  --bad FILE"))
+
+
+def test_warnings_of_the_library_are_one_line_and_others_are_as_usual() -> None:
+    with plain_warnings():
+        own, other = (warnings.formatwarning("text", kind, "x.py", 7) for kind in (RuntimeWarning, FutureWarning))
+    assert own == "pgdecode: warning: text\n"
+    assert other.startswith("x.py:7: FutureWarning: text")
+    assert warnings.formatwarning("text", RuntimeWarning, "x.py", 7).startswith("x.py:7: RuntimeWarning")
