@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.changes.committed_changes import ChangeSlice, values_of
 from pgdecode.changes.record_batches import Builder, counted_batch, fitting_batches
-from pgdecode.changes.replication_state import CommittedChanges, ReplicationState, Transaction
+from pgdecode.changes.replication_state import CommittedChanges
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.files.ordered_files import OrderFault
-from pgdecode.partitions.partition_decoder import Keep, PartitionDecoder
+from pgdecode.partitions.partition_decoder import PartitionDecoder
 from pgdecode.partitions.partition_index import PartitionIndex, slices
 from pgdecode.protocol.options import ChangeOptions, Format
+from pgdecode.relations.catalog import RelationCatalog
 from spark_udfs.dataframes.kept_changes import KeptChanges
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.runtime.worker import ERROR, WorkerFunction, enter_task
@@ -222,11 +223,13 @@ class DecodedPartition:
         # Changes that are kept may be of any table.
         versions = None if kept is not None and index.keeps(number) else numbers_of(builders)
         keep = None if kept is None else kept.keep
-        self.tail = None
-        if keep is not None and versions is not None and number + 1 == len(index.partitions):
+        self.tail: Tail | None = None
+        if keep is None or versions is None or number + 1 < len(index.partitions):
+            self.decoder = PartitionDecoder(index, number, options, versions, keep)
+        else:
             # A speculative index does not know whether a transaction is open at the end.
-            self.tail, keep = Tail(index, number, options, keep), None
-        self.decoder = PartitionDecoder(index, number, options, versions, keep)
+            self.decoder = PartitionDecoder(index, number, options, versions)
+            self.tail = Tail(self.decoder, PartitionDecoder(index, number, options, keep=keep), index.catalog)
         self.builders = builders
         self.on_assembled = on_assembled
         self.drop_bad = options.mode == "DROPMALFORMED"
@@ -270,10 +273,8 @@ class DecodedPartition:
             if len(self.pieces) > 1:
                 positions, payloads = (pa.concat_arrays(column) for column in zip(*self.pieces, strict=True))
             self.pieces, self.n_waiting, self.n_bytes = [], 0, 0
-            before = None if self.tail is None else self.decoder.state.copy(with_versions=False)
-            assembler, changes = self.decoder.follow(payloads, positions)
-            if self.tail is not None and before is not None:
-                self.tail.add(before, self.decoder.state.open, payloads, positions)
+            follow = self.decoder.follow if self.tail is None else self.tail.follow
+            assembler, changes = follow(payloads, positions)
             if self.on_assembled is not None:
                 self.on_assembled(positions, payloads, assembler)
             yield from self._build(assembler, changes)
@@ -290,32 +291,35 @@ class Tail:
     Decoding only some tables lists only their changes, so these batches are processed again.
     """
 
-    def __init__(self, index: PartitionIndex, number: int, options: ChangeOptions, keep: Keep) -> None:
-        self.decoder = PartitionDecoder(index, number, options, keep=keep)
-        self.versions = index.catalog
+    def __init__(self, of_tables: PartitionDecoder, of_all: PartitionDecoder, versions: RelationCatalog) -> None:
+        self.of_tables = of_tables
+        self.of_all = of_all  # with `keep`
+        self.versions = versions
         self.begin_position: int | None = None
-        self.before = ReplicationState()
+        self.before = of_all.state  # before the first of the batches
         self.batches: list[tuple[pa.Array, pa.Array]] = []
 
-    def add(
-        self, before: ReplicationState, transaction: Transaction | None, payloads: pa.Array, positions: pa.Array
-    ) -> None:
-        """Add a batch, the state before it, and the transaction that is open after it."""
+    def follow(self, payloads: pa.Array, positions: pa.Array) -> tuple[TransactionAssembler, CommittedChanges]:
+        """Process the next payloads, as the decoder of some tables does, and note whether they must be kept."""
+        before = self.of_tables.state.copy(with_versions=False)
+        found = self.of_tables.follow(payloads, positions)
+        transaction = self.of_tables.state.open
         begin_position = None if transaction is None else transaction.begin_position
         if begin_position is None or begin_position != self.begin_position:
             self.begin_position, self.before, self.batches = begin_position, before, []
         if begin_position is not None:
             self.batches.append((payloads, positions))
+        return found
 
     def finish(self) -> None:
         """Keep the changes of the open transaction, if any."""
         if self.begin_position is None:
             return
         self.before.relations.preload(self.versions)
-        self.decoder.state = self.before
+        self.of_all.state = self.before
         for payloads, positions in self.batches:
-            self.decoder.follow(payloads, positions)
-        self.decoder.finish()
+            self.of_all.follow(payloads, positions)
+        self.of_all.finish()
 
 
 def build(

@@ -22,8 +22,6 @@ _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _WORKER = re.compile(r"Successfully registered with master (\S+)")
 _CONNECT = re.compile(r"Spark Connect server started at: \S*:(\d+)")
 _SECONDS = 120
-# Tests are too short for the optimizing compiler to pay.
-_JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,11 @@ def standalone_cluster(n_workers: int, environment: Mapping[str, str] | None = N
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgdecode-cluster-")))
-        variables = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": " ".join(_JAVA)}
+        # spark-submit takes its options from the environment, but the processes of a cluster take others.
+        variables = {
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+        }
         options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         command = ["spark-class", "org.apache.spark.deploy.master.Master", *options]
         master = _started(stack, folder / "master.log", command, _MASTER, variables)
@@ -75,7 +77,7 @@ def connect_server(settings: Mapping[str, str], environment: Mapping[str, str] |
             **settings,
         }
         options = [word for name, value in chosen.items() for word in ("--conf", f"{name}={value}")]
-        command = ["spark-submit", "--master", "local[2]", "--driver-java-options", " ".join(_JAVA), *options]
+        command = ["spark-submit", "--master", "local[2]", *options]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         _started(stack, folder / "server.log", command, _CONNECT, environment or {})
         yield f"sc://127.0.0.1:{port}"
