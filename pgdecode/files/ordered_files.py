@@ -23,9 +23,9 @@ from pgdecode.files.payload_files import (
     payload_files,
     read_files,
 )
-from pgdecode.payloads.workers import ONE_WORKER, Workers
+from pgdecode.payloads.workers import ONE_WORKER, Workers, looked_at
 from pgdecode.protocol.options import Unwrap
-from pgdecode.storage.object_path import FilePath
+from pgdecode.storage.object_path import FilePath, ObjectPath
 
 # Default names of the position column. The first is that of captured files.
 USUAL_NAMES = ("seq", "position")
@@ -245,8 +245,8 @@ def in_slot_order(files: Sequence[PayloadFile], position: str) -> list[PayloadFi
     """
     if len(files) < 2:
         return list(files)
-    with Workers(min(len(files), FILES_AT_ONCE)) as workers:
-        firsts = list(workers.map(lambda file: file.first_value(position) or 0, files))
+    is_remote = isinstance(files[0].path, ObjectPath)
+    firsts = list(looked_at(lambda file: file.first_value(position) or 0, files, FILES_AT_ONCE, is_remote=is_remote))
     return [files[number] for number in sorted(range(len(files)), key=firsts.__getitem__)]
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
 from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError, is_string, unwrap_in_place
-from pgdecode.payloads.workers import Workers, prefetched
+from pgdecode.payloads.workers import Workers, looked_at, prefetched
 from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError as PathError
@@ -38,7 +38,7 @@ _PIECE_BYTES = 8 * 2**20
 _AHEAD_BYTES = 64 * 2**20
 # Dictionaries are not looked at where they cannot expand a batch beyond this size.
 _EXPANDED_BYTES = 8 * BATCH_BYTES
-# How many files are looked at side by side, which is mostly waiting for an object store or a disk.
+# How many files are looked at side by side if that is mostly waiting for an object store or a disk.
 FILES_AT_ONCE = 32
 # Columns that files do not have: the LSN of a frame, and the number of the session in which a capture received a row.
 _FRAME_LSN = "frame_lsn"
@@ -423,8 +423,7 @@ def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap
     check_option("unwrap", unwrap, Unwrap)
     found = find_files(path)
     checked = partial(_checked, payload=payload, keep=tuple(keep), unwrap=unwrap)
-    with Workers(min(len(found), FILES_AT_ONCE)) as workers:
-        return _shared(workers.map(checked, found))
+    return _shared(looked_at(checked, found, FILES_AT_ONCE, is_remote=isinstance(path, ObjectPath)))
 
 
 def _shared(files: Iterable[PayloadFile]) -> list[PayloadFile]:

@@ -6,10 +6,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import islice
+from time import perf_counter, thread_time
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pgdecode.payloads.thread_counts import check_threads
+
+# How many items `looked_at` takes before it compares the times, and what it takes for waiting.
+_TRIED_ITEMS = 16
+_WAITING = 4
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -89,6 +95,26 @@ class Workers:
 
 
 ONE_WORKER = Workers()
+
+
+def looked_at(
+    look: Callable[[Item], Result], items: Iterable[Item], n: int, *, is_remote: bool = False
+) -> Iterator[Result]:
+    """Call a function that reads little for each item, and yield the results in order.
+
+    `n` threads do so side by side if items are remote, or once it is mostly waiting, for example for a disk. Without
+    waiting, threads would need several times the CPU time, because each takes the interpreter from the others.
+    """
+    source = iter(items)
+    while not is_remote:
+        start, busy = perf_counter(), thread_time()
+        found = [look(item) for item in islice(source, _TRIED_ITEMS)]
+        is_remote = perf_counter() - start > _WAITING * (thread_time() - busy)
+        yield from found
+        if len(found) < _TRIED_ITEMS:
+            return
+    with Workers(n) as workers:
+        yield from workers.map(look, source)
 
 
 def stop(waiting: Iterable[Future[Any]]) -> None:
