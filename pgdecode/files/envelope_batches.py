@@ -136,16 +136,19 @@ def prepared_batches(
     # The decoder is always PERMISSIVE, so that FAILFAST can yield the rows before a bad row.
     names = dict.fromkeys((*wanted, "error"))
     decoder = MessageDecoder(in_stream=in_stream, fields=names, mode="PERMISSIVE", empty=empty)
+    streamed: bool | None = None
 
     def items() -> Iterator[_Item]:
-        last, start, streamed = None, 0, None
+        last, start, expected = None, 0, None
         for file, source in read_files(files, batch_rows, workers):
             if file is not last:
-                last, start, streamed = file, file.start, None
-            yield _Item(file, start, source, streamed)
+                last, start, expected = file, file.start, None
+            yield _Item(file, start, source, expected)
             start += source.num_rows
-            if in_stream == "ordered" and workers.n > 1:
-                streamed = _state_after(source.column(file.payload), streamed)
+            if in_stream != "ordered":
+                continue
+            # A single worker has decoded the rows before.
+            expected = streamed if workers.n == 1 else _state_after(source.column(file.payload), expected)
 
     def decode(item: _Item) -> _Result[Prepared]:
         file, start, source = item.file, item.start, item.source
@@ -161,7 +164,6 @@ def prepared_batches(
         return _Result(item, (batch, prepare(file, batch)), failed, after)
 
     last: PayloadFile | None = None
-    streamed: bool | None = None
     for result in workers.map(decode, items()):
         item = result.item
         if item.file is not last:

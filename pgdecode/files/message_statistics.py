@@ -82,10 +82,10 @@ class MessageStatistics:
         self.rows += batch.n_read
         self.payload_bytes += batch.n_bytes
         self._add_errors(envelope.column("error"), batch.rows, file)
-        self._add_kinds(envelope.column("kind"), batch.source.column(payload), batch.n_bad)
         self._add_transactions(envelope)
         self._add_definitions(envelope)
-        self._add_changes(envelope)
+        self._add_kinds(envelope, batch.source.column(payload), batch.n_bad)
+        self._add_values(envelope)
         self._add_ranges(envelope)
 
     @classmethod
@@ -228,18 +228,21 @@ class MessageStatistics:
             if text is not None:
                 self.errors.setdefault(text.partition(" ")[0], ErrorStatistics(0, file, row, text)).rows += 1
 
-    def _add_kinds(self, kinds: pa.Array, payloads: pa.Array, n_bad: int) -> None:
+    def _add_kinds(self, envelope: pa.RecordBatch, payloads: pa.Array, n_bad: int) -> None:
         lengths = pc.binary_length(payloads)
-        table = pa.table({"kind": kinds, "bytes": lengths})
         n_empty = pc.equal(lengths, 0).true_count
         self.empty_payloads += n_empty
-        grouped = table.group_by("kind", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")])
-        for found in grouped.to_pylist():
-            if found["kind"] is None:
-                self.null_rows += found["count_all"] - n_bad - n_empty
-            else:
-                self.messages[found["kind"]] += found["count_all"]
-                self.message_bytes[found["kind"]] += found["bytes_sum"]
+        keys = ["relation_id", "kind"]
+        table = pa.table([*(envelope.column(key) for key in keys), lengths], [*keys, "bytes"])
+        grouped = table.group_by(keys, use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")])
+        for oid, kind, n_messages, n_bytes in zip(*(column.to_pylist() for column in grouped.columns), strict=True):
+            if kind is None:
+                self.null_rows += n_messages - n_bad - n_empty
+                continue
+            self.messages[kind] += n_messages
+            self.message_bytes[kind] += n_bytes
+            if oid is not None:
+                self._count(oid, kind, n_messages)
 
     def _add_transactions(self, envelope: pa.RecordBatch) -> None:
         self.first_segments += envelope.column("first_segment").true_count
@@ -259,23 +262,20 @@ class MessageStatistics:
         for row in _rows(envelope, pc.equal(kinds, "type"), ("type_id", "namespace", "name")):
             self._add_type(row["type_id"], Type(row["type_id"], row["namespace"], row["name"]))
 
-    def _add_changes(self, envelope: pa.RecordBatch) -> None:
-        changes = pa.table(envelope.select(["relation_id", "kind"])).filter(pc.field("relation_id").is_valid())
-        counts = changes.group_by(["relation_id", "kind"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
-        for found in counts:
-            self._count(found["relation_id"], found["kind"], found["count_all"])
+    def _add_values(self, envelope: pa.RecordBatch) -> None:
         for found in pc.value_counts(envelope.column("relation_ids").flatten()).to_pylist():
             self._count(found["values"], "truncate", found["counts"])
         for name in ("old_formats", "new_formats"):
+            formats = _bytes_of(envelope.column(name))
             for letter, word in _FORMATS.items():
-                self.values[word] += pc.sum(pc.count_substring(envelope.column(name), letter)).as_py() or 0
+                self.values[word] += formats.count(letter.encode())
 
     def _add_ranges(self, envelope: pa.RecordBatch) -> None:
         # The LSN of an Origin message is from another server's WAL.
-        local = envelope.filter(pc.not_equal(envelope.column("kind"), "origin"))
+        origins = pc.equal(envelope.column("kind"), "origin")
         for name in ("lsn", "end_lsn"):
-            self.lsn_range = _wider(self.lsn_range, local.column(name))
-        self.time_range = _wider(self.time_range, local.column("timestamp").cast(pa.int64()))
+            self.lsn_range = _wider(self.lsn_range, pc.if_else(origins, None, envelope.column(name)))
+        self.time_range = _wider(self.time_range, envelope.column("timestamp").cast(pa.int64()))
 
     def _count(self, oid: int, kind: str, n_messages: int) -> None:
         relation = self._relation(oid)
@@ -314,6 +314,14 @@ class MessageStatistics:
 def _rows(envelope: pa.RecordBatch, chosen: pa.Array, names: Sequence[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = envelope.select(list(names)).filter(chosen).to_pylist()
     return rows
+
+
+def _bytes_of(texts: pa.StringArray) -> bytes:
+    """Return the bytes of all texts. A null has none."""
+    texts = texts.drop_null()
+    ends = pa.Array.from_buffers(pa.int32(), len(texts) + 1, [None, texts.buffers()[1]], offset=texts.offset)
+    data = texts.buffers()[2]
+    return b"" if data is None else data[ends[0].as_py() : ends[-1].as_py()].to_pybytes()
 
 
 def _wider(known: tuple[int, int] | None, column: pa.Array) -> tuple[int, int] | None:

@@ -6,7 +6,6 @@ in `ChangeDecoder`.
 
 from __future__ import annotations
 
-import heapq
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -57,18 +56,15 @@ class _Sizes:
     def add(self, envelope: pa.RecordBatch, positions: pa.Array) -> None:
         """Count the changes of the next rows."""
         kinds = envelope.column("kind")
-        rows = pc.indices_nonzero(pc.is_in(kinds, _BOUNDARIES))
+        if not len(kinds):
+            return
         n_before = pc.add(pc.cumulative_sum(pc.is_in(kinds, _CHANGES).cast(pa.int64())), self._n_changes)
-        if not self._are_plain(kinds.take(rows), rows, n_before, envelope, positions):
-            names = ("kind", "xid", "subxid", "timestamp")
-            columns = [envelope.column(name).take(rows) for name in names[:3]]
-            columns.append(envelope.column("timestamp").take(rows).cast(pa.int64()))
-            for kind, xid, subxid, time_us, position, n in zip(
-                *(column.to_pylist() for column in (*columns, positions.take(rows), n_before.take(rows))), strict=True
-            ):
-                self._cross(kind, xid, subxid, time_us, position, n)
-        if len(kinds):
-            self._n_changes = n_before[-1].as_py()
+        columns = [envelope.column(name) for name in ("kind", "xid", "subxid")]
+        columns += [envelope.column("timestamp").cast(pa.int64()), positions, n_before]
+        names = ["kind", "xid", "subxid", "time_us", "position", "n"]
+        boundaries = pa.RecordBatch.from_arrays(columns, names).filter(pc.is_in(kinds, _BOUNDARIES))
+        self._add_boundaries(boundaries)
+        self._n_changes = n_before[-1].as_py()
 
     def n_of(self, position: int) -> int:
         """Return the number of changes so far of a transaction without an outcome, by its position."""
@@ -77,27 +73,28 @@ class _Sizes:
             n += self._n_changes - self._open[1]
         return n
 
-    def _are_plain(
-        self, kinds: pa.Array, rows: pa.Array, n_before: pa.Array, envelope: pa.RecordBatch, positions: pa.Array
-    ) -> bool:
-        """Process a batch that consists of whole plain transactions, without a Python object for each of them."""
-        begins, commits = (rows.filter(pc.equal(kinds, kind)) for kind in ("begin", "commit"))
-        n = len(begins)
-        if self._open is not None or self._streamed or n != len(commits) or 2 * n != len(rows) or n == 0:
-            return False
-        if not (
-            pc.all(pc.less(begins, commits)).as_py()
-            and pc.all(pc.less(commits[:-1], begins[1:])).as_py() in (True, None)
-        ):
-            return False
-        sizes = pc.subtract(n_before.take(commits), n_before.take(begins))
-        found = pa.table({"n": sizes, "row": begins})
-        for place in pc.select_k_unstable(found, _LARGEST, [("n", "descending"), ("row", "ascending")]).to_pylist():
-            row = begins[place].as_py()
-            time_us = envelope.column("timestamp")[row].cast(pa.int64()).as_py()
-            xid = envelope.column("xid")[row].as_py()
-            self._note(TransactionSize(sizes[place].as_py(), positions[row].as_py(), xid, None, time_us))
-        return True
+    def _add_boundaries(self, boundaries: pa.RecordBatch) -> None:
+        if not len(boundaries):
+            return
+        kinds, no = boundaries.column("kind"), pa.array([False])
+        # A Begin and the Commit right after it are a whole transaction. Python objects are made for the others only.
+        pairs = pc.and_(pc.equal(kinds, "begin")[:-1], pc.equal(kinds, "commit")[1:])
+        first, second = pa.concat_arrays([pairs, no]), pa.concat_arrays([no, pairs])
+        begins, commits = boundaries.filter(first), boundaries.filter(second)
+        sizes = pc.subtract(commits.column("n"), begins.column("n"))
+        columns = [sizes, begins.column("position"), begins.column("xid"), commits.column("time_us")]
+        found = pa.RecordBatch.from_arrays(columns, ["changes", "position", "xid", "time_us"])
+        order = [("changes", "descending"), ("position", "ascending")]
+        for size in found.take(pc.select_k_unstable(found, _LARGEST, order)).to_pylist():
+            self._note(TransactionSize(**size))
+        ends_before = pa.concat_arrays([no, second[:-1]])
+        others = boundaries.append_column("ends_before", ends_before).filter(pc.invert(pc.or_(first, second)))
+        for *boundary, ends_before in zip(*(column.to_pylist() for column in others.columns), strict=True):
+            if ends_before:
+                self._open = None
+            self._cross(*boundary)
+        if second[-1].as_py():
+            self._open = None
 
     def _cross(self, kind: str, xid: int, subxid: int, time_us: int | None, position: int, n: int) -> None:
         if kind in ("begin", "begin_prepare"):
@@ -129,7 +126,8 @@ class _Sizes:
         self._note(size._replace(time_us=time_us))
 
     def _note(self, size: TransactionSize) -> None:
-        self.largest = heapq.nsmallest(_LARGEST, [*self.largest, size], key=lambda item: (-item.changes, item.position))
+        if len(self.largest) < _LARGEST or size.changes >= self.largest[-1].changes:
+            self.largest = sorted([*self.largest, size], key=lambda item: (-item.changes, item.position))[:_LARGEST]
 
 
 class _Counter(CommittedOutcomes):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgdecode import RelationCatalog
+from pgdecode import MessageDecoder, RelationCatalog
 from support import captures
 from support.shell import BEGIN, COMMIT, MESSAGE, Shell, written
 
@@ -70,6 +70,24 @@ def _table_of(name: str) -> str:
     """Name a table of a capture."""
     catalog = RelationCatalog.from_messages(captures.capture(name).column)
     return sorted(catalog.names)[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_worker_decodes_every_batch_once(run: Shell, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    _in_files(name, Path("raw"))
+    n_decoded = []
+    decode_after = MessageDecoder.decode_after
+
+    def counted(
+        decoder: MessageDecoder, payloads: pa.Array, streamed: bool | None
+    ) -> tuple[pa.RecordBatch, bool | None]:
+        n_decoded.append(len(payloads))
+        return decode_after(decoder, payloads, streamed)
+
+    monkeypatch.setattr(MessageDecoder, "decode_after", counted)
+    assert run("decode", "raw", "out", "--batch-rows", 64, "--workers", 1).code == 0
+    assert len(n_decoded) > 3
+    assert sum(n_decoded) == pq.read_table("raw").num_rows
 
 
 def test_runs_with_other_numbers_of_workers_follow_each_other(run: Shell) -> None:

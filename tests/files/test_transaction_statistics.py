@@ -1,0 +1,41 @@
+"""Sizes of transactions for `inspect`."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from pgdecode import decode_messages
+from pgdecode.files.transaction_statistics import _Sizes
+from support import captures
+
+
+def _sizes(envelope: pa.RecordBatch, batch_rows: int) -> _Sizes:
+    sizes = _Sizes()
+    positions = pa.array(range(len(envelope)), pa.int64())
+    for first in range(0, len(envelope), batch_rows):
+        sizes.add(envelope.slice(first, batch_rows), positions.slice(first, batch_rows))
+    return sizes
+
+
+@pytest.mark.parametrize("order", ["as sent", "with messages missing", "shuffled"])
+@pytest.mark.parametrize("name", ["18.shop.v1", "18.twophase.v3", "16.streams.v2"])
+def test_sizes_of_transactions_do_not_depend_on_the_batches(name: str, order: str, rng: random.Random) -> None:
+    envelope = decode_messages(captures.capture(name).payloads, in_stream="ordered")
+    rows = list(range(len(envelope)))
+    if order == "with messages missing":
+        rows = sorted(rng.sample(rows, len(rows) * 9 // 10))
+    elif order == "shuffled":
+        rng.shuffle(rows)
+    envelope = envelope.take(pa.array(rows))
+    # In batches of one row, no transaction is whole.
+    expected = _sizes(envelope, 1)
+    for batch_rows in (2, 7, 64, len(envelope)):
+        sizes = _sizes(envelope, batch_rows)
+        assert sizes.largest == expected.largest
+        assert sizes.waiting == expected.waiting
+        assert [sizes.n_of(position) for position in sizes.waiting] == [
+            expected.n_of(position) for position in expected.waiting
+        ]
