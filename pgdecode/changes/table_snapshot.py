@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.arrow.int64_kernels import counted
+from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.column_names import last_column_names
 from pgdecode.changes.table_rows import VERSION
@@ -206,6 +207,11 @@ class SnapshotRows:
             for item in version.columns
         }
         self.names = list(fields)
+        # The names that a column had, and the numbers of the versions in which it had each.
+        self.former_names: dict[str, dict[str, list[int]]] = {name: {} for name in fields}
+        for number, names in self.columns.items():
+            for name, last_name in names.items():
+                self.former_names[last_name].setdefault(name, []).append(number)
         if "_unknown" in self.names:
             raise ValueError("the table has a column '_unknown', but this is the name of a metadata column")
         about = [schema.field(name) for name in ABOUT]
@@ -215,7 +221,7 @@ class SnapshotRows:
         self.shapes = {number: self._shape(number, versions) for number in versions}
         self.bad: list[pa.RecordBatch] = []
         self.live = self.kept.empty_table()
-        self.has_unique_keys = True  # whether no two of these rows can have the same key; False if unknown
+        self.unique_key: tuple[str, ...] | None = None  # no two of these rows have the same values in it
         self.waiting: list[tuple[pa.RecordBatch, list[bool] | None]] = []
         self.n_waiting = 0
 
@@ -263,15 +269,14 @@ class SnapshotRows:
 
     def _under_last_name(self, last: str, versions: pa.Array, columns: Any) -> pa.Array:
         """Return the values of a column by its last name, from the column that had them in each version."""
-        found: pa.Array | None = None
         kind = self.kept.field(last).type
-        for number, names in self.columns.items():
-            name = next((name for name, item in names.items() if item == last), None)
-            if name is None:
-                continue
+        found: pa.Array | None = None
+        for name, numbers in self.former_names[last].items():
             values = columns[name] if columns[name].type == kind else columns[name].cast(kind)
-            is_version = pc.fill_null(pc.equal(versions, number), False)
-            found = values if found is None else pc.if_else(is_version, values, found)
+            if len(numbers) < len(self.columns):
+                other = null_array(len(values), kind) if found is None else found
+                values = pc.if_else(pc.is_in(versions, pa.array(numbers, VERSION.type)), values, other)
+            found = values
         return found
 
     def table(self) -> pa.Table:
@@ -299,50 +304,71 @@ class SnapshotRows:
         self.waiting, self.n_waiting = [], 0
         found = self._last_of_each_key(changes, is_kept)
         if found is None:
-            self.has_unique_keys = False
+            self.unique_key = None
             found = _Fold(self, self.live, changes, is_kept or [True] * len(changes)).run()
         self.live = found
 
     def _last_of_each_key(self, changes: pa.Table, is_kept: list[bool] | None) -> pa.Table | None:
         """Apply changes as `_Fold` does, all at once; None if the last change of each key does not determine its row.
 
-        It does if one version has a unique key, no change has unknown or unchanged values, and no update has another
-        key than its row had.
+        It does if all versions have the same unique key, no column of it is unknown in a row, no change has unchanged
+        values, and no update has another key than its row had.
         """
-        if len(self.shapes) > 1:
-            return None
-        [shape] = self.shapes.values()
-        if not shape.is_key or not all(_is_plain_key(self.kept.field(name).type) for name in shape.identity):
-            return None
         live = self.live
+        # Changes before a truncate matter too: one of them may refer to several rows, which is an error.
+        identity, unknown = self._key_of(changes, live)
+        if identity is None or not all(_is_plain_key(self.kept.field(name).type) for name in identity):
+            return None
+        if _has_items(changes["_unchanged"]):
+            return None
         truncates = pc.indices_nonzero(pc.equal(changes["_op"], "truncate"))
         if len(truncates):
             first = truncates[-1].as_py() + 1
+            unknown = None if unknown is None else unknown.slice(len(live) + first)
             changes, live = changes.slice(first), live.slice(0, 0)
             is_kept = None if is_kept is None else is_kept[first:]
         ops = changes["_op"]
         has_moved = pc.any(pc.and_(pc.equal(ops, "update"), changes["_old_type"].is_valid())).as_py()
-        if has_moved or _has_items(changes["_unchanged"]) or _has_items(live["_unknown"]):
+        if has_moved:
             return None
-        if not (self.has_unique_keys or len(_last_rows(live, shape.identity)) == len(live)):
+        if self.unique_key != identity and len(_last_rows(live, identity)) < len(live):
             return None
-        self.has_unique_keys = True
+        self.unique_key = identity
         names = [name for name in self.kept.names if name != "_unknown"]
         rows = pa.concat_tables([live.select(names), changes.select(names)]).combine_chunks()
-        last = _last_rows(rows, shape.identity)
+        last = _last_rows(rows, identity)
         is_row = pc.not_equal(ops, "delete")
         if is_kept is not None:
             is_row = pc.and_(is_row, pa.array(is_kept, pa.bool_()))
         is_row = pa.chunked_array([_all_true(len(live)), *is_row.chunks], pa.bool_())
         last = last.filter(is_row.combine_chunks().take(last))
-        found = rows.take(last.take(pc.sort_indices(last)))
-        nothing = pa.Array.from_buffers(
-            _UNKNOWN.type,
-            len(last),
-            [None, pa.py_buffer(bytes(4 * len(last) + 4))],
-            children=[pa.array([], pa.string())],
+        last = last.take(pc.sort_indices(last))
+        found = rows.take(last)
+        names_of_unknown = _no_names(len(last)) if unknown is None else unknown.take(last)
+        return pa.table(
+            [names_of_unknown if name == "_unknown" else found[name] for name in self.kept.names], schema=self.kept
         )
-        return pa.table([nothing if name == "_unknown" else found[name] for name in self.kept.names], schema=self.kept)
+
+    def _key_of(self, changes: pa.Table, live: pa.Table) -> tuple[tuple[str, ...] | None, pa.ChunkedArray | None]:
+        """Find the unique key that all changes have; None if there is none, or it is unknown in a row.
+
+        Also return the unknown columns of the rows, and then of the changes; None if there are none.
+        """
+        used = [next(iter(self.shapes))]
+        if len(self.shapes) > 1:
+            used = pc.unique(changes[VERSION.name]).to_pylist() or used
+        shapes = [self.shapes[number] for number in used]
+        identities = {shape.identity if shape.is_key else None for shape in shapes}
+        identity = identities.pop()
+        unknown = live["_unknown"]
+        names = set().union(*(shape.unsent for shape in shapes), pc.list_flatten(unknown).unique().to_pylist())
+        if identities or identity is None or not names.isdisjoint(identity):
+            return None, None
+        if not names:
+            return identity, None
+        unsent = pa.array([sorted(shape.unsent) for shape in shapes], _UNKNOWN.type)
+        of_changes = unsent.take(pc.index_in(changes[VERSION.name], pa.array(used, VERSION.type)))
+        return identity, pa.chunked_array([*unknown.chunks, *of_changes.chunks], _UNKNOWN.type)
 
 
 def _last_rows(rows: pa.Table, identity: Sequence[str]) -> pa.Array:
@@ -352,6 +378,12 @@ def _last_rows(rows: pa.Table, identity: Sequence[str]) -> pa.Array:
     keys = [f"key {i}" for i in range(len(identity))]
     table = pa.table([*(rows[name] for name in identity), numbers], [*keys, "row"])
     return table.group_by(keys, use_threads=False).aggregate([("row", "max")])["row_max"].combine_chunks()
+
+
+def _no_names(n: int) -> pa.Array:
+    """Return empty lists."""
+    offsets = pa.py_buffer(bytes(4 * n + 4))
+    return pa.Array.from_buffers(_UNKNOWN.type, n, [None, offsets], children=[pa.array([], pa.string())])
 
 
 def _all_true(n: int) -> pa.Array:

@@ -405,6 +405,48 @@ def test_random_changes_leave_the_expected_rows(
     assert table_of(slot) == sorted(((*row, []) for row in rows), key=repr)
 
 
+@pytest.mark.parametrize("at_a_time", [5, 40, 100_000])
+def test_versions_with_the_same_key_are_applied_at_once(
+    at_a_time: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Row by row would be slow: each transaction in a stream sends its relations again.
+    monkeypatch.setattr(table_snapshot, "_Fold", None)
+    monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
+    monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+    slot, columns = Slot(), ["id", "a", "z"]
+    rows: dict[str, dict[str, str | None]] = {}
+    for number in range(60):
+        if number % 10 == 9:
+            if rng.random() < 0.5:
+                columns.append(f"c{number}")
+            elif len(columns) > 3:
+                columns.pop(rng.randrange(3, len(columns)))
+            # Renamed, because z stays behind it.
+            columns[1] = rng.choice("ab")
+        slot.begin(700 + number)
+        slot.relation(T, columns, keys=["id"])
+        for _ in range(rng.randrange(8)):
+            op = rng.choices(["insert", "update", "delete", "truncate"], [6, 6, 3, 1 if number < 50 else 0])[0]
+            key = str(rng.randrange(30))
+            row = [key, *(rng.choice(["x", "y", None]) for _ in columns[1:])]
+            if op == "truncate":
+                slot.truncate(T)
+                rows.clear()
+            elif op == "delete":
+                slot.delete(T, key, *[None] * (len(columns) - 1), old_type="K")
+                rows.pop(key, None)
+            else:
+                (slot.insert if op == "insert" else slot.update)(T, *row)
+                rows[key] = dict(zip(["id", "a", *columns[2:]], row, strict=True))
+        slot.commit()
+    last = ["id", "a", *columns[2:]]
+    expected = [
+        (*(row.get(name) for name in last), sorted(columns[at] for at, name in enumerate(last) if name not in row))
+        for row in rows.values()
+    ]
+    assert table_of(slot) == sorted(expected, key=repr)
+
+
 # -- values as keys --------------------------------------------------------------------------------------------------
 
 
