@@ -453,18 +453,25 @@ class ChangeDecoder:
                 yield relations[number], batch
 
     def slices(
-        self, payloads: Any, relations: Sequence[_Name] | None = None, position: Any = None, *, max_rows: int = 65536
+        self,
+        payloads: Any,
+        relations: Sequence[_Name] | None = None,
+        position: Any = None,
+        *,
+        max_rows: int = 65536,
+        with_version: bool = False,
     ) -> list[Callable[[], list[tuple[_Name | None, pa.RecordBatch]]]]:
         """Process the next payloads, and return functions that build the changes that they commit, slice by slice.
 
         The functions may be called in other threads, in any order, also after later calls of the decoder. Each returns
         the batches of at most `max_rows` changes: those of `tables_batches`, or without relations those of
         `decode_batches`, with None as their table. Bad rows are neither counted nor left out. If a function fails, the
-        state of the decoder stays.
+        state of the decoder stays. With `with_version`, rows of tables have the column `VERSION`, as in
+        `table_batches`.
         """
         with self._alone, self._call() as call:
             committed = self._assemble(call, payloads, position, relations)
-            tables = [self._table_builder(name) for name in relations or ()]
+            tables = [self._table_builder(name, with_version=with_version) for name in relations or ()]
             versions = self._state.relations.versions
 
         def build(change_slice: ChangeSlice) -> list[tuple[_Name | None, pa.RecordBatch]]:

@@ -136,8 +136,7 @@ def snapshot(
     second = decoder.restart()
     for batch in second.table_batches(payloads, relation_id, position, max_rows=_BATCH_ROWS, with_version=True):
         rows.apply(batch)
-    counts = {"bad_rows": json.dumps(second.bad_rows), "skipped": second.skipped, "undecided": second.n_undecided}
-    return rows.table().replace_schema_metadata({f"pgdecode:{name}": str(count) for name, count in counts.items()})
+    return rows.counted_table(second.bad_rows, second.skipped, second.n_undecided)
 
 
 def last_named(catalog: RelationCatalog, relation: str) -> int:
@@ -293,6 +292,11 @@ class SnapshotRows:
         bad = [item.append_column(_UNKNOWN, pa.array([[]] * len(item), _UNKNOWN.type)) for item in self.bad]
         parts = [pa.Table.from_batches([item]).select(self.schema.names).cast(self.schema) for item in bad]
         return pa.concat_tables([found.select(self.schema.names).cast(self.schema), *parts])
+
+    def counted_table(self, bad_rows: Mapping[str, int], skipped: int, undecided: int) -> pa.Table:
+        """Return the present rows, with metadata that count what is missing from them."""
+        counts = {"bad_rows": json.dumps(bad_rows), "skipped": skipped, "undecided": undecided}
+        return self.table().replace_schema_metadata({f"pgdecode:{name}": str(count) for name, count in counts.items()})
 
     def _apply_waiting(self) -> None:
         if not self.waiting:

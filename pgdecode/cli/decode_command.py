@@ -1,4 +1,4 @@
-"""The command `decode`: writes messages, changes or tables to files."""
+"""The command `decode`: writes messages, changes, tables or snapshots to files."""
 
 from __future__ import annotations
 
@@ -106,6 +106,7 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
 @click.option("--messages", is_flag=True, help="Write one row per message (this is the default).")
 @click.option("--changes", is_flag=True, help="Write one row per committed change of all tables.")
 @parameters.tables
+@parameters.snapshots
 @click.option(
     "--engine",
     type=click.Choice(get_args(Engine)),
@@ -183,6 +184,7 @@ def decode(
     messages: bool,
     changes: bool,
     tables: tuple[str, ...],
+    snapshots: tuple[str, ...],
     engine: Engine,
     master: str | None,
     remote: str | None,
@@ -224,6 +226,10 @@ def decode(
     Large transactions are kept in files beside OUT until they end. With --engine spark, the rows have no order, and a
     file named above is a folder of files.
 
+    Snapshots: IN and OUT are as for tables. OUT has the rows of a table after all changes, each with the position and
+    commit of its last change; _unknown lists the columns whose values are in no message. SCHEMA.TABLE is the last name
+    of the table. IN is read twice, and the rows are in memory.
+
     Runs: OUT as a folder also has _manifest.json and _state, with all that the next run needs: "--resume OUT" continues
     there with the messages that have come since. With --state FOLDER, the state is kept there, and OUT may be a file. A
     call that was interrupted can be repeated.
@@ -233,17 +239,21 @@ def decode(
     """
     source, target = file_path(source_location, storage_options), file_path(target_location, storage_options)
     context = click.get_current_context()
-    if messages + changes + bool(tables) > 1:
-        raise click.UsageError("use only one of --messages, --changes and --table")
-    if changes or tables:
+    if messages + changes + bool(tables) + bool(snapshots) > 1:
+        raise click.UsageError("use only one of --messages, --changes, --table and --snapshot")
+    relations = tables or snapshots
+    if changes or relations:
         parameters.refuse(context, parameters.OF_MESSAGES, "messages")
     else:
-        parameters.refuse(context, parameters.OF_CHANGES, "--changes and --table")
+        parameters.refuse(context, parameters.OF_CHANGES, "--changes, --table and --snapshot")
         parameters.check_names("--fields", fields, ENVELOPE_NAMES)
-    if not tables:
-        parameters.refuse(context, ["unrepresentable"], "--table")
+    if not relations:
+        parameters.refuse(context, ["unrepresentable"], "--table and --snapshot")
+    if snapshots:
+        parameters.refuse(context, ["include_uncommitted", "resume", "state"], "--changes and --table")
     if engine == "spark":
         parameters.refuse(context, ["workers", "batch_rows", "bad"], "--engine local")
+        parameters.refuse(context, ["snapshots"], "--engine local; on Spark, use spark_udfs.snapshot")
     else:
         parameters.refuse(context, ["master", "remote", "conf"], "--engine spark")
     if master is not None and remote is not None:
@@ -265,17 +275,17 @@ def decode(
     no_bad_file = engine == "spark" or isinstance(target, ObjectPath)
     remedy = f"{'--mode DROPMALFORMED' if no_bad_file else '--bad FILE'} leaves bad messages out"
     started = time.monotonic()
-    if changes or tables:
+    if changes or relations:
         options = parameters.change_parameters(mode, of_changes, unrepresentable)
         files = ordered_files(source, payload, position, session, unwrap)
         n_rows = files.n_rows
-        layout = TABLE_LAYOUT if tables else CHANGE_LAYOUT
+        layout = TABLE_LAYOUT if relations else CHANGE_LAYOUT
         if engine == "spark" and files.position is None:
             raise click.UsageError("--engine spark needs --position COLUMN, because rows on Spark have no order")
         if engine == "spark":
             done = _with_spark_changes(request, files, tables, options, resume, state)
         else:
-            as_file = len(tables) < 2 and request.as_file
+            as_file = len(relations) < 2 and request.as_file
             if resume is not None and as_file:
                 raise click.UsageError(
                     f"--resume {resume}: {target.name} must be a folder, because the state for the next run is in it; "
@@ -284,7 +294,10 @@ def decode(
             folders = RunFolders(
                 source, target if isinstance(target, Path) else Path(), as_file, overwrite, resume, state
             )
-            run = RunRequest(files, folders, tables, chosen, options, request.batch_rows, request.workers, bad)
+            run = RunRequest(
+                *(files, folders, relations, chosen, options, request.batch_rows, request.workers, bad),
+                is_snapshot=bool(snapshots),
+            )
             with parameters.suggesting(remedy):
                 done = _decode_changes(run, target)
         written = _size(target)
@@ -307,9 +320,9 @@ def decode(
         err=True,
     )
     if show and isinstance(target, Path):
-        what: What = "table" if tables else "changes" if changes else "messages"
+        what: What = "table" if relations else "changes" if changes else "messages"
         as_tables = is_terminal() if as_json is None else not as_json
-        _show(target, show, chosen, layout, tables, what if as_tables else None)
+        _show(target, show, chosen, layout, relations, what if as_tables else None)
 
 
 def _mode_with_bad(
@@ -366,7 +379,7 @@ def _decode_messages(
 
 
 def _decode_changes(run: RunRequest, target: FilePath) -> tuple[str, str]:
-    """Decode changes or tables here. Return the texts for the report, as `_decode_messages` does."""
+    """Decode changes, tables or snapshots here. Return the texts for the report, as `_decode_messages` does."""
     with progress(run.files.n_rows) as on_rows:
         totals = _changes_at(run, target, on_rows)
     if totals is None:
@@ -377,7 +390,8 @@ def _decode_changes(run: RunRequest, target: FilePath) -> tuple[str, str]:
     if totals.empty_payloads:
         left += f", {counted(totals.empty_payloads, 'empty payload')} ignored"
     mode = run.options.change_options.mode
-    made = f"{counted(totals.changes, 'change')}, {_bad_by_class(totals.bad_rows, mode)}{left}"
+    what = f"{counted(totals.changes, 'row')} at the end" if run.is_snapshot else counted(totals.changes, "change")
+    made = f"{what}, {_bad_by_class(totals.bad_rows, mode)}{left}"
     return f" ({size_text(totals.payload_bytes)} of messages)", made
 
 

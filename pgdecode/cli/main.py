@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = error.ctx.command_path if error.ctx else "pgdecode"
         return _fail(f"{error.format_message().rstrip('.')} (see {command} --help)", MISUSE)
     except TableError as error:
-        return _fail(f"--table {error.relation}: {error.reason}", MISUSE)
+        return _fail(f"--{error.what} {error.relation}: {error.reason}", MISUSE)
     except TargetExists as error:
         return _fail(f"{error} (--overwrite replaces it)", MISUSE)
     except PathError as error:

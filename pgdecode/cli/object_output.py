@@ -60,6 +60,7 @@ def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[in
             request.files,
             folder / "out",
             relations=request.relations,
+            is_snapshot=request.is_snapshot,
             as_file=False,
             format=request.format,
             options=replace(request.options, spill=folder),

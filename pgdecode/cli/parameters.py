@@ -270,7 +270,18 @@ OF_CHANGES = (
 )
 OF_MESSAGES = ("in_stream", "keep", "fields")
 GROUPS: Mapping[str, Sequence[str]] = {
-    "What to write": ("messages", "changes", "tables", "format", "overwrite", "show", "as_json", "limit", "kinds"),
+    "What to write": (
+        "messages",
+        "changes",
+        "tables",
+        "snapshots",
+        "format",
+        "overwrite",
+        "show",
+        "as_json",
+        "limit",
+        "kinds",
+    ),
     "Input": ("payload", "unwrap", "position", "session", "storage_options"),
     "Messages": OF_MESSAGES,
     "Changes and tables": (
@@ -308,6 +319,14 @@ tables = click.option(
     metavar="SCHEMA.TABLE",
     callback=_distinct,
     help="Write the committed changes of a table as typed columns. Repeatable.",
+)
+snapshots = click.option(
+    "--snapshot",
+    "snapshots",
+    multiple=True,
+    metavar="SCHEMA.TABLE",
+    callback=_distinct,
+    help="Write the rows that a table has at the end, after all committed changes. Repeatable.",
 )
 unrepresentable = click.option(
     "--unrepresentable",

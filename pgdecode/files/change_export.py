@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class ChangeTotals:
     """Counts of decoded data."""
 
     payload_bytes: int = 0
-    changes: int = 0
+    changes: int = 0  # or rows of snapshots
     bad_rows: dict[str, int] = field(default_factory=dict)  # by error code
     skipped: int = 0  # transactions without a beginning
     undecided: int = 0  # transactions without an outcome
@@ -48,6 +49,7 @@ def convert_changes(
     target: Path,
     *,
     relations: Sequence[str] = (),
+    is_snapshot: bool = False,
     as_file: bool,
     format: Format,
     options: FileChangeOptions,
@@ -55,10 +57,10 @@ def convert_changes(
     workers: Workers = ONE_WORKER,
     on_rows: Callable[[int], None] = lambda n_rows: None,
 ) -> tuple[ChangeTotals, FileChanges]:
-    """Decode files to changes, or to the rows of tables.
+    """Decode files to changes, to the changes of tables, or to the rows of tables at the end.
 
-    Memory use is limited to a batch of payloads and part of the changes that it commits. Undecided transactions are
-    spilled to files.
+    Memory use is limited to a batch of payloads and part of the changes that it commits; the rows of tables at the end
+    are in memory. Undecided transactions are spilled to files.
 
     Parameters
     ----------
@@ -69,6 +71,8 @@ def convert_changes(
         Tables, as "schema.table". The columns of an output are those of all versions of the table. The first attempt
         uses the versions in the first batch, which usually are all. If there are others, or an error occurs, the files
         are read twice more: once for the versions, and once to decode them.
+    is_snapshot : bool
+        Write the rows that the tables have at the end, as `snapshot` returns them. The files are read twice.
     as_file : bool
         Make `target` a file; otherwise a folder with the file `changes`, or a file for each table, named after it.
     format : {"parquet", "jsonl", "csv"}
@@ -92,7 +96,7 @@ def convert_changes(
         If a file is damaged or out of order, or in FAILFAST mode at a bad payload or value. The caller must remove the
         incomplete output.
     PathError
-        If no message describes a table.
+        If no message describes a table; with `is_snapshot`, as `snapshot` raises KeyError and ValueError.
     FileExistsError
     """
     if os.path.lexists(target):
@@ -111,7 +115,7 @@ def convert_changes(
 
     def restart(with_rows: bool) -> tuple[ChangeTotals, FileChanges]:
         remove(target)
-        reader = FileChanges(files, options, relations)
+        reader = FileChanges(files, options, relations, is_snapshot=is_snapshot)
         for batch in batches():
             reader.follow(batch, with_rows)
         return _write(reader, batches(), target, reader.second_pass(with_rows=with_rows), as_file, format, workers)
@@ -119,12 +123,13 @@ def convert_changes(
     reader = FileChanges(files, options, relations)
     if not relations:
         return _write(reader, batches(), target, {None: CHANGES}, as_file, format, workers)
-    for batch in islice(files.batches(batch_rows), 1):
-        reader.follow(batch)
-    # A value that does not fit the present column type may fit after a later version has widened the column. So errors
-    # are not final here.
-    with suppress(FileFault, PathError, SchemaChanged):
-        return _write(reader, batches(), target, reader.second_pass(is_fixed=True), as_file, format, workers)
+    if not is_snapshot:
+        for batch in islice(files.batches(batch_rows), 1):
+            reader.follow(batch)
+        # A value that does not fit the present column type may fit after a later version has widened the column. So
+        # errors are not final here.
+        with suppress(FileFault, PathError, SchemaChanged):
+            return _write(reader, batches(), target, reader.second_pass(is_fixed=True), as_file, format, workers)
     # After bad payloads, the meaning of a Relation message may depend on the rows.
     with suppress(SchemaChanged):
         return restart(with_rows=False)
@@ -140,7 +145,7 @@ def _write(
     format: Format,
     workers: Workers,
 ) -> tuple[ChangeTotals, FileChanges]:
-    """Decode batches, and write one file for each schema."""
+    """Decode batches, and write one file for each schema. Rows of snapshots are written at the end."""
     if not as_file:
         target.mkdir()
     totals = ChangeTotals()
@@ -154,24 +159,35 @@ def _write(
                 writers[name](rows)
                 n_rows[name] += len(rows)
 
+        def open_output(name: str | None, schema: pa.Schema) -> WriteBatch:
+            part = target if as_file else target / f"{table_file_name(name)}.{format}"
+            layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
+            outputs[name] = DigestedFile(part)
+            file = stack.enter_context(io.BufferedWriter(outputs[name], _BUFFER))
+            return stack.enter_context(writer_to(file, format, schema, layout, len(schemas), workers))
+
         def slices() -> Iterator[Slice]:
             for batch in batches:
                 yield from reader.slices(batch)
                 totals.payload_bytes += pc.sum(pc.binary_length(batch.payloads)).as_py() or 0
 
         for name, schema in schemas.items():
-            part = target if as_file else target / f"{table_file_name(name)}.{format}"
-            layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
-            outputs[name] = DigestedFile(part)
-            file = stack.enter_context(io.BufferedWriter(outputs[name], _BUFFER))
-            writers[name] = stack.enter_context(writer_to(file, format, schema, layout, len(schemas), workers))
+            if not reader.is_snapshot:
+                writers[name] = open_output(name, schema)
+        for name in reader.snapshots:
+            writers[name] = partial(reader.apply, name)
         for built in workers.map(lambda build: build(), slices()):
-            write((name, reader.count(rows)) for name, rows in built)
+            write((name, reader.count(name, rows)) for name, rows in built)
         write(reader.finish())
+        for name in reader.snapshots:
+            table = reader.snapshot(name)
+            writers[name], n_rows[name] = open_output(name, table.schema), 0
+            write((name, rows) for rows in table.to_batches(BATCH_ROWS))
     for name, output in outputs.items():
         totals.files.append(OutputFile(**vars(output.digested(Path(str(output.name)).name, n_rows[name]))))
     decoder = reader.decoder
-    totals.changes, totals.bad_rows = reader.n_changes, dict(reader.bad_rows)
+    totals.changes = n_rows.total()
+    totals.bad_rows = dict(sum(reader.bad_rows.values(), Counter()))
     totals.skipped, totals.undecided, totals.empty_payloads = (
         decoder.skipped,
         decoder.n_undecided,

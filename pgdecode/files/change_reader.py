@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.record_batches import counted_batch
 from pgdecode.changes.stored_state import StoredState
+from pgdecode.changes.table_snapshot import SnapshotRows, last_named
 from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import FileFault, PathError
@@ -37,12 +38,16 @@ Slice = Callable[[], list[tuple[str | None, pa.RecordBatch]]]
 
 
 class TableError(PathError):
-    """A table that no message describes, or that cannot be laid out as columns."""
+    """A table that no message describes, or that cannot be laid out as columns.
 
-    def __init__(self, relation: str, reason: str) -> None:
-        super().__init__(f"table {relation}: {reason}")
+    `what` is "table", or "snapshot" if the rows at the end were requested.
+    """
+
+    def __init__(self, relation: str, reason: str, what: str = "table") -> None:
+        super().__init__(f"{what} {relation}: {reason}")
         self.relation = relation
         self.reason = reason
+        self.what = what
 
 
 @dataclass(frozen=True)
@@ -71,24 +76,40 @@ class FileChanges:
         Types and relations from the footers of the files, and of those of earlier runs, are added to these options.
     relations : sequence of str
         Tables to decode, as "schema.table". If empty, the changes of all tables are decoded.
+    is_snapshot : bool
+        Return the changes of tables for `snapshots`: a table is found by its last name, and its changes under former
+        names are included.
 
     Attributes
     ----------
     n_changes : int
         Number of rows returned so far.
-    bad_rows : Counter of str
-        Number of rows with an error, including those left out, by error code.
+    bad_rows : dict of str or None to Counter of str
+        Number of rows with an error, including those left out, by table and error code. None means all changes.
+    snapshots : dict of str to SnapshotRows
+        With `is_snapshot`, after `second_pass`: the rows of each table, to which the caller applies the changes.
     errors : dict of int to str
         With `keep_errors`: the error of each bad payload, by its position.
     source : SourceState
         After the last batch.
     """
 
-    def __init__(self, files: OrderedFiles, options: FileChangeOptions, relations: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        files: OrderedFiles,
+        options: FileChangeOptions,
+        relations: Sequence[str] = (),
+        *,
+        is_snapshot: bool = False,
+    ) -> None:
         self.options = options
         self.relations = relations
+        self.is_snapshot = is_snapshot
+        self.snapshots: dict[str, SnapshotRows] = {}
+        # The names of tables, by what the decoder is asked for: the same, or with `is_snapshot` the OIDs.
+        self._names: dict[str | int, str] = {} if is_snapshot else {name: name for name in relations}
         self.n_changes = 0
-        self.bad_rows: Counter[str] = Counter()
+        self.bad_rows: dict[str | None, Counter[str]] = {name: Counter() for name in relations or (None,)}
         self.errors: dict[int, str] = {}
         # This class drops and counts bad rows, so the decoder must return them.
         change_options = options.change_options
@@ -151,26 +172,43 @@ class FileChanges:
         Raises
         ------
         TableError
-            If no payload has described a table, or its columns cannot be decoded together.
+            If no payload has described a table, or its columns cannot be decoded together; with `is_snapshot`, if the
+            last name of a table is another.
         SchemaChanged
             If it is not certain after the first pass which versions are used.
         """
         certain = {*self.decoder.shape_catalog}
         # A version from a transaction without a commit may be used or not. Only the rows show that.
         uncertain = () if with_rows else (item for item in self.decoder.catalog if item not in certain)
+        named = {item.relation_id for item in self.decoder.catalog if item.qualified_name in self.relations}
         for item in uncertain:
-            if item.qualified_name in self.relations and (is_fixed or item.visible_from is not None):
+            is_wanted = item.relation_id in named if self.is_snapshot else item.qualified_name in self.relations
+            if is_wanted and (is_fixed or item.visible_from is not None):
                 raise SchemaChanged("a table is described in a transaction that has not committed")
         schemas: dict[str | None, pa.Schema] = {}
+        what = "snapshot" if self.is_snapshot else "table"
         for name in self.relations:
             try:
-                schemas[name] = self.decoder.table_schema(name)
-            except KeyError:
-                raise TableError(name, _not_described(name, list(self.decoder.catalog.names))) from None
+                schemas[name] = self._start_snapshot(name) if self.is_snapshot else self.decoder.table_schema(name)
+            except KeyError as error:
+                is_renamed = name in self.decoder.shape_catalog.names
+                reason = error.args[0] if is_renamed else _not_described(name, list(self.decoder.catalog.names))
+                raise TableError(name, reason, what) from None
             except ValueError as error:
-                raise TableError(name, str(error)) from error
+                raise TableError(name, str(error), what) from error
         self.decoder = self.decoder.restart(self.relations if is_fixed else None)
         return schemas
+
+    def _start_snapshot(self, name: str) -> pa.Schema:
+        """Make the rows of a table, which are none so far, and return their schema."""
+        relation_id = last_named(self.decoder.shape_catalog, name)
+        self._names[relation_id] = name
+        self.snapshots[name] = SnapshotRows(
+            self.decoder.table_schema(relation_id),
+            self.decoder.versions_of(relation_id),
+            with_errors=self.options.change_options.mode == "PERMISSIVE",
+        )
+        return self.snapshots[name].schema
 
     def decode(self, batch: OrderedBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         """Decode the next payloads, and yield batches of rows, each with the name of its table.
@@ -206,12 +244,20 @@ class FileChanges:
         """
         self._announce(batch)
         try:
-            found = self.decoder.slices(batch.payloads, self.relations or None, batch.positions)
+            found = self.decoder.slices(
+                batch.payloads, [*self._names] or None, batch.positions, with_version=self.is_snapshot
+            )
         except DecodeError:
             # The failed call has not changed the decoder's state. An earlier payload may have a bad value.
             deque(self.decode(batch), maxlen=0)
             raise
-        yield from (partial(_as_file_faults, batch, build) for build in found)
+        yield from (partial(self._built, batch, build) for build in found)
+
+    def _built(
+        self, batch: OrderedBatch, build: Callable[[], list[tuple[str | int | None, pa.RecordBatch]]]
+    ) -> list[tuple[str | None, pa.RecordBatch]]:
+        with _as_file_fault(batch):
+            return [(None if table is None else self._names[table], rows) for table, rows in build()]
 
     def finish(self) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         """Yield the changes of undecided transactions after the last payload, with `include_uncommitted`.
@@ -228,26 +274,44 @@ class FileChanges:
                 rows = self.decoder.undecided(name)
             except DecodeError as error:
                 raise FileFault(f"a transaction without an outcome: {error.cell}") from error
-            yield name, self.count(rows)
+            yield name, self.count(name, rows)
 
     def _decode(self, payloads: pa.Array, positions: pa.Array) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         if self.relations:
-            for name, rows in self.decoder.tables_batches(payloads, self.relations, positions):
-                yield name, self.count(rows)
+            for table, rows in self.decoder.tables_batches(payloads, [*self._names], positions):
+                yield self._names[table], self.count(self._names[table], rows)
         else:
             for rows in self.decoder.decode_batches(payloads, positions):
-                yield None, self.count(rows)
+                yield None, self.count(None, rows)
 
-    def count(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Count rows of `slices`, and drop bad rows in DROPMALFORMED mode."""
+    def count(self, name: str | None, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Count rows of a table from `slices`, and drop bad rows in DROPMALFORMED mode."""
         error = "_error" if self.relations else "error"
         if self.options.keep_errors and rows.column(error).null_count < len(rows):
             bad = rows.filter(rows.column(error).is_valid())
             positions = bad.column("_position" if self.relations else "position").to_pylist()
             self.errors.update(zip(positions, bad.column(error).to_pylist(), strict=True))
-        rows = counted_batch(rows, error, self.options.change_options.mode == "DROPMALFORMED", self.bad_rows)
+        rows = counted_batch(rows, error, self.options.change_options.mode == "DROPMALFORMED", self.bad_rows[name])
         self.n_changes += len(rows)
         return rows
+
+    def apply(self, name: str, rows: pa.RecordBatch) -> None:
+        """Apply changes to the rows of a table.
+
+        Raises
+        ------
+        FileFault
+            If a change may be of several rows.
+        """
+        with _apply_faults(name):
+            self.snapshots[name].apply(rows)
+
+    def snapshot(self, name: str) -> pa.Table:
+        """Return the rows of a table after the last payload. It raises what `apply` raises."""
+        with _apply_faults(name):
+            return self.snapshots[name].counted_table(
+                self.bad_rows[name], self.decoder.skipped, self.decoder.n_undecided
+            )
 
     def _announce(self, batch: OrderedBatch) -> None:
         if batch.is_reconnected:
@@ -268,9 +332,12 @@ def _from_before(catalog: RelationCatalog) -> RelationCatalog:
     )
 
 
-def _as_file_faults(batch: OrderedBatch, build: Slice) -> list[tuple[str | None, pa.RecordBatch]]:
-    with _as_file_fault(batch):
-        return build()
+@contextmanager
+def _apply_faults(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise FileFault(f"snapshot {name}: {error}") from error
 
 
 @contextmanager

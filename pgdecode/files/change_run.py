@@ -255,6 +255,8 @@ class RunRequest:
         As in `convert_changes`.
     bad : Path, optional
         A file for bad payloads, as `writers.BAD_PAYLOADS`. It is replaced if it exists.
+    is_snapshot : bool
+        Write the rows of the tables at the end, in place of their changes.
     """
 
     files: OrderedFiles
@@ -265,15 +267,17 @@ class RunRequest:
     batch_rows: int = BATCH_ROWS
     workers: int = 1
     bad: Path | None = None
+    is_snapshot: bool = False
 
     @property
     def manifest(self) -> Manifest:
         """What is known of the manifest before the run."""
-        options = self.options
+        options = options_to_json(self.options.change_options, self.options.value_options)
+        snapshot = {"snapshot": True} if self.is_snapshot else {}
         return Manifest(
             "local",
             list(self.relations) or ["changes"],
-            {**options_to_json(options.change_options, options.value_options), "format": self.format},
+            {**options, "format": self.format, **snapshot},
             input_of(self.files.files, self.files.position, self.folders.source),
         )
 
@@ -337,6 +341,7 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
                 files,
                 begun.hidden,
                 relations=request.relations,
+                is_snapshot=request.is_snapshot,
                 as_file=request.folders.as_file,
                 format=request.format,
                 options=replace(

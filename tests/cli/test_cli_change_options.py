@@ -168,14 +168,38 @@ def test_shown_rows_are_those_of_the_output(run: Shell) -> None:
 
 
 MISTAKES = {
-    "changes and messages": (["--changes", "--messages"], r"use only one of --messages, --changes and --table.*"),
+    "changes and messages": (
+        ["--changes", "--messages"],
+        r"use only one of --messages, --changes, --table and --snapshot .*",
+    ),
     "changes and a table": (
         ["--changes", "--table", "public.t"],
-        r"use only one of --messages, --changes and --table.*",
+        r"use only one of --messages, --changes, --table and --snapshot .*",
     ),
     "a table that is not there": (
         ["--table", "public.nope"],
         r"--table public\.nope: no message describes this table; there are public\.t16385",
+    ),
+    "a snapshot and a table": (
+        ["--snapshot", "public.t", "--table", "public.t"],
+        r"use only one of --messages, --changes, --table and --snapshot .*",
+    ),
+    "fields of a snapshot": (["--snapshot", "public.t", "--fields", "kind"], r"--fields is for messages .*"),
+    "a snapshot of uncommitted changes": (
+        ["--snapshot", "public.t", "--include-uncommitted"],
+        r"--include-uncommitted is for --changes and --table .*",
+    ),
+    "a snapshot that continues a run": (
+        ["--snapshot", "public.t", "--resume", "before"],
+        r"--resume is for --changes and --table .*",
+    ),
+    "a snapshot with a state": (
+        ["--snapshot", "public.t", "--state", "state"],
+        r"--state is for --changes and --table .*",
+    ),
+    "a snapshot on Spark": (
+        ["--snapshot", "public.t", "--position", "seq", "--engine", "spark"],
+        r"--snapshot is for --engine local; on Spark, use spark_udfs\.snapshot .*",
     ),
     "a position that is not there": (["--changes", "--position", "no"], r"in\.parquet: no column 'no'; columns: .*"),
     "a position that is no number": (
@@ -185,8 +209,11 @@ MISTAKES = {
     "columns to keep": (["--changes", "--keep", "day"], r"--keep is for messages .*"),
     "fields": (["--table", "public.t16385", "--fields", "kind"], r"--fields is for messages .*"),
     "stream states": (["--changes", "--in-stream", "auto"], r"--in-stream is for messages .*"),
-    "a position of messages": (["--position", "seq"], r"--position is for --changes and --table .*"),
-    "uncommitted messages": (["--include-uncommitted"], r"--include-uncommitted is for --changes and --table .*"),
+    "a position of messages": (["--position", "seq"], r"--position is for --changes, --table and --snapshot .*"),
+    "uncommitted messages": (
+        ["--include-uncommitted"],
+        r"--include-uncommitted is for --changes, --table and --snapshot .*",
+    ),
     "types without a name": (["--changes", "--types", "int4"], r".*'int4' is not NAME=TYPE, such as .*"),
     "a type that there is none of": (["--changes", "--types", "public.x=int5"], r".*'--types'.*int5.*"),
     "an encoding that there is none of": (["--changes", "--encoding", "klingon"], r".*klingon.*"),

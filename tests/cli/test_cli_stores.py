@@ -59,6 +59,7 @@ def test_inspect_and_cat_read_a_uri(run: Shell, store: Emulator, raw: ObjectPath
         pytest.param([], [""], id="messages"),
         pytest.param(["--changes"], [""], id="changes"),
         pytest.param(["--table", "public.orders"], [""], id="a table"),
+        pytest.param(["--snapshot", "public.orders"], [""], id="a snapshot"),
         pytest.param(
             ["--table", "public.orders", "--table", "public.customers"],
             ["public.customers", "public.orders"],

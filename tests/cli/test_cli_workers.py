@@ -23,6 +23,7 @@ CASES = [
     pytest.param(["--changes"], id="changes"),
     pytest.param(["--changes", "--include-uncommitted", "--drop-duplicates"], id="all changes"),
     pytest.param(["--table"], id="a table"),
+    pytest.param(["--snapshot"], id="a snapshot"),
 ]
 
 
@@ -49,7 +50,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", NAMES)
 def test_files_do_not_depend_on_the_number_of_workers(run: Shell, name: str, words: list[str], format: str) -> None:
     _in_files(name, Path("raw"))
-    if words[:1] == ["--table"]:
+    if words[:1] in (["--table"], ["--snapshot"]):
         words = [*words, _table_of(name)]
     for workers in (1, 3):
         options = ("--format", format, "--batch-rows", 64, "--workers", workers)

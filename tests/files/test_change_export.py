@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.files.change_export import ChangeTotals, convert_changes
-from pgdecode.files.change_reader import FileChangeOptions
+from pgdecode.files.change_reader import FileChangeOptions, TableError
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_files import FileFault
 from pgdecode.protocol import messages as m
@@ -32,6 +33,7 @@ def converted(
     *tables: str,
     batch_rows: int,
     mode: str = "FAILFAST",
+    is_snapshot: bool = False,
     reported: list[int] | None = None,
     catalog: RelationCatalog | None = None,
 ) -> ChangeTotals:
@@ -42,6 +44,7 @@ def converted(
         files,
         target,
         relations=tables,
+        is_snapshot=is_snapshot,
         as_file=len(tables) == 1,
         format="parquet",
         options=FileChangeOptions(ChangeOptions(mode), catalog=catalog),
@@ -144,9 +147,8 @@ def test_a_given_version_of_the_same_position_that_knew_fewer_types_is_another()
     assert pq.read_table("out.parquet").to_pylist() == expected.to_pylist()
 
 
-@pytest.mark.usefixtures("run")
-@pytest.mark.parametrize("batch_rows", [4, 100])
-def test_relation_messages_are_judged_by_the_rows_around_them_too(batch_rows: int) -> None:
+def judged_by_rows() -> Slot:
+    """A version whose transaction only a row shows."""
     slot = Slot()
     slot.begin(7)
     slot.relation(T, ["n"])
@@ -157,7 +159,13 @@ def test_relation_messages_are_judged_by_the_rows_around_them_too(batch_rows: in
     slot.relation(T, ["n"])
     slot.insert(T, "2")
     slot.commit()
-    assert_as_in_one_call(saved(slot), "public.t16385", batch_rows=batch_rows, mode="PERMISSIVE")
+    return slot
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("batch_rows", [4, 100])
+def test_relation_messages_are_judged_by_the_rows_around_them_too(batch_rows: int) -> None:
+    assert_as_in_one_call(saved(judged_by_rows()), "public.t16385", batch_rows=batch_rows, mode="PERMISSIVE")
 
 
 def assert_as_in_one_call(path: Path, *tables: str, batch_rows: int, mode: str = "FAILFAST") -> None:
@@ -191,3 +199,38 @@ def test_tables_with_any_history_are_those_of_one_call(seed: int) -> None:
     path = saved(RandomSlot(rng, rng.choice([3, 20, 60])))
     for tables in (["public.t20001"], ["public.t20003", "public.t20002"]):
         assert_as_in_one_call(path, *tables, batch_rows=rng.choice([1, 5, 30, 1000]))
+
+
+# -- rows at the end -------------------------------------------------------------------------------------------------
+
+
+def assert_snapshot_as_in_one_call(path: Path, table: str, *, batch_rows: int, mode: str) -> None:
+    found = pq.read_table(path)
+    Path("out.parquet").unlink(missing_ok=True)
+    try:
+        expected = snapshot(found["data"], table, found["seq"], mode=mode)
+    except (KeyError, ValueError):
+        with pytest.raises((TableError, FileFault)):
+            converted(path, table, batch_rows=batch_rows, mode=mode, is_snapshot=True)
+        return
+    assert converted(path, table, batch_rows=batch_rows, mode=mode, is_snapshot=True).changes == len(expected)
+    rows = pq.read_table("out.parquet")
+    assert repr(rows.to_pylist()) == repr(expected.to_pylist())
+    assert rows.schema.equals(expected.schema)
+    assert rows.schema.metadata == expected.schema.metadata
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("seed", range(20))
+def test_a_snapshot_with_any_history_is_that_of_one_call(seed: int) -> None:
+    rng = random.Random(seed)
+    path = saved(RandomSlot(rng, rng.choice([3, 20, 60])))
+    for table in ("public.t20001", "public.t20002"):
+        mode = rng.choice(["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+        assert_snapshot_as_in_one_call(path, table, batch_rows=rng.choice([1, 5, 30, 1000]), mode=mode)
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("batch_rows", [4, 100])
+def test_versions_of_a_snapshot_are_judged_by_the_rows_around_them_too(batch_rows: int) -> None:
+    assert_snapshot_as_in_one_call(saved(judged_by_rows()), "public.t16385", batch_rows=batch_rows, mode="PERMISSIVE")

@@ -179,7 +179,7 @@ def test_no_command_says_what_payloads_hold(
     run = Shell(capfd)
     report = run("inspect", path)
     texts = [report.out, report.err, run("cat", path).err, run("cat", path, "--changes").err]
-    whats: list[tuple[str, ...]] = [(), ("--changes",), ("--table", "s.t")]
+    whats: list[tuple[str, ...]] = [(), ("--changes",), ("--table", "s.t"), ("--snapshot", "s.t")]
     for number, (mode, what) in enumerate(product(("FAILFAST", "PERMISSIVE", "DROPMALFORMED"), whats)):
         done = run("decode", path, f"out{number}", "--mode", mode, *what)
         texts += [done.out, done.err]

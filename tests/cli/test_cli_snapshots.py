@@ -1,0 +1,176 @@
+"""The rows of tables at the end by the command line, compared with `snapshot` and with the server."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from changes.test_table_snapshot import as_text, differences, replayed, spelled, table_names
+
+import pgdecode
+from pgdecode import RelationCatalog
+from support import captures
+from support.change_files import T, unfinished
+from support.generators.slot import UNCHANGED, Slot
+from support.shell import SHOP, Shell, on_terminal, written
+
+TABLE = f"public.t{T}"
+
+
+def snapshot_of(path: Path, **options: object) -> pa.Table:
+    found = pq.read_table(path)
+    return pgdecode.snapshot(found["data"], TABLE, **options)
+
+
+def altered() -> Slot:
+    """A table whose column is renamed and that gets another one. A TOAST value of row 3 is in no message."""
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "old", "toast"], keys=["id"], name="former")
+    slot.insert(T, "1", "a", "x")
+    slot.insert(T, "2", "b", "y")
+    slot.update(T, "3", "c", UNCHANGED)
+    slot.commit()
+    slot.begin(8)
+    slot.relation(T, ["id", "new", "toast", "more"], keys=["id"])
+    slot.update(T, "1", "d", UNCHANGED, "m")
+    slot.delete(T, "2", None, None, None, old_type="K")
+    slot.commit()
+    return slot
+
+
+@pytest.mark.parametrize("name", ["10.shop.v1", "14.txns.v1", "18.shop.v1", "16.streams.v4", "18.streams.v2"])
+def test_the_snapshots_of_a_capture_are_those_of_the_library_and_of_the_server(run: Shell, name: str) -> None:
+    path = captures.DATA / f"{name}.parquet"
+    recorded = pq.read_table(path)
+    catalog = RelationCatalog.from_messages(recorded["data"])
+    types = as_text(catalog)
+    tables = table_names(catalog)
+    options = [word for table in tables for word in ("--snapshot", table)]
+    options += [word for oid in types for word in ("--types", f"{oid}=text")]
+    done = run("decode", path, "out", *options, "--batch-rows", 100)
+    assert done.code == 0, done.err
+    found = {table: pq.read_table(f"out/{table}.parquet") for table in tables}
+    for table, rows in found.items():
+        expected = pgdecode.snapshot(recorded["data"], table, recorded["seq"], types=types)
+        assert rows.equals(expected)
+        assert rows.schema.metadata == expected.schema.metadata
+    assert differences(name, {spelled(catalog, table): replayed(rows) for table, rows in found.items()}) == []
+
+
+def test_all_versions_of_a_table_give_its_rows_in_every_format(run: Shell) -> None:
+    path = written("in.parquet", altered().payloads)
+    expected = snapshot_of(path)
+    assert expected.drop_columns(list(expected.column_names[:3])).to_pylist() == [
+        {"_unknown": ["more", "toast"], "id": "3", "new": "c", "toast": None, "more": None},
+        {"_unknown": [], "id": "1", "new": "d", "toast": "x", "more": "m"},
+    ]
+    for format in ("parquet", "jsonl", "csv"):
+        done = run("decode", path, f"out.{format}", "--snapshot", TABLE, "--show", 1)
+        assert (done.code, ", 2 rows at the end, no bad rows; " in done.err) == (0, True)
+        assert "toast" in done.out
+    assert pq.read_table("out.parquet").equals(expected)
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [(line["_position"], line["id"], line["_unknown"]) for line in lines] == [
+        (4, "3", ["more", "toast"]),
+        (8, "1", []),
+    ]
+    assert Path("out.csv").read_text().splitlines()[0] == ",".join(f'"{name}"' for name in expected.column_names)
+
+
+def test_a_terminal_shows_the_rows_with_their_unknown_columns_last(run: Shell) -> None:
+    path = written("in.parquet", altered().payloads)
+    text = on_terminal("decode", path, "out.parquet", "--snapshot", TABLE, "--show", 9, columns=140)
+    assert "all rows" in text
+    heading = next(line for line in text.splitlines() if "_unknown" in line)
+    assert heading.split()[:4] == ["id", "new", "toast", "more"]
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+def test_bad_messages_are_treated_as_by_the_library(run: Shell, mode: str) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "n"], types=[23, 23], keys=["id"])
+    slot.insert(T, "1", "1")
+    slot.insert(T, "2", "no number")
+    slot.payloads.append(b"z")
+    slot.insert(T, "3", "3")
+    slot.commit()
+    path = written("in.parquet", slot.payloads)
+    done = run("decode", path, "out.parquet", "--snapshot", TABLE, "--mode", mode)
+    if mode == "FAILFAST":
+        assert (done.code, os.listdir()) == (1, ["in.parquet"])
+        assert done.err.startswith("pgdecode: in.parquet: row 4: UNKNOWN_TAG") or "row 3: BAD_VALUE" in done.err
+        assert run("decode", path, "out.parquet", "--snapshot", TABLE, "--bad", "bad.parquet").code == 0
+        assert pq.read_table("bad.parquet")["row"].to_pylist() == [3, 4]
+        mode = "DROPMALFORMED"
+    found, expected = pq.read_table("out.parquet"), snapshot_of(path, mode=mode)
+    assert found.to_pylist() == expected.to_pylist()
+    assert found.schema.metadata == expected.schema.metadata
+    assert json.loads(found.schema.metadata[b"pgdecode:bad_rows"]) == {"BAD_VALUE": 1, "UNKNOWN_TAG": 1}
+
+
+def test_only_committed_changes_count(run: Shell) -> None:
+    path = written("in.parquet", unfinished().payloads)
+    done = run("decode", path, "out.parquet", "--snapshot", TABLE)
+    assert done.code == 0
+    assert "1 row at the end, no bad rows, 1 transaction without an outcome left out" in done.err
+    found = pq.read_table("out.parquet")
+    assert found["id"].to_pylist() == ["committed"]
+    assert found.schema.metadata[b"pgdecode:undecided"] == b"1"
+
+
+def test_a_run_of_changes_continues_after_a_snapshot(run: Shell) -> None:
+    payloads = altered().payloads
+    written("one.parquet", payloads[:6], seq=range(6))
+    written("two.parquet", payloads[6:], seq=range(6, len(payloads)))
+    assert run("decode", "one.parquet", "one", "--snapshot", "public.former").code == 0
+    assert run("decode", "two.parquet", "two", "--table", TABLE, "--resume", "one").code == 0
+    assert pq.read_table(f"two/{TABLE}.parquet")["_op"].to_pylist() == ["update", "delete"]
+
+
+def test_a_table_without_rows_is_an_empty_file(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id"], keys=["id"])
+    slot.insert(T, "1")
+    slot.truncate(T)
+    slot.commit()
+    path = written("in.parquet", slot.payloads)
+    assert run("decode", path, "out.parquet", "--snapshot", TABLE).code == 0
+    assert pq.read_table("out.parquet").equals(snapshot_of(path))
+    assert pq.read_metadata("out.parquet").num_rows == 0
+
+
+def test_a_table_that_is_not_described_under_this_name_is_a_mistake(run: Shell) -> None:
+    assert run("decode", SHOP, "out", "--snapshot", "public.order").err.startswith(
+        "pgdecode: --snapshot public.order: no message describes this table (did you mean public.orders?); there are "
+    )
+    done = run("decode", written("in.parquet", altered().payloads), "out", "--snapshot", "public.former")
+    assert (done.code, done.err) == (
+        2,
+        f"pgdecode: --snapshot public.former: 'public.former' was renamed to '{TABLE}'\n",
+    )
+    done = run("decode", written("empty.parquet", []), "out", "--snapshot", TABLE)
+    assert (done.code, done.err) == (
+        2,
+        f"pgdecode: --snapshot {TABLE}: no message describes this table; there are none\n",
+    )
+    assert not Path("out").exists()
+
+
+def test_a_change_that_may_be_of_several_rows_is_bad_data(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["a", "id"], keys=["id"])
+    slot.insert(T, "x", "1")
+    slot.relation(T, ["a", "key"], keys=["key"])
+    slot.delete(T, None, "1", old_type="K")
+    slot.commit()
+    done = run("decode", written("in.parquet", slot.payloads), "out.parquet", "--snapshot", TABLE)
+    assert (done.code, os.listdir()) == (1, ["in.parquet"])
+    assert done.err.startswith(f"pgdecode: snapshot {TABLE}: position 4: the changed row is not found by its replica ")
