@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -207,6 +207,15 @@ class MessageDecoder:
         """
         return self._decode(payloads, streamed)[:2]
 
+    def decode_apart(self, parts: Sequence[pa.Array]) -> pa.RecordBatch:
+        """Decode several arrays of payloads to one batch, with the rows that `decode_after` makes of each alone.
+
+        The order of payloads must not matter: `in_stream` is "auto" or a bool. The state of the decoder is not used.
+        """
+        source = Source(list(parts))
+        in_stream = "apart" if self._in_stream == "auto" else self._in_stream
+        return self._scan(source, None, 1, in_stream)[0]
+
     def _decode(self, payloads: Any, streamed: bool | None) -> tuple[pa.RecordBatch, bool | None, int]:
         source = Source(payload_parts(payloads))
         n_threads = threads_for(source, self._threads)
@@ -214,10 +223,12 @@ class MessageDecoder:
             # If the threads fail, one thread decodes everything again and raises the error of the first bad row.
             # A DecodeError is a ValueError; bad Arrow offsets raise a ValueError too.
             with suppress(ValueError, MemoryError):
-                return self._scan(source, streamed, n_threads)
-        return self._scan(source, streamed, 1)
+                return self._scan(source, streamed, n_threads, self._in_stream)
+        return self._scan(source, streamed, 1, self._in_stream)
 
-    def _scan(self, source: Source, streamed: bool | None, n_threads: int) -> tuple[pa.RecordBatch, bool | None, int]:
+    def _scan(
+        self, source: Source, streamed: bool | None, n_threads: int, in_stream: Any
+    ) -> tuple[pa.RecordBatch, bool | None, int]:
         found: Any = None
         for in_full in (False, True):
             if found is None:
@@ -229,7 +240,7 @@ class MessageDecoder:
                     self._permissive,
                     empty_is_null=self._empty_is_null,
                 )
-                carry = scan.resolve_streams(self._in_stream, streamed, in_full, resolvers_for(source, n_threads))
+                carry = scan.resolve_streams(in_stream, streamed, in_full, resolvers_for(source, n_threads))
                 found = scan.run(n_threads)
         return _envelope(found, source.n_rows, self.schema), carry, scan.n_empty
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,17 @@ from pgdecode._native.wire.message_filter import tagged
 from pgdecode.changes.record_batches import code_of
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.payload_files import BATCH_ROWS, WITH_KEEPALIVES, FileFault, PayloadFile, read_files
+from pgdecode.files.payload_files import (
+    BATCH_ROWS,
+    WITH_KEEPALIVES,
+    FileFault,
+    PayloadFile,
+    RawBatch,
+    are_payloads,
+    one_batch,
+    read_files,
+    read_together,
+)
 from pgdecode.files.writers import BAD_PAYLOADS
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import ONE_WORKER, Workers
@@ -132,10 +142,7 @@ def prepared_batches(
     before the batches before it, with the stream state that their last boundary tells. If this state was wrong, because
     that message is bad, the batch is decoded again.
     """
-    wanted = envelope_schema(fields).names
-    # The decoder is always PERMISSIVE, so that FAILFAST can yield the rows before a bad row.
-    names = dict.fromkeys((*wanted, "error"))
-    decoder = MessageDecoder(in_stream=in_stream, fields=names, mode="PERMISSIVE", empty=empty)
+    decoder = _decoder(fields, in_stream, empty)
     streamed: bool | None = None
 
     def items() -> Iterator[_Item]:
@@ -151,17 +158,8 @@ def prepared_batches(
             expected = streamed if workers.n == 1 else _state_after(source.column(file.payload), expected)
 
     def decode(item: _Item) -> _Result[Prepared]:
-        file, start, source = item.file, item.start, item.source
-        started = perf_counter()
-        try:
-            envelope, after = decoder.decode_after(source.column(file.payload), item.streamed)
-        except DecodeError as error:
-            fault = FileFault(f"{file.path}: rows from {start}: {error.detail}")
-            fault.__cause__ = error
-            return _Result(item, None, fault, None)
-        batch, failed = _decoded(item, envelope, in_stream, mode)
-        batch = replace(batch, seconds=perf_counter() - started)
-        return _Result(item, (batch, prepare(file, batch)), failed, after)
+        batch, fault, after = _decode(decoder, item, in_stream, mode)
+        return _Result(item, None if batch is None else (batch, prepare(item.file, batch)), fault, after)
 
     last: PayloadFile | None = None
     for result in workers.map(decode, items()):
@@ -175,6 +173,77 @@ def prepared_batches(
             yield (item.file, *result.found)
         if result.fault is not None:
             raise result.fault
+
+
+def joined_batches(
+    files: Sequence[PayloadFile],
+    *,
+    fields: Sequence[str] | None = None,
+    in_stream: bool | Literal["auto"] = "auto",
+    mode: Mode = "FAILFAST",
+    empty: Empty = "null",
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[tuple[PayloadFile, DecodedBatch]]:
+    """Decode files to the same rows as `decoded_batches`, but join the batches of small files.
+
+    A joined batch has no bad payloads. Its file and its `start` are those of the first row.
+
+    Raises
+    ------
+    FileFault
+        As in `decoded_batches`.
+    """
+    decoder = _decoder(fields, in_stream, empty)
+    for batches in read_together(files, batch_rows):
+        joined = _joined(decoder, batches) if len(batches) > 1 and are_payloads(batches) else None
+        if joined is not None:
+            yield batches[0].file, joined
+            continue
+        for file, start, source in batches:
+            item = _Item(file, start, file.unwrapped(source, start), None)
+            batch, fault, _ = _decode(decoder, item, in_stream, mode)
+            if batch is not None:
+                yield file, batch
+            if fault is not None:
+                raise fault
+
+
+def _joined(decoder: MessageDecoder, batches: Sequence[RawBatch]) -> DecodedBatch | None:
+    """Decode batches to one; None if a payload is bad."""
+    started = perf_counter()
+    try:
+        envelope = decoder.decode_apart([batch.payloads for batch in batches])
+    except DecodeError:
+        return None
+    errors = envelope.column("error")
+    if errors.null_count < len(errors):
+        return None
+    file, start, _ = batches[0]
+    source = one_batch([batch.source for batch in batches])
+    n_bytes = _payload_bytes(source, file)
+    return DecodedBatch(start, source, envelope, len(source), n_bytes, 0, seconds=perf_counter() - started)
+
+
+def _decoder(fields: Sequence[str] | None, in_stream: InStream | bool, empty: Empty) -> MessageDecoder:
+    # The decoder is always PERMISSIVE, so that FAILFAST can yield the rows before a bad row.
+    names = dict.fromkeys((*envelope_schema(fields).names, "error"))
+    return MessageDecoder(in_stream=in_stream, fields=names, mode="PERMISSIVE", empty=empty)
+
+
+def _decode(
+    decoder: MessageDecoder, item: _Item, in_stream: InStream | bool, mode: Mode
+) -> tuple[DecodedBatch | None, FileFault | None, bool | None]:
+    """Decode rows. Return their batch, the error after it, and the stream state at their end."""
+    file, start, source, streamed = item
+    started = perf_counter()
+    try:
+        envelope, after = decoder.decode_after(source.column(file.payload), streamed)
+    except DecodeError as error:
+        fault = FileFault(f"{file.path}: rows from {start}: {error.detail}")
+        fault.__cause__ = error
+        return None, fault, None
+    batch, failed = _decoded(item, envelope, in_stream, mode)
+    return replace(batch, seconds=perf_counter() - started), failed, after
 
 
 class _Item(NamedTuple):

@@ -187,6 +187,21 @@ class Positions:
         self._last, self._last_file = positions[-1].as_py(), file
         return positions
 
+    def of_joined(self, source: pa.RecordBatch, last: PayloadFile) -> pa.Array | None:
+        """Return the positions of the next rows, of which the last are of the file `last`.
+
+        None if they need a cast or one is wrong: then `of` must be called for the rows of each file.
+        """
+        positions = source.column(self._column)
+        if positions.type != pa.int64() or positions.null_count or not len(positions):
+            return None
+        if self._last_file is not None and positions[0].as_py() <= self._last:
+            return None
+        if descent(values_of(positions)) >= 0:
+            return None
+        self._last, self._last_file = positions[-1].as_py(), last
+        return positions
+
     def _descent(self, file: PayloadFile, row: int, position: pa.Scalar, before: str) -> OrderFault:
         return OrderFault(
             f"{file.path}: row {row}: {self._column} {position} does not come after {before}; "

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
-from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError, is_string, unwrap_in_place
+from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError, has_frames, is_string, unwrap_in_place
 from pgdecode.payloads.workers import Workers, looked_at, prefetched
 from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.options import Unwrap, check_option
@@ -36,6 +36,8 @@ BATCH_BYTES = 32 * 2**20
 # Sizes of what a worker reads ahead: of a piece, by its metadata, and at most in memory.
 _PIECE_BYTES = 8 * 2**20
 _AHEAD_BYTES = 64 * 2**20
+# The size of the batches of small files that are joined, which is copied.
+_TOGETHER_BYTES = BATCH_BYTES // 2
 # Dictionaries are not looked at where they cannot expand a batch beyond this size.
 _EXPANDED_BYTES = 8 * BATCH_BYTES
 # How many files are looked at side by side if that is mostly waiting for an object store or a disk.
@@ -188,7 +190,7 @@ class PayloadFile:
                     break
         if not found:
             raise FileFault(f"{self.path}: has no rows")
-        return self._unwrapped(one_batch(found).slice(0, n_rows), self.start)
+        return self.unwrapped(one_batch(found).slice(0, n_rows), self.start)
 
     def first_value(self, name: str) -> Any:
         """Return the value of a column in the first row; None if the file has no rows.
@@ -232,13 +234,23 @@ class PayloadFile:
         FileFault
             If the file is damaged.
         """
+        return (self.unwrapped(source, start) for _, start, source in self.raw_batches(batch_rows))
+
+    def raw_batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[RawBatch]:
+        """Read as `batches` does, but leave payloads in their form.
+
+        Raises
+        ------
+        FileFault
+            If the file is damaged.
+        """
         n_rows = self._rows_that_fit(batch_rows)
         start = self.start
         with self._reader(self._numbers) as reader:
             for may_expand, groups in self._alike(reader, n_rows):
                 with reader(self._texts if may_expand else ()) as file:
                     for batch in self._read(file, n_rows, groups):
-                        yield self._unwrapped(batch, start)
+                        yield RawBatch(self, start, batch)
                         start += len(batch)
 
     def with_session(self) -> PayloadFile:
@@ -263,8 +275,14 @@ class PayloadFile:
             for piece in _decoded_pieces(batch):
                 yield from _pieces(_plain(piece, self.payload))
 
-    def _unwrapped(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-        """Replace frames or text by their payloads. `start` is the number of the first row."""
+    def unwrapped(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        """Replace frames or text by their payloads. `start` is the number of the first row.
+
+        Raises
+        ------
+        FileFault
+            If a value does not have the form of the payloads.
+        """
         column = batch.column(self.payload)
         try:
             found = unwrap_in_place(column, self.unwrap, is_text=_holds_text(self.columns.field(self.payload).type))
@@ -330,6 +348,74 @@ class PayloadFile:
         except (pa.ArrowException, OSError) as error:
             cause = error.cause if isinstance(error, StorageError) else _first_line(error)
             raise FileFault(f"{self.path}: cannot be read further: {cause}") from error
+
+
+class RawBatch(NamedTuple):
+    """Consecutive rows of a file, as they are read.
+
+    Attributes
+    ----------
+    file : PayloadFile
+    start : int
+        Number of the first row in the file.
+    source : pa.RecordBatch
+    """
+
+    file: PayloadFile
+    start: int
+    source: pa.RecordBatch
+
+    @property
+    def payloads(self) -> pa.Array:
+        """The payload column."""
+        return self.source.column(self.file.payload)
+
+    def is_like(self, other: RawBatch) -> bool:
+        """Whether the batch may be joined with another one: it has the same columns and the same form of payloads."""
+        file, of = self.file, other.file
+        return (file.columns is of.columns or file.columns.equals(of.columns)) and (
+            (file.payload, file.keep, file.unwrap) == (of.payload, of.keep, of.unwrap)
+        )
+
+
+def read_together(files: Iterable[PayloadFile], batch_rows: int) -> Iterator[list[RawBatch]]:
+    """Read files in order. Yield consecutive batches that may be joined, at most `batch_rows` rows together.
+
+    Raises
+    ------
+    FileFault
+        If a file is damaged, after all batches before the damage.
+    """
+    found: list[RawBatch] = []
+    n_rows = n_bytes = 0
+    try:
+        for file in files:
+            for batch in file.raw_batches(batch_rows):
+                rows, size = len(batch.source), batch.source.nbytes
+                is_full = n_rows + rows > batch_rows or n_bytes + size > _TOGETHER_BYTES
+                if found and (is_full or not batch.is_like(found[0])):
+                    yield found
+                    found, n_rows, n_bytes = [], 0, 0
+                found.append(batch)
+                n_rows, n_bytes = n_rows + rows, n_bytes + size
+    except FileFault:
+        if found:
+            yield found
+        raise
+    if found:
+        yield found
+
+
+def are_payloads(batches: Sequence[RawBatch]) -> bool:
+    """Whether batches that `read_together` yields are complete as they are: none has text, frames or keepalives."""
+    file = batches[0].file
+    return (
+        file.unwrap in ("auto", "none")
+        and not _holds_text(file.columns.field(file.payload).type)
+        and all(name in file.columns.names for name in file.keep)
+        and all(batch.payloads.type in (pa.binary(), pa.large_binary()) for batch in batches)
+        and not (file.unwrap == "auto" and has_frames([batch.payloads for batch in batches]))
+    )
 
 
 class Reader(NamedTuple):

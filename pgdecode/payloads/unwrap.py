@@ -7,7 +7,7 @@ import binascii
 import re
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -169,6 +169,11 @@ def unwrap_in_place(column: pa.Array, how: Unwrap, *, is_text: bool | None = Non
     elif column.type not in (pa.binary(), pa.large_binary()):
         column = column.cast(pa.large_binary())
     return _without_frames(column, how, is_strict) if how in ("auto", "xlogdata") else InPlace(column)
+
+
+def has_frames(columns: Sequence[pa.Array]) -> bool:
+    """Whether values of binary columns begin like frames or keepalives."""
+    return tagged(Source(list(columns)), bytes((_XLOGDATA, _KEEPALIVE)), b"")[0] is not None
 
 
 def is_string(type: pa.DataType) -> bool:

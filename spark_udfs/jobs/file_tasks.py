@@ -18,7 +18,7 @@ import pyarrow as pa
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.changes.record_batches import Builder
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
+from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches, joined_batches
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.message_export import with_kept_columns
 from pgdecode.files.ordered_files import OrderFault
@@ -92,10 +92,12 @@ class MessageTask(WorkerFunction):
         FileFault
             As in `decoded_batches`, and if a `keep` column has another type in another file.
         """
-        schema = self._schema
-        for piece, batch in decoded_batches(
-            pieces, fields=self._wanted, in_stream=self.in_stream, mode=self.mode, empty=self.empty
-        ):
+        schema, wanted, in_stream = self._schema, self._wanted, self.in_stream
+        if in_stream != "ordered" and all(piece.schema == self.kept for piece in pieces):
+            found = joined_batches(pieces, fields=wanted, in_stream=in_stream, mode=self.mode, empty=self.empty)
+        else:
+            found = decoded_batches(pieces, fields=wanted, in_stream=in_stream, mode=self.mode, empty=self.empty)
+        for piece, batch in found:
             yield batch, self._with_kept_types(piece, batch, schema)
 
     @property

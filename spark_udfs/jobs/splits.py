@@ -22,7 +22,7 @@ from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.wire.message_filter import tagged
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.ordered_files import OrderFault, Positions
-from pgdecode.files.payload_files import PayloadFile
+from pgdecode.files.payload_files import PayloadFile, are_payloads, one_batch, read_together
 from pgdecode.partitions.partition_index import Partition, PartitionIndex
 from pgdecode.partitions.speculation import speculate
 from pgdecode.protocol.boundaries import APART, RELATIONS
@@ -109,24 +109,34 @@ class Split:
         positions = Positions(position)
         row = 0
         last, type = -1, None
-        for piece in self.pieces:
-            start = piece.start
-            for source in piece.batches(_READ_ROWS):
-                placed = positions.of(piece, start, source)
-                skipped = min(max(self.n_skipped - row, 0), len(source))
-                if row <= self.n_skipped:
-                    self._check_counted(row, placed[: self.n_skipped - row + 1])
-                row += len(source)
-                start += len(source)
-                if skipped < len(source):
-                    payloads = source.column(piece.payload).slice(skipped)
-                    last, type = placed[-1].as_py(), type or payloads.type
-                    yield placed.slice(skipped), payloads if payloads.type == type else payloads.cast(type)
+        for placed, payloads in self._placed(positions):
+            skipped = min(max(self.n_skipped - row, 0), len(placed))
+            if row <= self.n_skipped:
+                self._check_counted(row, placed[: self.n_skipped - row + 1])
+            row += len(placed)
+            if skipped < len(placed):
+                last, type = placed[-1].as_py(), type or payloads.type
+                payloads = payloads.slice(skipped)
+                yield placed.slice(skipped), payloads if payloads.type == type else payloads.cast(type)
         if self.n_rest:
             rest = from_ipc(self.messages)
             if rest["position"][0].as_py() <= last:
                 raise OrderFault(f"{self.rest[0].path}: its positions overlap with those of {self.pieces[-1].path}")
             yield rest["position"].combine_chunks(), rest["payload"].combine_chunks().cast(type)
+
+    def _placed(self, positions: Positions) -> Batches:
+        """Read the pieces. Batches of small ones are joined, unless a row is wrong: errors have its place in a file."""
+        for batches in read_together(self.pieces, _READ_ROWS):
+            last = batches[-1].file
+            if len(batches) > 1 and are_payloads(batches):
+                joined = one_batch([batch.source for batch in batches])
+                placed = positions.of_joined(joined, last)
+                if placed is not None:
+                    yield placed, joined.column(last.payload)
+                    continue
+            for file, start, source in batches:
+                unwrapped = file.unwrapped(source, start)
+                yield positions.of(file, start, unwrapped), unwrapped.column(file.payload)
 
     def batches_with(self, position: str, session: str) -> Iterator[tuple[pa.Array, pa.Array, pa.Array]]:
         """Yield positions, payloads and the values of the session column, for a split of whole pieces.

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pgdecode
+from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_files import FileFault, payload_files
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
@@ -560,3 +561,66 @@ def test_a_row_group_that_takes_one_task_long_is_reported(
     monkeypatch.setattr(splits, "_LARGE_BYTES", max(file.n_bytes for file in files) - 1)
     with pytest.warns(RuntimeWarning, match=rf"00010\.parquet: row group 0 has {len(payloads) - 10:,} rows with 0 MiB"):
         output_files(files, change_job(), tmp_path / "out")
+
+
+def small(folder: Path, columns: Sequence[pa.Array], payloads: Sequence[bytes] = (b"B",)) -> splits.Split:
+    """One split of small files with these positions."""
+    folder.mkdir()
+    for number, column in enumerate(columns):
+        data = pa.array([payloads[row % len(payloads)] for row in range(len(column))], pa.binary())
+        pq.write_table(pa.table({"seq": column, "data": data}), folder / f"{number}.parquet")
+    return splits.Split(tuple(file for file in payload_files(folder, "data", ("seq",)) if file.n_rows))
+
+
+def test_batches_of_small_files_are_joined(tmp_path: Path) -> None:
+    split = small(tmp_path / "in", [pa.array([1, 2]), pa.array([5]), pa.array([7, 9])])
+    [(positions, payloads)] = replace(split, n_skipped=1).batches("seq")
+    assert (positions.to_pylist(), payloads.to_pylist()) == ([2, 5, 7, 9], [b"B"] * 4)
+    place = split.row_of(9, "seq")
+    assert place is not None
+    assert (str(place[0].path.name), place[1]) == ("2.parquet", 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        ([pa.array([1, 2]), pa.array([3, 3])], r"1\.parquet: row 1: seq 3 does not come after 3; "),
+        ([pa.array([1, 2]), pa.array([2, 3])], r"1\.parquet: row 0: seq 2 does not come after 2 of .*/0\.parquet; "),
+        ([pa.array([1, 2]), pa.array([3, None])], r"1\.parquet: row 1: seq is null"),
+        ([pa.array([1], pa.uint64()), pa.array([2**63], pa.uint64())], r"1\.parquet: rows from 0: seq exceeds 2"),
+    ],
+)
+def test_a_wrong_position_in_a_small_file_has_its_place(tmp_path: Path, columns: list[pa.Array], error: str) -> None:
+    split = small(tmp_path / "in", columns)
+    found = []
+    with pytest.raises(OrderFault, match=error):
+        found.extend(split.batches("seq"))
+    assert found[0][0].to_pylist()[0] == 1
+
+
+def test_small_files_with_other_types_and_frames_are_read_one_by_one(tmp_path: Path) -> None:
+    frame = b"w" + bytes(24) + b"B"
+    columns = [pa.array([1, 2], pa.int32()), pa.array([5]), pa.array([6]), pa.array([7], pa.uint8())]
+    split = small(tmp_path / "in", columns, [b"B", frame])
+    found = list(split.batches("seq"))
+    assert [position for positions, _ in found for position in positions.to_pylist()] == [1, 2, 5, 6, 7]
+    assert [payload for _, payloads in found for payload in payloads.to_pylist()] == [b"B"] * 5
+
+
+@pytest.mark.parametrize("n_rows", [3, 100])
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+def test_a_bad_payload_in_a_small_file_has_its_place(
+    tmp_path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, n_rows: int, mode: Any
+) -> None:
+    monkeypatch.setattr(file_route, "_task_bytes", lambda spark, n_bytes: 1 << 20)
+    payloads = list(captures.capture("18.shop.v1").payloads)
+    bad = next(row for row in range(500, len(payloads)) if payloads[row][:1] == b"U")
+    payloads[bad] = payloads[bad][:-1]
+    files = written(tmp_path / "in", payloads, list(range(n_rows, len(payloads), n_rows)))
+    wanted = change_job(mode=mode)
+    if mode == "PERMISSIVE":
+        assert decoded(files, wanted, tmp_path / "out") == expected(payloads, wanted)
+        return
+    first = bad // n_rows * n_rows
+    with pytest.raises(FileFault, match=rf"{first:05}\.parquet: row {bad - first}, position {bad}: "):
+        decoded(files, wanted, tmp_path / "out")

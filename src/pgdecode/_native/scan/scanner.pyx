@@ -28,7 +28,7 @@ from pgdecode._native.scan.parallel_scan cimport resolve_divided, scan_divided
 from pgdecode._native.scan.partial_batch cimport Part, begin_rows, finish_rows, free_part, scan_rows
 from pgdecode._native.wire.envelope_builder cimport Envelope, Rules, Walk, open_check, rules_of
 from pgdecode._native.wire.stream_state cimport (
-    CARRY_NONE, CARRY_PLAIN, CARRY_STREAMED, Carry, Window, resolve_by_order, resolve_each,
+    CARRY_NONE, CARRY_PLAIN, CARRY_STREAMED, Carry, Window, resolve_by_order, resolve_each, resolve_segments,
 )
 from pgdecode._native.wire.walker cimport BASIS_ORDER, BASIS_SHIFT, STREAMED
 from pgdecode._native.wire.wire_plan cimport PLAN
@@ -141,7 +141,8 @@ cdef class Scan:
 
         Parameters
         ----------
-        in_stream : None, "auto", bool or bytes-like of n_rows zeros and ones
+        in_stream : None, "auto", "apart", bool or bytes-like of n_rows zeros and ones
+            "apart": as "auto" for each part of the source alone.
         carry : None or bool
             With in_stream None: the state before the first row, where it is known.
         in_full : bool
@@ -169,7 +170,7 @@ cdef class Scan:
             raise MemoryError()
         self.whole.walk.stream_flags = self.stream_flags
         if in_stream is None or isinstance(in_stream, str):
-            self.resolve_rows(in_stream is None, n_threads, lookahead)
+            self.resolve_rows(in_stream is None, in_stream == "apart", n_threads, lookahead)
         else:
             if len(in_stream) != self.source.n_rows:
                 raise ValueError(f"in_stream has {len(in_stream)} values for {self.source.n_rows} payloads")
@@ -195,7 +196,7 @@ cdef class Scan:
         """How many payloads of no bytes `run` has made null rows of."""
         return self.whole.walk.n_empty
 
-    cdef int resolve_rows(self, bint by_order, Py_ssize_t n_threads, bint lookahead) except -1:
+    cdef int resolve_rows(self, bint by_order, bint apart, Py_ssize_t n_threads, bint lookahead) except -1:
         cdef Envelope nothing
         cdef Walk walk
         cdef Fault fault
@@ -213,7 +214,12 @@ cdef class Scan:
             code = resolve_divided(&window, &self.carry, self.source, n_threads)
         else:
             with nogil:
-                code = resolve_by_order(&window, &self.carry) if by_order else resolve_each(&window)
+                if by_order:
+                    code = resolve_by_order(&window, &self.carry)
+                elif apart:
+                    code = resolve_segments(&window)
+                else:
+                    code = resolve_each(&window)
         if code != OK:
             raise MemoryError()
         return 0

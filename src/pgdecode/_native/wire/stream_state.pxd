@@ -83,4 +83,5 @@ cdef FaultCode flag_rows(Window *window, Order *order, const Delimiters *delimit
 cdef FaultCode flag_last_rows(Window *window, Order *order) noexcept nogil
 cdef FaultCode resolve_by_order(Window *window, Carry *carry) noexcept nogil
 cdef FaultCode resolve_each(Window *window) noexcept nogil
+cdef FaultCode resolve_segments(Window *window) noexcept nogil
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil

@@ -340,3 +340,20 @@ cdef FaultCode resolve_rows(Window *window, int64_t start, int64_t end) noexcept
 cdef FaultCode resolve_each(Window *window) noexcept nogil:
     """Stream flags for payloads in no order."""
     return resolve_rows(window, 0, window.n_rows)
+
+
+cdef FaultCode resolve_segments(Window *window) noexcept nogil:
+    """Stream flags for payloads in no order; only those of the same segment are evidence."""
+    cdef Window part = window[0]
+    cdef FaultCode code = OK
+    cdef int64_t start
+    cdef Py_ssize_t i
+    part.n_segments = 1
+    for i in range(window.n_segments):
+        part.segments = &window.segments[i]
+        part.n_rows = part.segments.n_rows
+        start = part.segments.n_before
+        code = resolve_rows(&part, start, start + part.n_rows)
+        if code != OK:
+            break
+    return code
