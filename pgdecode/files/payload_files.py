@@ -181,7 +181,7 @@ class PayloadFile:
         n_found = n_bytes = 0
         # Read as dictionaries in any case, because checking whether values may expand takes as long. Batches then end
         # at the end of row groups.
-        with self._reader(groups) as reader, reader(self._texts) as encoded:
+        with self._reader(groups, only_first_rows=True) as reader, reader(self._texts) as encoded:
             for batch in self._read(encoded, self._rows_that_fit(n_rows), groups):
                 found.append(batch)
                 n_found += len(batch)
@@ -334,14 +334,14 @@ class PayloadFile:
                 yield expands, [group.number for group in found]
 
     @contextmanager
-    def _reader(self, groups: Sequence[int] = ()) -> Iterator[Reader]:
+    def _reader(self, groups: Sequence[int] = (), only_first_rows: bool = False) -> Iterator[Reader]:
         """Yield a function that opens the file, of which these row groups will be read."""
         try:
             with readable(self.parquet, at_once=True) as source:
                 footer = read_footer(source)
                 if footer.checksum != self.footer:
                     raise FileFault(f"{self.path}: has changed since it was found")
-                plan(source, footer.metadata, groups, self._names)
+                plan(source, footer.metadata, groups, self._names, only_first_rows)
                 yield Reader(source, footer.metadata)
         except ObjectChanged as error:
             raise FileFault(str(error)) from None

@@ -22,6 +22,8 @@ _GAP_BYTES = 2**20
 # Row groups up to this size are read at once, and the next one in advance. Others are read in windows.
 _GROUP_BYTES = 64 * 2**20
 _WINDOW_BYTES = 8 * 2**20
+# For the first rows of a column: usually enough for its dictionary, or its first page.
+_FIRST_BYTES = 2**20
 # The size of a part of a multipart upload. A smaller object is written by one request.
 _PART_BYTES = 8 * 2**20
 
@@ -51,12 +53,14 @@ class ObjectReader:
         self._position = 0
         self._blocks: list[tuple[int, pa.Buffer]] = []
         self._groups: list[list[Range]] = []
+        self._only_first_rows = False
         self._next: tuple[int, Future[list[tuple[int, pa.Buffer]]]] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
-    def plan(self, groups: Sequence[Sequence[Range]]) -> None:
+    def plan(self, groups: Sequence[Sequence[Range]], only_first_rows: bool = False) -> None:
         """Set the ranges of each row group that will be read, in the order of reading."""
         self._groups = [_coalesced(group) for group in groups]
+        self._only_first_rows = only_first_rows
 
     def tail(self, n_bytes: int) -> pa.Buffer:
         """Read the last bytes."""
@@ -128,8 +132,9 @@ class ObjectReader:
             part = next((item for item in group if item[0] <= start < item[1]), None)
             if part is None:
                 continue
-            if sum(b - a for a, b in group) > _GROUP_BYTES:
-                last = max(end, min(start + _WINDOW_BYTES, part[1]))
+            if not self._is_read_at_once(group):
+                window = _FIRST_BYTES if self._only_first_rows else _WINDOW_BYTES
+                last = max(end, min(start + window, part[1]))
                 # Columns are read alternately, each with a window.
                 self._blocks = [*self._blocks[-3:], (start, _fetched(self.path, start, last))]
                 return
@@ -141,8 +146,11 @@ class ObjectReader:
             self._read_ahead(number + 1)
             return
 
+    def _is_read_at_once(self, group: Sequence[Range]) -> bool:
+        return not self._only_first_rows and sum(end - start for start, end in group) <= _GROUP_BYTES
+
     def _read_ahead(self, number: int) -> None:
-        if number >= len(self._groups) or sum(b - a for a, b in self._groups[number]) > _GROUP_BYTES:
+        if number >= len(self._groups) or not self._is_read_at_once(self._groups[number]):
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1)

@@ -70,10 +70,16 @@ def opened(source: Source, metadata: pq.FileMetaData, as_dictionary: Sequence[st
     )
 
 
-def plan(source: Source, metadata: pq.FileMetaData, groups: Sequence[int], names: Sequence[str]) -> None:
+def plan(
+    source: Source,
+    metadata: pq.FileMetaData,
+    groups: Sequence[int],
+    names: Sequence[str],
+    only_first_rows: bool = False,
+) -> None:
     """Tell the reader of an object which columns of which row groups will be read."""
     if isinstance(source, ObjectReader):
-        source.plan([_ranges(metadata.row_group(number), names) for number in groups])
+        source.plan([_ranges(metadata.row_group(number), names) for number in groups], only_first_rows)
 
 
 def _ranges(group: Any, names: Sequence[str]) -> list[tuple[int, int]]:

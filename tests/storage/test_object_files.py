@@ -60,21 +60,39 @@ def test_files_of_a_store_give_the_batches_of_local_files(store: Emulator, tmp_p
     assert [file.path.name for file in ordered_files(folder, "data").files] == ["a.parquet", "b.parquet"]
 
 
-def test_a_row_group_is_read_by_one_request(s3: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(pq.read_table(FILE), tmp_path / "x.parquet", row_group_size=500)
-    folder = uploaded(s3, tmp_path / "x.parquet")
-    requests: list[tuple[int, int]] = []
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The ranges of objects that are read."""
+    found: list[tuple[int, int]] = []
     fetched = object_files.read_range
 
     def counted(path: ObjectPath, start: int, end: int) -> object:
-        requests.append((start, end))
+        found.append((start, end))
         return fetched(path, start, end)
 
     monkeypatch.setattr(object_files, "read_range", counted)
+    return found
+
+
+def test_a_row_group_is_read_by_one_request(s3: Emulator, tmp_path: Path, requests: list[tuple[int, int]]) -> None:
+    pq.write_table(pq.read_table(FILE), tmp_path / "x.parquet", row_group_size=500)
+    folder = uploaded(s3, tmp_path / "x.parquet")
     [file] = payload_files(folder, "data", ("seq",))
     assert len(requests) == 1  # the footer
     n_rows = sum(len(batch) for batch in file.batches())
     assert (n_rows, len(requests)) == (file.n_rows, 1 + len(file.groups))
+
+
+def test_the_first_rows_are_read_without_the_rest_of_their_row_group(
+    s3: Emulator, tmp_path: Path, requests: list[tuple[int, int]]
+) -> None:
+    table = pa.concat_tables([pq.read_table(FILE)] * 200)
+    pq.write_table(table, tmp_path / "x.parquet", use_dictionary=False, compression="none")
+    folder = uploaded(s3, tmp_path / "x.parquet")
+    [file] = payload_files(folder, "data")
+    requests.clear()
+    assert file.first_rows(10).column("data").to_pylist() == table["data"].slice(0, 10).to_pylist()
+    assert sum(end - start for start, end in requests) < file.groups[0].n_bytes / 4
 
 
 def test_a_large_row_group_is_read_in_windows(s3: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
