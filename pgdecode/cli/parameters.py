@@ -271,16 +271,7 @@ OF_CHANGES = (
 OF_MESSAGES = ("in_stream", "keep", "fields")
 GROUPS: Mapping[str, Sequence[str]] = {
     "What to write": (
-        "messages",
-        "changes",
-        "tables",
-        "snapshots",
-        "format",
-        "overwrite",
-        "show",
-        "as_json",
-        "limit",
-        "kinds",
+        *("messages", "changes", "tables", "snapshots", "format", "overwrite", "show", "as_json", "limit", "kinds"),
     ),
     "Input": ("payload", "unwrap", "position", "session", "storage_options"),
     "Messages": OF_MESSAGES,
