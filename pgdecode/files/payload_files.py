@@ -28,7 +28,7 @@ from pgdecode.storage.errors import StorageError
 from pgdecode.storage.object_files import ObjectReader
 from pgdecode.storage.object_path import FilePath, ObjectPath
 from pgdecode.storage.object_store import ObjectChanged, found_object, listed
-from pgdecode.storage.parquet_input import Source, is_parquet, opened, plan, read_footer, readable
+from pgdecode.storage.parquet_input import Footer, Source, is_parquet, opened, plan, read_footer, readable
 
 # The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
 BATCH_ROWS = 32_768
@@ -38,6 +38,8 @@ _PIECE_BYTES = 8 * 2**20
 _AHEAD_BYTES = 64 * 2**20
 # The size of the batches of small files that are joined, which is copied.
 _TOGETHER_BYTES = BATCH_BYTES // 2
+_PLAIN_BINARY = (pa.binary(), pa.large_binary())
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 # Dictionaries are not looked at where they cannot expand a batch beyond this size.
 _EXPANDED_BYTES = 8 * BATCH_BYTES
 # How many files are looked at side by side if that is mostly waiting for an object store or a disk.
@@ -260,6 +262,8 @@ class PayloadFile:
 
     def pieces(self, n_bytes: int) -> list[PayloadFile]:
         """Divide the file into pieces of about `n_bytes`, between row groups. There is at least one."""
+        if len(self.groups) <= 1 and not self.entries:
+            return [self]
         found = []
         first = size = 0
         for place, group in enumerate(self.groups):
@@ -272,6 +276,9 @@ class PayloadFile:
     def _read(self, file: pq.ParquetFile, n_rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         # Threads do not make one column faster, and each uses additional memory.
         for batch in file.iter_batches(n_rows, row_groups=groups, columns=self._names, use_threads=False):
+            if batch.get_total_buffer_size() <= 2 * BATCH_BYTES and _is_plain(batch, self.payload):
+                yield batch
+                continue
             for piece in _decoded_pieces(batch):
                 yield from _pieces(_plain(piece, self.payload))
 
@@ -342,7 +349,7 @@ class PayloadFile:
                 if footer.checksum != self.footer:
                     raise FileFault(f"{self.path}: has changed since it was found")
                 plan(source, footer.metadata, groups, self._names, only_first_rows)
-                yield Reader(source, footer.metadata)
+                yield Reader(source, footer)
         except ObjectChanged as error:
             raise FileFault(str(error)) from None
         except (pa.ArrowException, OSError) as error:
@@ -391,7 +398,7 @@ def read_together(files: Iterable[PayloadFile], batch_rows: int) -> Iterator[lis
     try:
         for file in files:
             for batch in file.raw_batches(batch_rows):
-                rows, size = len(batch.source), batch.source.nbytes
+                rows, size = len(batch.source), batch.source.get_total_buffer_size()
                 is_full = n_rows + rows > batch_rows or n_bytes + size > _TOGETHER_BYTES
                 if found and (is_full or not batch.is_like(found[0])):
                     yield found
@@ -413,7 +420,7 @@ def are_payloads(batches: Sequence[RawBatch]) -> bool:
         file.unwrap in ("auto", "none")
         and not _holds_text(file.columns.field(file.payload).type)
         and all(name in file.columns.names for name in file.keep)
-        and all(batch.payloads.type in (pa.binary(), pa.large_binary()) for batch in batches)
+        and all(batch.payloads.type in _PLAIN_BINARY for batch in batches)
         and not (file.unwrap == "auto" and has_frames([batch.payloads for batch in batches]))
     )
 
@@ -422,11 +429,13 @@ class Reader(NamedTuple):
     """Opens a file several times, whose footer has been read."""
 
     source: Source
-    metadata: pq.FileMetaData
+    footer: Footer
 
     def __call__(self, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
         """Open the file; read some columns as dictionaries."""
-        return opened(self.source, self.metadata, as_dictionary)
+        if self.footer.file is not None and not as_dictionary:
+            return self.footer.file
+        return opened(self.source, self.footer.metadata, as_dictionary)
 
 
 def read_files(
@@ -508,23 +517,24 @@ def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap
     """
     check_option("unwrap", unwrap, Unwrap)
     found = find_files(path)
-    checked = partial(_checked, payload=payload, keep=tuple(keep), unwrap=unwrap)
-    return _shared(looked_at(checked, found, FILES_AT_ONCE, is_remote=isinstance(path, ObjectPath)))
+    checked = partial(_checked, payload=payload, keep=tuple(keep), unwrap=unwrap, shared=_Shared())
+    return list(looked_at(checked, found, FILES_AT_ONCE, is_remote=isinstance(path, ObjectPath)))
 
 
-def _shared(files: Iterable[PayloadFile]) -> list[PayloadFile]:
-    """Use one object for what is equal in most files, so that many files are small, also when they are pickled."""
-    schemas: dict[pa.Schema, pa.Schema] = {}
-    entries: dict[bytes, bytes] = {}
-    return [
-        replace(
-            file,
-            schema=schemas.setdefault(file.schema, file.schema),
-            columns=schemas.setdefault(file.columns, file.columns),
-            entries={key: entries.setdefault(value, value) for key, value in file.entries.items()},
-        )
-        for file in files
-    ]
+class _Shared:
+    """One object for what is equal in most files, so that many files are small, also when they are pickled.
+
+    Attributes
+    ----------
+    columns : dict of pa.Schema to (pa.Schema, pa.Schema)
+        The schemas of all columns and of the `keep` columns.
+    entries : dict of bytes to bytes
+        Values in footers.
+    """
+
+    def __init__(self) -> None:
+        self.columns: dict[pa.Schema, tuple[pa.Schema, pa.Schema]] = {}
+        self.entries: dict[bytes, bytes] = {}
 
 
 def find_files(path: FilePath) -> Sequence[FilePath]:
@@ -570,15 +580,19 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap) -> PayloadFile:
+def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap, shared: _Shared) -> PayloadFile:
     converted = None
     try:
         if isinstance(path, Path) and unwrap != "none" and not is_parquet(path):
             converted = ConvertedFile(path, payload)
         with readable(path if converted is None else converted.path) as source:
-            checksum, metadata = read_footer(source)
+            checksum, metadata, _ = read_footer(source)
         schema, groups = metadata.schema.to_arrow_schema().remove_metadata(), _row_groups(metadata, (payload, *keep))
-        entries = {key: value for key, value in (metadata.metadata or {}).items() if key.startswith(_OUR_KEYS)}
+        entries = {
+            key: shared.entries.setdefault(value, value)
+            for key, value in (metadata.metadata or {}).items()
+            if key.startswith(_OUR_KEYS)
+        }
         captured = _captured(entries.get(CAPTURE_KEY))
     except StorageError:
         raise
@@ -590,12 +604,29 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
         raise FileFault(f"{path}: not a Parquet file, and cannot be read as text: {error}") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
         raise PathError(f"{path}: not a Parquet file") from error
+    known = shared.columns.get(schema)
+    if known is None or (CAPTURE_SESSION in keep and captured is None):
+        kept = _kept_columns(path, schema, payload, keep, unwrap, is_captured=captured is not None)
+        known = shared.columns.setdefault(schema, (schema, kept))
+    columns, kept = known
+    return PayloadFile(path, payload, keep, kept, columns, groups, checksum, unwrap, converted, captured, entries)
+
+
+def _kept_columns(
+    path: FilePath, schema: pa.Schema, payload: str, keep: Sequence[str], unwrap: Unwrap, *, is_captured: bool
+) -> pa.Schema:
+    """Check the payload column and the `keep` columns, and return the schema of the latter.
+
+    Raises
+    ------
+    PathError
+    """
     binary = ", ".join(field.name for field in schema if _is_binary(field.type)) or "none"
     for name in (payload, *keep):
         found = schema.names.count(name)
         if found == 0 and name == _FRAME_LSN and unwrap in ("auto", "xlogdata"):
             continue
-        if found == 0 and name == CAPTURE_SESSION and captured is not None:
+        if found == 0 and name == CAPTURE_SESSION and is_captured:
             continue
         if found != 1:
             there = f"binary columns: {binary}" if name == payload else f"columns: {', '.join(schema.names)}"
@@ -604,10 +635,9 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
     type = schema.field(payload).type
     if not _is_binary(type) and not (_holds_text(type) and unwrap in ("auto", "hex", "base64")):
         raise PathError(f"{path}: column {payload!r} is {type}, not binary; binary columns: {binary}")
-    kept = pa.schema(
+    return pa.schema(
         [(name, _plain_type(schema.field(name).type) if name in schema.names else pa.int64()) for name in keep]
     )
-    return PayloadFile(path, payload, keep, kept, schema, groups, checksum, unwrap, converted, captured, entries)
 
 
 def _captured(content: bytes | None) -> Captured | None:
@@ -642,7 +672,15 @@ def _is_text(type: pa.DataType) -> bool:
 
 def _plain_type(type: pa.DataType) -> pa.DataType:
     """Replace a view type, because pyarrow can neither filter views nor compute their size."""
-    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(type, type)
+    return _VIEWS.get(type, type)
+
+
+def _is_plain(batch: pa.RecordBatch, payload: str) -> bool:
+    """Whether `_decoded_pieces` and `_plain` have nothing to convert."""
+    return all(
+        type in _PLAIN_BINARY if name == payload else not pa.types.is_dictionary(type) and type not in _VIEWS
+        for name, type in zip(batch.schema.names, batch.schema.types, strict=True)
+    )
 
 
 def _plain(batch: pa.RecordBatch, payload: str) -> pa.RecordBatch:
@@ -683,7 +721,7 @@ def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int] | None:
 
 def _may_expand(reader: Reader, group: int, texts: Sequence[str], n_rows: int) -> bool:
     """Whether `n_rows` rows may exceed the size of a batch, if all have the longest value of their dictionary."""
-    metadata = reader.metadata.row_group(group)
+    metadata = reader.footer.metadata.row_group(group)
     chunks = [metadata.column(leaf) for leaf in range(metadata.num_columns)]
     names = {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page}.intersection(texts)
     if not names:

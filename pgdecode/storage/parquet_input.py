@@ -27,10 +27,20 @@ Source: TypeAlias = "ObjectReader | Path | pa.Buffer"
 
 
 class Footer(NamedTuple):
-    """The footer of a file: the checksum of its bytes and of the file's size, and what it says."""
+    """The footer of a file.
+
+    Attributes
+    ----------
+    checksum : int
+        Of its bytes and of the file's size.
+    metadata : pq.FileMetaData
+    file : pq.ParquetFile or None
+        The open file, if its bytes are in memory.
+    """
 
     checksum: int
     metadata: pq.FileMetaData
+    file: pq.ParquetFile | None = None
 
 
 @contextmanager
@@ -46,14 +56,19 @@ def readable(path: FilePath, *, at_once: bool = False) -> Iterator[Source]:
     """
     if isinstance(path, Path):
         str(path).encode()
-        size = path.stat().st_size if at_once else -1
-        yield pa.py_buffer(path.read_bytes()) if 0 <= size <= _SMALL_BYTES else path.absolute()
+        content = _small(path) if at_once else None
+        yield path.absolute() if content is None else pa.py_buffer(content)
         return
     reader = ObjectReader(path)
     try:
         yield reader
     finally:
         reader.close()
+
+
+def _small(path: Path) -> bytes | None:
+    with open(path, "rb", buffering=0) as file:
+        return file.read() if os.fstat(file.fileno()).st_size <= _SMALL_BYTES else None
 
 
 def opened(source: Source, metadata: pq.FileMetaData, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
@@ -109,8 +124,12 @@ def read_footer(source: Source) -> Footer:
         If the file does not end with a footer.
     """
     content, size = _tail(source)
+    checksum = zlib.crc32(content, size)
+    if isinstance(source, pa.Buffer):
+        file = pq.ParquetFile(pa.BufferReader(source), pre_buffer=False)
+        return Footer(checksum, file.metadata, file)
     # pyarrow reads the footer from the end, wherever it begins.
-    return Footer(zlib.crc32(content, size), pq.read_metadata(pa.BufferReader(content)))
+    return Footer(checksum, pq.read_metadata(pa.BufferReader(content)))
 
 
 def _tail(source: Source) -> tuple[pa.Buffer | bytes, int]:
