@@ -34,7 +34,7 @@ ON_SPARK = "on Spark"
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the options."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description="Measure pgdecode and its baselines in one run.")
-    parser.add_argument("--quick", action="store_true", help="fewer messages, under a minute, no memory figures")
+    parser.add_argument("--quick", action="store_true", help="fewer messages, under two minutes, no memory figures")
     parser.add_argument("--rows", type=int, metavar="N", help="messages of each data set")
     parser.add_argument(
         "--only", type=pattern, metavar="PATTERN", help="cases matching this regular expression in 'DATASET: CASE'"

@@ -12,6 +12,7 @@ MEMORY_READ = "memory read"
 C_WALK = "C walk"
 C_ROWS = "C rows"
 TUPLES_LINE = "envelope, tuples"
+FILTER_AND_ROWS = "filter and rows"
 CAST = "pyarrow cast"
 TEXT = "text"
 BINARY = "binary"
@@ -20,6 +21,9 @@ PYPGOUTPUT = "pypgoutput"
 NODE = "pg-logical-replication"
 PGWIRE = "pgwire"
 COPIES = ("Parquet read, write", "Parquet read, write, one table")
+TWO_THREADS = ", two threads"
+ONE_WORKER = ", one worker"
+TWO_WORKERS = ", two workers"
 
 # Cases with one thread that are baselines of cases with two threads.
 ONE_THREAD = (

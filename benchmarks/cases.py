@@ -18,13 +18,17 @@ from benchmarks.case import (
     C_WALK,
     CAST,
     COPIES,
+    FILTER_AND_ROWS,
     MEMORY_READ,
     NODE,
+    ONE_WORKER,
     PGWIRE,
     PLAIN_PYTHON,
     PYPGOUTPUT,
     TEXT,
     TUPLES_LINE,
+    TWO_THREADS,
+    TWO_WORKERS,
     Case,
     Work,
     require,
@@ -32,11 +36,17 @@ from benchmarks.case import (
 from benchmarks.changes import (
     all_changes,
     digest_changes,
+    digest_snapshot,
+    filter_and_rows,
+    snapshot,
     table_changes,
     verify_changes,
+    verify_filter,
+    verify_snapshot,
+    without_snapshot,
     without_transactions,
 )
-from benchmarks.datasets import FILES, MESSAGES, ROWS, VALUES, DataSet
+from benchmarks.datasets import FILES, MESSAGES, ROWS, VALUES, DataSet, key_of
 from benchmarks.decoders import (
     load_pypgoutput,
     load_reference,
@@ -48,8 +58,8 @@ from benchmarks.decoders import (
 from benchmarks.files import copy_messages, copy_table, decode_messages, decode_table, digest_file, verify_files
 from benchmarks.ideal_threads import IdealThreads, digest_ideal, ideal_messages, ideal_rows, verify_ideal, without_start
 from benchmarks.values import ValueSet
+from benchmarks.workers import COMMANDS, Command, WholeRun, digest_output, verify_one_worker, verify_two_workers
 
-TWO_THREADS = ", two threads"
 IDEAL_THREADS = ", ideal two threads"
 TUPLES = ("kind", "relation_id", "old", "old_formats", "new", "new_formats")
 
@@ -169,10 +179,22 @@ def in_ideal_threads(name: str, prepare: Callable[[DataSet], IdealThreads], kind
     return Case(name, "baseline", prepare, verify_ideal, digest_ideal, without_start, None, baselines, (kind,))
 
 
-def in_changes(name: str, prepare: Callable[[DataSet], Work]) -> Case:
-    """Make a case of `Changes`."""
-    baselines = (MEMORY_READ, C_WALK, TUPLES_LINE)
+def in_changes(name: str, prepare: Callable[[DataSet], Work], *others: str) -> Case:
+    """Make a case of `Changes`, with other baselines beside the usual ones."""
+    baselines = (MEMORY_READ, C_WALK, TUPLES_LINE, *others)
     return Case(name, "pgdecode", prepare, verify_changes, digest_changes, without_transactions, baselines=baselines)
+
+
+def with_workers(command: Command) -> tuple[Case, Case]:
+    """Make the cases of `WholeRun` with one worker, the baseline, and with two."""
+    one, two = (f"command line, {command.name}{number}" for number in (ONE_WORKER, TWO_WORKERS))
+    prepare = partial(WholeRun, command=command)
+    with_one, with_two = partial(prepare, workers=1), partial(prepare, workers=2)
+    others = (digest_output, command.missing, None)
+    return (
+        Case(one, "baseline", with_one, verify_one_worker, *others, baselines=(), kinds=(FILES,)),
+        Case(two, "pgdecode", with_two, verify_two_workers, *others, baselines=(one,), kinds=(FILES,)),
+    )
 
 
 # Rows of one table
@@ -206,13 +228,6 @@ def in_rows(name: str, threads: int, in_one_call: bool = False) -> Case:
     prepare = partial(typed_rows, threads=threads, in_one_call=in_one_call)
     baselines = baselines_of(name, threads, (MEMORY_READ, C_WALK, C_ROWS))
     return Case(name, "pgdecode", prepare, verify_rows, digest_rows, baselines=baselines, kinds=(ROWS,))
-
-
-def key_of(payload: bytes) -> int:
-    """Read the first column of the first tuple, an integer in text or binary, in plain Python."""
-    cell = payload[8:]
-    value = cell[5 : 5 + int.from_bytes(cell[1:5], "big")]
-    return int(value) if cell[:1] == b"t" else int.from_bytes(value, "big", signed=True)
 
 
 def verify_rows(data: DataSet, work: TypedRows) -> None:
@@ -329,7 +344,9 @@ CASES = (
     in_ideal_threads("envelope, one call, ideal two threads", partial(ideal_messages, fields=None), MESSAGES),
     in_ideal_threads("envelope, tuples, one call, ideal two threads", partial(ideal_messages, fields=TUPLES), MESSAGES),
     in_changes("changes", all_changes),
-    in_changes("changes of one table, typed", table_changes),
+    Case(FILTER_AND_ROWS, "baseline", filter_and_rows, verify_filter, digest_changes, without_transactions),
+    in_changes("changes of one table, typed", table_changes, FILTER_AND_ROWS),
+    Case("snapshot", "pgdecode", snapshot, verify_snapshot, digest_snapshot, without_snapshot),
     one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
     one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
     one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),
@@ -354,6 +371,7 @@ CASES = (
         baselines=COPIES[1:],
         kinds=(FILES,),
     ),
+    *(case for command in COMMANDS for case in with_workers(command)),
     Case(CAST, "baseline", prepare_cast, verify_values, digest_values, without_cast, None, (), (VALUES,)),
     Case(TEXT, "pgdecode", values_in(False), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),
     Case(BINARY, "pgdecode", values_in(True), verify_values, digest_values, baselines=(CAST,), kinds=(VALUES,)),

@@ -50,7 +50,7 @@ RECORDINGS = (
     Recording("pgbench.bin, accounts", 500_000, 75_000, ROWS, "pgbench_accounts"),
     Recording("wide.text, rows", 500_000, 75_000, ROWS, "wide"),
     Recording("wide.bin, rows", 500_000, 75_000, ROWS, "wide"),
-    Recording("pgbench.text, files", 2_000_000, 100_000, FILES),
+    Recording("pgbench.text, files", 1_500_000, 100_000, FILES),
     Recording("toast.text", 100_000, 10_000),
     Recording("columns.text", 10_000, 1_000),
     Recording("tiny.text", 2_000_000, 300_000),
@@ -131,6 +131,13 @@ def relation_ids(payloads: pa.Array) -> list[int]:
     """Read the relation id of each message in plain Python; 0 for a message without one."""
     found = followed(payloads.to_pylist())
     return [int.from_bytes(seen.body[:4], "big") if seen.tag in b"RIUD" else 0 for seen in found]
+
+
+def key_of(payload: bytes) -> int:
+    """Read the first column of the first tuple, an integer in text or binary, in plain Python."""
+    cell = payload[8:]
+    value = cell[5 : 5 + int.from_bytes(cell[1:5], "big")]
+    return int(value) if cell[:1] == b"t" else int.from_bytes(value, "big", signed=True)
 
 
 def spread(payloads: pa.Array, n_rows: int) -> pa.Array:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.case import require
-from benchmarks.changes import TABLES, committed_rows
+from benchmarks.changes import committed_rows, table_of
 from benchmarks.datasets import BATCH_ROWS, DataSet
 from pgdecode.cli.main import main
 from pgdecode.envelope.schema import envelope_schema
@@ -83,7 +83,7 @@ def decode_messages(data: DataSet) -> Command:
 
 def decode_table(data: DataSet) -> Command:
     """Prepare decoding a file to one table's rows."""
-    return Command(data, TABLES[data.name.partition(".")[0]])
+    return Command(data, table_of(data))
 
 
 def copy_messages(data: DataSet) -> Copy:

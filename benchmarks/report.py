@@ -25,14 +25,17 @@ from benchmarks.case import (
     C_WALK,
     CAST,
     COPIES,
+    FILTER_AND_ROWS,
     MEMORY_READ,
     NODE,
     ONE_THREAD,
+    ONE_WORKER,
     PGWIRE,
     PLAIN_PYTHON,
     PYPGOUTPUT,
     TEXT,
     TUPLES_LINE,
+    TWO_THREADS,
 )
 from benchmarks.datasets import VALUES
 from benchmarks.measure import Result, Skipped
@@ -49,6 +52,7 @@ SUMMARY_LINES = (
     "typed rows",
     "changes",
     "changes of one table, typed",
+    "snapshot",
     PLAIN_PYTHON,
     PYPGOUTPUT,
     NODE,
@@ -61,9 +65,11 @@ HEADINGS = (
     "of read",
     "of C walk",
     "of tuples",
+    "of filter and rows",
     "of C rows",
     "of copy",
     "x one thread",
+    "x one worker",
     "x Python",
     "x pypgoutput",
     "x node",
@@ -169,6 +175,12 @@ def of_tuples(result: Result) -> float | None:
     return None if result.line.startswith(TUPLES_LINE) else result.ratios.get(TUPLES_LINE)
 
 
+def of_one_thread(result: Result) -> float | None:
+    """Return the ratio of a case with two threads to the same with one."""
+    with_one = [ratio for name, ratio in result.ratios.items() if name in ONE_THREAD]
+    return with_one[0] if with_one and result.line.endswith(TWO_THREADS[2:]) else None
+
+
 def cells(result: Result) -> list[str]:
     """Cells of a result under HEADINGS."""
     ratios = result.ratios
@@ -179,9 +191,11 @@ def cells(result: Result) -> list[str]:
         percent(ratios.get(MEMORY_READ)),
         percent(ratios.get(C_WALK)),
         percent(of_tuples(result)),
+        percent(ratios.get(FILTER_AND_ROWS)),
         percent(ratios.get(C_ROWS)),
         percent(next((ratios[name] for name in COPIES if name in ratios), None)),
-        times(next((ratios[name] for name in ONE_THREAD if name in ratios), None), 3),
+        times(of_one_thread(result), 3),
+        times(next((ratio for name, ratio in ratios.items() if name.endswith(ONE_WORKER)), None), 3),
         times(ratios.get(PLAIN_PYTHON)),
         times(ratios.get(PYPGOUTPUT)),
         times(ratios.get(NODE)),

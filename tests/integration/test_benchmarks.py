@@ -33,7 +33,12 @@ PGDECODE = [
     "envelope, tuples, one call, two threads",
     "decode, one message",
 ]
-CHANGES = ["changes", "changes of one table, typed"]  # not for a sample, which has no complete transactions
+CHANGES = [
+    "changes",
+    "filter and rows",
+    "changes of one table, typed",
+    "snapshot",
+]  # not for a sample, which has no complete transactions
 ROW_SETS = [
     *("pgbench.text, accounts", "pgbench.bin, accounts", "wide.text, rows", "wide.bin, rows"),
     *("toast.text, rows", "columns.text, rows"),
@@ -113,16 +118,15 @@ from benchmarks import cases, changes, datasets, measure
 
 data = datasets.load({name!r}, len(datasets.recorded({name!r})))
 for case in cases.CASES:
-    if case.name.startswith("changes"):
-        assert case.missing(data) is None
+    if case.name in {CHANGES!r} and case.missing(data) is None:
         measure.Runner(case, data, measure.QUICK).warm_up()
-        print(changes.committed_rows(data, None))
+        print(case.name)
+assert changes.committed_rows(data, None) > 100
 """
     done = in_source_tree(script)
     assert done.returncode == 0, done.stderr
-    counts = done.stdout.split()
-    assert len(counts) == 2
-    assert int(counts[0]) > 100
+    with_snapshot = name.startswith(("pgbench", "streamed"))
+    assert done.stdout.splitlines() == (CHANGES if with_snapshot else CHANGES[:-1])
 
 
 def test_the_command_line_is_measured_with_a_copy_as_baseline(tmp_path: Path) -> None:
@@ -135,14 +139,20 @@ def test_the_command_line_is_measured_with_a_copy_as_baseline(tmp_path: Path) ->
         ("command line, one table", "Parquet read, write, one table"),
     ):
         assert lines[name]["ratios"][copy] > 0
+    for name in ("messages", "changes", "one table", "snapshot", "inspect"):
+        one, two = (f"command line, {name}, {number}" for number in ("one worker", "two workers"))
+        assert list(lines[two]["ratios"]) == [one]
+    assert "x one worker" in done.stdout
 
 
 def test_changes_are_measured_if_the_messages_make_complete_transactions(tmp_path: Path) -> None:
     path = tmp_path / "changes.json"
-    done = run("--quick", "--rows", "40000", "--only", "pgbench.text: changes", "--json", path)
+    done = run("--quick", "--rows", "40000", "--only", "pgbench.text: (changes|snap)", "--json", path)
     assert done.returncode == 0, done.stderr
-    lines = [line["line"] for line in json.loads(path.read_text())["lines"]]
+    lines = {line["line"]: line for line in json.loads(path.read_text())["lines"]}
     assert [line for line in lines if line in CHANGES] == CHANGES
+    assert lines["changes of one table, typed"]["ratios"]["filter and rows"] > 0
+    assert "of filter and rows" in done.stdout
 
 
 @needs_compiler
@@ -330,6 +340,51 @@ for check in (
     assert "wide.bin, rows: number of inserts is" in first
     assert len(others) == 3
     assert all("date: number of right values is" in problem for problem in others)
+
+
+def test_a_wrong_change_or_output_stops_the_run() -> None:
+    script = """
+import dataclasses
+from benchmarks import case, changes, datasets, workers
+
+data = datasets.load("pgbench.text", 40_000)
+few = dataclasses.replace(data, payloads=data.payloads.slice(0, 20_000))
+found = workers.WholeRun(data, workers.COMMANDS[0], 2)
+other, right = workers.WholeRun(few, workers.COMMANDS[0], 2), found.run
+found.run = lambda n: other.run(n) if n == 2 else right(n)
+for check in (
+    lambda: changes.verify_filter(data, changes.filter_and_rows(few)),
+    lambda: changes.verify_snapshot(data, changes.snapshot(few)),
+    lambda: workers.verify_one_worker(data, workers.WholeRun(few, workers.COMMANDS[3], 1)),
+    lambda: workers.verify_two_workers(data, found),
+):
+    try:
+        check()
+    except case.WrongResult as problem:
+        print(problem)
+    else:
+        print("was not stopped")
+"""
+    done = in_source_tree(script)
+    assert done.returncode == 0, done.stderr
+    *counts, files = done.stdout.splitlines()
+    assert len(counts) == 3
+    assert all("pgbench.text: number of rows is" in problem for problem in counts)
+    assert files == "pgbench.text: number of equal files is 0, not 8"
+
+
+def test_only_cases_with_two_threads_have_a_ratio_to_one_thread(figures: Path) -> None:
+    script = f"""
+from pathlib import Path
+from benchmarks import report
+
+rows = map(report.cells, report.read_json(Path({str(figures)!r})).lines)
+print(*(row[0] for row in rows if row[report.HEADINGS.index("x one thread")]), sep="\\n")
+"""
+    done = in_source_tree(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert all(name.endswith("two threads") for name in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize(
