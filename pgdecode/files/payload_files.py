@@ -40,6 +40,8 @@ _AHEAD_BYTES = 64 * 2**20
 _TOGETHER_BYTES = BATCH_BYTES // 2
 _PLAIN_BINARY = (pa.binary(), pa.large_binary())
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_BINARY_IDS = {type.id for type in _PLAIN_BINARY}
+_CONVERTED_IDS = {type.id for type in (pa.dictionary(pa.int32(), pa.string()), *_VIEWS)}
 # Dictionaries are not looked at where they cannot expand a batch beyond this size.
 _EXPANDED_BYTES = 8 * BATCH_BYTES
 # How many files are looked at side by side if that is mostly waiting for an object store or a disk.
@@ -308,7 +310,8 @@ class PayloadFile:
 
     @property
     def _names(self) -> list[str]:
-        return [name for name in dict.fromkeys((*self.keep, self.payload)) if name in self.columns.names]
+        there = self.columns.names
+        return [name for name in dict.fromkeys((*self.keep, self.payload)) if name in there]
 
     @property
     def _texts(self) -> list[str]:
@@ -677,10 +680,8 @@ def _plain_type(type: pa.DataType) -> pa.DataType:
 
 def _is_plain(batch: pa.RecordBatch, payload: str) -> bool:
     """Whether `_decoded_pieces` and `_plain` have nothing to convert."""
-    return all(
-        type in _PLAIN_BINARY if name == payload else not pa.types.is_dictionary(type) and type not in _VIEWS
-        for name, type in zip(batch.schema.names, batch.schema.types, strict=True)
-    )
+    ids = [type.id for type in batch.schema.types]
+    return ids[batch.schema.get_field_index(payload)] in _BINARY_IDS and _CONVERTED_IDS.isdisjoint(ids)
 
 
 def _plain(batch: pa.RecordBatch, payload: str) -> pa.RecordBatch:

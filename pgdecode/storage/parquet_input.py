@@ -124,12 +124,10 @@ def read_footer(source: Source) -> Footer:
         If the file does not end with a footer.
     """
     content, size = _tail(source)
-    checksum = zlib.crc32(content, size)
-    if isinstance(source, pa.Buffer):
-        file = pq.ParquetFile(pa.BufferReader(source), pre_buffer=False)
-        return Footer(checksum, file.metadata, file)
+    is_whole = isinstance(source, pa.Buffer)
     # pyarrow reads the footer from the end, wherever it begins.
-    return Footer(checksum, pq.read_metadata(pa.BufferReader(content)))
+    file = pq.ParquetFile(pa.BufferReader(source if is_whole else content), pre_buffer=False)
+    return Footer(zlib.crc32(content, size), file.metadata, file if is_whole else None)
 
 
 def _tail(source: Source) -> tuple[pa.Buffer | bytes, int]:
