@@ -21,7 +21,7 @@ from pgdecode.files.change_reader import FileChangeOptions, FileChanges, Slice
 from pgdecode.files.envelope_batches import bad_batch
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError
-from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, writer_to
+from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, Writer, writer_to
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format
 from pgdecode.relations.version_tracker import SchemaChanged
@@ -153,6 +153,7 @@ def _write(
     n_rows: Counter[str | None] = Counter()
     with ExitStack() as stack:
         writers: dict[str | None, WriteBatch] = {}
+        unfinished: list[Writer] = []
 
         def write(found: Iterable[tuple[str | None, pa.RecordBatch]]) -> None:
             for name, rows in found:
@@ -164,7 +165,8 @@ def _write(
             layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
             outputs[name] = DigestedFile(part)
             file = stack.enter_context(io.BufferedWriter(outputs[name], _BUFFER))
-            return stack.enter_context(writer_to(file, format, schema, layout, len(schemas), workers))
+            unfinished.append(stack.enter_context(writer_to(file, format, schema, layout, len(schemas), workers)))
+            return unfinished[-1]
 
         def slices() -> Iterator[Slice]:
             for batch in batches:
@@ -183,8 +185,11 @@ def _write(
             table = reader.snapshot(name)
             writers[name], n_rows[name] = open_output(name, table.schema), 0
             write((name, rows) for rows in table.to_batches(BATCH_ROWS))
-    for name, output in outputs.items():
-        totals.files.append(OutputFile(**vars(output.digested(Path(str(output.name)).name, n_rows[name]))))
+        # Workers encode the ends of all outputs side by side.
+        for output in unfinished:
+            output.flush()
+    for name, file in outputs.items():
+        totals.files.append(OutputFile(**vars(file.digested(Path(str(file.name)).name, n_rows[name]))))
     decoder = reader.decoder
     totals.changes = n_rows.total()
     totals.bad_rows = dict(sum(reader.bad_rows.values(), Counter()))

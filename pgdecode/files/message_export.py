@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def convert(
         return with_kept_columns(batch, file.keep, schemas[file.path])
 
     found = prepared_batches(files, prepared, wanted, in_stream, mode, batch_rows=batch_rows, workers=workers)
-    with closing(found):
+    with closing(found), ExitStack() as unfinished:
         following = next(found, None)
         for file in files:
             name = _part_name(file.path, source, format)
@@ -95,7 +95,9 @@ def convert(
             part = target if as_file else target / name
             part.parent.mkdir(parents=True, exist_ok=True)
             layout = message_layout(file.keep, fields)
-            with open_writer(part, format, schemas[file.path], layout, workers=workers) as write:
+            # Workers encode the end of the file before while they decode this one.
+            with unfinished.pop_all():
+                write = unfinished.enter_context(open_writer(part, format, schemas[file.path], layout, workers=workers))
                 while following is not None and following[0] is file:
                     _, batch, rows = following
                     write(rows)
@@ -107,6 +109,7 @@ def convert(
                     totals.bad_rows.update(batch.bad_rows)
                     on_rows(batch.n_read)
                     following = next(found, None)
+                write.flush()
             totals.files.append((name.as_posix(), n_rows))
     return totals
 

@@ -93,6 +93,26 @@ CHANGE_LAYOUT = Layout(_with_fields, change_lines, flat_changes, ("position", "c
 TABLE_LAYOUT = Layout(_with_fields, table_lines, flat_table, ("_position", "_commit_position"))
 
 
+@dataclass(frozen=True)
+class Writer:
+    """Writes batches to a file.
+
+    Attributes
+    ----------
+    write : callable
+        Takes a batch.
+    flush : callable
+        Lets the workers encode what the writer has, without waiting for them.
+    """
+
+    write: WriteBatch
+    flush: Callable[[], None] = lambda: None
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        """Write a batch."""
+        self.write(batch)
+
+
 @contextmanager
 def bad_payload_writer(path: Path) -> Iterator[WriteBatch]:
     """Create a Parquet file of `BAD_PAYLOADS`, and yield a function that writes a batch to it."""
@@ -108,8 +128,8 @@ def open_writer(
     layout: Layout,
     n_writers: int = 1,
     workers: Workers = ONE_WORKER,
-) -> Iterator[WriteBatch]:
-    """Create a file, and yield a function that writes a batch to it.
+) -> Iterator[Writer]:
+    """Create a file, and yield its writer.
 
     Parameters
     ----------
@@ -128,8 +148,8 @@ def writer_to(
     layout: Layout,
     n_writers: int = 1,
     workers: Workers = ONE_WORKER,
-) -> Iterator[WriteBatch]:
-    """Yield a function that writes a batch to an open file. The bytes of the file do not depend on the workers.
+) -> Iterator[Writer]:
+    """Yield a writer to an open file. The bytes of the file do not depend on the workers.
 
     Parameters
     ----------
@@ -148,14 +168,14 @@ def writer_to(
     if format == "parquet":
         with _parquet_writer(file, layout, layout.columns(empty).schema, workers) as write_group:
             groups = _RowGroups(write_group, max(_GROUP_BYTES // n_writers, _LEAST_GROUP_BYTES))
-            yield lambda batch: groups.add(layout.columns(batch))
+            yield Writer(lambda batch: groups.add(layout.columns(batch)), groups.flush)
             groups.flush()
         return
     encode = partial(_lines if format == "jsonl" else _csv, layout)
     with _ordered(workers, file.write) as encoded:
         if format == "csv":
             encoded.put(_csv_header, layout.flat(empty).schema)
-        yield lambda batch: encoded.put(encode, batch)
+        yield Writer(lambda batch: encoded.put(encode, batch))
 
 
 @contextmanager
