@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pgdecode.protocol.messages import Message
 from pgdecode.protocol.options import Empty, RowMode, check_limits, check_option, check_row_mode
 
 _CELLS = ("old", "new")
+_SHARED_ROWS = 1 << 20  # columns of nulls up to this length are kept for other batches; others take address space
 
 
 def decode(payload: bytes, *, in_stream: bool = False, strict_flags: bool = True, limits: Limits = LIMITS) -> Message:
@@ -252,7 +254,7 @@ def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema)
         type = ENVELOPE_TYPES[name]
         parts = found.get(name.removesuffix("_formats"))
         if parts is None:
-            arrays.append(null_array(n_rows, type))
+            arrays.append(_nulls(n_rows, name) if n_rows <= _SHARED_ROWS else null_array(n_rows, type))
         elif name in _CELLS:
             arrays.append(_cells(type, n_rows, *parts))
         elif name.endswith("_formats"):
@@ -266,6 +268,12 @@ def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema)
         else:
             arrays.append(_array(type, n_rows, parts))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@lru_cache(maxsize=64)
+def _nulls(n_rows: int, name: str) -> pa.Array:
+    """Make a column of nulls; batches of the same length share it."""
+    return null_array(n_rows, ENVELOPE_TYPES[name])
 
 
 def _array(

@@ -9,6 +9,22 @@ from libc.stdint cimport uint8_t, uint64_t
 
 from pgdecode._native.cursor cimport le64
 
+cdef extern from *:
+    """
+    #if defined(_MSC_VER)
+    #include <intrin.h>
+    static __inline int pgdecode_lowest_bit(uint64_t word) {
+        unsigned long lowest;
+        _BitScanForward64(&lowest, word);
+        return (int)lowest;
+    }
+    #else
+    static inline int pgdecode_lowest_bit(uint64_t word) { return __builtin_ctzll(word); }
+    #endif
+    """
+    # The place of the lowest bit of a word that is not 0.
+    int lowest_bit "pgdecode_lowest_bit"(uint64_t word) noexcept nogil
+
 
 cdef inline uint64_t lowest_bits(uint64_t bytes, bint are_letters) noexcept nogil:
     """Of each byte whether it is 1 and not 0; of a cell's letter, whether there is a value.

@@ -8,6 +8,7 @@ from pgdecode._native.fault cimport OK, FaultCode, unlikely
 
 cdef enum:
     SLACK = 32      # bytes past the capacity that a block copy may scribble on; never exported
+    LEAST = 256     # bytes: a resize takes as long as writing many more
     FEW_ROWS = 512  # too few to estimate how long the others are
 
 cdef struct Bytes:
@@ -51,7 +52,7 @@ cdef inline FaultCode reserve(Bytes *bytes, size_t extra) noexcept nogil:
         return OK
     # Payloads are limited to 1 GiB and builders to 2 GiB, so none of these sums can wrap.
     needed = bytes.size + extra
-    capacity = bytes.capacity + (bytes.capacity >> 1)
+    capacity = bytes.capacity + (bytes.capacity >> 1) if bytes.capacity > LEAST else LEAST
     return grow(bytes, capacity if capacity > needed else needed)
 
 

@@ -27,9 +27,11 @@ cdef struct FastField:
     # A wanted field of constant width of a message of the fast path.
     uint8_t *values
     uint8_t *validity
-    uint8_t form                 # a Form
+    uint64_t added               # to an int64: the epoch's shift
+    uint8_t shift                # bits by which 8 bytes are more than an int64's field
     uint8_t at                   # bytes from the tag on
-    uint8_t is_bool
+    bint is_int64
+    bint is_bool
 
 cdef enum:
     IN_STREAM = N_MESSAGES + 1   # where in an array of them the kinds of messages with an xid prefix begin

@@ -6,7 +6,7 @@ from libc.string cimport memcpy, memset
 from pgdecode._native.arrow.builder cimport BUILDER_INT64, open_builder, width_of
 from pgdecode._native.cursor cimport bytes_left
 from pgdecode._native.fault cimport FAULT_NO_MEMORY, FAULT_TRUNCATED, OK
-from pgdecode._native.wire.wire_plan cimport FAST_NEW, FAST_OLD, Op
+from pgdecode._native.wire.wire_plan cimport FAST_NEW, FAST_OLD, TIMESTAMP, Op
 
 
 cdef Cursor fail(
@@ -127,7 +127,9 @@ cdef void add_field(FastMessage *fast, const Envelope *out, const Op *op, uint8_
         return
     field.values = slot.values
     field.validity = slot.validity
-    field.form = op.form
+    field.is_int64 = out.builders[op.column].type == BUILDER_INT64
+    field.added = <uint64_t>EPOCH_SHIFT_US if op.form == TIMESTAMP else 0
+    field.shift = <uint8_t>(64 - 8 * op.width)
     field.at = at
     field.is_bool = op.is_bool
     fast.n_fields += 1
