@@ -383,8 +383,11 @@ class RawBatch(NamedTuple):
     def is_like(self, other: RawBatch) -> bool:
         """Whether the batch may be joined with another one: it has the same columns and the same form of payloads."""
         file, of = self.file, other.file
-        return (file.columns is of.columns or file.columns.equals(of.columns)) and (
-            (file.payload, file.keep, file.unwrap) == (of.payload, of.keep, of.unwrap)
+        return (
+            (file.columns is of.columns or file.columns.equals(of.columns))
+            and (file.payload, file.keep, file.unwrap) == (of.payload, of.keep, of.unwrap)
+            # Where columns were read as dictionaries, large types have become the usual ones.
+            and self.source.schema.equals(other.source.schema)
         )
 
 

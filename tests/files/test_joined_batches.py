@@ -111,6 +111,20 @@ def test_batches_have_a_limited_number_of_rows_and_the_same_columns(tmp_path: Pa
     assert found == [[3, 3, 3], [3], [3, 3], [9], [9], [2, 3]]
 
 
+@pytest.mark.parametrize(
+    ("payload", "kept"), [(pa.large_binary(), pa.string()), (pa.binary(), pa.large_string())], ids=str
+)
+def test_a_file_that_is_read_as_dictionaries_among_others(
+    tmp_path: Path, payload: pa.DataType, kept: pa.DataType
+) -> None:
+    # pyarrow reads a dictionary of large values as values of the usual type.
+    for number, values in enumerate((["a"], ["b" * 200_000] + ["c"] * 3000, ["d"])):
+        table = pa.table({"data": pa.array([BEGIN] * len(values), payload), "n": pa.array(values, kept)})
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    files = payload_files(tmp_path, "data", ["n"])
+    assert read(joined_batches, files, in_stream="auto")[0] == read(decoded_batches, files, in_stream="auto")[0]
+
+
 def test_what_comes_before_a_damaged_file_is_read(tmp_path: Path) -> None:
     files = written(tmp_path, [pa.array([BEGIN], pa.binary())] * 3)
     files[2].path.write_bytes(b"PAR1")  # type: ignore[union-attr]
