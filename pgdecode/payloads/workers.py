@@ -13,9 +13,11 @@ from typing import Any, Generic, TypeVar
 
 from pgdecode.payloads.thread_counts import check_threads
 
-# How many items `looked_at` takes before it compares the times, and what it takes for waiting.
+# After how many items `looked_at` compares times, and from when it takes the rest of the time for waiting: this many
+# times the CPU time, and this many seconds. Being suspended for other processes takes less.
 _TRIED_ITEMS = 16
 _WAITING = 4
+_WAITING_SECONDS = 0.05
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -106,10 +108,14 @@ def looked_at(
     waiting, threads would need several times the CPU time, because each takes the interpreter from the others.
     """
     source = iter(items)
+    waited = busy = 0.0
     while not is_remote:
-        start, busy = perf_counter(), thread_time()
+        start, busy_before = perf_counter(), thread_time()
         found = [look(item) for item in islice(source, _TRIED_ITEMS)]
-        is_remote = perf_counter() - start > _WAITING * (thread_time() - busy)
+        used = thread_time() - busy_before
+        busy += used
+        waited += perf_counter() - start - used
+        is_remote = waited > max(_WAITING * busy, _WAITING_SECONDS)
         yield from found
         if len(found) < _TRIED_ITEMS:
             return
