@@ -57,7 +57,7 @@ killed-drivers:  ## drivers killed at 30 random points, on emulators of object s
 	PYTHONPATH=tests $(PYTHON) tests/storage/killed_drivers.py
 
 store-cost:  ## CPU time of decoding through the S3 emulator, beside copying
-	PYTHONPATH=tests:. $(PYTHON) tests/storage/store_cost.py
+	MIMALLOC_PURGE_DELAY=-1 PYTHONPATH=tests:. $(PYTHON) tests/storage/store_cost.py  # as the workers of Spark
 
 servers:  ## random scenarios on PostgreSQL servers, everything that reads them compared
 	PYTHONPATH=tests $(PYTHON) -m servers --install build/servers

@@ -1,6 +1,7 @@
 """CPU time of a job's tasks through the S3 emulator, beside copying: it reads the same columns, and writes other rows.
 
-`make store-cost` runs it. The tasks run in this process, one after the other, so that only the client's time counts.
+`make store-cost` runs it. The tasks run in this process, one after the other, so that only the client's time counts. Each
+decodes 1,000,000 payloads.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from spark_udfs.jobs import file_route
 from spark_udfs.jobs.file_tasks import MessageTask, Task
 from spark_udfs.jobs.job_config import ChangeJob
 
-N_ROWS = 1_000_000
+N_ROWS = 4_000_000
 FILES = 4
 ROUNDS = 5
 LAYOUTS: dict[str, Layout] = {"messages": message_layout(), "changes": CHANGE_LAYOUT, TABLE: TABLE_LAYOUT}
@@ -119,7 +120,7 @@ def main() -> None:
             copying, decoding = median(a for a, _ in found), median(b for _, b in found)
             ratios = [b / a for a, b in found]
             print(
-                f"{what}: copying {copying:.2f} s, decoding {decoding:.2f} s of CPU per {N_ROWS:,} payloads; "
+                f"{what}: copying {copying:.2f} s, decoding {decoding:.2f} s of CPU for {N_ROWS:,} payloads; "
                 f"ratio {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             )
 
