@@ -112,7 +112,9 @@ class _Sizes:
         elif self._open is not None:
             first, n_first = self._open
             self._open = None
-            size = self.waiting[first]
+            size = self.waiting.get(first)
+            if size is None:  # its end was sent in place of the stop
+                return
             self.waiting[first] = size._replace(changes=size.changes + n - n_first)
             if kind != "stream_stop":
                 self._end(first, time_us, is_decided=kind == "commit")

@@ -10,6 +10,7 @@ import pytest
 from pgdecode import decode_messages
 from pgdecode.files.transaction_statistics import _Sizes
 from support import captures
+from support.generators.slots import STOP, abort, start, stream_commit
 
 
 def _sizes(envelope: pa.RecordBatch, batch_rows: int) -> _Sizes:
@@ -39,3 +40,9 @@ def test_sizes_of_transactions_do_not_depend_on_the_batches(name: str, order: st
         assert [sizes.n_of(position) for position in sizes.waiting] == [
             expected.n_of(position) for position in expected.waiting
         ]
+
+
+@pytest.mark.parametrize("end", [abort(7, 7), stream_commit(7, 100)], ids=["abort", "commit"])
+def test_a_stream_may_lack_the_stop_before_its_end(end: bytes) -> None:
+    sizes = _sizes(decode_messages([start(7, first=True), end, STOP], in_stream="ordered"), 3)
+    assert sizes.waiting == {}
