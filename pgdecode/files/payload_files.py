@@ -36,8 +36,10 @@ BATCH_BYTES = 32 * 2**20
 # Sizes of what a worker reads ahead: of a piece, by its metadata, and at most in memory.
 _PIECE_BYTES = 8 * 2**20
 _AHEAD_BYTES = 64 * 2**20
-# The size of the batches of small files that are joined, which is copied.
+# Limits of the batches of small files that are joined: their size, which is copied, and their number, because each has
+# some kilobytes of objects.
 _TOGETHER_BYTES = BATCH_BYTES // 2
+_TOGETHER_BATCHES = 2048
 _PLAIN_BINARY = (pa.binary(), pa.large_binary())
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _BINARY_IDS = {type.id for type in _PLAIN_BINARY}
@@ -406,6 +408,7 @@ def read_together(files: Iterable[PayloadFile], batch_rows: int) -> Iterator[lis
             for batch in file.raw_batches(batch_rows):
                 rows, size = len(batch.source), batch.source.get_total_buffer_size()
                 is_full = n_rows + rows > batch_rows or n_bytes + size > _TOGETHER_BYTES
+                is_full = is_full or len(found) == _TOGETHER_BATCHES
                 if found and (is_full or not batch.is_like(found[0])):
                     yield found
                     found, n_rows, n_bytes = [], 0, 0

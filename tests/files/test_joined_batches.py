@@ -111,6 +111,12 @@ def test_batches_have_a_limited_number_of_rows_and_the_same_columns(tmp_path: Pa
     assert found == [[3, 3, 3], [3], [3, 3], [9], [9], [2, 3]]
 
 
+def test_a_limited_number_of_batches_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgdecode.files.payload_files._TOGETHER_BATCHES", 3)
+    files = written(tmp_path, [pa.array([BEGIN], pa.binary())] * 7)
+    assert [len(batches) for batches in read_together(files, 100)] == [3, 3, 1]
+
+
 @pytest.mark.parametrize(
     ("payload", "kept"), [(pa.large_binary(), pa.string()), (pa.binary(), pa.large_string())], ids=str
 )
