@@ -26,9 +26,9 @@ _kept: list[mmap.mmap] = []
 _MOST_KEPT = 1 << 28
 
 
-def null_array(n: int, type: pa.DataType) -> pa.Array:
-    """Make a column of n nulls."""
-    if n < _FEW:
+def null_array(n: int, type: pa.DataType, *, is_kept: bool = False) -> pa.Array:
+    """Make a column of n nulls; one that the caller keeps for other batches takes no memory from the pool."""
+    if n < _FEW and not is_kept:
         return pa.nulls(n, type)
     try:
         zeros = _zeros((n + 1) * max(_USUAL_WIDTH, _width(type)))
@@ -69,7 +69,9 @@ def _over(zeros: pa.Buffer, n: int, type: pa.DataType) -> pa.Array:
     if pa.types.is_struct(type):
         buffers = [zeros]
         children = [_over(zeros, n, field.type) for field in type]
-    elif pa.types.is_list(type) or pa.types.is_map(type):
+    elif pa.types.is_list(type):
+        children = [_over(zeros, 0, type.value_type)]
+    elif pa.types.is_map(type):
         children = [pa.nulls(0, type).values]
     elif pa.types.is_string(type) or pa.types.is_binary(type):
         buffers = [zeros, zeros, zeros]

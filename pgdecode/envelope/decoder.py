@@ -184,6 +184,7 @@ class MessageDecoder:
         check_option("empty", empty, Empty)
         check_limits(limits)
         self.schema = envelope_schema(fields)
+        self._names = self.schema.names
         self._in_stream = stream_state(in_stream)
         self._permissive = mode == "PERMISSIVE"
         self._limits = limits
@@ -236,7 +237,7 @@ class MessageDecoder:
             if found is None:
                 scan = Scan(
                     source,
-                    self.schema.names,
+                    self._names,
                     self._limits,
                     self._strict_flags,
                     self._permissive,
@@ -244,13 +245,14 @@ class MessageDecoder:
                 )
                 carry = scan.resolve_streams(in_stream, streamed, in_full, resolvers_for(source, n_threads))
                 found = scan.run(n_threads)
-        return _envelope(found, source.n_rows, self.schema), carry, scan.n_empty
+        arrays = _envelope(found, source.n_rows, self._names)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema), carry, scan.n_empty
 
 
-def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Make the record batch over the buffers that the scan filled."""
+def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, names: list[str]) -> list[pa.Array]:
+    """Make the columns over the buffers that the scan filled."""
     arrays = []
-    for name in schema.names:
+    for name in names:
         type = ENVELOPE_TYPES[name]
         parts = found.get(name.removesuffix("_formats"))
         if parts is None:
@@ -267,13 +269,13 @@ def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, schema: pa.Schema)
             arrays.append(_array(type, n_rows, (validity, offsets), [child]))
         else:
             arrays.append(_array(type, n_rows, parts))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return arrays
 
 
 @lru_cache(maxsize=64)
 def _nulls(n_rows: int, name: str) -> pa.Array:
     """Make a column of nulls; batches of the same length share it."""
-    return null_array(n_rows, ENVELOPE_TYPES[name])
+    return null_array(n_rows, ENVELOPE_TYPES[name], is_kept=True)
 
 
 def _array(
