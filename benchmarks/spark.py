@@ -58,7 +58,7 @@ FLOORS = ("constant rows", "constant fields", "no decoding", FEW_FILES)
 # The jobs of one table from files to files are the largest. A quick run has the same size, but fewer rounds.
 GROUPS = ("columns", "files", "dataframes", "table", "small")
 LARGE = "table"
-# Many small files, only on request. The figures are CPU seconds of all processes: files are looked at side by side.
+# Many small files, only on request. The figures are CPU seconds of all processes: several threads open the files.
 SMALL = "small"
 # Rounds of cases with a floor. Short jobs have more rounds, so that their ratios are stable. Cases without a floor,
 # such as the slow routes to files, run only in some rounds.

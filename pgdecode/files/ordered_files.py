@@ -23,7 +23,7 @@ from pgdecode.files.payload_files import (
     payload_files,
     read_files,
 )
-from pgdecode.payloads.workers import ONE_WORKER, Workers, looked_at
+from pgdecode.payloads.workers import ONE_WORKER, Workers, map_io
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.object_path import FilePath, ObjectPath
 
@@ -261,7 +261,7 @@ def in_slot_order(files: Sequence[PayloadFile], position: str) -> list[PayloadFi
     if len(files) < 2:
         return list(files)
     is_remote = isinstance(files[0].path, ObjectPath)
-    firsts = list(looked_at(lambda file: file.first_value(position) or 0, files, FILES_AT_ONCE, is_remote=is_remote))
+    firsts = list(map_io(lambda file: file.first_value(position) or 0, files, FILES_AT_ONCE, is_remote=is_remote))
     return [files[number] for number in sorted(range(len(files)), key=firsts.__getitem__)]
 
 

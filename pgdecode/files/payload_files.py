@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
 from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError, has_frames, is_string, unwrap_in_place
-from pgdecode.payloads.workers import Workers, looked_at, prefetched
+from pgdecode.payloads.workers import Workers, map_io, prefetched
 from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError as PathError
@@ -44,9 +44,9 @@ _PLAIN_BINARY = (pa.binary(), pa.large_binary())
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _BINARY_IDS = {type.id for type in _PLAIN_BINARY}
 _CONVERTED_IDS = {type.id for type in (pa.dictionary(pa.int32(), pa.string()), *_VIEWS)}
-# Dictionaries are not looked at where they cannot expand a batch beyond this size.
+# Dictionaries are not read first where they cannot expand a batch beyond this size.
 _EXPANDED_BYTES = 8 * BATCH_BYTES
-# How many files are looked at side by side if that is mostly waiting for an object store or a disk.
+# How many files are opened at the same time if this mostly waits for an object store or a disk.
 FILES_AT_ONCE = 32
 # Columns that files do not have: the LSN of a frame, and the number of the session in which a capture received a row.
 _FRAME_LSN = "frame_lsn"
@@ -527,7 +527,7 @@ def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap
     check_option("unwrap", unwrap, Unwrap)
     found = find_files(path)
     checked = partial(_checked, payload=payload, keep=tuple(keep), unwrap=unwrap, shared=_Shared())
-    return list(looked_at(checked, found, FILES_AT_ONCE, is_remote=isinstance(path, ObjectPath)))
+    return list(map_io(checked, found, FILES_AT_ONCE, is_remote=isinstance(path, ObjectPath)))
 
 
 class _Shared:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from pgdecode.payloads.thread_counts import check_threads
 
-# After how many items `looked_at` compares times, and from when it takes the rest of the time for waiting: this many
+# After how many items `map_io` compares times, and from when it takes the rest of the time for waiting: this many
 # times the CPU time, and this many seconds. Being suspended for other processes takes less.
 _TRIED_ITEMS = 16
 _WAITING = 4
@@ -99,19 +99,19 @@ class Workers:
 ONE_WORKER = Workers()
 
 
-def looked_at(
-    look: Callable[[Item], Result], items: Iterable[Item], n: int, *, is_remote: bool = False
+def map_io(
+    function: Callable[[Item], Result], items: Iterable[Item], n: int, *, is_remote: bool = False
 ) -> Iterator[Result]:
-    """Call a function that reads little for each item, and yield the results in order.
+    """Call a function that reads a little of each file, and yield the results in order.
 
-    `n` threads do so side by side if items are remote, or once it is mostly waiting, for example for a disk. Without
-    waiting, threads would need several times the CPU time, because each takes the interpreter from the others.
+    `n` threads call it if files are remote, or once the calls mostly wait, for example for a disk. If they do not wait,
+    threads would need several times the CPU time, because each takes the interpreter from the others.
     """
     source = iter(items)
     waited = busy = 0.0
     while not is_remote:
         start, busy_before = perf_counter(), thread_time()
-        found = [look(item) for item in islice(source, _TRIED_ITEMS)]
+        found = [function(item) for item in islice(source, _TRIED_ITEMS)]
         used = thread_time() - busy_before
         busy += used
         waited += perf_counter() - start - used
@@ -120,7 +120,7 @@ def looked_at(
         if len(found) < _TRIED_ITEMS:
             return
     with Workers(n) as workers:
-        yield from workers.map(look, source)
+        yield from workers.map(function, source)
 
 
 def stop(waiting: Iterable[Future[Any]]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgdecode.payloads import workers as workers_module
-from pgdecode.payloads.workers import OrderedResults, Workers, looked_at
+from pgdecode.payloads.workers import OrderedResults, Workers, map_io
 
 SLOW = 0.02
 
@@ -92,18 +92,18 @@ def _thread_after(seconds: float) -> int:
     return threading.get_ident()
 
 
-def test_threads_look_at_items_only_once_that_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_used_only_once_calls_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     here = threading.get_ident()
-    waited = list(looked_at(_thread_after, [SLOW] * 20, 4))
+    waited = list(map_io(_thread_after, [SLOW] * 20, 4))
     assert set(waited[:16]) == {here}
     assert here not in waited[16:]
-    assert here not in looked_at(_thread_after, [0.0] * 40, 4, is_remote=True)
+    assert here not in map_io(_thread_after, [0.0] * 40, 4, is_remote=True)
     monkeypatch.setattr(workers_module, "perf_counter", lambda: 0.0)
-    assert set(looked_at(_thread_after, [0.0] * 40, 4)) == {here}
+    assert set(map_io(_thread_after, [0.0] * 40, 4)) == {here}
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
 @pytest.mark.parametrize("n_items", [0, 1, 16, 17, 40])
-def test_items_that_are_looked_at_come_in_order(n_items: int, is_remote: bool) -> None:
-    found = looked_at(_later_for_the_first, range(n_items), 4, is_remote=is_remote)
+def test_results_of_reading_come_in_order(n_items: int, is_remote: bool) -> None:
+    found = map_io(_later_for_the_first, range(n_items), 4, is_remote=is_remote)
     assert list(found) == list(range(n_items))
