@@ -1,7 +1,7 @@
 """CPU time of a job's tasks through the S3 emulator, beside copying: it reads the same columns, and writes other rows.
 
-`make store-cost` runs it. The tasks run in this process, one after the other, so that only the client's time counts. Each
-decodes 1,000,000 payloads.
+`make store-cost` runs it. The tasks run in this process, one after the other, so that only the client's time counts.
+Each decodes 1,000,000 payloads.
 """
 
 from __future__ import annotations
