@@ -223,7 +223,7 @@ class TransactionStatistics:
         row_errors = assembler.run().row_errors
         if row_errors and self.fault is None:
             row = min(row_errors)
-            self.fault = f"{file.path}: row {batch.start + chosen[row].as_py()}: {row_errors[row]}"
+            self.fault = f"{file.path}: row {batch.rows[chosen[row].as_py()]}: {row_errors[row]}"
         self._sizes.add(batch.envelope, positions)
         self._add_times(batch.envelope, positions)
         if len(self._state.relations.versions) > MAX_VERSIONS:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pgdecode import decode_messages
-from pgdecode.files.transaction_statistics import _Sizes
+from pgdecode.files.envelope_batches import decoded_batches
+from pgdecode.files.ordered_files import ordered_files
+from pgdecode.files.transaction_statistics import TransactionStatistics, _Sizes
 from support import captures
-from support.generators.slots import STOP, abort, start, stream_commit
+from support.generators.slots import STOP, abort, begin, start, stream_commit
 
 
 def _sizes(envelope: pa.RecordBatch, batch_rows: int) -> _Sizes:
@@ -46,3 +50,16 @@ def test_sizes_of_transactions_do_not_depend_on_the_batches(name: str, order: st
 def test_a_stream_may_lack_the_stop_before_its_end(end: bytes) -> None:
     sizes = _sizes(decode_messages([start(7, first=True), end, STOP], in_stream="ordered"), 3)
     assert sizes.waiting == {}
+
+
+def test_a_fault_after_keepalives_has_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    frames = [b"w" + (10).to_bytes(8, "big") + bytes(16) + begin(xid) for xid in (7, 8)]
+    keepalive = b"k" + bytes(17)
+    pq.write_table(pa.table({"data": [frames[0], keepalive, keepalive, frames[1]], "seq": range(4)}), path)
+    files = ordered_files(path, "data", "seq")
+    statistics = TransactionStatistics(files)
+    for file, batch in decoded_batches(files.files):
+        statistics.add(file, batch)
+    assert statistics.fault is not None
+    assert statistics.fault.startswith(f"{path}: row 3: STATE_TRANSACTION")
