@@ -156,8 +156,8 @@ class Positions:
         self._last = 0
         self._last_file: PayloadFile | None = None
 
-    def of(self, file: PayloadFile, start: int, source: pa.RecordBatch) -> pa.Array:
-        """Return the positions of the next rows of a file, from row `start`.
+    def of(self, file: PayloadFile, start: int, source: pa.RecordBatch, rows: Sequence[int] | None = None) -> pa.Array:
+        """Return the positions of the next rows of a file, from row `start`, or of these `rows`.
 
         Raises
         ------
@@ -167,6 +167,7 @@ class Positions:
         if self._column is None:
             self._n_before += len(source)
             return pa.array(range(self._n_before - len(source), self._n_before), pa.int64())
+        rows = range(start, start + len(source)) if rows is None else rows
         positions = source.column(self._column)
         try:
             # A cast takes time even if it changes nothing.
@@ -175,15 +176,15 @@ class Positions:
             raise OrderFault(f"{file.path}: rows from {start}: {self._column} exceeds 2**63 - 1") from error
         if positions.null_count:
             row = positions.is_null().index(True).as_py()
-            raise OrderFault(f"{file.path}: row {start + row}: {self._column} is null")
+            raise OrderFault(f"{file.path}: row {rows[row]}: {self._column} is null")
         if not len(positions):
             return positions
         if self._last_file is not None and positions[0].as_py() <= self._last:
             where = "" if self._last_file is file else f" of {self._last_file.path}"
-            raise self._descent(file, start, positions[0], f"{self._last}{where}")
+            raise self._descent(file, rows[0], positions[0], f"{self._last}{where}")
         row = descent(values_of(positions))
         if row >= 0:
-            raise self._descent(file, start + row, positions[row], f"{positions[row - 1]}")
+            raise self._descent(file, rows[row], positions[row], f"{positions[row - 1]}")
         self._last, self._last_file = positions[-1].as_py(), file
         return positions
 

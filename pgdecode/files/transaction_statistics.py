@@ -212,7 +212,7 @@ class TransactionStatistics:
             self._state.is_reconnected = self._session is not None
             self._session = file.captured.session
         try:
-            positions = self._positions.of(file, batch.start, batch.source)
+            positions = self._positions.of(file, batch.start, batch.source, batch.rows)
         except OrderFault as error:
             self._give_up(str(error))
             return

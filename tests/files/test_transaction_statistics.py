@@ -52,14 +52,22 @@ def test_a_stream_may_lack_the_stop_before_its_end(end: bytes) -> None:
     assert sizes.waiting == {}
 
 
-def test_a_fault_after_keepalives_has_its_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seq", "fault"),
+    [
+        ([0, 1, 2, 3], "row 3: STATE_TRANSACTION"),
+        ([0, 1, 2, 0], "row 3: seq 0 does not come after 0"),
+        ([0, 1, 2, None], "row 3: seq is null"),
+    ],
+)
+def test_a_fault_after_keepalives_has_its_row(tmp_path: Path, seq: list[int | None], fault: str) -> None:
     path = tmp_path / "in.parquet"
     frames = [b"w" + (10).to_bytes(8, "big") + bytes(16) + begin(xid) for xid in (7, 8)]
     keepalive = b"k" + bytes(17)
-    pq.write_table(pa.table({"data": [frames[0], keepalive, keepalive, frames[1]], "seq": range(4)}), path)
+    pq.write_table(pa.table({"data": [frames[0], keepalive, keepalive, frames[1]], "seq": seq}), path)
     files = ordered_files(path, "data", "seq")
     statistics = TransactionStatistics(files)
     for file, batch in decoded_batches(files.files):
         statistics.add(file, batch)
     assert statistics.fault is not None
-    assert statistics.fault.startswith(f"{path}: row 3: STATE_TRANSACTION")
+    assert statistics.fault.startswith(f"{path}: {fault}")
