@@ -18,7 +18,7 @@ from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.payload_files import (
     BATCH_ROWS,
-    WITH_KEEPALIVES,
+    IS_KEEPALIVE,
     FileFault,
     PayloadFile,
     RawBatch,
@@ -281,25 +281,34 @@ def _decoded(
     if n_bad and mode == "FAILFAST":
         bad = errors.is_valid().index(True).as_py()
         text = errors[bad].as_py()
-        good_rows = source.slice(0, bad)
+        good_rows, good, rows = _without_keepalives(source.slice(0, bad), envelope.slice(0, bad), start)
         form = hint(source.column(file.payload)[bad].as_py())
         fault = FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, in_stream)}{form}")
-        return DecodedBatch(start, good_rows, envelope.slice(0, bad), bad, _payload_bytes(good_rows, file), 0), fault
+        n_bytes = _payload_bytes(good_rows, file)
+        return DecodedBatch(start, good_rows, good, bad, n_bytes, 0, messages=rows), fault
     n_read, n_bytes = source.num_rows, _payload_bytes(source, file)
     bad_payloads = None
     if n_bad:
         chosen = pc.indices_nonzero(errors.is_valid())
         bad_payloads = bad_batch(file, start, chosen, None, source.column(file.payload), errors.take(chosen))
-    rows = None
-    if source.schema.metadata == WITH_KEEPALIVES:
-        kept = source.column(file.payload).is_valid()
-        rows = [start + row for row in pc.indices_nonzero(kept).to_pylist()]
-        source, envelope, errors = source.filter(kept), envelope.filter(kept), errors.filter(kept)
+    source, envelope, rows = _without_keepalives(source, envelope, start)
+    errors = envelope.column("error")
     if n_bad and mode == "DROPMALFORMED":
         good = errors.is_null()
         source, envelope, rows = source.filter(good), envelope.filter(good), None
     bad_rows = Counter(code_of(text) for text in errors.drop_null().to_pylist()) if n_bad else {}
     return DecodedBatch(start, source, envelope, n_read, n_bytes, n_bad, bad_rows, rows, bad_payloads), None
+
+
+def _without_keepalives(
+    source: pa.RecordBatch, envelope: pa.RecordBatch, start: int
+) -> tuple[pa.RecordBatch, pa.RecordBatch, list[int] | None]:
+    """Leave keepalives out. Return also the numbers of the other rows in the file, if there are keepalives."""
+    if IS_KEEPALIVE not in source.schema.names:
+        return source, envelope, None
+    kept = pc.invert(source.column(IS_KEEPALIVE))
+    rows = [start + row for row in pc.indices_nonzero(kept).to_pylist()]
+    return source.drop_columns([IS_KEEPALIVE]).filter(kept), envelope.filter(kept), rows
 
 
 def bad_batch(

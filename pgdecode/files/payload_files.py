@@ -54,8 +54,8 @@ CAPTURE_SESSION = "capture_session"
 # The key in the footer under which `pgdecode capture` describes a file.
 CAPTURE_KEY = b"pgdecode.capture"
 _OUR_KEYS = b"pgdecode."
-# Metadata of a batch in which keepalives have become null payloads.
-WITH_KEEPALIVES = {b"pgdecode.keepalives": b"null"}
+# A column of batches with keepalives, which are null payloads but not messages.
+IS_KEEPALIVE = "pgdecode.is_keepalive"
 
 
 class FileFault(ValueError):
@@ -308,7 +308,9 @@ class PayloadFile:
             assert self.captured is not None
             session = pa.repeat(pa.scalar(self.captured.session, pa.int64()), len(batch))
             batch = batch.append_column(CAPTURE_SESSION, session)
-        return batch if found.is_keepalive is None else batch.replace_schema_metadata(WITH_KEEPALIVES)
+        if found.is_keepalive is not None and found.is_keepalive.true_count:
+            batch = batch.append_column(IS_KEEPALIVE, pc.fill_null(found.is_keepalive, False))
+        return batch
 
     @property
     def _names(self) -> list[str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.shell import SHOP, STREAMS, Shell
+from support.shell import BEGIN, COMMIT, SHOP, STREAMS, Shell
 from support.tiers import full
 
 KEEPALIVE = b"k" + struct.pack("!qqb", 9, 0, 0)
@@ -93,6 +93,22 @@ def test_a_bad_message_is_named_by_its_row_among_keepalives(run: Shell, tmp_path
     assert "row 3: UNKNOWN_TAG" in run("decode", path, "out", "--in-stream", "auto").err
     lines = run("cat", path, "--in-stream", "auto", "--mode", "PERMISSIVE").objects
     assert [line.get("row") for line in lines] == [None, 3]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 100])
+def test_a_null_payload_among_frames_is_a_row_and_a_keepalive_is_not(
+    run: Shell, tmp_path: Path, batch_rows: int
+) -> None:
+    path = in_parquet(tmp_path / "in", pa.array([frame(BEGIN), None, KEEPALIVE, None, KEEPALIVE, frame(COMMIT)]))
+    assert run("decode", path, "out.parquet", "--batch-rows", batch_rows).code == 0
+    assert pq.read_table("out.parquet")["kind"].to_pylist() == ["begin", None, None, "commit"]
+    assert json.loads(run("inspect", path, "--json").out)["null_rows"] == 2
+
+
+def test_messages_before_a_bad_one_are_printed_without_keepalives(run: Shell, tmp_path: Path) -> None:
+    path = in_parquet(tmp_path / "in", pa.array([frame(BEGIN), KEEPALIVE, frame(b"Z")]))
+    done = run("cat", path)
+    assert (done.code, [line["kind"] for line in done.objects]) == (1, ["begin"])
 
 
 def test_the_lsn_of_a_frame_becomes_a_column(run: Shell, tmp_path: Path) -> None:
