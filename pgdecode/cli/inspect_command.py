@@ -25,6 +25,9 @@ from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.object_path import file_path
 
+# Statistics of a batch take many Python calls, whatever its number of rows.
+_BATCH_ROWS = 131_072
+
 
 @click.command(short_help="Describe the messages in a file or folder.")
 @click.argument("location", type=parameters.location, metavar="PATH")
@@ -92,7 +95,13 @@ def inspect(
 
     with Workers(workers or all_cores()) as threads, progress(files.n_rows) as on_rows:
         found = prepared_batches(
-            files.files, counted_batch, FIELDS, parameters.IN_STREAM[in_stream], "PERMISSIVE", workers=threads
+            files.files,
+            counted_batch,
+            FIELDS,
+            parameters.IN_STREAM[in_stream],
+            "PERMISSIVE",
+            batch_rows=_BATCH_ROWS,
+            workers=threads,
         )
         for file, batch, statistics in found:
             message_statistics.merge(statistics)
