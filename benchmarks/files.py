@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,32 @@ from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.writers import CHANGE_LAYOUT, message_layout, open_writer
 
 
+def write_payloads(path: Path, payloads: pa.BinaryArray, first: int = 0) -> None:
+    """Write payloads to a Parquet file, with positions from `first` on."""
+    positions = pa.array(range(first, first + len(payloads)), pa.int64())
+    pq.write_table(pa.table({"seq": positions, "data": payloads}), path, compression="zstd")
+
+
+def run_command(arguments: Sequence[str]) -> bytes:
+    """Run the command line in this process, so the start of Python is not timed. Return what it prints."""
+    printed, problems = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(problems):
+        code = main(arguments)
+    if code:
+        raise RuntimeError(problems.getvalue())
+    return printed.buffer.getvalue()
+
+
 @dataclass
-class Command:
-    """`pgdecode decode` of a file in this process, so the start of Python is not timed."""
+class DecodedFile:
+    """`pgdecode decode` of a file."""
 
     data: DataSet
     table: str | None
     folder: Any = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="pgdecode-benchmarks-"))
 
     def __post_init__(self) -> None:
-        positions = pa.array(range(self.data.n_rows), pa.int64())
-        pq.write_table(pa.table({"seq": positions, "data": self.data.payloads}), self.source, compression="zstd")
+        write_payloads(self.source, self.data.payloads)
 
     @property
     def source(self) -> Path:
@@ -45,11 +61,7 @@ class Command:
     def __call__(self) -> Path:
         """Decode the file."""
         what = ["--table", self.table] if self.table else []
-        output = io.StringIO()
-        with contextlib.redirect_stderr(output):
-            code = main(["decode", str(self.source), str(self.target), "--overwrite", *what])
-        if code:
-            raise RuntimeError(output.getvalue())
+        run_command(["decode", str(self.source), str(self.target), "--overwrite", *what])
         return self.target
 
 
@@ -57,7 +69,7 @@ class Command:
 class Copy:
     """The same reading and writing by pyarrow, with a result made before: a decoder that takes no time."""
 
-    command: Command
+    command: DecodedFile
 
     def __post_init__(self) -> None:
         self.result = pq.read_table(self.command()).combine_chunks().to_batches(BATCH_ROWS)
@@ -76,14 +88,14 @@ class Copy:
         return target
 
 
-def decode_messages(data: DataSet) -> Command:
+def decode_messages(data: DataSet) -> DecodedFile:
     """Prepare decoding a file to messages."""
-    return Command(data, None)
+    return DecodedFile(data, None)
 
 
-def decode_table(data: DataSet) -> Command:
+def decode_table(data: DataSet) -> DecodedFile:
     """Prepare decoding a file to one table's rows."""
-    return Command(data, table_of(data))
+    return DecodedFile(data, table_of(data))
 
 
 def copy_messages(data: DataSet) -> Copy:
@@ -96,7 +108,7 @@ def copy_table(data: DataSet) -> Copy:
     return Copy(decode_table(data))
 
 
-def verify_files(data: DataSet, work: Command | Copy) -> None:
+def verify_files(data: DataSet, work: DecodedFile | Copy) -> None:
     """Compare the number of rows with the number that plain Python reads from the bytes."""
     command = work.command if isinstance(work, Copy) else work
     expected = committed_rows(data, command.table) if command.table else data.n_rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from benchmarks.case import can_run, require
 from benchmarks.changes import TABLES, committed_rows, keys_at_end, without_transactions
 from benchmarks.datasets import DataSet
-from pgdecode.cli.main import main
+from benchmarks.files import run_command, write_payloads
 
 N_FILES = 8
 TABLE = TABLES["pgbench"]
@@ -60,7 +59,7 @@ def one_arrow_thread() -> Iterator[None]:
 
 @dataclass
 class WholeRun:
-    """A command over the data set in several Parquet files, in this process, so the start of Python is not timed."""
+    """A command over the data set in several Parquet files."""
 
     data: DataSet
     command: Command
@@ -72,9 +71,7 @@ class WholeRun:
         bounds = [number * self.data.n_rows // N_FILES for number in range(N_FILES + 1)]
         for number, start in enumerate(bounds[:-1]):
             payloads = self.data.payloads.slice(start, bounds[number + 1] - start)
-            positions = pa.array(range(start, bounds[number + 1]), pa.int64())
-            table = pa.table({"seq": positions, "data": payloads})
-            pq.write_table(table, self.source / f"{number}.parquet", compression="zstd")
+            write_payloads(self.source / f"{number}.parquet", payloads, start)
 
     @property
     def source(self) -> Path:
@@ -90,13 +87,10 @@ class WholeRun:
         target = Path(self.folder.name, self.command.target)
         command, *options = self.command.arguments
         paths = [str(self.source), *([str(target)] if command == "decode" else [])]
-        printed, problems = io.TextIOWrapper(io.BytesIO()), io.StringIO()
-        with one_arrow_thread(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(problems):
-            code = main([command, *paths, *options, "--workers", str(workers)])
-        if code:
-            raise RuntimeError(problems.getvalue())
+        with one_arrow_thread():
+            printed = run_command([command, *paths, *options, "--workers", str(workers)])
         if command == "inspect":
-            target.write_bytes(printed.buffer.getvalue())
+            target.write_bytes(printed)
         return target
 
 
