@@ -48,7 +48,8 @@ def _zeros(size: int) -> pa.Buffer:
         pages = mmap.mmap(-1, size, **_READ_ONLY)
         _last[:] = [weakref.ref(pages)]
         _kept[:] = [pages] if size <= _MOST_KEPT else []
-    return pa.py_buffer(pages)
+    # No longer than requested, because whoever sends or pickles a column also copies the rest of its buffers.
+    return pa.py_buffer(pages).slice(0, size)
 
 
 def _width(type: pa.DataType) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +67,23 @@ def test_nulls_of_many_rows_use_no_memory_of_the_pool() -> None:
     array = null_array(10_000_000, pa.int64())
     assert pa.total_allocated_bytes() - before < 1000
     assert array.null_count == 10_000_000
+
+
+@pytest.mark.parametrize("type", [pa.int64(), pa.string(), pa.list_(pa.int32())], ids=str)
+@pytest.mark.parametrize(("n", "is_kept"), [(3, True), (10_000, False)])
+def test_a_short_column_after_a_long_one_is_sent_without_the_rest_of_the_zeros(
+    type: pa.DataType, n: int, is_kept: bool
+) -> None:
+    long = null_array(1_000_000, pa.int64())
+    column = null_array(n, type, is_kept=is_kept)
+    assert len(long) == 1_000_000
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([column], ["x"])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write(batch)
+    assert sink.tell() < 100 * n + 2000
+    assert len(pickle.dumps(column)) < 100 * n + 2000
+    assert column.null_count == len(column) == n
 
 
 def test_without_address_space_nulls_use_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
