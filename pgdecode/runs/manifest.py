@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -156,11 +156,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Return the content of `_manifest.json`."""
-    plain = asdict(manifest)
+    plain = {"format": FORMAT, "version": FORMAT_VERSION, **vars(manifest)}
     del plain["sha256"]
     plain["pgdecode"] = pgdecode.__version__
     plain["last_lsn"] = None if manifest.last_lsn < 0 else lsn_to_text(manifest.last_lsn)
-    return json.dumps({"format": FORMAT, "version": FORMAT_VERSION, **plain}, indent=1).encode() + b"\n"
+    return json.dumps(plain, default=vars, indent=1).encode() + b"\n"
 
 
 def read_manifest(folder: Location, storage_options: Mapping[str, Any] | None = None) -> Manifest:

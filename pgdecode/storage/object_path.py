@@ -216,11 +216,11 @@ def local_path(location: str | os.PathLike[str], what: str) -> Path:
 
 def relative_name(path: FilePath, source: FilePath) -> str:
     """Return the name of a file relative to the folder or file where it was found, with "/"."""
+    if path == source:
+        return path.name
     if isinstance(path, ObjectPath):
-        return path.below(source) if isinstance(source, ObjectPath) and path != source else path.name
-    if isinstance(source, Path) and source.is_dir():
-        return Path(os.path.relpath(path, source)).as_posix()
-    return path.name
+        return path.below(source) if isinstance(source, ObjectPath) else path.name
+    return path.relative_to(source).as_posix() if isinstance(source, Path) else path.name
 
 
 def size_of(path: FilePath) -> int:

@@ -67,8 +67,12 @@ def readable(path: FilePath, *, at_once: bool = False) -> Iterator[Source]:
 
 
 def _small(path: Path) -> bytes | None:
-    with open(path, "rb", buffering=0) as file:
-        return file.read() if os.fstat(file.fileno()).st_size <= _SMALL_BYTES else None
+    file = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(file).st_size
+        return os.read(file, size) if size <= _SMALL_BYTES else None
+    finally:
+        os.close(file)
 
 
 def opened(source: Source, metadata: pq.FileMetaData, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
@@ -136,13 +140,16 @@ def _tail(source: Source) -> tuple[pa.Buffer | bytes, int]:
         return source.tail(_length(source.tail(8))), source.path.size
     if isinstance(source, pa.Buffer):
         return source[-min(_length(source[-min(source.size, 8) :]), source.size) :], source.size
-    with open(source, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        found = os.pread(file.fileno(), _TAIL_BYTES, max(size - _TAIL_BYTES, 0))
+    file = os.open(source, os.O_RDONLY)
+    try:
+        size = os.fstat(file).st_size
+        found = os.pread(file, _TAIL_BYTES, max(size - _TAIL_BYTES, 0))
         length = _length(found[-8:])
         if length > len(found):
-            found = os.pread(file.fileno(), length, max(size - length, 0))
+            found = os.pread(file, length, max(size - length, 0))
         return found[-length:], size
+    finally:
+        os.close(file)
 
 
 def _length(end: pa.Buffer | bytes) -> int:
