@@ -1,1 +1,1 @@
-"""Arrow arrays that are built without native code."""
+"""Arrow data without native code: arrays, their values as JSON, joining Parquet files."""

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from pgdecode.cli import parameters
 from pgdecode.cli.tables import What, print_table
 from pgdecode.cli.terminal import is_terminal, standard_output, table_console
-from pgdecode.files.atomic_output import scratch_folder
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.change_text import change_lines
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
@@ -27,6 +26,7 @@ from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_files import PayloadFile, payload_files
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import InStream, Mode, Unwrap
+from pgdecode.runs.atomic_output import scratch_folder
 from pgdecode.storage.object_path import file_path
 
 KINDS = (*(message.kind for message in MESSAGES), "error")

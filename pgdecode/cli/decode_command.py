@@ -29,7 +29,6 @@ from pgdecode.cli.terminal import (
     table_console,
     task_progress,
 )
-from pgdecode.files.atomic_output import check_target, staged
 from pgdecode.files.change_export import ChangeTotals
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.change_run import RunFolders, RunRequest, decode_changes
@@ -41,6 +40,7 @@ from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, bad_payl
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap
+from pgdecode.runs.atomic_output import check_target, staged
 from pgdecode.runs.manifest import read_manifest
 from pgdecode.storage.object_path import FilePath, ObjectPath, file_path
 

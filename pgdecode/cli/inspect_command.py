@@ -13,7 +13,6 @@ from pgdecode.cli import parameters
 from pgdecode.cli.report import report_text
 from pgdecode.cli.state_report import state_figures, state_text
 from pgdecode.cli.terminal import counted, progress, standard_output
-from pgdecode.files.atomic_output import staged
 from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_statistics import FIELDS, MessageStatistics
@@ -23,6 +22,7 @@ from pgdecode.files.transaction_statistics import TransactionStatistics
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.options import Unwrap
+from pgdecode.runs.atomic_output import staged
 from pgdecode.storage.object_path import file_path
 
 # Statistics of a batch take many Python calls, whatever its number of rows.

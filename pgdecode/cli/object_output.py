@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pgdecode.files.atomic_output import scratch_folder
 from pgdecode.files.change_export import ChangeTotals, convert_changes, table_file_name
 from pgdecode.files.change_run import RunRequest
 from pgdecode.files.message_export import Totals, convert
 from pgdecode.files.payload_files import PayloadFile
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
+from pgdecode.runs.atomic_output import scratch_folder
 from pgdecode.runs.manifest import Input, Manifest
 from pgdecode.runs.object_run import check_apart, object_run
 from pgdecode.storage.object_path import FilePath, ObjectPath, relative_name, size_of

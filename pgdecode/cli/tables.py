@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pgdecode.arrow.json_values import encode
 from pgdecode.files.envelope_text import printable
-from pgdecode.files.json_values import encode
 
 What = Literal["messages", "changes", "table"]
 Row = Mapping[str, Any]

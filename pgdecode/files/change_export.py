@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.changes.change_rows import CHANGES
-from pgdecode.files.atomic_output import remove
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges, Slice
 from pgdecode.files.envelope_batches import bad_batch
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
@@ -25,6 +24,7 @@ from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, Writ
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format
 from pgdecode.relations.version_tracker import SchemaChanged
+from pgdecode.runs.atomic_output import remove
 from pgdecode.runs.digested_file import DigestedFile
 from pgdecode.runs.manifest import OutputFile
 

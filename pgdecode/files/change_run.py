@@ -16,7 +16,6 @@ from typing import Any, Generic, TypeVar
 
 from pgdecode.changes.run_start import RunStart, options_to_json
 from pgdecode.changes.stored_state import StoredState, load_state
-from pgdecode.files.atomic_output import check_target, clean, spill_folder, staged
 from pgdecode.files.change_export import ChangeTotals, bad_payloads, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.file_metadata import source_of
@@ -26,6 +25,7 @@ from pgdecode.files.writers import bad_payload_writer
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
 from pgdecode.runs import generations
+from pgdecode.runs.atomic_output import check_target, clean, spill_folder, staged
 from pgdecode.runs.claim import claimed
 from pgdecode.runs.digested_file import sync
 from pgdecode.runs.generations import Generation, StateFolder

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.files.json_values import each, encode, flat, json_values
+from pgdecode.arrow.json_values import each, encode, flat, json_values
 from pgdecode.protocol.lsn import lsn_to_text
 
 # The LSN columns of changes and of tables. A table with a column of the second name is refused.

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode.arrow.json_values import bytes_to_text, cut, each, encode, flat, json_values
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.json_values import bytes_to_text, cut, each, encode, flat, json_values
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.messages import ENVELOPE, filled_by
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode.arrow.json_values import timestamp_to_text
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.envelope_text import printable
-from pgdecode.files.json_values import timestamp_to_text
 from pgdecode.files.transaction_statistics import TransactionSize, TransactionStatistics
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.messages import MESSAGES, Type

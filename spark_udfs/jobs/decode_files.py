@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.run_start import options_to_json
 from pgdecode.changes.stored_state import StoredState
-from pgdecode.files.atomic_output import check_target
 from pgdecode.files.change_export import table_file_name
 from pgdecode.files.change_run import RunFolders, StagedRun, WrittenRun, input_of, run
 from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
@@ -34,6 +33,7 @@ from pgdecode.protocol.options import (
     stream_option,
 )
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.runs.atomic_output import check_target
 from pgdecode.runs.errors import RunFault
 from pgdecode.runs.manifest import Input, Manifest
 from pgdecode.runs.object_run import OpenRun, check_apart, check_object_target, object_run

@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
-from pgdecode.files import atomic_output
-from pgdecode.files.atomic_output import TargetExists
 from pgdecode.files.payload_files import PathError
+from pgdecode.runs import atomic_output
+from pgdecode.storage.errors import TargetExists
 from spark_udfs.runtime.jvm import hadoop_path, is_connect
 
 Location = str | os.PathLike[str]
@@ -54,7 +54,7 @@ def as_path(uri: str) -> Path:
 def staged(spark: SparkSession, target: Location, *, overwrite: bool = False) -> Iterator[str]:
     """Yield a temporary folder beside the target, and rename it to the target at the end. Remove it on any exception.
 
-    Like `pgdecode.files.atomic_output.staged`, but for all file systems that Spark can write.
+    Like `pgdecode.runs.atomic_output.staged`, but for all file systems that Spark can write.
 
     Raises
     ------

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgdecode.files.atomic_output import staged
 from pgdecode.files.payload_files import payload_files
+from pgdecode.runs.atomic_output import staged
 from pgdecode.runs.manifest import read_manifest
 from pgdecode.runs.object_run import CLAIM, ObjectRun
 from pgdecode.storage.object_files import written_object

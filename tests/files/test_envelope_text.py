@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import pgdecode
+from pgdecode.arrow.json_values import json_values
 from pgdecode.files import envelope_text
-from pgdecode.files.json_values import json_values
 from support import captures
 from support.generators.samples import MOMENT_HEX, SAMPLES
 from support.oracles import reference

@@ -15,9 +15,9 @@ import pytest
 
 import pgdecode
 from pgdecode.files import payload_files as files
-from pgdecode.files.atomic_output import check_target, staged
 from pgdecode.files.envelope_batches import decoded_batches
 from pgdecode.files.payload_files import FileFault, PathError, payload_files
+from pgdecode.runs.atomic_output import check_target, staged
 from support import captures
 from support.generators.samples import SAMPLES
 from support.memory import peak_memory

@@ -10,12 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from pgdecode.runs.claim import LOCK, locked
-from pgdecode.storage.errors import PathError, storage_errors
-from pgdecode.storage.errors import TargetExists as TargetExists
+from pgdecode.storage.errors import PathError, TargetExists, storage_errors
 
-# Names of files that an earlier output may have. A folder with any other file is not replaced.
 # Hidden files beside an output that is being written.
 _KINDS = ("partial", "former", "spill", "lock")
+# Names of files that an earlier output may have. A folder with any other file is not replaced.
 _OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS", LOCK)
 
 
