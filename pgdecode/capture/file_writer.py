@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pgdecode.capture.errors import StoppedError
 from pgdecode.capture.frames import SCHEMA
 from pgdecode.capture.journal import FileEntry, file_name, partial_name, sync_folder
-from pgdecode.files.payload_files import CAPTURE_KEY
+from pgdecode.files.payload_file import CAPTURE_KEY
 
 # Approximate size of a row group: large enough to read fast, small compared to the interpreter's own memory.
 GROUP_BYTES = 16 * 2**20

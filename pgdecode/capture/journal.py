@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pgdecode.capture.errors import RequestError, StoppedError
 from pgdecode.capture.server import Identity
-from pgdecode.files.payload_files import CAPTURE_KEY
+from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
 FORMAT_VERSION = 1

@@ -23,7 +23,8 @@ from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
 from pgdecode.files.envelope_text import fields_to_decode, json_lines, printable
 from pgdecode.files.message_statistics import CHANGES
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
-from pgdecode.files.payload_files import PayloadFile, payload_files
+from pgdecode.files.payload_file import PayloadFile
+from pgdecode.files.payload_files import payload_files
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import InStream, Mode, Unwrap
 from pgdecode.runs.atomic_output import scratch_folder

@@ -35,7 +35,8 @@ from pgdecode.files.change_run import RunFolders, RunRequest, decode_changes
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_export import convert
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
-from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile, payload_files
+from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
+from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, bad_payload_writer, message_layout
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.messages import ENVELOPE

@@ -23,7 +23,7 @@ from pgdecode.cli.terminal import counted, table_console
 from pgdecode.files.change_text import change_lines, table_lines
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.file_metadata import types_of
-from pgdecode.files.payload_files import PathError
+from pgdecode.storage.errors import PathError
 
 _STOPPED = 3
 

@@ -17,12 +17,13 @@ from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_statistics import FIELDS, MessageStatistics
 from pgdecode.files.ordered_files import ordered_files
-from pgdecode.files.payload_files import FileFault, PathError, PayloadFile
+from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.transaction_statistics import TransactionStatistics
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.options import Unwrap
 from pgdecode.runs.atomic_output import staged
+from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import file_path
 
 # Statistics of a batch take many Python calls, whatever its number of rows.

@@ -15,10 +15,10 @@ import pyarrow as pa
 from pgdecode.files.change_reader import TableError
 from pgdecode.files.envelope_batches import ANY_ORDER
 from pgdecode.files.envelope_text import printable
-from pgdecode.files.payload_files import FileFault, PathError
+from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.options import Unwrap
 from pgdecode.runs.errors import RunError, RunFault
-from pgdecode.storage.errors import TargetExists
+from pgdecode.storage.errors import PathError, TargetExists
 
 FINE, DATA_FAULT, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _EXTRA = ("click", "rich")

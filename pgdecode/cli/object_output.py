@@ -9,7 +9,7 @@ from typing import Any
 from pgdecode.files.change_export import ChangeTotals, convert_changes, table_file_name
 from pgdecode.files.change_run import RunRequest
 from pgdecode.files.message_export import Totals, convert
-from pgdecode.files.payload_files import PayloadFile
+from pgdecode.files.payload_file import PayloadFile
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
 from pgdecode.runs.atomic_output import scratch_folder

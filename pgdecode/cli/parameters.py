@@ -13,11 +13,12 @@ import click
 from click.core import ParameterSource
 
 from pgdecode.files.change_reader import FileChangeOptions
-from pgdecode.files.payload_files import FileFault, PathError
+from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.options import ChangeOptions, Empty, InStream, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import local_path
 from pgdecode.types.type_parser import declared
 

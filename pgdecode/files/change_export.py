@@ -19,7 +19,7 @@ from pgdecode.changes.change_rows import CHANGES
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges, Slice
 from pgdecode.files.envelope_batches import bad_batch
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
-from pgdecode.files.payload_files import BATCH_ROWS, FileFault, PathError
+from pgdecode.files.payload_file import BATCH_ROWS, FileFault
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, Writer, writer_to
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format
@@ -27,6 +27,7 @@ from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.runs.atomic_output import remove
 from pgdecode.runs.digested_file import DigestedFile
 from pgdecode.runs.manifest import OutputFile
+from pgdecode.storage.errors import PathError
 
 _BUFFER = 1 << 20
 

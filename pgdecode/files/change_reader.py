@@ -18,7 +18,7 @@ from pgdecode.changes.stored_state import StoredState
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named
 from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
-from pgdecode.files.payload_files import FileFault, PathError
+from pgdecode.files.payload_file import FileFault
 from pgdecode.payloads.unwrap import hint
 from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
@@ -27,6 +27,7 @@ from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.state_files import SourceState
+from pgdecode.storage.errors import PathError
 
 # Bytes of payloads of undecided transactions that stay in memory. The others go to files.
 _HELD_BYTES = 32 * 2**20

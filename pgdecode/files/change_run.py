@@ -20,7 +20,7 @@ from pgdecode.files.change_export import ChangeTotals, bad_payloads, convert_cha
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.file_metadata import source_of
 from pgdecode.files.ordered_files import OrderedFiles
-from pgdecode.files.payload_files import BATCH_ROWS, PathError, PayloadFile
+from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
 from pgdecode.files.writers import bad_payload_writer
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
@@ -30,6 +30,7 @@ from pgdecode.runs.claim import claimed
 from pgdecode.runs.digested_file import sync
 from pgdecode.runs.generations import Generation, StateFolder
 from pgdecode.runs.manifest import MANIFEST, Input, Manifest, read_manifest
+from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import FilePath, relative_name, size_of
 
 Result = TypeVar("Result")

@@ -16,17 +16,8 @@ from pgdecode._native.wire.message_filter import tagged
 from pgdecode.changes.record_batches import code_of
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.payload_files import (
-    BATCH_ROWS,
-    IS_KEEPALIVE,
-    FileFault,
-    PayloadFile,
-    RawBatch,
-    are_payloads,
-    one_batch,
-    read_files,
-    read_together,
-)
+from pgdecode.files.payload_batches import are_payloads, read_files, read_together
+from pgdecode.files.payload_file import BATCH_ROWS, IS_KEEPALIVE, FileFault, PayloadFile, RawBatch, one_batch
 from pgdecode.files.writers import BAD_PAYLOADS
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import ONE_WORKER, Workers

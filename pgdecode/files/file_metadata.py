@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.files.payload_files import CAPTURE_KEY, FileFault, PayloadFile
+from pgdecode.files.payload_file import CAPTURE_KEY, FileFault, PayloadFile
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.runs.continuity import IDENTITY
 from pgdecode.storage.object_path import FilePath

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
 from pgdecode.files.envelope_text import fields_to_decode
-from pgdecode.files.payload_files import BATCH_ROWS, PayloadFile
+from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
 from pgdecode.files.writers import message_layout, open_writer
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format, InStream, Mode

@@ -13,18 +13,12 @@ import pyarrow.compute as pc
 
 from pgdecode._native.arrow.int64_kernels import descent
 from pgdecode.changes.committed_changes import values_of
-from pgdecode.files.payload_files import (
-    BATCH_ROWS,
-    CAPTURE_SESSION,
-    FILES_AT_ONCE,
-    FileFault,
-    PathError,
-    PayloadFile,
-    payload_files,
-    read_files,
-)
+from pgdecode.files.payload_batches import read_files
+from pgdecode.files.payload_file import BATCH_ROWS, CAPTURE_SESSION, FileFault, PayloadFile
+from pgdecode.files.payload_files import FILES_AT_ONCE, payload_files
 from pgdecode.payloads.workers import ONE_WORKER, Workers, map_io
 from pgdecode.protocol.options import Unwrap
+from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import FilePath, ObjectPath
 
 # Default names of the position column. The first is that of captured files.

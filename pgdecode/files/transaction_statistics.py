@@ -16,7 +16,7 @@ from pgdecode.changes.replication_state import ReplicationState, Transaction
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.ordered_files import OrderedFiles, OrderFault
-from pgdecode.files.payload_files import PayloadFile
+from pgdecode.files.payload_file import PayloadFile
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog

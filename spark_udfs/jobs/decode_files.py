@@ -19,7 +19,8 @@ from pgdecode.files.change_export import table_file_name
 from pgdecode.files.change_run import RunFolders, StagedRun, WrittenRun, input_of, run
 from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderFault, check_positions, has_interrupted_streams, in_slot_order
-from pgdecode.files.payload_files import CAPTURE_SESSION, FileFault, PathError, PayloadFile, payload_files
+from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
+from pgdecode.files.payload_files import payload_files
 from pgdecode.protocol.options import (
     ChangeOptions,
     Empty,
@@ -38,7 +39,7 @@ from pgdecode.runs.errors import RunFault
 from pgdecode.runs.manifest import Input, Manifest
 from pgdecode.runs.object_run import OpenRun, check_apart, check_object_target, object_run
 from pgdecode.runs.state_files import SourceState
-from pgdecode.storage.errors import CLASSES, StorageError
+from pgdecode.storage.errors import CLASSES, PathError, StorageError
 from pgdecode.storage.object_path import FilePath, ObjectPath, is_object, local_path, object_path
 from spark_udfs.jobs import file_route, frame_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob

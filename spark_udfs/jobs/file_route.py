@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.ordered_files import in_slot_order, session_text
-from pgdecode.files.payload_files import PayloadFile
+from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.partitions.speculation import holds
 from pgdecode.protocol.options import ChangeOptions

@@ -22,7 +22,7 @@ from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches, joine
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.message_export import with_kept_columns
 from pgdecode.files.ordered_files import OrderFault
-from pgdecode.files.payload_files import FileFault, PayloadFile
+from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.writers import message_layout
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.partitions.partition_index import slices

@@ -16,7 +16,8 @@ from pyspark.sql.types import BinaryType, DecimalType, LongType, StringType, Str
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.ordered_files import OrderFault
-from pgdecode.files.payload_files import CAPTURE_SESSION, PathError, PayloadFile, is_hidden
+from pgdecode.files.payload_file import CAPTURE_SESSION, PayloadFile
+from pgdecode.files.payload_files import is_hidden
 from pgdecode.files.writers import rows_in
 from pgdecode.payloads.unwrap import is_string
 from pgdecode.protocol.errors import did_you_mean
@@ -24,6 +25,7 @@ from pgdecode.protocol.options import Format, Mode, RowMode, Unwrap
 from pgdecode.runs.digested_file import sha256_of
 from pgdecode.runs.errors import RunError
 from pgdecode.runs.manifest import OutputFile
+from pgdecode.storage.errors import PathError
 from spark_udfs.dataframes.changes import codes, count_bad_rows, decode_indexed, indexed_rows, tables_of
 from spark_udfs.dataframes.replication_state import keep_changes, state_after
 from spark_udfs.dataframes.unwrapped import unwrapped

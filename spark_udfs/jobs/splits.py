@@ -22,7 +22,8 @@ from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.wire.message_filter import tagged
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.ordered_files import OrderFault, Positions
-from pgdecode.files.payload_files import PayloadFile, are_payloads, one_batch, read_together
+from pgdecode.files.payload_batches import are_payloads, read_together
+from pgdecode.files.payload_file import PayloadFile, one_batch
 from pgdecode.partitions.partition_index import Partition, PartitionIndex
 from pgdecode.partitions.speculation import speculate
 from pgdecode.protocol.boundaries import APART, RELATIONS

@@ -12,9 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
-from pgdecode.files.payload_files import PathError
 from pgdecode.runs import atomic_output
-from pgdecode.storage.errors import TargetExists
+from pgdecode.storage.errors import PathError, TargetExists
 from spark_udfs.runtime.jvm import hadoop_path, is_connect
 
 Location = str | os.PathLike[str]

@@ -9,7 +9,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from pgdecode.changes.change_rows import CHANGES
-from pgdecode.files.payload_files import PathError, PayloadFile, payload_files
+from pgdecode.files.payload_file import PayloadFile
+from pgdecode.files.payload_files import payload_files
+from pgdecode.storage.errors import PathError
 from spark_udfs.dataframes.changes import check_fields
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.schema.spark_types import spark_schema

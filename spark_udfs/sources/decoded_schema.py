@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pgdecode.arrow.null_arrays import null_array
-from pgdecode.files.payload_files import FileFault
+from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.relations.relation_version import RelationVersion
 from spark_udfs.schema.spark_types import spark_schema

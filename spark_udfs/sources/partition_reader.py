@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from pgdecode.files.payload_files import PayloadFile
+from pgdecode.files.payload_file import PayloadFile
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.version_tracker import SchemaChanged
 from spark_udfs.dataframes.outputs import Output

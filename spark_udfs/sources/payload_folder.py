@@ -9,7 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from pgdecode.files.ordered_files import OrderFault, check_positions
-from pgdecode.files.payload_files import FileFault, PathError, PayloadFile, find_files, payload_files
+from pgdecode.files.payload_file import FileFault, PayloadFile
+from pgdecode.files.payload_files import find_files, payload_files
+from pgdecode.storage.errors import PathError
 from spark_udfs.sources.source_options import SourceOptions
 
 

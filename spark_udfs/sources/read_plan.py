@@ -15,8 +15,9 @@ from pgdecode.changes.table_rows import versions_of
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_reader import TableError
 from pgdecode.files.file_metadata import UserType, catalog_of, source_of, user_types_of
-from pgdecode.files.payload_files import PathError, PayloadFile
+from pgdecode.files.payload_file import PayloadFile
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.storage.errors import PathError
 from spark_udfs.dataframes.changes import tables_of
 from spark_udfs.dataframes.control_index import SourceIndex, unused_versions
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput

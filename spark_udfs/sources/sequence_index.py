@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.files.payload_files import PayloadFile
+from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.partition_index import (
     IndexOutcomes,
     Partition,

@@ -10,10 +10,10 @@ from typing import Any
 
 from pgdecode import RelationCatalog
 from pgdecode.files.file_metadata import UserType, overridden
-from pgdecode.files.payload_files import PathError
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.options import ChangeOptions, Unwrap, check_option, stream_option
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.storage.errors import PathError
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
 from spark_udfs.runtime.storage import is_path
 from spark_udfs.schema.years import any_year

@@ -13,7 +13,7 @@ from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.files.change_export import ChangeTotals, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions, TableError
 from pgdecode.files.ordered_files import ordered_files
-from pgdecode.files.payload_files import FileFault
+from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol import messages as m
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog

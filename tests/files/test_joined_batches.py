@@ -13,7 +13,9 @@ import pytest
 import pgdecode
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import decoded_batches, joined_batches
-from pgdecode.files.payload_files import FileFault, PayloadFile, payload_files, read_together
+from pgdecode.files.payload_batches import read_together
+from pgdecode.files.payload_file import FileFault, PayloadFile
+from pgdecode.files.payload_files import payload_files
 from support import captures
 from support.generators.samples import SAMPLES
 
@@ -113,7 +115,7 @@ def test_batches_have_a_limited_number_of_rows_and_the_same_columns(tmp_path: Pa
 
 
 def test_a_limited_number_of_batches_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgdecode.files.payload_files._TOGETHER_BATCHES", 3)
+    monkeypatch.setattr("pgdecode.files.payload_batches._TOGETHER_BATCHES", 3)
     files = written(tmp_path, [pa.array([BEGIN], pa.binary())] * 7)
     assert [len(batches) for batches in read_together(files, 100)] == [3, 3, 1]
 

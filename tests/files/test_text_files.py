@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pgdecode.files.payload_files import FileFault, payload_files
+from pgdecode.files.payload_file import FileFault
+from pgdecode.files.payload_files import payload_files
 from pgdecode.files.text_files import convert_to_parquet
 from pgdecode.payloads.unwrap import UnwrapError
 from support import captures

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.datasets import load
 from benchmarks.spark import DATA_SET, SAMPLE, TABLE, Constant, Copying, decoded_sample
-from pgdecode.files.payload_files import PayloadFile, payload_files
+from pgdecode.files.payload_file import PayloadFile
+from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode.files.ordered_files import ordered_files
-from pgdecode.files.payload_files import FileFault, PathError, payload_files
+from pgdecode.files.payload_file import FileFault
+from pgdecode.files.payload_files import payload_files
 from pgdecode.storage import object_files
-from pgdecode.storage.errors import StoreUnreachable
+from pgdecode.storage.errors import PathError, StoreUnreachable
 from pgdecode.storage.object_path import ObjectPath, StorageOptionError, is_object, object_path
 from pgdecode.storage.object_store import (
     create_object,

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import pgdecode
 from pgdecode.files.change_text import change_lines, flat_table
-from pgdecode.files.payload_files import PathError
+from pgdecode.storage.errors import PathError
 from spark_udfs import decode_files, snapshot, table_changes
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures

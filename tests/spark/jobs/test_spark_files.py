@@ -19,8 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgdecode
+from pgdecode.files import payload_file
 from pgdecode.files import payload_files as payload_files_module
-from pgdecode.files.payload_files import FileFault, payload_files
+from pgdecode.files.payload_file import FileFault
+from pgdecode.files.payload_files import payload_files
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.manifest import MANIFEST, read_manifest
@@ -179,8 +181,9 @@ def test_rows_that_differ_from_the_indexed_ones_are_reported_with_their_file(
     shift: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # The new file has the footer of the old one.
-    read = payload_files_module.read_footer
-    monkeypatch.setattr(payload_files_module, "read_footer", lambda source: read(source)._replace(checksum=0))
+    read = payload_file.read_footer
+    for module in (payload_file, payload_files_module):
+        monkeypatch.setattr(module, "read_footer", lambda source: read(source)._replace(checksum=0))
     column = captures.capture("18.shop.v1").column
     pq.write_table(pa.table({"seq": range(len(column)), "data": column}), tmp_path / "raw.parquet")
     files = payload_files(tmp_path / "raw.parquet", "data", ("seq",))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark.jobs.test_spark_files import ORDER, read_back
 
 import pgdecode
-from pgdecode.files.payload_files import CAPTURE_KEY
+from pgdecode.files.payload_file import CAPTURE_KEY
 from spark_udfs import changes, decode_files, relation_catalog, snapshot
 from support import captures
 from support.tiers import full

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import pgdecode
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import json_lines
-from pgdecode.files.payload_files import PathError
+from pgdecode.storage.errors import PathError
 from spark_udfs import decode_files
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures

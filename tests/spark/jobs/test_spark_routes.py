@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from spark.jobs.test_spark_files import ORDER, SHOP, as_rows, read_back, write_cut
 
 import pgdecode
-from pgdecode.files.payload_files import PathError
+from pgdecode.storage.errors import PathError
 from spark_udfs import decode_files
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures

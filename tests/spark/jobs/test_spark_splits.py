@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import pgdecode
 from pgdecode.files.ordered_files import OrderFault
-from pgdecode.files.payload_files import FileFault, payload_files
+from pgdecode.files.payload_file import FileFault
+from pgdecode.files.payload_files import payload_files
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.manifest import OutputFile

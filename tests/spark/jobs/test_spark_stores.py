@@ -17,11 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pgdecode.files.payload_files import PathError
 from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import MANIFEST, Manifest, read_manifest
 from pgdecode.runs.object_run import CLAIM, ObjectRun, object_run
-from pgdecode.storage.errors import StoreUnreachable, TargetExists
+from pgdecode.storage.errors import PathError, StoreUnreachable, TargetExists
 from pgdecode.storage.object_files import written_object
 from pgdecode.storage.object_path import ObjectPath, StorageOptionError, object_path
 from pgdecode.storage.object_store import listed, store_of

@@ -11,10 +11,9 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
-from pgdecode.files.payload_files import PathError
 from pgdecode.runs.atomic_output import staged
 from pgdecode.runs.errors import RunError
-from pgdecode.storage.errors import AccessDenied, DiskFull, ReadOnlyStorage, TargetExists
+from pgdecode.storage.errors import AccessDenied, DiskFull, PathError, ReadOnlyStorage, TargetExists
 from spark_udfs import decode_files
 from support import captures
 

@@ -11,7 +11,8 @@ import pytest
 from stream_engine import KINDS, Query, write_file
 
 from pgdecode import RelationCatalog
-from pgdecode.files.payload_files import FileFault, PathError
+from pgdecode.files.payload_file import FileFault
+from pgdecode.storage.errors import PathError
 from spark_udfs.sources.data_source import PgoutputSource
 from spark_udfs.sources.decoded_schema import SchemaDiffers
 from spark_udfs.sources.payload_folder import FilesChanged
