@@ -77,7 +77,7 @@ cdef tuple delivered_of(
     cdef const Range *range_
     cdef const Outcome *outcome
     cdef bint is_certain = True, is_known = True, has_truncates = False, has_subxids = False, is_delivered = False
-    cdef int64_t i, xid, subxid, commit_position
+    cdef int64_t i, xid, subxid
     cdef size_t r, first, k = 0, n = 0
     cdef int j
     cdef size_t[12] widths = [8, 8, 8, 8, 8, 8, 8, 4, 4, 1, 1, 1]
@@ -116,7 +116,6 @@ cdef tuple delivered_of(
                 range_ = &ranges[r]
                 outcome = &outcomes[range_.outcome]
                 xid = outcome.xid
-                commit_position = commit_positions[range_.outcome]
                 first = k
                 version = BAD_PAYLOAD
                 is_delivered = range_.is_bad
@@ -133,11 +132,7 @@ cdef tuple delivered_of(
                     subxid = change.xid if change.xid != xid else 0
                     rows[k] = change.row
                     relation_ids[k] = change.relation_id
-                    xids[k] = xid
                     subxids[k] = subxid
-                    positions[k] = commit_position
-                    lsns[k] = outcome.lsn
-                    timestamps[k] = outcome.timestamp
                     versions[k] = version
                     numbers[k] = range_.outcome
                     streamed[k] = change.xid != 0
@@ -147,6 +142,13 @@ cdef tuple delivered_of(
                     has_subxids |= subxid != 0
                 is_known &= not range_.is_bad
                 is_certain &= (xid != 0 and outcome.row >= 0) or k == first
+            # Not above: a cache would not keep a line of each of so many columns, which lie at the same place of a page.
+            for r in range(k):
+                outcome = &outcomes[numbers[r]]
+                xids[r] = outcome.xid
+                positions[r] = commit_positions[numbers[r]]
+                lsns[r] = outcome.lsn
+                timestamps[r] = outcome.timestamp
             for r in range(n_outcomes):
                 (<int8_t *>out[11].data)[r] = outcomes[r].committed
         for j in range(12):
