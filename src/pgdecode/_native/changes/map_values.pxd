@@ -7,12 +7,13 @@ from libc.string cimport memcpy, memset
 from pgdecode._native.arrow.builder cimport Cell
 from pgdecode._native.arrow.column_builder cimport Column, validity_for
 from pgdecode._native.arrow.payload_array cimport LAYOUT_OFFSETS32, LAYOUT_OFFSETS64, Segment, Span
-from pgdecode._native.changes.text_layouts cimport IN_BINARY, IN_TEXT, Layout
+from pgdecode._native.changes.text_layouts cimport IN_BINARY, IN_TEXT, IS_INT4, Layout
 from pgdecode._native.codecs.block_decoder cimport MAX_DATA
 from pgdecode._native.codecs.codec cimport MOST_WRITTEN
 from pgdecode._native.codecs.text cimport check_text
 from pgdecode._native.cursor cimport be16, be32, le64
 from pgdecode._native.fault cimport FAULT_NO_MEMORY, OK, FaultCode, unlikely
+from pgdecode._native.literals.rendering cimport write_signed
 from pgdecode._native.memory.buffers cimport has_capacity
 from pgdecode._native.memory.utf8 cimport is_plain
 
@@ -202,7 +203,11 @@ cdef inline bint put_cells(
         if unlikely(p >= end):
             return False
         kind = p[0]
-        if kind == c"t" or kind == c"b":
+        if kind == c"b" and layout.is_text[c] & IS_INT4 and end - p >= 9 and be32(p + 1) == 4:
+            # The most frequent binary values, without a call.
+            to = write_signed(to, <int32_t>be32(p + 5))
+            p += 9
+        elif kind == c"t" or kind == c"b":
             if unlikely(end - p < 5 or be32(p + 1) > end - p - 5):
                 return False
             length = be32(p + 1)

@@ -7,6 +7,7 @@ from pgdecode._native.codecs.codec cimport Codec
 cdef enum:
     IN_TEXT = 1
     IN_BINARY = 2
+    IS_INT4 = 4
 
 cdef struct Layout:
     # A version of a relation, as the rows that are made text need it.
@@ -16,7 +17,7 @@ cdef struct Layout:
     const int32_t *name_ends  # of each name, and three items behind the last one
     size_t names_size        # bytes of all of them
     const uint8_t *is_key    # a byte a column
-    const uint8_t *is_text   # a byte a column: which of its forms are the text itself
+    const uint8_t *is_text   # a byte a column: which of its forms are the text itself, and whether it is an int4
     const Codec **codecs     # to text
 
 

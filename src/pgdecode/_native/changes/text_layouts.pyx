@@ -7,6 +7,7 @@ from libc.stdlib cimport calloc, free
 from pgdecode._native.codecs.codec cimport Codec
 from pgdecode._native.codecs.registry cimport CodecTree
 from pgdecode._native.codecs.text cimport text_from_binary, text_from_text
+from pgdecode._native.codecs.text_forms cimport write_int4
 from pgdecode._native.memory.buffers cimport SLACK
 
 
@@ -47,6 +48,8 @@ cdef class TextLayout:
             self.texts[i] = (IN_TEXT if codecs[i].from_text == text_from_text else 0) | (
                 IN_BINARY if codecs[i].from_binary == text_from_binary else 0
             )
+            if codecs[i].write_binary == write_int4:
+                self.texts[i] |= IS_INT4
         self.layout.names_size = end
 
     def __dealloc__(self):

@@ -19,7 +19,7 @@ from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, Fault
 from pgdecode._native.literals.calendar cimport write_clock, write_day
 from pgdecode._native.literals.clock cimport END_DATE, END_TIMESTAMP, MIN_DAY, MIN_TIMESTAMP, US_PER_DAY
 from pgdecode._native.literals.rendering cimport (
-    MAX_DIGITS, ensure_capacity, write_byte, write_byte_in_hex, write_decimal, write_number,
+    MAX_DIGITS, ensure_capacity, write_byte, write_byte_in_hex, write_decimal, write_number, write_signed,
 )
 from pgdecode._native.literals.shortest_float cimport write_float4, write_float8
 
@@ -39,14 +39,6 @@ cdef FaultCode written_from_binary(const uint8_t *value, size_t length, Column *
         return FAULT_WRONG_SIZE
     end = codec.write_binary(value, length, text)
     return FAULT_BAD_VALUE if unlikely(end == NULL) else put_bytes(out, text, <size_t>(end - text))
-
-
-cdef inline uint8_t *write_signed(uint8_t *at, int64_t number) noexcept nogil:
-    """Write an integer's digits, with its sign if it is negative: up to MOST_WRITTEN bytes may be written."""
-    # A digit takes the place of a sign that is not counted.
-    at[0] = c"-"
-    # Turned as unsigned, so that the smallest number has a magnitude too.
-    return write_number(at + (number < 0), 0 - <uint64_t>number if number < 0 else <uint64_t>number)
 
 
 cdef uint8_t *write_bool(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:

@@ -1,8 +1,9 @@
 """Days, times of day and offsets written in digits, as PostgreSQL prints them under DateStyle ISO."""
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from pgdecode._native.cursor cimport put_le64
 from pgdecode._native.literals.clock cimport US_PER_SECOND
 from pgdecode._native.literals.rendering cimport PAIRS, eight_digits, write_byte, write_decimal
 
@@ -19,19 +20,20 @@ cdef inline uint8_t *write_hours(uint8_t *at, uint64_t hours) noexcept nogil:
 
 
 cdef inline uint8_t *write_clock(uint8_t *at, uint64_t us) noexcept nogil:
-    """Write microseconds as HH:MM:SS and the fraction's digits up to its last that is not 0; hours have two or more."""
+    """Write microseconds as HH:MM:SS and the fraction's digits up to its last that is not 0; hours have two or more.
+
+    Two bytes more may be written than a fraction of six digits takes.
+    """
     cdef uint64_t seconds = us // US_PER_SECOND
     cdef uint64_t fraction = us % US_PER_SECOND
-    cdef uint64_t digits = 0  # of the fraction, the first one in the lowest byte
     at = write_byte(write_hours(at, seconds // 3600), c":")
     at = write_byte(write_two(at, seconds // 60 % 60), c":")
     at = write_two(at, seconds % 60)
     if fraction:
-        at = write_byte(at, c".")
-        digits = eight_digits(100 * fraction)
-    while digits:
-        at = write_byte(at, <uint8_t>(c"0" + (digits & 0xFF)))
-        digits >>= 8
+        put_le64(write_byte(at, c"."), eight_digits(100 * fraction))
+        at += 7
+        while (at - 1)[0] == c"0":
+            at -= 1
     return at
 
 
@@ -49,14 +51,14 @@ cdef inline uint8_t *write_offset(uint8_t *at, int64_t east) noexcept nogil:
 cdef inline uint8_t *write_day(uint8_t *at, int64_t days, bint *before_christ) noexcept nogil:
     """Write a day, given since 2000-01-01 and not before 4801-03-01 BC, as YYYY-MM-DD; whether BC is to follow."""
     # Years begin in March here, as in clock.pxd, so that the leap day is a year's last; 4800 are added to them.
-    cdef uint64_t since = <uint64_t>(days + 2483589)  # 2000-01-01 - 4801-03-01 BC
-    cdef uint64_t cycle = since % 146097              # a whole cycle of the calendar is 400 years
-    cdef uint64_t year = (cycle - cycle // 1460 + cycle // 36524 - cycle // 146096) // 365
-    cdef uint64_t day = cycle - (365 * year + year // 4 - year // 100)
-    cdef uint64_t month = (5 * day + 2) // 153
-    year += since // 146097 * 400 + (month >= 10)
+    # Source: C. Neri, L. Schneider, "Euclidean affine functions and their application to calendar algorithms", 2023.
+    cdef uint64_t quarters = 4 * <uint64_t>(days + 2483589) + 3  # 2000-01-01 - 4801-03-01 BC
+    cdef uint64_t of_century = <uint64_t>2939745 * (quarters % 146097 | 3)  # 2^32 a year
+    cdef uint64_t day = <uint32_t>of_century // <uint32_t>11758980   # of the year
+    cdef uint64_t month = 2141 * day + 197913                  # 2^16 a month
+    cdef uint64_t year = 100 * (quarters // 146097) + (of_century >> 32) + (day >= 306)
     before_christ[0] = year <= 4800
     year = 4801 - year if before_christ[0] else year - 4800
     at = write_two(write_two(at, year // 100), year % 100) if year < 10000 else write_decimal(at, year)
-    at = write_two(write_byte(at, c"-"), month - 9 if month >= 10 else month + 3)
-    return write_two(write_byte(at, c"-"), day - (153 * month + 2) // 5 + 1)
+    at = write_two(write_byte(at, c"-"), (month >> 16) - (12 if day >= 306 else 0))
+    return write_two(write_byte(at, c"-"), (month & 0xFFFF) // 2141 + 1)

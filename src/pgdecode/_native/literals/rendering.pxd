@@ -1,7 +1,7 @@
 """What the families share that write PostgreSQL's text for a binary value."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column
@@ -21,7 +21,6 @@ cdef enum:
     MAX_RENDERED = 64 << 20  # bytes: a small binary value must not become a huge text
     MAX_DIGITS = 20          # of a uint64_t
     TEN_TO_8 = 100000000
-    ZEROS = 0x3030303030303030  # eight digits
 
 
 cdef inline FaultCode ensure_capacity(Column *column, size_t length) noexcept nogil:
@@ -60,19 +59,24 @@ cdef inline uint8_t *write_decimal(uint8_t *at, uint64_t number) noexcept nogil:
     return end
 
 
+cdef inline uint64_t two_digits(uint64_t number) noexcept nogil:
+    """The digits of a number below 100 with leading zeros, the first one in the lowest byte."""
+    cdef const uint8_t *pair = <const uint8_t *>PAIRS + 2 * number
+    return pair[0] | <uint64_t>pair[1] << 8
+
+
 cdef inline uint64_t four_digits(uint64_t number) noexcept nogil:
-    """The digits of a number below 10^4 with leading zeros: a byte of 0 to 9 each, the first one the lowest byte."""
-    # Two numbers of two digits, then four of one. The products divide exactly by 100 and 10: 10486 / 2^20 is close
-    # enough to 1/100 for numbers below 10^4, 103 / 2^10 to 1/10 for those below 100.
+    """The digits of a number below 10^4, as those of `two_digits`."""
+    # The product divides exactly by 100: 10486 / 2^20 is close enough to 1/100 for numbers below 10^4.
     cdef uint64_t hundreds = number * 10486 >> 20
-    cdef uint64_t twos = hundreds | (number - 100 * hundreds) << 16
-    cdef uint64_t tens = (twos * 103 >> 10) & 0x000F000F
-    return tens | (twos - 10 * tens) << 8
+    return two_digits(hundreds) | two_digits(number - 100 * hundreds) << 16
 
 
 cdef inline uint64_t eight_digits(uint64_t number) noexcept nogil:
-    """The digits of a number below 10^8, as those of `four_digits`."""
-    return four_digits(number // 10000) | four_digits(number % 10000) << 32
+    """The digits of a number below 10^8, as those of `two_digits`."""
+    # As above: 109951163 / 2^40 for numbers below 10^8.
+    cdef uint64_t upper = number * 109951163 >> 40
+    return four_digits(upper) | four_digits(number - 10000 * upper) << 32
 
 
 cdef inline uint8_t *write_number(uint8_t *at, uint64_t number) noexcept nogil:
@@ -81,17 +85,22 @@ cdef inline uint8_t *write_number(uint8_t *at, uint64_t number) noexcept nogil:
     if number < 100:
         memcpy(at, PAIRS + 2 * number + (number < 10), 2)
         return at + 1 + (number >= 10)
-    if number < 10000:
-        length = 1 + (number >= 10) + (number >= 100) + (number >= 1000)
-        put_le64(at, (four_digits(number) | <uint64_t>ZEROS) >> 8 * (4 - length))
-        return at + length
     if number < TEN_TO_8:
-        length = 5 + (number >= 100000) + (number >= 1000000) + (number >= 10000000)
-        put_le64(at, (eight_digits(number) | <uint64_t>ZEROS) >> 8 * (8 - length))
+        length = 3 + (number >= 1000) + (number >= 10000) + (number >= 100000) + (number >= 1000000)
+        length += number >= 10000000
+        put_le64(at, eight_digits(number) >> 8 * (8 - length))
         return at + length
     at = write_decimal(at, number // TEN_TO_8)
-    put_le64(at, eight_digits(number % TEN_TO_8) | <uint64_t>ZEROS)
+    put_le64(at, eight_digits(number % TEN_TO_8))
     return at + 8
+
+
+cdef inline uint8_t *write_signed(uint8_t *at, int64_t number) noexcept nogil:
+    """Write an integer's digits, with its sign if it is negative: up to MAX_DIGITS + 1 bytes may be written."""
+    # A digit takes the place of a sign that is not counted.
+    at[0] = c"-"
+    # Turned as unsigned, so that the smallest number has a magnitude too.
+    return write_number(at + (number < 0), 0 - <uint64_t>number if number < 0 else <uint64_t>number)
 
 
 cdef inline uint8_t *write_padded(uint8_t *at, uint64_t number, uint64_t smallest) noexcept nogil:
