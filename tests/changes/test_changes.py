@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 import pytest
@@ -250,6 +251,26 @@ def test_an_empty_namespace_becomes_pg_catalog() -> None:
     slot = one_row()
     slot.payloads[1] = slot.payloads[1].replace(b"public\0", b"\0")
     assert [change["namespace"] for change in decoded(slot.payloads)] == ["pg_catalog"]
+
+
+@pytest.mark.parametrize("behind", [b"", b"n" * 20], ids=["last column", "nulls behind it"])
+def test_a_binary_int4_has_its_digits_and_one_of_another_length_is_a_fault(behind: bytes) -> None:
+    slot = Slot()
+    slot.begin(700)
+    # 23 is the OID of int4 in pg_type.
+    columns = [f"c{i}" for i in range(2 + len(behind))]
+    slot.relation(T, columns, types=[23] * len(columns))
+    head = b"I" + struct.pack(">IcH", T, b"N", len(columns))
+    numbers = [0, 9, 10, 99, 100, 99999, 12345678, 99999999, 100000000, 2**31 - 1, -1, -(2**31)]
+    for number in numbers:
+        cell = b"b" + struct.pack(">ii", 4, number)
+        slot.payloads.append(head + cell + cell + behind)
+    short = b"b" + struct.pack(">i", 3) + bytes(3)
+    slot.payloads.append(head + cell + short + behind)
+    slot.commit()
+    changes = ChangeDecoder(mode="PERMISSIVE").decode(slot.payloads).to_pylist()
+    assert [dict(change["new"])["c1"] for change in changes[: len(numbers)]] == [str(number) for number in numbers]
+    assert [change["error"] is None for change in changes] == [True] * len(numbers) + [False]
 
 
 # -- truncates and messages ------------------------------------------------------------------------------------------
