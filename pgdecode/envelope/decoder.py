@@ -22,6 +22,7 @@ from pgdecode.protocol.messages import Message
 from pgdecode.protocol.options import Empty, RowMode, check_limits, check_option, check_row_mode
 
 _CELLS = ("old", "new")
+_COLUMN_TYPES = [field.type for field in COLUMN_TYPE]
 _SHARED_ROWS = 1 << 20  # columns of nulls up to this length are kept for other batches; others take address space
 
 
@@ -303,6 +304,6 @@ def _columns(
     type_modifiers: Any,
 ) -> pa.Array:
     buffers = ((None, flags), (None, name_ends, names), (None, type_ids), (None, type_modifiers))
-    parts = [_array(field.type, n, part) for field, part in zip(COLUMN_TYPE, buffers, strict=True)]
+    parts = [_array(type, n, part) for type, part in zip(_COLUMN_TYPES, buffers, strict=True)]
     columns = pa.Array.from_buffers(COLUMN_TYPE, n, [None], children=parts)
     return _array(type, length, (validity, offsets), [columns])

@@ -11,8 +11,6 @@ from libc.string cimport memcpy, memset
 
 from pgdecode._native.fault cimport FAULT_NO_MEMORY
 
-from functools import partial
-
 import pyarrow as pa
 
 cdef extern from "Python.h":
@@ -27,7 +25,7 @@ cdef extern from "Python.h":
 cdef enum:
     ALIGNMENT = 64  # of what is handed out of an arena
 
-cdef object allocate = partial(pa.allocate_buffer, resizable=True)
+cdef object allocate = pa.allocate_buffer
 
 
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil:
@@ -87,7 +85,7 @@ cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
     cdef PyObject *found
     cdef void *address
     if bytes.owner == NULL:
-        bytes.owner = PyObject_CallFunction(<PyObject *>allocate, "n", size)
+        bytes.owner = PyObject_CallFunction(<PyObject *>allocate, "nOi", size, <PyObject *>None, 1)
         if bytes.owner == NULL:
             return FAULT_NO_MEMORY
     else:
