@@ -16,6 +16,7 @@ cdef struct Bytes:
     size_t size
     size_t capacity
     PyObject *owner  # the pyarrow buffer that `data` lies in, one reference
+    size_t start     # where in the owner `data` begins
     Arena *arena     # a thread's own memory instead: it is allocated without the interpreter
 
 cdef struct Arena:

@@ -23,7 +23,8 @@ cdef extern from "Python.h":
     void Py_DECREF_C "Py_DECREF"(PyObject *object)
 
 cdef enum:
-    ALIGNMENT = 64  # of what is handed out of an arena
+    ALIGNMENT = 64  # of what is handed out of an arena, and of where `data` begins
+    PAGE = 4096
 
 cdef object allocate = pa.allocate_buffer
 
@@ -81,9 +82,14 @@ cdef FaultCode grow_own(Bytes *bytes, size_t capacity) noexcept nogil:
 
 
 cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
-    cdef Py_ssize_t size = <Py_ssize_t>(capacity + SLACK)
+    cdef Py_ssize_t size
     cdef PyObject *found
     cdef void *address
+    if bytes.owner == NULL and capacity >= PAGE:
+        # The pool places all large buffers at the beginning of a page, where the columns of a row would compete for the
+        # same few lines of the cache. So they begin at different places, which depend on where `bytes` is.
+        bytes.start = <uintptr_t>bytes // sizeof(Bytes) * ALIGNMENT % PAGE
+    size = <Py_ssize_t>(bytes.start + capacity + SLACK)
     if bytes.owner == NULL:
         bytes.owner = PyObject_CallFunction(<PyObject *>allocate, "nOi", size, <PyObject *>None, 1)
         if bytes.owner == NULL:
@@ -102,7 +108,7 @@ cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
         bytes.data = NULL
         bytes.capacity = bytes.size
         return FAULT_NO_MEMORY
-    bytes.data = <uint8_t *><uintptr_t>address
+    bytes.data = <uint8_t *><uintptr_t>address + bytes.start
     bytes.capacity = capacity
     return OK
 
@@ -140,8 +146,9 @@ cdef object hand_over(Bytes *bytes):
     bytes.owner = NULL
     bytes.data = NULL
     # The padding that Arrow may read, up to 64 bytes, must not show old memory either: resize() zeroes it.
-    owner.resize(bytes.size, shrink_to_fit=bytes.capacity > 2 * bytes.size)
-    return owner
+    start, bytes.start = bytes.start, 0
+    owner.resize(start + bytes.size, shrink_to_fit=bytes.capacity > 2 * bytes.size)
+    return owner.slice(start) if start else owner
 
 
 cdef void free_bytes(Bytes *bytes) noexcept:
