@@ -142,7 +142,7 @@ cdef tuple delivered_of(
                     has_subxids |= subxid != 0
                 is_known &= not range_.is_bad
                 is_certain &= (xid != 0 and outcome.row >= 0) or k == first
-            # Not above: a cache would not keep a line of each of so many columns, which lie at the same place of a page.
+            # Not above, because the cache does not keep a line of each of so many columns.
             for r in range(k):
                 outcome = &outcomes[numbers[r]]
                 xids[r] = outcome.xid
