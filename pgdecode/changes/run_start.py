@@ -106,8 +106,11 @@ class RunStart:
 def options_to_json(options: ChangeOptions, value_options: ValueOptions) -> dict[str, Any]:
     """List the options that change the result, for the manifest."""
     names = ("mode", "start", "empty", "include_uncommitted", "drop_duplicates")
-    of_values = ("unrepresentable", "encoding", "datestyle", "types", "columns")
+    of_values = ("unrepresentable", "encoding", "datestyle")
+    types, columns = value_options.types, value_options.columns
     return {
         **{name: getattr(options, name) for name in names},
         **{name: getattr(value_options, name) for name in of_values},
+        "types": None if types is None else dict(types),
+        "columns": None if columns is None else {table: dict(found) for table, found in columns.items()},
     }

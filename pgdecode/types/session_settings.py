@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 from pgdecode.types.encodings import encoding_name
 from pgdecode.types.pgtypes import Decoding
@@ -30,7 +29,6 @@ class Settings:
     datestyle: str = ""
 
 
-@cache
 def settings_of(encoding: str, datestyle: str) -> Settings:
     """Check settings as SHOW prints them.
 

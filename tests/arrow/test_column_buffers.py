@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pyarrow as pa
 import pytest
 
@@ -32,3 +34,17 @@ def test_a_column_takes_no_more_than_a_page_besides_its_values(payloads: pa.Arra
     sizes = [buffer.size for column in batch.columns for buffer in column.buffers() if buffer is not None]
     # Arrow rounds sizes up to 64 bytes.
     assert taken <= sum(sizes) + len(sizes) * (4096 + 64)
+
+
+@pytest.mark.parametrize("n_rows", [1, 777, 60_001])
+def test_old_memory_shows_neither_before_the_values_nor_in_their_padding(payloads: pa.Array, n_rows: int) -> None:
+    used = [pa.allocate_buffer(size) for size in (64, 512, 4096, 65_536, 262_144, 524_288, 2**21) for _ in range(20)]
+    for buffer in used:
+        ctypes.memset(buffer.address, 0xAB, buffer.size)
+    del used, buffer
+    batch = pgdecode.decode_messages(payloads.slice(0, n_rows), in_stream="auto", fields=[*FIELDS, "kind", "new"])
+    for column in batch.columns:
+        for found in filter(None, column.buffers()):
+            first = found.address if found.parent is None else found.parent.address
+            assert not ctypes.string_at(first, found.address - first).strip(b"\0")
+            assert not ctypes.string_at(found.address + found.size, -found.size % 64).strip(b"\0")

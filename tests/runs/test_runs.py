@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import shutil
 import sys
+from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ from pgdecode import ChangeDecoder
 from pgdecode.changes.stored_state import load_state
 from pgdecode.runs.claim import LOCK, locked
 from pgdecode.runs.errors import RunError, RunFault
-from pgdecode.runs.manifest import MANIFEST, read_manifest
+from pgdecode.runs.manifest import MANIFEST, Manifest, manifest_bytes, read_manifest
 from pgdecode.runs.payload_ranges import PAYLOADS, STATE, PayloadWriter
 from pgdecode.storage.errors import PathError
 from support.generators.slot import Slot
@@ -309,6 +311,19 @@ def test_captured_files_may_have_no_gap_even_if_rows_are_missing_inside(run: She
     assert run("decode", "0.parquet", "out", "--changes").code == 0
     done = run("decode", "1.parquet", "next", "--changes", "--resume", "out")
     assert "begins at position 10, but out ended at position 6: 3 payloads" in done.err
+
+
+def test_options_in_a_manifest_are_json_objects_whatever_mappings_the_caller_passed(tmp_path: Path) -> None:
+    types, columns = {"public.mood": "enum"}, {"public.t": {"a": "int4"}}
+    read_only = {table: MappingProxyType(of_table) for table, of_table in columns.items()}
+    ChangeDecoder(types=UserDict(types), columns=UserDict(read_only)).save(tmp_path / "1")
+    options = read_manifest(tmp_path / "1").options
+    assert (options["types"], options["columns"]) == (types, columns)
+
+
+def test_a_manifest_refuses_what_is_not_json() -> None:
+    with pytest.raises(TypeError, match="UserDict is not a JSON value"):
+        manifest_bytes(Manifest("python", ["changes"], {"types": UserDict()}))
 
 
 def hold(path: Path, ready: Any, end: Any) -> None:

@@ -141,11 +141,15 @@ cdef object hand_over(Bytes *bytes):
     """The bytes as a pyarrow buffer, which then owns them; None where none were ever reserved."""
     if bytes.owner == NULL:
         return None
+    if bytes.data != NULL:
+        # Old memory must not show before the values, nor in the padding that Arrow may read. The pool has allocated
+        # whole multiples of the alignment.
+        memset(bytes.data - bytes.start, 0, bytes.start)
+        memset(bytes.data + bytes.size, 0, (ALIGNMENT - bytes.size % ALIGNMENT) % ALIGNMENT)
     owner = <object>bytes.owner
     Py_DECREF(owner)
     bytes.owner = NULL
     bytes.data = NULL
-    # The padding that Arrow may read, up to 64 bytes, must not show old memory either: resize() zeroes it.
     start, bytes.start = bytes.start, 0
     owner.resize(start + bytes.size, shrink_to_fit=bytes.capacity > 2 * bytes.size)
     return owner.slice(start) if start else owner
