@@ -48,7 +48,7 @@ def _zeros(size: int) -> pa.Buffer:
         pages = mmap.mmap(-1, size, **_READ_ONLY)
         _last[:] = [weakref.ref(pages)]
         _kept[:] = [pages] if size <= _MOST_KEPT else []
-    # No longer than requested, because whoever sends or pickles a column also copies the rest of its buffers.
+    # No longer than requested, because sending or pickling a column also copies the rest of its buffers.
     return pa.py_buffer(pages).slice(0, size)
 
 

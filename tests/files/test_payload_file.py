@@ -185,7 +185,7 @@ def test_rows_of_dictionaries_come_whole_and_in_order_in_small_batches(
         pytest.param(pa.array([-(2**31), 2**31 - 1], pa.date32()), id="dates past Python's"),
         pytest.param(pa.array([0, 2**63 - 1], pa.time64("ns")), id="times past a day"),
         pytest.param(pa.array([1, 2], pa.decimal128(38)), id="decimals"),
-        pytest.param(pa.array([1, 2], pa.float16()), id="halves"),
+        pytest.param(pa.array([1, 2], pa.float16()), id="half-precision floats"),
         pytest.param(pa.array([True, False]), id="booleans"),
     ],
 )
