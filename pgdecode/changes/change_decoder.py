@@ -309,7 +309,7 @@ class ChangeDecoder:
         with self._alone:
             self._state.is_reconnected = True
 
-    def restart(self, fixed: Collection[str] | None = None) -> ChangeDecoder:
+    def restart(self, fixed: Collection[str | int] | None = None) -> ChangeDecoder:
         """Make a decoder for a second pass over the payloads that this one has processed.
 
         It has the same options and starts from the same state, but knows all versions of relations that this one has
@@ -317,8 +317,8 @@ class ChangeDecoder:
 
         Parameters
         ----------
-        fixed : collection of str, optional
-            Tables as "schema.table" that are expected to have no further versions, if the second pass continues beyond
+        fixed : collection of str or int, optional
+            Tables, as "schema.table" or by OID, that are expected to have no further versions, if the second pass continues beyond
             those payloads. A further version raises `pgdecode.relations.version_tracker.SchemaChanged`.
         """
         other = copy(self)

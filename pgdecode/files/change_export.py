@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,7 +73,7 @@ def convert_changes(
         uses the versions in the first batch, which usually are all. If there are others, or an error occurs, the files
         are read twice more: once for the versions, and once to decode them.
     is_snapshot : bool
-        Write the rows that the tables have at the end, as `snapshot` returns them. The files are read twice.
+        Write the rows that the tables have at the end, as `snapshot` returns them.
     as_file : bool
         Make `target` a file; otherwise a folder with the file `changes`, or a file for each table, named after it.
     format : {"parquet", "jsonl", "csv"}
@@ -104,15 +104,18 @@ def convert_changes(
         raise FileExistsError(target)
     reported = 0
 
-    def batches() -> Iterator[OrderedBatch]:
+    def reported_rows(found: Iterable[OrderedBatch]) -> Iterator[OrderedBatch]:
         nonlocal reported
         if reported:
             on_rows(-reported)
             reported = 0
-        for batch in files.batches(batch_rows, workers):
+        for batch in found:
             yield batch
             reported += len(batch.payloads)
             on_rows(len(batch.payloads))
+
+    def batches() -> Iterator[OrderedBatch]:
+        return reported_rows(files.batches(batch_rows, workers))
 
     def restart(with_rows: bool) -> tuple[ChangeTotals, FileChanges]:
         remove(target)
@@ -121,16 +124,18 @@ def convert_changes(
             reader.follow(batch, with_rows)
         return _write(reader, batches(), target, reader.second_pass(with_rows=with_rows), as_file, format, workers)
 
-    reader = FileChanges(files, options, relations)
+    reader = FileChanges(files, options, relations, is_snapshot=is_snapshot)
     if not relations:
         return _write(reader, batches(), target, {None: CHANGES}, as_file, format, workers)
-    if not is_snapshot:
-        for batch in islice(files.batches(batch_rows), 1):
+    # A value that does not fit the present column type may fit after a later version has widened the column. So errors
+    # are not final here.
+    with suppress(FileFault, PathError, SchemaChanged):
+        found = files.batches(batch_rows, workers)
+        first = list(islice(found, 1))
+        for batch in first:
             reader.follow(batch)
-        # A value that does not fit the present column type may fit after a later version has widened the column. So
-        # errors are not final here.
-        with suppress(FileFault, PathError, SchemaChanged):
-            return _write(reader, batches(), target, reader.second_pass(is_fixed=True), as_file, format, workers)
+        schemas = reader.second_pass(is_fixed=True)
+        return _write(reader, reported_rows(chain(first, found)), target, schemas, as_file, format, workers)
     # After bad payloads, the meaning of a Relation message may depend on the rows.
     with suppress(SchemaChanged):
         return restart(with_rows=False)

@@ -197,7 +197,7 @@ class FileChanges:
                 raise TableError(name, reason, what) from None
             except ValueError as error:
                 raise TableError(name, str(error), what) from error
-        self.decoder = self.decoder.restart(self.relations if is_fixed else None)
+        self.decoder = self.decoder.restart((*self.relations, *self._names) if is_fixed else None)
         return schemas
 
     def _start_snapshot(self, name: str) -> pa.Schema:

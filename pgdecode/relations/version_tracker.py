@@ -181,7 +181,7 @@ class RelationTracker:
         self._last_payloads: dict[int, tuple[bytes, int]] = {}
         # After `preload`: position -> numbers of the versions sent there, and the tables that get no other versions.
         self._preloaded: dict[int, list[int]] | None = None
-        self._fixed: Collection[str] | None = None
+        self._fixed: frozenset[str | int] | None = None
         for number, version in enumerate(versions):
             self.append(version)
             since = version.visible_from
@@ -220,17 +220,17 @@ class RelationTracker:
             self.table.set_contradicted(relation_id, True)
 
     def preload(
-        self, versions: Iterable[RelationVersion], fixed: Collection[str] | None = None, end: int | None = None
+        self, versions: Iterable[RelationVersion], fixed: Collection[str | int] | None = None, end: int | None = None
     ) -> None:
         """Set all versions that the messages will make; the present versions come first and keep their numbers.
 
-        If `fixed` is given, it names the tables that get no other versions; other tables may get more. Versions from
-        position `end` on are not matched with messages, so a message there cannot make one of them.
+        If `fixed` is given, it has the names and OIDs of the tables that get no other versions; other tables may get
+        more. Versions from position `end` on are not matched with messages, so a message there cannot make one of them.
         """
         self.versions, self._by_name, self._by_id = [], {}, {}
         for version in versions:
             self.append(version)
-        self._fixed = fixed
+        self._fixed = None if fixed is None else frozenset(fixed)
         self._preloaded = {}
         for number, version in enumerate(self.versions):
             if end is None or version.position < end:
@@ -518,7 +518,8 @@ class RelationTracker:
                 return min(found, key=lambda number: self.versions[number].types != version.types)
         if len(self.versions) >= self.limits.max_relations:
             raise self._too_many("version of a relation", len(self.versions), version.relation_id)
-        if self._preloaded is None or (self._fixed is not None and version.qualified_name not in self._fixed):
+        is_other = self._fixed is not None and self._fixed.isdisjoint((version.qualified_name, version.relation_id))
+        if self._preloaded is None or is_other:
             return self.append(version)
         raise SchemaChanged(f"no preloaded relation version has position {version.position}")
 

@@ -231,6 +231,51 @@ def test_a_snapshot_with_any_history_is_that_of_one_call(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("run")
+def test_a_snapshot_without_late_versions_is_made_in_one_pass() -> None:
+    path = saved(described_late(U))
+    reported: list[int] = []
+    totals = converted(path, "public.t16385", batch_rows=4, is_snapshot=True, reported=reported)
+    assert min(reported) > 0
+    assert sum(reported) == 11
+    assert totals.changes == 2
+    assert pq.read_table("out.parquet")["n"].to_pylist() == [7, 8]
+
+
+def named_late(relation_id: int, name: str) -> Slot:
+    """Two transactions: T is inserted into; then a relation of this OID and name is described and inserted into."""
+    slot = Slot()
+    for xid, oid, called in ((7, T, "t"), (8, relation_id, name)):
+        slot.begin(xid)
+        slot.relation(oid, ["n"], name=called)
+        slot.insert(oid, str(xid))
+        slot.commit()
+    return slot
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("relation_id", "name", "expected"),
+    [
+        pytest.param(T, "renamed", None, id="the table is renamed"),
+        pytest.param(U, "t", ["8"], id="another table takes the name"),
+        pytest.param(U, "other", ["7"], id="another table with another name"),
+    ],
+)
+def test_a_snapshot_is_of_the_table_that_has_the_name_at_the_end(
+    relation_id: int, name: str, expected: list[str] | None
+) -> None:
+    path = saved(named_late(relation_id, name))
+    if expected is None:
+        with pytest.raises(TableError, match=r"was renamed to 'public\.renamed'"):
+            converted(path, "public.t", batch_rows=4, is_snapshot=True)
+        converted(path, "public.renamed", batch_rows=4, is_snapshot=True)
+        assert pq.read_table("out.parquet")["n"].to_pylist() == ["7", "8"]
+    else:
+        converted(path, "public.t", batch_rows=4, is_snapshot=True)
+        assert pq.read_table("out.parquet")["n"].to_pylist() == expected
+
+
+@pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("batch_rows", [4, 100])
 def test_versions_of_a_snapshot_are_judged_by_the_rows_around_them_too(batch_rows: int) -> None:
     assert_snapshot_as_in_one_call(saved(judged_by_rows()), "public.t16385", batch_rows=batch_rows, mode="PERMISSIVE")
