@@ -103,6 +103,7 @@ def inspect(
             "PERMISSIVE",
             batch_rows=_BATCH_ROWS,
             workers=threads,
+            kind_codes=True,
         )
         for file, batch, statistics in found:
             message_statistics.merge(statistics)

@@ -13,6 +13,7 @@ from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.scan.scanner import Scan
 from pgdecode._native.wire.single_message import decode_one
 from pgdecode.arrow.null_arrays import null_array
+from pgdecode.envelope.kind_codes import CODES_TYPE
 from pgdecode.envelope.schema import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
 from pgdecode.payloads.exclusive import Exclusive
 from pgdecode.payloads.payload_input import StreamStates, payload_parts, stream_state
@@ -203,13 +204,16 @@ class MessageDecoder:
             self.empty_payloads += n_empty
             return batch
 
-    def decode_after(self, payloads: Any, streamed: bool | None) -> tuple[pa.RecordBatch, bool | None]:
+    def decode_after(
+        self, payloads: Any, streamed: bool | None, *, kind_codes: bool = False
+    ) -> tuple[pa.RecordBatch, bool | None]:
         """Decode payloads with a given stream state before them; None if it is unknown.
 
         Return also the state after them. The state of the decoder itself is neither used nor changed, so several
-        threads may call this method at the same time.
+        threads may call this method at the same time. With `kind_codes`, the column `kind` has codes, see
+        `pgdecode.envelope.kind_codes`.
         """
-        return self._decode(payloads, streamed)[:2]
+        return self._decode(payloads, streamed, kind_codes=kind_codes)[:2]
 
     def decode_apart(self, parts: Sequence[pa.Array]) -> pa.RecordBatch:
         """Decode several arrays of payloads to one batch, with the rows that `decode_after` makes of each alone.
@@ -220,18 +224,20 @@ class MessageDecoder:
         in_stream = "apart" if self._in_stream == "auto" else self._in_stream
         return self._scan(source, None, 1, in_stream)[0]
 
-    def _decode(self, payloads: Any, streamed: bool | None) -> tuple[pa.RecordBatch, bool | None, int]:
+    def _decode(
+        self, payloads: Any, streamed: bool | None, *, kind_codes: bool = False
+    ) -> tuple[pa.RecordBatch, bool | None, int]:
         source = Source(payload_parts(payloads))
         n_threads = threads_for(source, self._threads)
         if n_threads > 1:
             # If the threads fail, one thread decodes everything again and raises the error of the first bad row.
             # A DecodeError is a ValueError; bad Arrow offsets raise a ValueError too.
             with suppress(ValueError, MemoryError):
-                return self._scan(source, streamed, n_threads, self._in_stream)
-        return self._scan(source, streamed, 1, self._in_stream)
+                return self._scan(source, streamed, n_threads, self._in_stream, kind_codes=kind_codes)
+        return self._scan(source, streamed, 1, self._in_stream, kind_codes=kind_codes)
 
     def _scan(
-        self, source: Source, streamed: bool | None, n_threads: int, in_stream: Any
+        self, source: Source, streamed: bool | None, n_threads: int, in_stream: Any, *, kind_codes: bool = False
     ) -> tuple[pa.RecordBatch, bool | None, int]:
         found: Any = None
         for in_full in (False, True):
@@ -242,12 +248,18 @@ class MessageDecoder:
                     self._limits,
                     self._strict_flags,
                     self._permissive,
+                    kind_codes=kind_codes,
                     empty_is_null=self._empty_is_null,
                 )
                 carry = scan.resolve_streams(in_stream, streamed, in_full, resolvers_for(source, n_threads))
                 found = scan.run(n_threads)
+        codes = found.pop("kind") if kind_codes else None
         arrays = _envelope(found, source.n_rows, self._names)
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema), carry, scan.n_empty
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if codes is not None:
+            place = self._names.index("kind")
+            batch = batch.set_column(place, "kind", pa.Array.from_buffers(CODES_TYPE, source.n_rows, codes))
+        return batch, carry, scan.n_empty
 
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, names: list[str]) -> list[pa.Array]:

@@ -126,12 +126,13 @@ def prepared_batches(
     empty: Empty = "null",
     batch_rows: int = BATCH_ROWS,
     workers: Workers = ONE_WORKER,
+    kind_codes: bool = False,
 ) -> Generator[tuple[PayloadFile, DecodedBatch, Prepared], None, None]:
     """Decode files one after the other, as `decoded_batches` does, with several workers.
 
     Yield each batch with its file, and with the result of `prepare`, which a worker calls. A worker decodes a batch
     before the batches before it, with the stream state that their last boundary tells. If this state was wrong, because
-    that message is bad, the batch is decoded again.
+    that message is bad, the batch is decoded again. With `kind_codes`, the column `kind` has codes.
     """
     decoder = _decoder(fields, in_stream, empty)
     streamed: bool | None = None
@@ -149,7 +150,7 @@ def prepared_batches(
             expected = streamed if workers.n == 1 else _state_after(source.column(file.payload), expected)
 
     def decode(item: _Item) -> _Result[Prepared]:
-        batch, fault, after = _decode(decoder, item, in_stream, mode)
+        batch, fault, after = _decode(decoder, item, in_stream, mode, kind_codes=kind_codes)
         return _Result(item, None if batch is None else (batch, prepare(item.file, batch)), fault, after)
 
     last: PayloadFile | None = None
@@ -222,13 +223,13 @@ def _decoder(fields: Sequence[str] | None, in_stream: InStream | bool, empty: Em
 
 
 def _decode(
-    decoder: MessageDecoder, item: _Item, in_stream: InStream | bool, mode: Mode
+    decoder: MessageDecoder, item: _Item, in_stream: InStream | bool, mode: Mode, *, kind_codes: bool = False
 ) -> tuple[DecodedBatch | None, FileFault | None, bool | None]:
     """Decode rows. Return their batch, the error after it, and the stream state at their end."""
     file, start, source, streamed = item
     started = perf_counter()
     try:
-        envelope, after = decoder.decode_after(source.column(file.payload), streamed)
+        envelope, after = decoder.decode_after(source.column(file.payload), streamed, kind_codes=kind_codes)
     except DecodeError as error:
         fault = FileFault(f"{file.path}: rows from {start}: {error.detail}")
         fault.__cause__ = error

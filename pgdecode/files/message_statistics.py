@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.arrow.json_values import timestamp_to_text
+from pgdecode.envelope.kind_codes import code_of, kind_of
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.transaction_statistics import TransactionSize, TransactionStatistics
@@ -20,7 +21,7 @@ from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.row_schema import type_name
 from pgdecode.storage.object_path import FilePath
 
-# Envelope columns that `MessageStatistics.add` reads.
+# Envelope columns that `MessageStatistics.add` reads; `kind` as codes.
 FIELDS = (
     *("kind", "xid", "subxid", "lsn", "end_lsn", "timestamp", "relation_id", "relation_ids", "namespace", "name"),
     *("replica_identity", "columns", "type_id", "first_segment", "old_formats", "new_formats", "error"),
@@ -235,7 +236,8 @@ class MessageStatistics:
         keys = ["relation_id", "kind"]
         table = pa.table([*(envelope.column(key) for key in keys), lengths], [*keys, "bytes"])
         grouped = table.group_by(keys, use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")])
-        for oid, kind, n_messages, n_bytes in zip(*(column.to_pylist() for column in grouped.columns), strict=True):
+        for oid, code, n_messages, n_bytes in zip(*(column.to_pylist() for column in grouped.columns), strict=True):
+            kind = kind_of(code)
             if kind is None:
                 self.null_rows += n_messages - n_bad - n_empty
                 continue
@@ -246,7 +248,7 @@ class MessageStatistics:
 
     def _add_transactions(self, envelope: pa.RecordBatch) -> None:
         self.first_segments += envelope.column("first_segment").true_count
-        aborts = envelope.filter(pc.equal(envelope.column("kind"), "stream_abort"))
+        aborts = envelope.filter(pc.equal(envelope.column("kind"), code_of("stream_abort")))
         if aborts.num_rows:
             whole = pc.equal(aborts.column("xid"), aborts.column("subxid")).true_count
             parallel = aborts.num_rows - aborts.column("lsn").null_count
@@ -254,12 +256,12 @@ class MessageStatistics:
 
     def _add_definitions(self, envelope: pa.RecordBatch) -> None:
         kinds = envelope.column("kind")
-        for row in _rows(envelope, pc.equal(kinds, "relation"), _DEFINITION):
+        for row in _rows(envelope, pc.equal(kinds, code_of("relation")), _DEFINITION):
             relation = self._relation(row.pop("relation_id"))
             if relation is not None:
                 relation.definition = row
                 self._keep(relation.versions, hash(repr(row)))
-        for row in _rows(envelope, pc.equal(kinds, "type"), ("type_id", "namespace", "name")):
+        for row in _rows(envelope, pc.equal(kinds, code_of("type")), ("type_id", "namespace", "name")):
             self._add_type(row["type_id"], Type(row["type_id"], row["namespace"], row["name"]))
 
     def _add_values(self, envelope: pa.RecordBatch) -> None:
@@ -272,9 +274,10 @@ class MessageStatistics:
 
     def _add_ranges(self, envelope: pa.RecordBatch) -> None:
         # The LSN of an Origin message is from another server's WAL.
-        origins = pc.equal(envelope.column("kind"), "origin")
+        origins = pc.equal(envelope.column("kind"), code_of("origin"))
         for name in ("lsn", "end_lsn"):
-            self.lsn_range = _wider(self.lsn_range, pc.if_else(origins, None, envelope.column(name)))
+            found = envelope.column(name)
+            self.lsn_range = _wider(self.lsn_range, pc.if_else(origins, None, found) if origins.true_count else found)
         self.time_range = _wider(self.time_range, envelope.column("timestamp").cast(pa.int64()))
 
     def _count(self, oid: int, kind: str, n_messages: int) -> None:
@@ -317,8 +320,7 @@ def _rows(envelope: pa.RecordBatch, chosen: pa.Array, names: Sequence[str]) -> l
 
 
 def _bytes_of(texts: pa.StringArray) -> bytes:
-    """Return the bytes of all texts. A null has none."""
-    texts = texts.drop_null()
+    """Return the bytes of all texts of an envelope, whose nulls have none."""
     ends = pa.Array.from_buffers(pa.int32(), len(texts) + 1, [None, texts.buffers()[1]], offset=texts.offset)
     data = texts.buffers()[2]
     return b"" if data is None else data[ends[0].as_py() : ends[-1].as_py()].to_pybytes()

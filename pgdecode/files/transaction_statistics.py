@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pgdecode.changes.outcomes import CommittedOutcomes
 from pgdecode.changes.replication_state import ReplicationState, Transaction
 from pgdecode.changes.transaction_assembler import TransactionAssembler
+from pgdecode.envelope.kind_codes import code_of, is_marked, marks_of
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.ordered_files import OrderedFiles, OrderFault
 from pgdecode.files.payload_file import PayloadFile
@@ -25,10 +26,10 @@ from pgdecode.relations.relation_version import RelationVersion
 # The greatest number of versions of relations. Only a corrupt file has more.
 MAX_VERSIONS = 100_000
 _OF_ROWS = ("insert", "update", "delete", "truncate", "message", "origin")
-_CONTROL = pa.array([message.kind for message in MESSAGES if message.kind not in _OF_ROWS])
-_CHANGES = pa.array(_OF_ROWS[:4])
 _NO_BOUNDARIES = ("relation", "type", "commit_prepared", "rollback_prepared")
-_BOUNDARIES = pa.array([kind for kind in _CONTROL.to_pylist() if kind not in _NO_BOUNDARIES])
+_CONTROL = marks_of(message.kind for message in MESSAGES if message.kind not in _OF_ROWS)
+_CHANGES = marks_of(_OF_ROWS[:4])
+_BOUNDARIES = marks_of(message.kind for message in MESSAGES if message.kind not in (*_OF_ROWS, *_NO_BOUNDARIES))
 # How many of the largest transactions are listed.
 _LARGEST = 5
 
@@ -54,15 +55,15 @@ class _Sizes:
         self._streamed: dict[int, int] = {}  # xid -> position
 
     def add(self, envelope: pa.RecordBatch, positions: pa.Array) -> None:
-        """Count the changes of the next rows."""
+        """Count the changes of the next rows, whose kinds are codes."""
         kinds = envelope.column("kind")
         if not len(kinds):
             return
-        n_before = pc.add(pc.cumulative_sum(pc.is_in(kinds, _CHANGES).cast(pa.int64())), self._n_changes)
+        n_before = pc.add(pc.cumulative_sum(is_marked(kinds, _CHANGES).cast(pa.int64())), self._n_changes)
         columns = [envelope.column(name) for name in ("kind", "xid", "subxid")]
         columns += [envelope.column("timestamp").cast(pa.int64()), positions, n_before]
         names = ["kind", "xid", "subxid", "time_us", "position", "n"]
-        boundaries = pa.RecordBatch.from_arrays(columns, names).filter(pc.is_in(kinds, _BOUNDARIES))
+        boundaries = pa.RecordBatch.from_arrays(columns, names).filter(is_marked(kinds, _BOUNDARIES))
         self._add_boundaries(boundaries)
         self._n_changes = n_before[-1].as_py()
 
@@ -78,7 +79,7 @@ class _Sizes:
             return
         kinds, no = boundaries.column("kind"), pa.array([False])
         # A Begin and the Commit right after it are a whole transaction. Python objects are made for the others only.
-        pairs = pc.and_(pc.equal(kinds, "begin")[:-1], pc.equal(kinds, "commit")[1:])
+        pairs = pc.and_(pc.equal(kinds, code_of("begin"))[:-1], pc.equal(kinds, code_of("commit"))[1:])
         first, second = pa.concat_arrays([pairs, no]), pa.concat_arrays([no, pairs])
         begins, commits = boundaries.filter(first), boundaries.filter(second)
         sizes = pc.subtract(commits.column("n"), begins.column("n"))
@@ -89,10 +90,10 @@ class _Sizes:
             self._note(TransactionSize(**size))
         ends_before = pa.concat_arrays([no, second[:-1]])
         others = boundaries.append_column("ends_before", ends_before).filter(pc.invert(pc.or_(first, second)))
-        for *boundary, ends_before in zip(*(column.to_pylist() for column in others.columns), strict=True):
+        for code, *boundary, ends_before in zip(*(column.to_pylist() for column in others.columns), strict=True):
             if ends_before:
                 self._open = None
-            self._cross(*boundary)
+            self._cross(MESSAGES[code].kind, *boundary)
         if second[-1].as_py():
             self._open = None
 
@@ -205,7 +206,7 @@ class TransactionStatistics:
         return RelationCatalog(self._state.relations.versions)
 
     def add(self, file: PayloadFile, batch: DecodedBatch) -> None:
-        """Process the next rows. Their envelope must have the column `kind`."""
+        """Process the next rows. The column `kind` of their envelope has codes."""
         if not self.complete:
             return
         if file.captured is not None and file.captured.session != self._session:
@@ -216,7 +217,7 @@ class TransactionStatistics:
         except OrderFault as error:
             self._give_up(str(error))
             return
-        chosen = pc.indices_nonzero(pc.is_in(batch.envelope.column("kind"), _CONTROL))
+        chosen = pc.indices_nonzero(is_marked(batch.envelope.column("kind"), _CONTROL))
         payloads = batch.source.column(file.payload).take(chosen)
         options = ChangeOptions("PERMISSIVE", start="anywhere")
         assembler = TransactionAssembler(self._state, payloads, positions.take(chosen), options, self._outcomes)
@@ -232,7 +233,7 @@ class TransactionStatistics:
     def _add_times(self, envelope: pa.RecordBatch, positions: pa.Array) -> None:
         """Record the times of Relation messages: a Begin before them has the time of its commit."""
         times = envelope.column("timestamp").cast(pa.int64())
-        rows = pc.indices_nonzero(pc.equal(envelope.column("kind"), "relation"))
+        rows = pc.indices_nonzero(pc.equal(envelope.column("kind"), code_of("relation")))
         filled = pc.fill_null_forward(times)
         for row in rows.to_pylist():
             time_us = filled[row].as_py()

@@ -80,10 +80,10 @@ def test_one_worker_decodes_every_batch_once(run: Shell, monkeypatch: pytest.Mon
     decode_after = MessageDecoder.decode_after
 
     def counted(
-        decoder: MessageDecoder, payloads: pa.Array, streamed: bool | None
+        decoder: MessageDecoder, payloads: pa.Array, streamed: bool | None, *, kind_codes: bool
     ) -> tuple[pa.RecordBatch, bool | None]:
         n_decoded.append(len(payloads))
-        return decode_after(decoder, payloads, streamed)
+        return decode_after(decoder, payloads, streamed, kind_codes=kind_codes)
 
     monkeypatch.setattr(MessageDecoder, "decode_after", counted)
     assert run("decode", "raw", "out", "--batch-rows", 64, "--workers", 1).code == 0

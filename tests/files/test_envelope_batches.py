@@ -57,7 +57,9 @@ def test_a_batch_past_what_arrow_holds_is_named_by_its_first_row(
         list(decoded_batches([file_of(tmp_path, [BEGIN])], mode="PERMISSIVE"))
 
 
-def raise_too_large(self: pgdecode.MessageDecoder, payloads: pa.Array, streamed: bool | None) -> pa.RecordBatch:
+def raise_too_large(
+    self: pgdecode.MessageDecoder, payloads: pa.Array, streamed: bool | None, *, kind_codes: bool
+) -> pa.RecordBatch:
     raise pgdecode.BatchTooLarge(pgdecode.BatchTooLarge.wording.format(field="new"))
 
 

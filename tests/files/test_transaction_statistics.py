@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode import decode_messages
-from pgdecode.files.envelope_batches import decoded_batches
+from pgdecode.envelope.kind_codes import CODES_TYPE, code_of
+from pgdecode.files.envelope_batches import prepared_batches
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.transaction_statistics import TransactionStatistics, _Sizes
 from support import captures
@@ -18,6 +19,8 @@ from support.generators.slots import STOP, abort, begin, start, stream_commit
 
 
 def _sizes(envelope: pa.RecordBatch, batch_rows: int) -> _Sizes:
+    codes = pa.array([code_of(kind) for kind in envelope["kind"].to_pylist()], CODES_TYPE)
+    envelope = envelope.set_column(envelope.schema.get_field_index("kind"), "kind", codes)
     sizes = _Sizes()
     positions = pa.array(range(len(envelope)), pa.int64())
     for first in range(0, len(envelope), batch_rows):
@@ -67,7 +70,7 @@ def test_a_fault_after_keepalives_has_its_row(tmp_path: Path, seq: list[int | No
     pq.write_table(pa.table({"data": [frames[0], keepalive, keepalive, frames[1]], "seq": seq}), path)
     files = ordered_files(path, "data", "seq")
     statistics = TransactionStatistics(files)
-    for file, batch in decoded_batches(files.files):
+    for file, batch, _ in prepared_batches(files.files, lambda file, batch: None, kind_codes=True):
         statistics.add(file, batch)
     assert statistics.fault is not None
     assert statistics.fault.startswith(f"{path}: {fault}")
