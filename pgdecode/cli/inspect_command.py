@@ -26,9 +26,6 @@ from pgdecode.runs.atomic_output import staged
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import file_path
 
-# Statistics of a batch take many Python calls, whatever its number of rows.
-_BATCH_ROWS = 131_072
-
 
 @click.command(short_help="Describe the messages in a file or folder.")
 @click.argument("location", type=parameters.location, metavar="PATH")
@@ -101,7 +98,6 @@ def inspect(
             FIELDS,
             parameters.IN_STREAM[in_stream],
             "PERMISSIVE",
-            batch_rows=_BATCH_ROWS,
             workers=threads,
             kind_codes=True,
         )

@@ -22,7 +22,7 @@ from pgdecode.storage.object_store import ObjectChanged
 from pgdecode.storage.parquet_input import Footer, Source, opened, plan, read_footer, readable
 
 # The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
-BATCH_ROWS = 65_536
+BATCH_ROWS = 131_072
 BATCH_BYTES = 32 * 2**20
 # Dictionaries are not read first where they cannot expand a batch beyond this size.
 _EXPANDED_BYTES = 8 * BATCH_BYTES
