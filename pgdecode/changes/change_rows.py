@@ -81,7 +81,8 @@ class ChangeBuilder:
         gid = change_slice.gid
         # Bytes of the names of relations and prepared transactions, which each change repeats.
         made = sum(n * self._relation_bytes(version) for version, n in zip(versions, counts, strict=True))
-        made += pc.sum(pc.binary_length(gid)).as_py() or 0
+        if gid.null_count < len(gid):
+            made += pc.sum(pc.binary_length(gid)).as_py()
         permissive = options.mode != "FAILFAST"
         maps = TextMapBuilder(change_slice.source, layouts, options.limits, options.strict_flags, permissive, made)
         try:

@@ -50,12 +50,12 @@ class ChangeSlice:
         """Version of each change's relation, by its number in the catalog; negative without a version."""
         return self._part("versions", pa.int32())
 
-    @cached_property
+    @property
     def streamed(self) -> pa.Array:
         """Whether each payload carries an xid, 1 or 0."""
         return self._part("streamed", pa.uint8())
 
-    @cached_property
+    @property
     def _outcomes(self) -> pa.Array:
         return self._part("outcomes", pa.int32())
 
@@ -65,35 +65,35 @@ class ChangeSlice:
         buffer = self.changes.positions.taken(values_of(self.rows))
         return pa.Array.from_buffers(pa.int64(), self.n, [None, buffer])
 
-    @cached_property
+    @property
     def commit_position(self) -> pa.Array:
         """Position of the message that committed each change."""
         return self._of_commit("commit_positions", pa.int64())
 
-    @cached_property
+    @property
     def xid(self) -> pa.Array:
         """Xid of the top-level transaction."""
         values = self._part("xids", pa.int64())
         return values if self.changes.is_certain else _unless_zero(values)
 
-    @cached_property
+    @property
     def subxid(self) -> pa.Array:
         """Xid of the sub-transaction; null for changes of the top-level transaction."""
         if not self.changes.has_subxids:
             return null_array(self.n, pa.int64())
         return _unless_zero(self._part("subxids", pa.int64()))
 
-    @cached_property
+    @property
     def commit_lsn(self) -> pa.Array:
         """LSN of the commit."""
         return self._of_commit("lsns", pa.int64())
 
-    @cached_property
+    @property
     def commit_timestamp(self) -> pa.Array:
         """Time of the commit."""
         return self._of_commit("timestamps", TIMESTAMP)
 
-    @cached_property
+    @property
     def committed(self) -> pa.Array:
         """True if committed, false if rolled back, null if undecided."""
         if self.changes.is_certain:
@@ -102,7 +102,7 @@ class ChangeSlice:
         values = pa.Array.from_buffers(pa.int8(), buffer.size, [None, buffer])
         return unless_negative(values).cast(pa.bool_()).take(self._outcomes)
 
-    @cached_property
+    @property
     def gid(self) -> pa.Array:
         """Global identifier (gid) of the prepared transaction."""
         gids = self.changes.gids

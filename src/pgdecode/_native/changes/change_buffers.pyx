@@ -77,7 +77,7 @@ cdef tuple delivered_of(
     cdef const Range *range_
     cdef const Outcome *outcome
     cdef bint is_certain = True, is_known = True, has_truncates = False, has_subxids = False, is_delivered = False
-    cdef int64_t i, xid, subxid
+    cdef int64_t i, xid
     cdef size_t r, first, k = 0, n = 0
     cdef int j
     cdef size_t[12] widths = [8, 8, 8, 8, 8, 8, 8, 4, 4, 1, 1, 1]
@@ -129,17 +129,19 @@ cdef tuple delivered_of(
                         is_known &= version >= 0 or not is_delivered
                     if not is_delivered:
                         continue
-                    subxid = change.xid if change.xid != xid else 0
                     rows[k] = change.row
                     relation_ids[k] = change.relation_id
-                    subxids[k] = subxid
                     versions[k] = version
                     numbers[k] = range_.outcome
                     streamed[k] = change.xid != 0
                     truncates[k] = change.is_truncate
                     k += 1
                     has_truncates |= change.is_truncate
-                    has_subxids |= subxid != 0
+                    if change.xid != 0 and change.xid != xid:
+                        if not has_subxids:
+                            memset(subxids, 0, n * sizeof(int64_t))
+                            has_subxids = True
+                        subxids[k - 1] = change.xid
                 is_known &= not range_.is_bad
                 is_certain &= (xid != 0 and outcome.row >= 0) or k == first
             # Not above, because the cache does not keep a line of each of so many columns.

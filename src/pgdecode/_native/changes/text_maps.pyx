@@ -102,7 +102,6 @@ def repeated(const int32_t[::1] places, list counts, list texts):
     cdef size_t n_texts = <size_t>len(texts)
     cdef size_t at = 0, total = 0, n_named = 0
     cdef const int32_t *place = &places[0] if n else NULL
-    cdef int32_t least = 0, greatest = -1
     cdef uint8_t *data
     cdef int32_t *to
     cdef uint8_t *validity
@@ -127,18 +126,15 @@ def repeated(const int32_t[::1] places, list counts, list texts):
             raise MemoryError("no memory for names")
         to = <int32_t *>(out.ends.data + out.ends.size)
         data = out.data.data
-        for i in range(n):
-            greatest = max(greatest, place[i])
-            least = min(least, place[i])
-        if greatest >= <int64_t>n_texts:
-            raise IndexError("there is no such text")
-        if n and n_named == n and least == 0 and len(set(texts)) == 1:
+        if n and n_named == n and len(set(texts)) == 1:
             put_same(data, to, &names[1], n)
             at = total
         else:
             for i in range(n):
+                if unlikely(place[i] >= <int64_t>n_texts):
+                    raise IndexError("there is no such text")
                 name = &names[max(place[i], -1) + 1]
-                if name.length > total - at:
+                if unlikely(name.length > total - at):
                     raise IndexError("there is no such text")
                 copy_blocks(data + at, name.text, name.length)
                 at += name.length
