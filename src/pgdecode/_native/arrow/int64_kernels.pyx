@@ -1,24 +1,26 @@
 """Columns of integers: those that are counted up, and what there is in others."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pgdecode._native.fault cimport OK
+from pgdecode._native.fault cimport OK, unlikely
 from pgdecode._native.memory.buffers cimport Bytes, free_bytes, grow, hand_over
 
 
 def counted(int64_t first, int64_t n):
     """A buffer of n int64 that count up from `first`."""
     cdef Bytes out
+    cdef int64_t *to
     cdef int64_t i
     memset(&out, 0, sizeof(out))
     if grow(&out, 8 * <size_t>n) != OK:
         raise MemoryError("no memory for positions")
     out.size = 8 * <size_t>n
+    to = <int64_t *>out.data
     for i in range(n):
-        (<int64_t *>out.data)[i] = first + i
+        to[i] = first + i
     return hand_over(&out)
 
 
@@ -70,20 +72,22 @@ cdef class ChunkedInt64:
         Arrow's own `take` makes one column of several first, however few the rows are.
         """
         cdef Bytes out
-        cdef int64_t row, first = 0, end = 0
+        cdef int64_t *to
+        cdef int64_t row, first = 0, n_there = 0
         cdef Py_ssize_t i, low, high, middle, n = rows.shape[0]
         cdef const uint8_t *values = NULL
         memset(&out, 0, sizeof(out))
         if grow(&out, 8 * <size_t>n) != OK:
             raise MemoryError("no memory for positions")
         out.size = 8 * <size_t>n
+        to = <int64_t *>out.data
         try:
             for i in range(n):
                 row = rows[i]
-                if row < 0:
-                    (<int64_t *>out.data)[i] = -1
-                    continue
-                if not first <= row < end:
+                if unlikely(<uint64_t>(row - first) >= <uint64_t>n_there):
+                    if row < 0:
+                        to[i] = -1
+                        continue
                     low = 0
                     high = self.n
                     while low < high:
@@ -95,10 +99,10 @@ cdef class ChunkedInt64:
                     if low == self.n:
                         raise IndexError("there is no such row")
                     first = self.ends[low - 1] if low else 0
-                    end = self.ends[low]
+                    n_there = self.ends[low] - first
                     values = self.values[low]
                 # As bytes: they may be unaligned.
-                memcpy(out.data + 8 * i, values + 8 * (row - first), 8)
+                memcpy(to + i, values + 8 * (row - first), 8)
             return hand_over(&out)
         finally:
             free_bytes(&out)
@@ -161,6 +165,7 @@ def dense(const int32_t[::1] indexes, int32_t n):
     Returns (list of int, list of how often each comes, buffer of int32): -1 stands for what is negative or not below n.
     """
     cdef Bytes out
+    cdef int32_t *to
     cdef Py_ssize_t i
     cdef int32_t index
     cdef int32_t n_found = 0
@@ -176,6 +181,7 @@ def dense(const int32_t[::1] indexes, int32_t n):
         if grow(&out, 4 * <size_t>indexes.shape[0]) != OK:
             raise MemoryError("no memory for the indexes of a column")
         out.size = 4 * <size_t>indexes.shape[0]
+        to = <int32_t *>out.data
         for i in range(indexes.shape[0]):
             index = indexes[i]
             if 0 <= index < n:
@@ -184,9 +190,9 @@ def dense(const int32_t[::1] indexes, int32_t n):
                     place[index] = n_found
                     found.append(index)
                 n_rows[index] += 1
-                (<int32_t *>out.data)[i] = place[index] - 1
+                to[i] = place[index] - 1
             else:
-                (<int32_t *>out.data)[i] = -1
+                to[i] = -1
         for i in range(n_found):
             counts.append(n_rows[<int32_t>found[i]])
         return found, counts, hand_over(&out)
