@@ -318,8 +318,9 @@ class ChangeDecoder:
         Parameters
         ----------
         fixed : collection of str or int, optional
-            Tables, as "schema.table" or by OID, that are expected to have no further versions, if the second pass continues beyond
-            those payloads. A further version raises `pgdecode.relations.version_tracker.SchemaChanged`.
+            Tables, as "schema.table" or by OID, that are expected to have no further versions, if the second pass
+            continues beyond those payloads. A further version raises
+            `pgdecode.relations.version_tracker.SchemaChanged`.
         """
         other = copy(self)
         other._alone = Exclusive()

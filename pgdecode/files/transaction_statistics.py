@@ -6,6 +6,7 @@ in `ChangeDecoder`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -44,6 +45,68 @@ class TransactionSize(NamedTuple):
     time_us: int | None = None
 
 
+class ControlMessages(NamedTuple):
+    """The messages of a batch that begin or end transactions or describe relations.
+
+    Attributes
+    ----------
+    rows : pa.Array
+        Their rows in the batch.
+    fields : pa.RecordBatch
+        `kind` (code), `xid`, `subxid`, `time_us` and `n`, the number of changes in the batch before each.
+    n_changes : int
+        Number of changes in the batch.
+    """
+
+    rows: pa.Array
+    fields: pa.RecordBatch
+    n_changes: int
+
+    @classmethod
+    def of(cls, envelope: pa.RecordBatch) -> ControlMessages:
+        """Find them in an envelope whose kinds are codes."""
+        kinds = envelope.column("kind")
+        n_before = pc.cumulative_sum(is_marked(kinds, _CHANGES).cast(pa.int64()))
+        rows = pc.indices_nonzero(is_marked(kinds, _CONTROL))
+        columns = [kinds, envelope.column("xid"), envelope.column("subxid")]
+        columns += [envelope.column("timestamp").cast(pa.int64()), n_before]
+        fields = pa.RecordBatch.from_arrays(columns, ["kind", "xid", "subxid", "time_us", "n"]).take(rows)
+        return cls(rows, fields, n_before[-1].as_py() if len(n_before) else 0)
+
+
+class ControlBatch(NamedTuple):
+    """What `TransactionStatistics.add` needs of a batch.
+
+    Attributes
+    ----------
+    file : PayloadFile
+    start : int
+        Number of the first row in the file.
+    source : pa.RecordBatch
+        The column of positions, if there is one.
+    rows : sequence of int
+        Numbers of the rows in the file.
+    messages : ControlMessages
+    payloads : pa.Array
+        Of these messages.
+    """
+
+    file: PayloadFile
+    start: int
+    source: pa.RecordBatch
+    rows: Sequence[int]
+    messages: ControlMessages
+    payloads: pa.Array
+
+    @classmethod
+    def of(cls, file: PayloadFile, batch: DecodedBatch, position: str | None) -> ControlBatch:
+        """Find it in a batch whose kinds are codes."""
+        messages = ControlMessages.of(batch.envelope)
+        payloads = batch.source.column(file.payload).take(messages.rows)
+        source = batch.source.select([] if position is None else [position])
+        return cls(file, batch.start, source, batch.rows, messages, payloads)
+
+
 class _Sizes:
     """Counts the changes of each transaction, and keeps the largest ones."""
 
@@ -54,18 +117,14 @@ class _Sizes:
         self._open: tuple[int, int] | None = None  # position of the transaction, number of changes before it
         self._streamed: dict[int, int] = {}  # xid -> position
 
-    def add(self, envelope: pa.RecordBatch, positions: pa.Array) -> None:
-        """Count the changes of the next rows, whose kinds are codes."""
-        kinds = envelope.column("kind")
-        if not len(kinds):
-            return
-        n_before = pc.add(pc.cumulative_sum(is_marked(kinds, _CHANGES).cast(pa.int64())), self._n_changes)
-        columns = [envelope.column(name) for name in ("kind", "xid", "subxid")]
-        columns += [envelope.column("timestamp").cast(pa.int64()), positions, n_before]
-        names = ["kind", "xid", "subxid", "time_us", "position", "n"]
-        boundaries = pa.RecordBatch.from_arrays(columns, names).filter(is_marked(kinds, _BOUNDARIES))
-        self._add_boundaries(boundaries)
-        self._n_changes = n_before[-1].as_py()
+    def add(self, messages: ControlMessages, positions: pa.Array) -> None:
+        """Count the changes of the next batch. `positions` are those of its control messages."""
+        fields = messages.fields
+        n_before = pc.add(fields.column("n"), self._n_changes)
+        columns = [*fields.columns[:-1], positions, n_before]
+        found = pa.RecordBatch.from_arrays(columns, ["kind", "xid", "subxid", "time_us", "position", "n"])
+        self._add_boundaries(found.filter(is_marked(fields.column("kind"), _BOUNDARIES)))
+        self._n_changes += messages.n_changes
 
     def n_of(self, position: int) -> int:
         """Return the number of changes so far of a transaction without an outcome, by its position."""
@@ -205,36 +264,34 @@ class TransactionStatistics:
         """The versions of relations so far."""
         return RelationCatalog(self._state.relations.versions)
 
-    def add(self, file: PayloadFile, batch: DecodedBatch) -> None:
-        """Process the next rows. The column `kind` of their envelope has codes."""
+    def add(self, batch: ControlBatch) -> None:
+        """Process the next batch."""
         if not self.complete:
             return
+        file, messages = batch.file, batch.messages
         if file.captured is not None and file.captured.session != self._session:
             self._state.is_reconnected = self._session is not None
             self._session = file.captured.session
         try:
-            positions = self._positions.of(file, batch.start, batch.source, batch.rows)
+            positions = self._positions.of(file, batch.start, batch.source, batch.rows).take(messages.rows)
         except OrderFault as error:
             self._give_up(str(error))
             return
-        chosen = pc.indices_nonzero(is_marked(batch.envelope.column("kind"), _CONTROL))
-        payloads = batch.source.column(file.payload).take(chosen)
         options = ChangeOptions("PERMISSIVE", start="anywhere")
-        assembler = TransactionAssembler(self._state, payloads, positions.take(chosen), options, self._outcomes)
+        assembler = TransactionAssembler(self._state, batch.payloads, positions, options, self._outcomes)
         row_errors = assembler.run().row_errors
         if row_errors and self.fault is None:
             row = min(row_errors)
-            self.fault = f"{file.path}: row {batch.rows[chosen[row].as_py()]}: {row_errors[row]}"
-        self._sizes.add(batch.envelope, positions)
-        self._add_times(batch.envelope, positions)
+            self.fault = f"{file.path}: row {batch.rows[messages.rows[row].as_py()]}: {row_errors[row]}"
+        self._sizes.add(messages, positions)
+        self._add_times(messages.fields, positions)
         if len(self._state.relations.versions) > MAX_VERSIONS:
             self._give_up(f"{file.path}: more than {MAX_VERSIONS:,} versions of relations")
 
-    def _add_times(self, envelope: pa.RecordBatch, positions: pa.Array) -> None:
+    def _add_times(self, fields: pa.RecordBatch, positions: pa.Array) -> None:
         """Record the times of Relation messages: a Begin before them has the time of its commit."""
-        times = envelope.column("timestamp").cast(pa.int64())
-        rows = pc.indices_nonzero(pc.equal(envelope.column("kind"), code_of("relation")))
-        filled = pc.fill_null_forward(times)
+        filled = pc.fill_null_forward(fields.column("time_us"))
+        rows = pc.indices_nonzero(pc.equal(fields.column("kind"), code_of("relation")))
         for row in rows.to_pylist():
             time_us = filled[row].as_py()
             time_us = self._last_time if time_us is None else time_us

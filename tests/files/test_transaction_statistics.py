@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +12,9 @@ import pytest
 
 from pgdecode import decode_messages
 from pgdecode.envelope.kind_codes import CODES_TYPE, code_of
-from pgdecode.files.envelope_batches import prepared_batches
+from pgdecode.files.envelope_batches import prepared_pieces
 from pgdecode.files.ordered_files import ordered_files
-from pgdecode.files.transaction_statistics import TransactionStatistics, _Sizes
+from pgdecode.files.transaction_statistics import ControlBatch, ControlMessages, TransactionStatistics, _Sizes
 from support import captures
 from support.generators.slots import STOP, abort, begin, start, stream_commit
 
@@ -24,7 +25,8 @@ def _sizes(envelope: pa.RecordBatch, batch_rows: int) -> _Sizes:
     sizes = _Sizes()
     positions = pa.array(range(len(envelope)), pa.int64())
     for first in range(0, len(envelope), batch_rows):
-        sizes.add(envelope.slice(first, batch_rows), positions.slice(first, batch_rows))
+        messages = ControlMessages.of(envelope.slice(first, batch_rows))
+        sizes.add(messages, positions.slice(first, batch_rows).take(messages.rows))
     return sizes
 
 
@@ -70,7 +72,8 @@ def test_a_fault_after_keepalives_has_its_row(tmp_path: Path, seq: list[int | No
     pq.write_table(pa.table({"data": [frames[0], keepalive, keepalive, frames[1]], "seq": seq}), path)
     files = ordered_files(path, "data", "seq")
     statistics = TransactionStatistics(files)
-    for file, batch, _ in prepared_batches(files.files, lambda file, batch: None, kind_codes=True):
-        statistics.add(file, batch)
+    prepare = partial(ControlBatch.of, position="seq")
+    for batch in prepared_pieces(files.files, prepare, ["kind", "xid", "subxid", "timestamp"]):
+        statistics.add(batch)
     assert statistics.fault is not None
     assert statistics.fault.startswith(f"{path}: {fault}")
