@@ -50,7 +50,7 @@ RECORDINGS = (
     Recording("pgbench.bin, accounts", 500_000, 75_000, ROWS, "pgbench_accounts"),
     Recording("wide.text, rows", 500_000, 75_000, ROWS, "wide"),
     Recording("wide.bin, rows", 500_000, 75_000, ROWS, "wide"),
-    Recording("pgbench.text, files", 1_500_000, 100_000, FILES),
+    Recording("pgbench.text, files", 6_000_000, 100_000, FILES),
     Recording("toast.text", 100_000, 10_000),
     Recording("columns.text", 10_000, 1_000),
     Recording("tiny.text", 2_000_000, 300_000),

@@ -19,7 +19,8 @@ from benchmarks.changes import TABLES, committed_rows, keys_at_end, without_tran
 from benchmarks.datasets import DataSet
 from benchmarks.files import run_command, write_payloads
 
-N_FILES = 8
+# Rows in each file, but there are at least so many files.
+FILE_ROWS, LEAST_FILES = 250_000, 8
 TABLE = TABLES["pgbench"]
 
 
@@ -68,7 +69,8 @@ class WholeRun:
 
     def __post_init__(self) -> None:
         self.source.mkdir()
-        bounds = [number * self.data.n_rows // N_FILES for number in range(N_FILES + 1)]
+        n_files = max(self.data.n_rows // FILE_ROWS, LEAST_FILES)
+        bounds = [number * self.data.n_rows // n_files for number in range(n_files + 1)]
         for number, start in enumerate(bounds[:-1]):
             payloads = self.data.payloads.slice(start, bounds[number + 1] - start)
             write_payloads(self.source / f"{number}.parquet", payloads, start)

@@ -229,7 +229,7 @@ def decode(
 
     Snapshots: IN and OUT are as for tables. OUT has the rows of a table after all changes, each with the position and
     commit of its last change; _unknown lists the columns whose values are in no message. SCHEMA.TABLE is the last name
-    of the table. IN is read twice, and the rows are in memory.
+    of the table. The rows are in memory.
 
     Runs: OUT as a folder also has _manifest.json and _state, with all that the next run needs: "--resume OUT" continues
     there with the messages that have come since. With --state FOLDER, the state is kept there, and OUT may be a file. A
