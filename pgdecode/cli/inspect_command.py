@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from rich.console import Console
@@ -13,27 +13,18 @@ from pgdecode.cli import parameters
 from pgdecode.cli.report import report_text
 from pgdecode.cli.state_report import state_figures, state_text
 from pgdecode.cli.terminal import counted, progress, standard_output
-from pgdecode.files.envelope_batches import DecodedBatch, prepared_pieces
+from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_statistics import FIELDS, MessageStatistics
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault, PayloadFile
-from pgdecode.files.transaction_statistics import ControlBatch, TransactionStatistics
+from pgdecode.files.transaction_statistics import ControlMessages, TransactionStatistics
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.options import Unwrap
 from pgdecode.runs.atomic_output import staged
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import file_path
-
-
-class _Found(NamedTuple):
-    """What a worker finds in a batch. `form` is how an error names the form of the rows, if they are no messages."""
-
-    n_rows: int
-    statistics: MessageStatistics
-    control: ControlBatch | None
-    form: str
 
 
 @click.command(short_help="Describe the messages in a file or folder.")
@@ -97,21 +88,28 @@ def inspect(
     form = ""
     transaction_statistics = TransactionStatistics(files) if in_stream == "ordered" else None
 
-    def found_in(file: PayloadFile, batch: DecodedBatch) -> _Found:
-        form = ""
-        if batch.n_bad:
-            bad = batch.envelope.column("error").is_valid().index(True).as_py()
-            form = hint(batch.source.column(payload)[bad].as_py())
-        control = None if transaction_statistics is None else ControlBatch.of(file, batch, files.position)
-        return _Found(batch.n_read, MessageStatistics.of(batch, file.path, payload), control, form)
+    def counted_batch(file: PayloadFile, batch: DecodedBatch) -> tuple[MessageStatistics, ControlMessages | None]:
+        messages = None if transaction_statistics is None else ControlMessages.of(batch.envelope)
+        return MessageStatistics.of(batch, file.path, payload), messages
 
     with Workers(workers or all_cores()) as threads, progress(files.n_rows) as on_rows:
-        for found in prepared_pieces(files.files, found_in, FIELDS, parameters.IN_STREAM[in_stream], workers=threads):
-            message_statistics.merge(found.statistics)
-            form = form or found.form
-            if transaction_statistics is not None and found.control is not None:
-                transaction_statistics.add(found.control)
-            on_rows(found.n_rows)
+        found = prepared_batches(
+            files.files,
+            counted_batch,
+            FIELDS,
+            parameters.IN_STREAM[in_stream],
+            "PERMISSIVE",
+            workers=threads,
+            kind_codes=True,
+        )
+        for file, batch, (statistics, messages) in found:
+            message_statistics.merge(statistics)
+            if batch.n_bad and not form:
+                bad = batch.envelope.column("error").is_valid().index(True).as_py()
+                form = hint(batch.source.column(payload)[bad].as_py())
+            if transaction_statistics is not None and messages is not None:
+                transaction_statistics.add(file, batch, messages)
+            on_rows(batch.n_read)
     if write_catalog is not None:
         _write_catalog(write_catalog, transaction_statistics)
     figures = {

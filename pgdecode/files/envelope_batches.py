@@ -16,7 +16,7 @@ from pgdecode._native.wire.message_filter import tagged
 from pgdecode.changes.record_batches import code_of
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.payload_batches import PIECE_BYTES, are_payloads, read_files, read_together
+from pgdecode.files.payload_batches import are_payloads, read_files, read_together
 from pgdecode.files.payload_file import BATCH_ROWS, IS_KEEPALIVE, FileFault, PayloadFile, RawBatch, one_batch
 from pgdecode.files.writers import BAD_PAYLOADS
 from pgdecode.payloads.unwrap import hint
@@ -126,12 +126,13 @@ def prepared_batches(
     empty: Empty = "null",
     batch_rows: int = BATCH_ROWS,
     workers: Workers = ONE_WORKER,
+    kind_codes: bool = False,
 ) -> Generator[tuple[PayloadFile, DecodedBatch, Prepared], None, None]:
     """Decode files one after the other, as `decoded_batches` does, with several workers.
 
     Yield each batch with its file, and with the result of `prepare`, which a worker calls. A worker decodes a batch
     before the batches before it, with the stream state that their last boundary tells. If this state was wrong, because
-    that message is bad, the batch is decoded again.
+    that message is bad, the batch is decoded again. With `kind_codes`, the column `kind` has codes.
     """
     decoder = _decoder(fields, in_stream, empty)
     streamed: bool | None = None
@@ -149,7 +150,7 @@ def prepared_batches(
             expected = streamed if workers.n == 1 else _state_after(source.column(file.payload), expected)
 
     def decode(item: _Item) -> _Result[Prepared]:
-        batch, fault, after = _decode(decoder, item, in_stream, mode)
+        batch, fault, after = _decode(decoder, item, in_stream, mode, kind_codes=kind_codes)
         return _Result(item, None if batch is None else (batch, prepare(item.file, batch)), fault, after)
 
     last: PayloadFile | None = None
@@ -164,63 +165,6 @@ def prepared_batches(
             yield (item.file, *result.found)
         if result.fault is not None:
             raise result.fault
-
-
-def prepared_pieces(
-    files: Sequence[PayloadFile],
-    prepare: Callable[[PayloadFile, DecodedBatch], Prepared],
-    fields: Sequence[str],
-    in_stream: InStream | bool = "ordered",
-    *,
-    batch_rows: int = BATCH_ROWS,
-    workers: Workers = ONE_WORKER,
-) -> Generator[Prepared, None, None]:
-    """Decode files in order and in PERMISSIVE mode, with codes of kinds; yield what `prepare` returns for each batch.
-
-    A worker reads a piece of a file, and decodes and prepares each batch while its core's cache has it. So results must
-    be small, because those of whole pieces wait. A worker assumes that no stream is open at the beginning of a piece.
-    If one is, the piece is decoded again.
-
-    Raises
-    ------
-    FileFault
-        If a file is damaged, after the results of all batches before the damage.
-    """
-    decoder = _decoder(fields, in_stream, "null")
-    streamed: bool | None = None
-
-    def pieces() -> Iterator[_Piece]:
-        for file in files:
-            for piece in file.pieces(PIECE_BYTES):
-                # A single worker has decoded the rows before.
-                yield _Piece(file, piece, None if piece.start == file.start else streamed if workers.n == 1 else False)
-
-    def decode(item: _Piece) -> tuple[_Piece, list[Prepared], FileFault | None, bool | None]:
-        file, piece, after = item
-        found: list[Prepared] = []
-        start = piece.start
-        try:
-            for source in piece.batches(batch_rows):
-                read = _Item(file, start, source, after)
-                batch, fault, after = _decode(decoder, read, in_stream, "PERMISSIVE", kind_codes=True)
-                if batch is not None:
-                    found.append(prepare(file, batch))
-                if fault is not None:
-                    return item, found, fault, after
-                start += source.num_rows
-        except FileFault as error:
-            return item, found, error, after
-        return item, found, None, after
-
-    for item, found, fault, after in workers.map(decode, pieces()):
-        if item.piece.start == item.file.start:
-            streamed = None
-        if in_stream == "ordered" and item.streamed != streamed:
-            _, found, fault, after = decode(item._replace(streamed=streamed))
-        streamed = after
-        yield from found
-        if fault is not None:
-            raise fault
 
 
 def joined_batches(
@@ -292,14 +236,6 @@ def _decode(
         return None, fault, None
     batch, failed = _decoded(item, envelope, in_stream, mode)
     return replace(batch, seconds=perf_counter() - started), failed, after
-
-
-class _Piece(NamedTuple):
-    """A piece of a file, and the stream state before it."""
-
-    file: PayloadFile
-    piece: PayloadFile
-    streamed: bool | None
 
 
 class _Item(NamedTuple):

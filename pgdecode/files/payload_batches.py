@@ -11,8 +11,8 @@ from pgdecode.files.payload_file import BATCH_BYTES, PLAIN_BINARY, FileFault, Pa
 from pgdecode.payloads.unwrap import has_frames
 from pgdecode.payloads.workers import Workers, prefetched
 
-# The size of a piece of a file, by its metadata, and how much of one a worker reads ahead at most.
-PIECE_BYTES = 8 * 2**20
+# Sizes of what a worker reads ahead: of a piece, by its metadata, and at most in memory.
+_PIECE_BYTES = 8 * 2**20
 _AHEAD_BYTES = 64 * 2**20
 # Limits of the batches of small files that are joined: their size, which is copied, and their number, because each has
 # some kilobytes of objects.
@@ -73,7 +73,7 @@ def read_files(
     FileFault
         If a file is damaged, after all batches before the damage.
     """
-    pieces = ((file, piece) for file in files for piece in file.pieces(PIECE_BYTES))
+    pieces = ((file, piece) for file in files for piece in file.pieces(_PIECE_BYTES))
     is_ahead = workers.n > 1
 
     def read(item: tuple[PayloadFile, PayloadFile]) -> tuple[PayloadFile, Iterator[pa.RecordBatch]]:

@@ -6,7 +6,6 @@ in `ChangeDecoder`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -72,39 +71,6 @@ class ControlMessages(NamedTuple):
         columns += [envelope.column("timestamp").cast(pa.int64()), n_before]
         fields = pa.RecordBatch.from_arrays(columns, ["kind", "xid", "subxid", "time_us", "n"]).take(rows)
         return cls(rows, fields, n_before[-1].as_py() if len(n_before) else 0)
-
-
-class ControlBatch(NamedTuple):
-    """What `TransactionStatistics.add` needs of a batch.
-
-    Attributes
-    ----------
-    file : PayloadFile
-    start : int
-        Number of the first row in the file.
-    source : pa.RecordBatch
-        The column of positions, if there is one.
-    rows : sequence of int
-        Numbers of the rows in the file.
-    messages : ControlMessages
-    payloads : pa.Array
-        Of these messages.
-    """
-
-    file: PayloadFile
-    start: int
-    source: pa.RecordBatch
-    rows: Sequence[int]
-    messages: ControlMessages
-    payloads: pa.Array
-
-    @classmethod
-    def of(cls, file: PayloadFile, batch: DecodedBatch, position: str | None) -> ControlBatch:
-        """Find it in a batch whose kinds are codes."""
-        messages = ControlMessages.of(batch.envelope)
-        payloads = batch.source.column(file.payload).take(messages.rows)
-        source = batch.source.select([] if position is None else [position])
-        return cls(file, batch.start, source, batch.rows, messages, payloads)
 
 
 class _Sizes:
@@ -264,11 +230,10 @@ class TransactionStatistics:
         """The versions of relations so far."""
         return RelationCatalog(self._state.relations.versions)
 
-    def add(self, batch: ControlBatch) -> None:
-        """Process the next batch."""
+    def add(self, file: PayloadFile, batch: DecodedBatch, messages: ControlMessages) -> None:
+        """Process the next batch; `messages` are those of its envelope."""
         if not self.complete:
             return
-        file, messages = batch.file, batch.messages
         if file.captured is not None and file.captured.session != self._session:
             self._state.is_reconnected = self._session is not None
             self._session = file.captured.session
@@ -278,7 +243,8 @@ class TransactionStatistics:
             self._give_up(str(error))
             return
         options = ChangeOptions("PERMISSIVE", start="anywhere")
-        assembler = TransactionAssembler(self._state, batch.payloads, positions, options, self._outcomes)
+        payloads = batch.source.column(file.payload).take(messages.rows)
+        assembler = TransactionAssembler(self._state, payloads, positions, options, self._outcomes)
         row_errors = assembler.run().row_errors
         if row_errors and self.fault is None:
             row = min(row_errors)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.files.envelope_batches import prepared_pieces
+from pgdecode.files.envelope_batches import prepared_batches
 from support import captures
 from support.change_files import T, two_transactions, unfinished
 from support.generators.slot import Slot
@@ -123,7 +123,7 @@ def test_inspect_reports_messages_out_of_order_and_continues(run: Shell) -> None
 def test_the_largest_transactions_have_the_changes_that_plain_python_counts(
     run: Shell, monkeypatch: pytest.MonkeyPatch, name: str, rows_per_batch: int
 ) -> None:
-    defaults = prepared_pieces.__kwdefaults__
+    defaults = prepared_batches.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "batch_rows", rows_per_batch)
     figures = figures_of(run, captures.DATA / f"{name}.parquet")

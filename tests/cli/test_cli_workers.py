@@ -9,8 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import pgdecode
 from pgdecode import MessageDecoder, RelationCatalog
+from pgdecode.files.envelope_batches import prepared_batches
 from support import captures
+from support.generators.samples import SAMPLES
 from support.shell import BEGIN, COMMIT, MESSAGE, Shell, written
 
 # Of each kind of transactions; with several files, and with row groups of few rows.
@@ -60,11 +63,30 @@ def test_files_do_not_depend_on_the_number_of_workers(run: Shell, name: str, wor
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reports_do_not_depend_on_the_number_of_workers(run: Shell, name: str) -> None:
+def test_reports_do_not_depend_on_batches_or_the_number_of_workers(
+    run: Shell, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     _in_files(name, Path("raw"))
-    one, three = (run("inspect", "raw", "--json", "--workers", workers) for workers in (1, 3))
-    assert one.code == three.code == 0
-    assert three.out == one.out
+    expected = run("inspect", "raw", "--json", "--workers", 1)
+    assert expected.code == 0
+    defaults = prepared_batches.__kwdefaults__
+    assert defaults is not None
+    # Batches end in the middle of transactions and streams.
+    for batch_rows in (1, 7, 64):
+        monkeypatch.setitem(defaults, "batch_rows", batch_rows)
+        for workers in (1, 3):
+            assert run("inspect", "raw", "--json", "--workers", workers).out == expected.out
+
+
+def test_a_bad_boundary_does_not_change_the_stream_state_of_later_batches(run: Shell) -> None:
+    insert = SAMPLES["insert"].payload
+    payloads = [BEGIN, b"S", *[insert] * 5, COMMIT]
+    written("raw.parquet", payloads)
+    options = ("--mode", "PERMISSIVE", "--batch-rows", 1, "--workers", 3)
+    assert run("decode", "raw.parquet", "out.parquet", *options).code == 0
+    expected = pgdecode.decode_messages(payloads, mode="PERMISSIVE")
+    assert pq.read_table("out.parquet")["new"].to_pylist() == expected["new"].to_pylist()
+    assert expected["error"].null_count == len(payloads) - 1
 
 
 def _table_of(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +11,9 @@ import pytest
 
 from pgdecode import decode_messages
 from pgdecode.envelope.kind_codes import CODES_TYPE, code_of
-from pgdecode.files.envelope_batches import prepared_pieces
+from pgdecode.files.envelope_batches import prepared_batches
 from pgdecode.files.ordered_files import ordered_files
-from pgdecode.files.transaction_statistics import ControlBatch, ControlMessages, TransactionStatistics, _Sizes
+from pgdecode.files.transaction_statistics import ControlMessages, TransactionStatistics, _Sizes
 from support import captures
 from support.generators.slots import STOP, abort, begin, start, stream_commit
 
@@ -72,8 +71,8 @@ def test_a_fault_after_keepalives_has_its_row(tmp_path: Path, seq: list[int | No
     pq.write_table(pa.table({"data": [frames[0], keepalive, keepalive, frames[1]], "seq": seq}), path)
     files = ordered_files(path, "data", "seq")
     statistics = TransactionStatistics(files)
-    prepare = partial(ControlBatch.of, position="seq")
-    for batch in prepared_pieces(files.files, prepare, ["kind", "xid", "subxid", "timestamp"]):
-        statistics.add(batch)
+    found = prepared_batches(files.files, lambda _, batch: ControlMessages.of(batch.envelope), kind_codes=True)
+    for file, batch, messages in found:
+        statistics.add(file, batch, messages)
     assert statistics.fault is not None
     assert statistics.fault.startswith(f"{path}: {fault}")
