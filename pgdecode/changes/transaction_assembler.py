@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -107,7 +108,7 @@ class TransactionAssembler:
             state.last_lsn,
             options.drop_duplicates,
             not (self.outcomes.wants_lost or options.include_uncommitted),
-            self._is_repeated,
+            partial(_is_repeated, state, self.batch),
             state.relations.table,
             wanted,
             None if outcomes.wants_blocks else state.streamed,
@@ -502,16 +503,6 @@ class TransactionAssembler:
 
     # -- relations -----------------------------------------------------------------------------------------------------
 
-    def _is_repeated(self, payload: bytes, row: int) -> bool:
-        """Whether a Relation message outside streams repeats the visible version."""
-        relations = self.state.relations
-        relation_id = relations.is_repeated(payload)
-        # A version that no committed transaction has sent counts for the columns of its table once this one commits.
-        if relation_id is None or relations.common[relation_id].number not in relations.in_shape:
-            return False
-        relations.repeat(relation_id, self.batch.position(row))
-        return True
-
     def _on_relation(self, row: int) -> None:
         batch, relations = self.batch, self.state.relations
         xid = batch.value("xid", row)
@@ -805,3 +796,14 @@ def _cut_back(transaction: Transaction, n_buffered: int) -> None:
     """Remove the changes that a batch has added to a transaction."""
     del transaction.buffered[n_buffered:]
     transaction.ranges = []
+
+
+def _is_repeated(state: ReplicationState, batch: ScannedBatch, payload: bytes, row: int) -> bool:
+    """Whether a Relation message outside streams repeats the visible version."""
+    relations = state.relations
+    relation_id = relations.is_repeated(payload)
+    # A version that no committed transaction has sent counts for the columns of its table once this one commits.
+    if relation_id is None or relations.common[relation_id].number not in relations.in_shape:
+        return False
+    relations.repeat(relation_id, batch.position(row))
+    return True
