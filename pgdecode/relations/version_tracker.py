@@ -417,7 +417,7 @@ class RelationTracker:
             if known is None or known.position <= sent.position:
                 self._set_common(relation_id, sent)
                 number = sent.number
-                if number >= 0 and self.versions[number].visible_from is None and self._preloaded is None:
+                if number >= 0 and self.versions[number].visible_from is None:
                     visible = replace(self.versions[number], visible_from=position)
                     self.undo_log.record(self.versions.__setitem__, number, self.versions[number])
                     self.versions[number] = visible

@@ -89,6 +89,46 @@ def test_killed_calls_can_be_repeated(seed: int, kills: int) -> None:
     assert trial.killed > 0
 
 
+@pytest.mark.parametrize("end", ["stream_commit", "stream_prepare", "stream_abort", "stream_stop"])
+@pytest.mark.parametrize("words", [["--changes"], ["--table", "public.a"], ["--snapshot", "public.a"]], ids=" ".join)
+def test_a_run_after_any_output_knows_the_tables_that_a_stream_has_described(
+    run: Shell, words: list[str], end: str
+) -> None:
+    a, b = 20001, 20002
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(a, ["id"], name="a")
+    slot.insert(a, "1")
+    slot.commit()
+    # After the first batch.
+    slot.start(9, first=True)
+    slot.relation(b, ["id"], name="b", xid=9)
+    slot.insert(b, "2", xid=9)
+    slot.stop()
+    if end == "stream_commit":
+        slot.stream_commit(9)
+    elif end == "stream_prepare":
+        slot.stream_prepare(9, "gid")
+    elif end == "stream_abort":
+        slot.stream_abort(9, 9)
+    n = len(slot.payloads)
+    slot.begin(10)
+    if end in ("stream_abort", "stream_stop"):
+        slot.relation(b, ["id"], name="b")
+    slot.insert(b, "3")
+    slot.commit()
+    written("1.parquet", slot.payloads[:n], seq=range(n))
+    written("2.parquet", slot.payloads[n:], seq=range(n, len(slot.payloads)))
+    for batch_rows, out in ((4, "some"), (100, "all")):
+        assert run("decode", "1.parquet", out, *words, "--batch-rows", batch_rows).code == 0
+    some, all_ = (pq.read_table(Path(out, STATE, "catalog.parquet")).to_pylist() for out in ("some", "all"))
+    assert some == all_
+    done = run("decode", "2.parquet", "next", "--table", "public.b", "--resume", "some")
+    assert done.code == 0, done.err
+    rows = pq.read_table("next/public.b.parquet")
+    assert rows["id"].to_pylist() == ["3"]
+
+
 def test_an_abort_of_an_earlier_run_counts_only_for_rows_before_it(tmp_path: Path) -> None:
     parts = streamed()
     saved(tmp_path / "0", parts[0])
