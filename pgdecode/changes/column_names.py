@@ -11,7 +11,7 @@ from pgdecode.relations.relation_version import RelationVersion
 
 
 def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema) -> dict[int, dict[str, str]]:
-    """For each version, map the names of its columns to their last names.
+    """For each version, in the order they became visible, map the names of its columns to their last names.
 
     A column that was dropped gets a name that no column has. So does one whose values do not fit the last type.
 
@@ -27,8 +27,7 @@ def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema
     found: dict[int, dict[str, str]] = {}
     after: RelationVersion | None = None
     later: dict[str, str] = {}
-    for number in sorted(versions, reverse=True):
-        version = versions[number]
+    for number, version in sorted(versions.items(), key=_visible_order, reverse=True):
         next_names = {item.name: item.name for item in version.columns} if after is None else _continued(version, after)
         names = {}
         for item in version.columns:
@@ -40,7 +39,13 @@ def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema
             types.setdefault(last, kind)
             names[item.name] = last
         found[number], after, later = names, version, names
-    return dict(sorted(found.items()))
+    return dict(reversed(found.items()))
+
+
+def _visible_order(item: tuple[int, RelationVersion]) -> tuple[bool, int, int]:
+    """Order versions as they became visible. A stream may commit after a version that was sent after its own."""
+    number, version = item
+    return version.visible_from is not None, version.visible_from or 0, number
 
 
 def _continued(before: RelationVersion, after: RelationVersion) -> dict[str, str]:

@@ -351,6 +351,24 @@ def test_a_table_created_again_under_the_same_name_is_the_later_one() -> None:
     assert table_of(slot) == [("2", [])]
 
 
+def test_the_last_version_is_the_one_that_became_visible_last() -> None:
+    slot = Slot()
+    slot.start(9, first=True)
+    slot.relation(T, ["a", "b"], keys=["a"], xid=9)
+    slot.insert(T, "1", "x", xid=9)
+    slot.stop()
+    slot.begin(8)
+    slot.relation(T, ["a", "c"], keys=["a"])
+    slot.insert(T, "2", "y")
+    slot.commit()
+    slot.start(9)
+    slot.relation(T, ["a", "b"], keys=["a"], xid=9)
+    slot.insert(T, "3", "z", xid=9)
+    slot.stop()
+    slot.stream_commit(9)
+    assert table_of(slot) == [("1", "x", []), ("2", None, ["b"]), ("3", "z", [])]
+
+
 def test_uncommitted_changes_are_left_out() -> None:
     slot = transaction(Slot())
     slot.insert(T, "1", "a", "b")
