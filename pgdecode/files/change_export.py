@@ -117,29 +117,43 @@ def convert_changes(
     def batches() -> Iterator[OrderedBatch]:
         return reported_rows(files.batches(batch_rows, workers))
 
-    def restart(with_rows: bool) -> tuple[ChangeTotals, FileChanges]:
-        remove(target)
-        reader = FileChanges(files, options, relations, is_snapshot=is_snapshot)
-        for batch in batches():
-            reader.follow(batch, with_rows)
-        return _write(reader, batches(), target, reader.second_pass(with_rows=with_rows), as_file, format, workers)
+    def new_reader() -> FileChanges:
+        return FileChanges(files, options, relations, is_snapshot=is_snapshot)
 
-    reader = FileChanges(files, options, relations, is_snapshot=is_snapshot)
+    def one_pass() -> tuple[ChangeTotals, FileChanges]:
+        reader = new_reader()
+        found = files.batches(batch_rows, workers)
+        first = list(islice(found, 1))
+        schemas = _schemas_of(reader, first, is_fixed=True)
+        # The list does not keep its batch.
+        every = chain((first.pop() for _ in range(len(first))), found)
+        return _write(reader, reported_rows(every), target, schemas, as_file, format, workers)
+
+    def two_passes(with_rows: bool) -> tuple[ChangeTotals, FileChanges]:
+        remove(target)
+        reader = new_reader()
+        schemas = _schemas_of(reader, batches(), with_rows=with_rows)
+        return _write(reader, batches(), target, schemas, as_file, format, workers)
+
     if not relations:
-        return _write(reader, batches(), target, {None: CHANGES}, as_file, format, workers)
+        return _write(new_reader(), batches(), target, {None: CHANGES}, as_file, format, workers)
     # A value that does not fit the present column type may fit after a later version has widened the column. So errors
     # are not final here.
     with suppress(FileFault, PathError, SchemaChanged):
-        found = files.batches(batch_rows, workers)
-        first = list(islice(found, 1))
-        for batch in first:
-            reader.follow(batch)
-        schemas = reader.second_pass(is_fixed=True)
-        return _write(reader, reported_rows(chain(first, found)), target, schemas, as_file, format, workers)
+        return one_pass()
     # After bad payloads, the meaning of a Relation message may depend on the rows.
     with suppress(SchemaChanged):
-        return restart(with_rows=False)
-    return restart(with_rows=True)
+        return two_passes(with_rows=False)
+    return two_passes(with_rows=True)
+
+
+def _schemas_of(
+    reader: FileChanges, batches: Iterable[OrderedBatch], *, is_fixed: bool = False, with_rows: bool = False
+) -> dict[str | None, pa.Schema]:
+    """Find the versions of tables in batches, and start the second pass."""
+    for batch in batches:
+        reader.follow(batch, with_rows)
+    return reader.second_pass(is_fixed=is_fixed, with_rows=with_rows)
 
 
 def _write(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pgdecode.changes.table_snapshot import snapshot
+from pgdecode.files import change_export
 from pgdecode.files.change_export import ChangeTotals, convert_changes
-from pgdecode.files.change_reader import FileChangeOptions, TableError
+from pgdecode.files.change_reader import FileChangeOptions, FileChanges, TableError
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol import messages as m
@@ -96,6 +100,26 @@ def test_a_table_with_a_late_version_is_decoded_again() -> None:
     found = pq.read_table("out.parquet")
     assert found.schema.field("n").type == pa.int32()
     assert found.select(["n", "v"]).to_pylist() == [{"n": 7, "v": None}, {"n": 8, "v": None}, {"n": 70000, "v": "a"}]
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("is_snapshot", [False, True], ids=["table", "snapshot"])
+def test_an_attempt_that_failed_does_not_stay_in_memory(is_snapshot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(described_late(T))
+    alive: weakref.WeakSet[FileChanges] = weakref.WeakSet()
+    n_alive = []
+
+    def counted(*args: Any, **options: Any) -> FileChanges:
+        n_alive.append(len(alive))
+        reader = FileChanges(*args, **options)
+        alive.add(reader)
+        return reader
+
+    monkeypatch.setattr(change_export, "FileChanges", counted)
+    gc.disable()
+    converted(path, "public.t16385", batch_rows=4, is_snapshot=is_snapshot)
+    gc.enable()
+    assert n_alive == [0, 0]
 
 
 @pytest.mark.usefixtures("run")
