@@ -210,8 +210,8 @@ class MessageDecoder:
         """Decode payloads with a given stream state before them; None if it is unknown.
 
         Return also the state after them. The state of the decoder itself is neither used nor changed, so several
-        threads may call this method at the same time. With `kind_codes`, the column `kind` has codes, see
-        `pgdecode.envelope.kind_codes`.
+        threads may call this method at the same time. With `kind_codes`, the column `kind`, which must be one
+        of the fields, has codes; see `pgdecode.envelope.kind_codes`.
         """
         return self._decode(payloads, streamed, kind_codes=kind_codes)[:2]
 

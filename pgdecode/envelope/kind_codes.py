@@ -15,7 +15,7 @@ _CODES = {message.kind: code for code, message in enumerate(MESSAGES)}
 
 
 @cache
-def code_of(kind: str) -> pa.UInt8Scalar:
+def kind_code(kind: str) -> pa.UInt8Scalar:
     """Return the code of a kind."""
     return pa.scalar(_CODES[kind], CODES_TYPE)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.arrow.json_values import timestamp_to_text
-from pgdecode.envelope.kind_codes import code_of, kind_of
+from pgdecode.envelope.kind_codes import kind_code, kind_of
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.transaction_statistics import TransactionSize, TransactionStatistics
@@ -78,7 +78,7 @@ class MessageStatistics:
         self._kept = 0
 
     def add(self, batch: DecodedBatch, file: FilePath, payload: str) -> None:
-        """Count the rows of a batch whose envelope has the columns `FIELDS`."""
+        """Count the rows of a batch whose envelope has the columns `FIELDS`, with codes of kinds."""
         envelope = batch.envelope
         self.rows += batch.n_read
         self.payload_bytes += batch.n_bytes
@@ -248,7 +248,7 @@ class MessageStatistics:
 
     def _add_transactions(self, envelope: pa.RecordBatch) -> None:
         self.first_segments += envelope.column("first_segment").true_count
-        aborts = envelope.filter(pc.equal(envelope.column("kind"), code_of("stream_abort")))
+        aborts = envelope.filter(pc.equal(envelope.column("kind"), kind_code("stream_abort")))
         if aborts.num_rows:
             whole = pc.equal(aborts.column("xid"), aborts.column("subxid")).true_count
             parallel = aborts.num_rows - aborts.column("lsn").null_count
@@ -256,12 +256,12 @@ class MessageStatistics:
 
     def _add_definitions(self, envelope: pa.RecordBatch) -> None:
         kinds = envelope.column("kind")
-        for row in _rows(envelope, pc.equal(kinds, code_of("relation")), _DEFINITION):
+        for row in _rows(envelope, pc.equal(kinds, kind_code("relation")), _DEFINITION):
             relation = self._relation(row.pop("relation_id"))
             if relation is not None:
                 relation.definition = row
                 self._keep(relation.versions, hash(repr(row)))
-        for row in _rows(envelope, pc.equal(kinds, code_of("type")), ("type_id", "namespace", "name")):
+        for row in _rows(envelope, pc.equal(kinds, kind_code("type")), ("type_id", "namespace", "name")):
             self._add_type(row["type_id"], Type(row["type_id"], row["namespace"], row["name"]))
 
     def _add_values(self, envelope: pa.RecordBatch) -> None:
@@ -274,7 +274,7 @@ class MessageStatistics:
 
     def _add_ranges(self, envelope: pa.RecordBatch) -> None:
         # The LSN of an Origin message is from another server's WAL.
-        origins = pc.equal(envelope.column("kind"), code_of("origin"))
+        origins = pc.equal(envelope.column("kind"), kind_code("origin"))
         for name in ("lsn", "end_lsn"):
             found = envelope.column(name)
             self.lsn_range = _wider(self.lsn_range, pc.if_else(origins, None, found) if origins.true_count else found)

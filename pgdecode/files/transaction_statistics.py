@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pgdecode.changes.outcomes import CommittedOutcomes
 from pgdecode.changes.replication_state import ReplicationState, Transaction
 from pgdecode.changes.transaction_assembler import TransactionAssembler
-from pgdecode.envelope.kind_codes import code_of, is_marked, marks_of
+from pgdecode.envelope.kind_codes import is_marked, kind_code, marks_of
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.ordered_files import OrderedFiles, OrderFault
 from pgdecode.files.payload_file import PayloadFile
@@ -104,7 +104,7 @@ class _Sizes:
             return
         kinds, no = boundaries.column("kind"), pa.array([False])
         # A Begin and the Commit right after it are a whole transaction. Python objects are made for the others only.
-        pairs = pc.and_(pc.equal(kinds, code_of("begin"))[:-1], pc.equal(kinds, code_of("commit"))[1:])
+        pairs = pc.and_(pc.equal(kinds, kind_code("begin"))[:-1], pc.equal(kinds, kind_code("commit"))[1:])
         first, second = pa.concat_arrays([pairs, no]), pa.concat_arrays([no, pairs])
         begins, commits = boundaries.filter(first), boundaries.filter(second)
         sizes = pc.subtract(commits.column("n"), begins.column("n"))
@@ -257,7 +257,7 @@ class TransactionStatistics:
     def _add_times(self, fields: pa.RecordBatch, positions: pa.Array) -> None:
         """Record the times of Relation messages: a Begin before them has the time of its commit."""
         filled = pc.fill_null_forward(fields.column("time_us"))
-        rows = pc.indices_nonzero(pc.equal(fields.column("kind"), code_of("relation")))
+        rows = pc.indices_nonzero(pc.equal(fields.column("kind"), kind_code("relation")))
         for row in rows.to_pylist():
             time_us = filled[row].as_py()
             time_us = self._last_time if time_us is None else time_us

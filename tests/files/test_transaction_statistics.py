@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode import decode_messages
-from pgdecode.envelope.kind_codes import CODES_TYPE, code_of
+from pgdecode.envelope.kind_codes import CODES_TYPE, kind_code
 from pgdecode.files.envelope_batches import prepared_batches
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.transaction_statistics import ControlMessages, TransactionStatistics, _Sizes
@@ -19,7 +19,7 @@ from support.generators.slots import STOP, abort, begin, start, stream_commit
 
 
 def _sizes(envelope: pa.RecordBatch, batch_rows: int) -> _Sizes:
-    codes = pa.array([code_of(kind) for kind in envelope["kind"].to_pylist()], CODES_TYPE)
+    codes = pa.array([kind_code(kind) for kind in envelope["kind"].to_pylist()], CODES_TYPE)
     envelope = envelope.set_column(envelope.schema.get_field_index("kind"), "kind", codes)
     sizes = _Sizes()
     positions = pa.array(range(len(envelope)), pa.int64())
