@@ -28,6 +28,8 @@ from pgdecode.protocol.options import Empty, InStream, Mode
 # How an error names the option that may help; the command line has another name for it.
 ANY_ORDER = 'in_stream="auto"'
 
+_LAST_ROWS = 64  # that are searched for a boundary first
+
 Prepared = TypeVar("Prepared")
 
 
@@ -258,9 +260,15 @@ class _Result(Generic[Prepared]):
 
 
 def _state_after(payloads: pa.Array, streamed: bool | None) -> bool | None:
-    """Return the stream state after payloads, by the tag of their last boundary."""
-    last = tagged(Source([payloads]), b"", DELIMITERS)[2]
-    return streamed if last < 0 else bytes(payloads[last].as_buffer()[:1]) == b"S"
+    """Return the stream state after payloads, by the tag of their last boundary. It is usually near the end."""
+    end, n_rows = len(payloads), _LAST_ROWS
+    while end:
+        start = max(end - n_rows, 0)
+        last = tagged(Source([payloads.slice(start, end - start)]), b"", DELIMITERS)[2]
+        if last >= 0:
+            return bytes(payloads[start + last].as_buffer()[:1]) == b"S"
+        end, n_rows = start, n_rows * 8
+    return streamed
 
 
 def _decoded(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import pgdecode
-from pgdecode.files.envelope_batches import decoded_batches
+from pgdecode.files.envelope_batches import _state_after, decoded_batches
 from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
 from support import captures
@@ -86,3 +86,13 @@ def test_a_row_out_of_stream_order_is_reported_with_a_hint(tmp_path: Path) -> No
         list(decoded_batches([file]))
     [(_, batch)] = decoded_batches([file], in_stream="auto")
     assert batch.envelope.column("xid").to_pylist() == [4294967294, 772]
+
+
+@pytest.mark.parametrize("n_after", [0, 1, 63, 64, 65, 600, 5000])
+@pytest.mark.parametrize("tag", [b"S", b"E", b"B", None])
+def test_the_last_boundary_of_a_batch_tells_the_state_after_it(tag: bytes | None, n_after: int) -> None:
+    boundaries = [] if tag is None else [b"E" if tag == b"S" else b"S", tag]
+    payloads = pa.array([b"I", *boundaries, *[b"I", None, b""] * (n_after // 3), *[b"I"] * (n_after % 3)], pa.binary())
+    for before in (None, False, True):
+        assert _state_after(payloads, before) is (before if tag is None else tag == b"S")
+    assert _state_after(payloads.slice(0, 0), True) is True
