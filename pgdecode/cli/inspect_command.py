@@ -89,7 +89,9 @@ def inspect(
     transaction_statistics = TransactionStatistics(files) if in_stream == "ordered" else None
 
     def counted_batch(file: PayloadFile, batch: DecodedBatch) -> tuple[MessageStatistics, ControlMessages | None]:
-        messages = None if transaction_statistics is None else ControlMessages.of(batch.envelope)
+        messages = None
+        if transaction_statistics is not None:
+            messages = ControlMessages.of(batch.envelope, batch.source.column(payload))
         return MessageStatistics.of(batch, file.path, payload), messages
 
     with Workers(workers or all_cores()) as threads, progress(files.n_rows) as on_rows:

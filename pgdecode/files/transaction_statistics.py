@@ -51,6 +51,7 @@ class ControlMessages(NamedTuple):
     ----------
     rows : pa.Array
         Their rows in the batch.
+    payloads : pa.Array
     fields : pa.RecordBatch
         `kind` (code), `xid`, `subxid`, `time_us` and `n`, the number of changes in the batch before each.
     n_changes : int
@@ -58,19 +59,20 @@ class ControlMessages(NamedTuple):
     """
 
     rows: pa.Array
+    payloads: pa.Array
     fields: pa.RecordBatch
     n_changes: int
 
     @classmethod
-    def of(cls, envelope: pa.RecordBatch) -> ControlMessages:
-        """Find them in an envelope whose kinds are codes."""
+    def of(cls, envelope: pa.RecordBatch, payloads: pa.Array) -> ControlMessages:
+        """Find them in payloads and their envelope, whose kinds are codes."""
         kinds = envelope.column("kind")
         n_before = pc.cumulative_sum(is_marked(kinds, _CHANGES).cast(pa.int64()))
         rows = pc.indices_nonzero(is_marked(kinds, _CONTROL))
         columns = [kinds, envelope.column("xid"), envelope.column("subxid")]
         columns += [envelope.column("timestamp").cast(pa.int64()), n_before]
         fields = pa.RecordBatch.from_arrays(columns, ["kind", "xid", "subxid", "time_us", "n"]).take(rows)
-        return cls(rows, fields, n_before[-1].as_py() if len(n_before) else 0)
+        return cls(rows, payloads.take(rows), fields, n_before[-1].as_py() if len(n_before) else 0)
 
 
 class _Sizes:
@@ -243,8 +245,7 @@ class TransactionStatistics:
             self._give_up(str(error))
             return
         options = ChangeOptions("PERMISSIVE", start="anywhere")
-        payloads = batch.source.column(file.payload).take(messages.rows)
-        assembler = TransactionAssembler(self._state, payloads, positions, options, self._outcomes)
+        assembler = TransactionAssembler(self._state, messages.payloads, positions, options, self._outcomes)
         row_errors = assembler.run().row_errors
         if row_errors and self.fault is None:
             row = min(row_errors)

@@ -24,7 +24,8 @@ def _sizes(envelope: pa.RecordBatch, batch_rows: int) -> _Sizes:
     sizes = _Sizes()
     positions = pa.array(range(len(envelope)), pa.int64())
     for first in range(0, len(envelope), batch_rows):
-        messages = ControlMessages.of(envelope.slice(first, batch_rows))
+        part = envelope.slice(first, batch_rows)
+        messages = ControlMessages.of(part, pa.nulls(len(part), pa.binary()))
         sizes.add(messages, positions.slice(first, batch_rows).take(messages.rows))
     return sizes
 
@@ -71,8 +72,7 @@ def test_a_fault_after_keepalives_has_its_row(tmp_path: Path, seq: list[int | No
     pq.write_table(pa.table({"data": [frames[0], keepalive, keepalive, frames[1]], "seq": seq}), path)
     files = ordered_files(path, "data", "seq")
     statistics = TransactionStatistics(files)
-    found = prepared_batches(files.files, lambda _, batch: ControlMessages.of(batch.envelope), kind_codes=True)
-    for file, batch, messages in found:
-        statistics.add(file, batch, messages)
+    for file, batch, _ in prepared_batches(files.files, lambda file, batch: None, kind_codes=True):
+        statistics.add(file, batch, ControlMessages.of(batch.envelope, batch.source["data"]))
     assert statistics.fault is not None
     assert statistics.fault.startswith(f"{path}: {fault}")
