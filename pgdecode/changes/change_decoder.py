@@ -624,8 +624,10 @@ class ChangeDecoder:
         paths = set() if self._spill is None else paths_of(state)
         positions = positions_of(position, len(column), state.position)
         if self._initial_catalog is not None and len(column):
-            at = None if position is None else positions[0].as_py()
-            call.undo_log.set_attribute(state, "relations", RelationTracker(self._initial_catalog, at))
+            catalog, at = self._initial_catalog, None if position is None else positions[0].as_py()
+            if position is None:
+                catalog = catalog.before_payloads()
+            call.undo_log.set_attribute(state, "relations", RelationTracker(catalog, at))
             self._first_state.relations = state.relations.copy()
             state.set_undo_log(call.undo_log)
         found = []

@@ -10,8 +10,10 @@ from pgdecode.changes.table_rows import common_type
 from pgdecode.relations.relation_version import RelationVersion
 
 
-def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema) -> dict[int, dict[str, str]]:
-    """For each version, in the order they became visible, map the names of its columns to their last names.
+def last_column_names(
+    versions: Mapping[int, RelationVersion], last: RelationVersion, schema: pa.Schema
+) -> dict[int, dict[str, str]]:
+    """For each version, the last one at the end, map the names of its columns to their last names.
 
     A column that was dropped gets a name that no column has. So does one whose values do not fit the last type.
 
@@ -19,6 +21,8 @@ def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema
     ----------
     versions : mapping of int to RelationVersion
         Of one relation, by numbers that ascend with the position.
+    last : RelationVersion
+        The last version. Its stream may have committed after a version that was sent later.
     schema : pa.Schema
         The types of all columns.
     """
@@ -27,25 +31,20 @@ def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema
     found: dict[int, dict[str, str]] = {}
     after: RelationVersion | None = None
     later: dict[str, str] = {}
-    for number, version in sorted(versions.items(), key=_visible_order, reverse=True):
+    for number in sorted(versions, key=lambda number: (versions[number] is last, number), reverse=True):
+        version = versions[number]
         next_names = {item.name: item.name for item in version.columns} if after is None else _continued(version, after)
         names = {}
         for item in version.columns:
             kind = schema.field(item.name).type
-            last: str | None = item.name if after is None else later.get(next_names.get(item.name, ""))
-            if last is None or not _fits(kind, types.get(last, kind)):
-                last = _free_name(item.name, taken)
-                taken.add(last)
-            types.setdefault(last, kind)
-            names[item.name] = last
+            last_name: str | None = item.name if after is None else later.get(next_names.get(item.name, ""))
+            if last_name is None or not _fits(kind, types.get(last_name, kind)):
+                last_name = _free_name(item.name, taken)
+                taken.add(last_name)
+            types.setdefault(last_name, kind)
+            names[item.name] = last_name
         found[number], after, later = names, version, names
     return dict(reversed(found.items()))
-
-
-def _visible_order(item: tuple[int, RelationVersion]) -> tuple[bool, int, int]:
-    """Order versions as they became visible. A stream may commit after a version that was sent after its own."""
-    number, version = item
-    return version.visible_from is not None, version.visible_from or 0, number
 
 
 def _continued(before: RelationVersion, after: RelationVersion) -> dict[str, str]:

@@ -199,8 +199,8 @@ class SnapshotRows:
         self.catalog = RelationCatalog(versions.values())
         last = self.catalog[next(iter(self.catalog)).relation_id]
         self.last_names = [item.name for item in last.columns]
-        self.columns = last_column_names(versions, schema)
-        fields = {last: schema.field(name) for names in self.columns.values() for name, last in names.items()}
+        self.columns = last_column_names(versions, last, schema)
+        fields = {new_name: schema.field(name) for names in self.columns.values() for name, new_name in names.items()}
         self.names = list(fields)
         # The names that a column had, and the numbers of the versions in which it had each.
         self.former_names: dict[str, dict[str, list[int]]] = {name: {} for name in fields}

@@ -123,7 +123,7 @@ class FileChanges:
         else:
             catalog = options.catalog or catalog_of(files.files)
             if catalog is not None and files.position is None:
-                catalog = _from_before(catalog)
+                catalog = catalog.before_payloads()
             decoder = partial(ChangeDecoder, catalog=catalog)
         self.decoder = decoder(
             mode=mode,
@@ -235,7 +235,11 @@ class FileChanges:
                         n_rows = error.row
                         continue
                 if fault is not None:
-                    raise fault
+                    try:
+                        raise fault
+                    finally:
+                        # It refers to this frame, and must not keep what is in memory here.
+                        fault = None
                 return
 
     def slices(self, batch: OrderedBatch) -> Iterator[Slice]:
@@ -324,13 +328,6 @@ class FileChanges:
 def _not_described(name: str, known: Sequence[str]) -> str:
     """Say that no message describes a table, and which one the caller may mean."""
     return f"no message describes this table{did_you_mean(name, known)}; there are {listed(known)}"
-
-
-def _from_before(catalog: RelationCatalog) -> RelationCatalog:
-    """Move all versions before the payloads. Counted positions cannot be compared with those of the catalog."""
-    return RelationCatalog(
-        replace(version, position=-1, visible_from=None if version.visible_from is None else -1) for version in catalog
-    )
 
 
 @contextmanager

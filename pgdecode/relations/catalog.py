@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -146,6 +147,12 @@ class RelationCatalog:
         if found is None:
             raise KeyError(f"relation {relation!r} was sent only in streams that did not commit")
         return found
+
+    def before_payloads(self) -> RelationCatalog:
+        """Move all versions before the payloads. Counted positions cannot be compared with those of the catalog."""
+        return RelationCatalog(
+            replace(version, position=-1, visible_from=None if version.visible_from is None else -1) for version in self
+        )
 
     def to_json(self) -> str:
         """Write the catalog as one JSON object."""

@@ -514,8 +514,9 @@ class RelationTracker:
             at = self._preloaded.get(version.position, ())
             found = [number for number in at if self.versions[number].relation == version.relation]
             if found:
-                # A catalog from the caller may have a version of the same message with other types. Prefer equal types.
-                return min(found, key=lambda number: self.versions[number].types != version.types)
+                # A catalog from the caller may have a version of the same message that has other types or is undecided.
+                # Prefer equal types, and versions that committed transactions use.
+                return min(found, key=lambda no: (self.versions[no].types != version.types, no not in self.in_shape))
         if len(self.versions) >= self.limits.max_relations:
             raise self._too_many("version of a relation", len(self.versions), version.relation_id)
         is_other = self._fixed is not None and self._fixed.isdisjoint((version.qualified_name, version.relation_id))

@@ -369,6 +369,93 @@ def test_the_last_version_is_the_one_that_became_visible_last() -> None:
     assert table_of(slot) == [("1", "x", []), ("2", None, ["b"]), ("3", "z", [])]
 
 
+@pytest.mark.parametrize(
+    ("columns", "inserts"),
+    [
+        (["ab", "b", "a"], ["AB", "B", "A"]),  # a is dropped, and b is renamed to a
+        (["", "b", "bc"], ["", "B", "BC"]),  # two columns are added
+        (["ak", "k", "kn", "mn"], ["AK", "K", "KN", "MN"]),
+    ],
+    ids=["renamed", "added", "dropped, added and renamed"],
+)
+def test_versions_of_one_stream_follow_each_other_as_in_a_plain_transaction(
+    columns: list[str], inserts: list[str]
+) -> None:
+    found = []
+    for xid in (None, 9):
+        slot = Slot()
+        slot.begin(7)
+        slot.relation(T, ["id", *columns[0]], keys=["id"])
+        slot.insert(T, "0", *inserts[0])
+        slot.commit()
+        if xid is None:
+            slot.begin(9)
+        else:
+            slot.start(xid, first=True)
+        for number, (names, values) in enumerate(zip(columns[1:], inserts[1:], strict=True), 1):
+            slot.relation(T, ["id", *names], keys=["id"], xid=xid)
+            slot.insert(T, str(number), *values, xid=xid)
+        if xid is None:
+            slot.commit()
+        else:
+            slot.stop()
+            slot.stream_commit(xid)
+        found.append(table_of(slot))
+    assert found[1] == found[0]
+
+
+def test_a_version_that_another_one_overtakes_is_not_the_last() -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "a"], keys=["id"])
+    slot.insert(T, "1", "a1")
+    slot.commit()
+    slot.start(9, first=True)
+    slot.relation(T, ["id", "a", "b"], keys=["id"], xid=9)
+    slot.insert(T, "2", "a2", "b2", xid=9)
+    slot.stop()
+    slot.begin(10)
+    slot.relation(T, ["id", "b"], keys=["id"])
+    slot.insert(T, "3", "b3")
+    slot.commit()
+    slot.stream_commit(9)
+    assert table_of(slot) == [("1", None, ["b"]), ("2", "b2", []), ("3", "b3", [])]
+
+
+def test_a_catalog_is_from_before_payloads_without_positions() -> None:
+    before = Slot()
+    for xid in range(7, 20):
+        before.begin(xid)
+        before.commit()
+    before.begin(20)
+    before.relation(T, ["id", "a"], keys=["id"])
+    before.commit()
+    slot = Slot()
+    slot.begin(30)
+    slot.insert(T, "1", "a1")
+    slot.relation(T, ["id", "a", "b"], keys=["id"])
+    slot.insert(T, "2", "a2", "b2")
+    slot.commit()
+    catalog = RelationCatalog.from_messages(before.payloads)
+    assert table_of(slot, catalog=catalog) == [("1", "a1", None, ["b"]), ("2", "a2", "b2", [])]
+
+
+def test_a_catalog_may_have_an_undecided_version_of_the_same_payloads() -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "a"], keys=["id"])
+    slot.insert(T, "1", "a1")
+    slot.commit()
+    slot.start(9, first=True)
+    slot.relation(T, ["id", "a", "b"], keys=["id"], xid=9)
+    slot.insert(T, "2", "a2", "b2", xid=9)
+    slot.stop()
+    catalog = RelationCatalog.from_messages(slot.payloads, range(len(slot.payloads)))
+    slot.stream_commit(9)
+    positions = range(len(slot.payloads))
+    assert table_of(slot, catalog=catalog, position=positions) == table_of(slot)
+
+
 def test_uncommitted_changes_are_left_out() -> None:
     slot = transaction(Slot())
     slot.insert(T, "1", "a", "b")
