@@ -93,6 +93,8 @@ class Workers:
             if failure is not None:
                 raise failure
         finally:
+            # An error refers to this frame. It must not keep what is in memory here.
+            failure = None
             stop(waiting)
 
 

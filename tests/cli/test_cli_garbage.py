@@ -48,4 +48,4 @@ def test_no_batch_waits_for_the_garbage_collector(
     done = run(command, captures.DATA / f"{name}.parquet", *rest, "--workers", str(workers))
     assert done.code == 0, done.err
     gc.collect()
-    assert [item for item in garbage if isinstance(item, pa.Array | pa.RecordBatch | pa.Buffer)] == []
+    assert [item for item in garbage if isinstance(item, pa.Array | pa.RecordBatch | pa.ChunkedArray)] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pgdecode.files.change_export import ChangeTotals, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges, TableError
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
+from pgdecode.payloads.workers import Workers
 from pgdecode.protocol import messages as m
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog
@@ -103,9 +105,14 @@ def test_a_table_with_a_late_version_is_decoded_again() -> None:
 
 
 @pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("is_snapshot", [False, True], ids=["table", "snapshot"])
-def test_an_attempt_that_failed_does_not_stay_in_memory(is_snapshot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved(described_late(T))
+@pytest.mark.parametrize("is_bad", [False, True], ids=["late version", "bad payload"])
+def test_an_attempt_that_failed_does_not_stay_in_memory(
+    is_bad: bool, is_snapshot: bool, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = described_late(U if is_bad else T)
+    path = written("in.parquet", [*slot.payloads, b"?"] if is_bad else slot.payloads)
     alive: weakref.WeakSet[FileChanges] = weakref.WeakSet()
     n_alive = []
 
@@ -117,8 +124,21 @@ def test_an_attempt_that_failed_does_not_stay_in_memory(is_snapshot: bool, monke
 
     monkeypatch.setattr(change_export, "FileChanges", counted)
     gc.disable()
-    converted(path, "public.t16385", batch_rows=4, is_snapshot=is_snapshot)
-    gc.enable()
+    try:
+        with Workers(workers) as threads, suppress(FileFault):
+            convert_changes(
+                ordered_files(path, "data", None),
+                Path("out.parquet"),
+                relations=["public.t16385"],
+                is_snapshot=is_snapshot,
+                as_file=True,
+                format="parquet",
+                options=FileChangeOptions(ChangeOptions()),
+                batch_rows=4,
+                workers=threads,
+            )
+    finally:
+        gc.enable()
     assert n_alive == [0, 0]
 
 
