@@ -6,6 +6,7 @@ in `ChangeDecoder`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -94,6 +95,11 @@ class _Sizes:
         self._add_boundaries(found.filter(is_marked(fields.column("kind"), _BOUNDARIES)))
         self._n_changes += messages.n_changes
 
+    def forget(self, positions: Iterable[int]) -> None:
+        """Forget the transactions at some positions, which have an outcome."""
+        for position in positions:
+            self.waiting.pop(position, None)
+
     def n_of(self, position: int) -> int:
         """Return the number of changes so far of a transaction without an outcome, by its position."""
         n = self.waiting[position].changes if position in self.waiting else 0
@@ -167,10 +173,16 @@ class _Counter(CommittedOutcomes):
 
     def __init__(self) -> None:
         self.n_lost = 0
+        self.decided: list[int] = []  # positions of transactions, other than plain ones, with an outcome
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
-        """Record only the LSN, which later messages are compared with. `MessageStatistics` counts commits."""
+        """Record the LSN, which later messages are compared with. `MessageStatistics` counts commits."""
         assembler.transaction_index.record_lsn(row, assembler.batch.value("lsn", row))
+        self.decided.append(transaction.begin_position)
+
+    def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
+        """Record that the transaction has an outcome."""
+        self.decided.append(transaction.begin_position)
 
     def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
         """Count a transaction without an outcome."""
@@ -251,6 +263,8 @@ class TransactionStatistics:
             row = min(row_errors)
             self.fault = f"{file.path}: row {batch.rows[messages.rows[row].as_py()]}: {row_errors[row]}"
         self._sizes.add(messages, positions)
+        self._sizes.forget(self._outcomes.decided)
+        self._outcomes.decided = []
         self._add_times(messages.fields, positions)
         if len(self._state.relations.versions) > MAX_VERSIONS:
             self._give_up(f"{file.path}: more than {MAX_VERSIONS:,} versions of relations")

@@ -15,6 +15,7 @@ from pgdecode.files.envelope_batches import prepared_batches
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.transaction_statistics import ControlMessages, TransactionStatistics, _Sizes
 from support import captures
+from support.generators.slot import Slot
 from support.generators.slots import STOP, abort, begin, start, stream_commit
 
 
@@ -55,6 +56,34 @@ def test_sizes_of_transactions_do_not_depend_on_the_batches(name: str, order: st
 def test_a_stream_may_lack_the_stop_before_its_end(end: bytes) -> None:
     sizes = _sizes(decode_messages([start(7, first=True), end, STOP], in_stream="ordered"), 3)
     assert sizes.waiting == {}
+
+
+def test_prepared_transactions_are_forgotten_when_they_are_decided(tmp_path: Path) -> None:
+    slot = Slot()
+    for xid in range(7, 17):
+        if xid % 2:
+            slot.begin_prepare(xid, f"gid {xid}")
+            slot.message(flags=1)
+            slot.prepare(f"gid {xid}")
+        else:
+            slot.start(xid, first=True)
+            slot.message(flags=1, xid=xid)
+            slot.stop()
+            slot.stream_prepare(xid, f"gid {xid}")
+        if xid < 15:
+            decide = slot.commit_prepared if xid % 3 else slot.rollback_prepared
+            decide(xid, f"gid {xid}")
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"data": slot.payloads}), path)
+    files = ordered_files(path, "data", None)
+    for batch_rows in (1, 5, 100):
+        statistics = TransactionStatistics(files)
+        for file, batch, _ in prepared_batches(
+            files.files, lambda file, batch: None, batch_rows=batch_rows, kind_codes=True
+        ):
+            statistics.add(file, batch, ControlMessages.of(batch.envelope, batch.source["data"]))
+        assert [size.xid for size in statistics.open] == [15, 16]
+        assert [size.xid for size in statistics._sizes.waiting.values()] == [15, 16]
 
 
 @pytest.mark.parametrize(
