@@ -88,7 +88,7 @@ def inspect(
     form = ""
     transaction_statistics = TransactionStatistics(files) if in_stream == "ordered" else None
 
-    def counted_batch(file: PayloadFile, batch: DecodedBatch) -> tuple[MessageStatistics, ControlMessages | None]:
+    def described_batch(file: PayloadFile, batch: DecodedBatch) -> tuple[MessageStatistics, ControlMessages | None]:
         messages = None
         if transaction_statistics is not None:
             messages = ControlMessages.of(batch.envelope, batch.source.column(payload))
@@ -97,7 +97,7 @@ def inspect(
     with Workers(workers or all_cores()) as threads, progress(files.n_rows) as on_rows:
         found = prepared_batches(
             files.files,
-            counted_batch,
+            described_batch,
             FIELDS,
             parameters.IN_STREAM[in_stream],
             "PERMISSIVE",

@@ -71,7 +71,8 @@ def convert_changes(
     relations : sequence of str
         Tables, as "schema.table". The columns of an output are those of all versions of the table. The first attempt
         uses the versions in the first batch, which usually are all. If there are others, or an error occurs, the files
-        are read twice more: once for the versions, and once to decode them.
+        are read again: once for the versions, and once to decode them; and both once more if rows must be processed to
+        know the versions.
     is_snapshot : bool
         Write the rows that the tables have at the end, as `snapshot` returns them.
     as_file : bool
