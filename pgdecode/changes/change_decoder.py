@@ -40,7 +40,7 @@ from pgdecode.payloads.thread_counts import check_threads
 from pgdecode.protocol.errors import did_you_mean, listed
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
-from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 from pgdecode.relations.version_tracker import RelationTracker
@@ -624,10 +624,8 @@ class ChangeDecoder:
         paths = set() if self._spill is None else paths_of(state)
         positions = positions_of(position, len(column), state.position)
         if self._initial_catalog is not None and len(column):
-            catalog, at = self._initial_catalog, None if position is None else positions[0].as_py()
-            if position is None:
-                catalog = catalog.before_payloads()
-            call.undo_log.set_attribute(state, "relations", RelationTracker(catalog, at))
+            known = before_payloads(self._initial_catalog) if position is None else self._initial_catalog
+            call.undo_log.set_attribute(state, "relations", RelationTracker(known, positions[0].as_py()))
             self._first_state.relations = state.relations.copy()
             state.set_undo_log(call.undo_log)
         found = []

@@ -1,4 +1,4 @@
-"""Which columns of the versions of a relation are one column: what it is called in the last of them."""
+"""The last version of a relation, and which columns of earlier versions are its columns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Collection, Mapping
 import pyarrow as pa
 
 from pgdecode.changes.table_rows import common_type
+from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import RelationVersion
 
 
-def last_column_names(
-    versions: Mapping[int, RelationVersion], last: RelationVersion, schema: pa.Schema
-) -> dict[int, dict[str, str]]:
+def last_version(versions: Mapping[int, RelationVersion]) -> RelationVersion:
+    """Find the version of one relation that became visible last. A stream may commit after later versions were sent."""
+    catalog = RelationCatalog(versions.values())
+    return catalog[next(iter(catalog)).relation_id]
+
+
+def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema) -> dict[int, dict[str, str]]:
     """For each version, the last one at the end, map the names of its columns to their last names.
 
     A column that was dropped gets a name that no column has. So does one whose values do not fit the last type.
@@ -21,11 +26,10 @@ def last_column_names(
     ----------
     versions : mapping of int to RelationVersion
         Of one relation, by numbers that ascend with the position.
-    last : RelationVersion
-        The last version. Its stream may have committed after a version that was sent later.
     schema : pa.Schema
         The types of all columns.
     """
+    last = last_version(versions)
     taken = {item.name for version in versions.values() for item in version.columns}
     types: dict[str, pa.DataType] = {}
     found: dict[int, dict[str, str]] = {}

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.changes.column_names import last_column_names
+from pgdecode.changes.column_names import last_column_names, last_version
 from pgdecode.changes.table_rows import VERSION
 from pgdecode.payloads.payload_input import payload_array
 from pgdecode.protocol.limits import Limits
@@ -196,11 +196,9 @@ class SnapshotRows:
     def __init__(
         self, schema: pa.Schema, versions: Mapping[int, RelationVersion], *, with_errors: bool = False
     ) -> None:
-        self.catalog = RelationCatalog(versions.values())
-        last = self.catalog[next(iter(self.catalog)).relation_id]
-        self.last_names = [item.name for item in last.columns]
-        self.columns = last_column_names(versions, last, schema)
-        fields = {new_name: schema.field(name) for names in self.columns.values() for name, new_name in names.items()}
+        self.last_names = [item.name for item in last_version(versions).columns]
+        self.columns = last_column_names(versions, schema)
+        fields = {last: schema.field(name) for names in self.columns.values() for name, last in names.items()}
         self.names = list(fields)
         # The names that a column had, and the numbers of the versions in which it had each.
         self.former_names: dict[str, dict[str, list[int]]] = {name: {} for name in fields}

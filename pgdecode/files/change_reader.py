@@ -23,7 +23,7 @@ from pgdecode.payloads.unwrap import hint
 from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
 from pgdecode.protocol.options import ChangeOptions, Mode
-from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.state_files import SourceState
@@ -123,7 +123,7 @@ class FileChanges:
         else:
             catalog = options.catalog or catalog_of(files.files)
             if catalog is not None and files.position is None:
-                catalog = catalog.before_payloads()
+                catalog = before_payloads(catalog)
             decoder = partial(ChangeDecoder, catalog=catalog)
         self.decoder = decoder(
             mode=mode,

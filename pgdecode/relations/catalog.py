@@ -148,12 +148,6 @@ class RelationCatalog:
             raise KeyError(f"relation {relation!r} was sent only in streams that did not commit")
         return found
 
-    def before_payloads(self) -> RelationCatalog:
-        """Move all versions before the payloads. Counted positions cannot be compared with those of the catalog."""
-        return RelationCatalog(
-            replace(version, position=-1, visible_from=None if version.visible_from is None else -1) for version in self
-        )
-
     def to_json(self) -> str:
         """Write the catalog as one JSON object."""
         return json.dumps(
@@ -228,6 +222,13 @@ class RelationCatalog:
             elif isinstance(message, StreamAbort):
                 tracker.drop_subtransaction(message.xid, message.subxid)
         return cls(tracker.versions)
+
+
+def before_payloads(catalog: RelationCatalog) -> RelationCatalog:
+    """Move all versions before the payloads. Counted positions cannot be compared with those of the catalog."""
+    return RelationCatalog(
+        replace(version, position=-1, visible_from=None if version.visible_from is None else -1) for version in catalog
+    )
 
 
 _KINDS = ("relation", "type", "stream_start", "stream_stop", "stream_commit", "stream_abort", "stream_prepare")

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from pgdecode import RelationCatalog
+from pgdecode.changes.column_names import last_version
 from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
@@ -137,7 +138,9 @@ def snapshot(
     # Bad changes must be counted before they are dropped.
     changes_mode: Mode = "FAILFAST" if mode == "FAILFAST" else "PERMISSIVE"
     changes = decode_indexed(found, output, replace(options, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
-    last = list(dict.fromkeys(name for item in versions.values() if item for name in _last_names(item)))
+    last = list(
+        dict.fromkeys(column.name for item in versions.values() if item for column in last_version(item).columns)
+    )
     with_errors = mode == "PERMISSIVE"
     schema = snapshot_schema(output.schema, last, with_errors=with_errors)
     buckets = max(1, sum(sum(item.counts) for item in found.indexes) // _ROWS_PER_BUCKET)
@@ -183,11 +186,6 @@ def _others(index: PartitionIndex, chosen: Mapping[int, RelationVersion]) -> tup
         return ()
     relation_id = next(iter(chosen.values())).relation_id
     return tuple(number for number in versions_of(index.catalog, relation_id) if number not in chosen)
-
-
-def _last_names(versions: Mapping[int, RelationVersion]) -> list[str]:
-    last = RelationCatalog(versions.values())[next(iter(versions.values())).relation_id]
-    return [column.name for column in last.columns]
 
 
 # -- buckets ---------------------------------------------------------------------------------------------------------
