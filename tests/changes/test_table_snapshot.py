@@ -404,7 +404,8 @@ def test_versions_of_one_stream_follow_each_other_as_in_a_plain_transaction(
     assert found[1] == found[0]
 
 
-def test_a_version_that_another_one_overtakes_is_not_the_last() -> None:
+def with_open_stream() -> Slot:
+    """A table and a row, and the stream of transaction 9 with another version and row."""
     slot = Slot()
     slot.begin(7)
     slot.relation(T, ["id", "a"], keys=["id"])
@@ -414,6 +415,11 @@ def test_a_version_that_another_one_overtakes_is_not_the_last() -> None:
     slot.relation(T, ["id", "a", "b"], keys=["id"], xid=9)
     slot.insert(T, "2", "a2", "b2", xid=9)
     slot.stop()
+    return slot
+
+
+def test_a_version_that_another_one_overtakes_is_not_the_last() -> None:
+    slot = with_open_stream()
     slot.begin(10)
     slot.relation(T, ["id", "b"], keys=["id"])
     slot.insert(T, "3", "b3")
@@ -441,15 +447,7 @@ def test_a_catalog_is_from_before_payloads_without_positions() -> None:
 
 
 def test_a_catalog_may_have_an_undecided_version_of_the_same_payloads() -> None:
-    slot = Slot()
-    slot.begin(7)
-    slot.relation(T, ["id", "a"], keys=["id"])
-    slot.insert(T, "1", "a1")
-    slot.commit()
-    slot.start(9, first=True)
-    slot.relation(T, ["id", "a", "b"], keys=["id"], xid=9)
-    slot.insert(T, "2", "a2", "b2", xid=9)
-    slot.stop()
+    slot = with_open_stream()
     catalog = RelationCatalog.from_messages(slot.payloads, range(len(slot.payloads)))
     slot.stream_commit(9)
     positions = range(len(slot.payloads))

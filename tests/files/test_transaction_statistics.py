@@ -31,6 +31,15 @@ def _sizes(envelope: pa.RecordBatch, batch_rows: int) -> _Sizes:
     return sizes
 
 
+def _statistics(path: Path, position: str | None = None, batch_rows: int = 100) -> TransactionStatistics:
+    files = ordered_files(path, "data", position)
+    statistics = TransactionStatistics(files)
+    found = prepared_batches(files.files, lambda file, batch: None, batch_rows=batch_rows, kind_codes=True)
+    for file, batch, _ in found:
+        statistics.add(file, batch, ControlMessages.of(batch.envelope, batch.source["data"]))
+    return statistics
+
+
 @pytest.mark.parametrize("order", ["as sent", "with messages missing", "shuffled"])
 @pytest.mark.parametrize("name", ["18.shop.v1", "18.twophase.v3", "16.streams.v2"])
 def test_sizes_of_transactions_do_not_depend_on_the_batches(name: str, order: str, rng: random.Random) -> None:
@@ -75,13 +84,8 @@ def test_prepared_transactions_are_forgotten_when_they_are_decided(tmp_path: Pat
             decide(xid, f"gid {xid}")
     path = tmp_path / "in.parquet"
     pq.write_table(pa.table({"data": slot.payloads}), path)
-    files = ordered_files(path, "data", None)
     for batch_rows in (1, 5, 100):
-        statistics = TransactionStatistics(files)
-        for file, batch, _ in prepared_batches(
-            files.files, lambda file, batch: None, batch_rows=batch_rows, kind_codes=True
-        ):
-            statistics.add(file, batch, ControlMessages.of(batch.envelope, batch.source["data"]))
+        statistics = _statistics(path, batch_rows=batch_rows)
         assert [size.xid for size in statistics.open] == [15, 16]
         assert [size.xid for size in statistics._sizes.waiting.values()] == [15, 16]
 
@@ -99,9 +103,6 @@ def test_a_fault_after_keepalives_has_its_row(tmp_path: Path, seq: list[int | No
     frames = [b"w" + (10).to_bytes(8, "big") + bytes(16) + begin(xid) for xid in (7, 8)]
     keepalive = b"k" + bytes(17)
     pq.write_table(pa.table({"data": [frames[0], keepalive, keepalive, frames[1]], "seq": seq}), path)
-    files = ordered_files(path, "data", "seq")
-    statistics = TransactionStatistics(files)
-    for file, batch, _ in prepared_batches(files.files, lambda file, batch: None, kind_codes=True):
-        statistics.add(file, batch, ControlMessages.of(batch.envelope, batch.source["data"]))
+    statistics = _statistics(path, "seq")
     assert statistics.fault is not None
     assert statistics.fault.startswith(f"{path}: {fault}")
