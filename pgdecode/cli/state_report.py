@@ -77,6 +77,8 @@ def _parts(figures: dict[str, Any]) -> Iterator[Any]:
         relation = version["relation"]
         name = safe_text(f"{relation['namespace'] or 'pg_catalog'}.{relation['name']}")
         columns = safe_text(", ".join(column["name"] for column in relation["columns"]) or "no columns")
-        at = str(version["position"]) + ("" if version["visible_from"] is not None else " (not committed)")
+        at = ("before" if version["position"] < 0 else str(version["position"])) + (
+            "" if version["visible_from"] is not None else " (not committed)"
+        )
         relations.add_row(name, str(relation["relation_id"]), at, columns)
     yield relations

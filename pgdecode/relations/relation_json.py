@@ -10,7 +10,7 @@ from pgdecode.protocol.messages import Column, Relation, Type
 from pgdecode.relations.relation_version import RelationVersion
 
 MAX_OID = MAX_XID = (1 << 32) - 1
-MAX_POSITION = (1 << 63) - 1
+BEFORE, MAX_POSITION = -1, (1 << 63) - 1  # BEFORE: before the payloads, see `before_payloads`
 
 
 def version_to_json(version: RelationVersion) -> dict[str, Any]:
@@ -101,9 +101,9 @@ def version_from_json(plain: Mapping[str, Any]) -> RelationVersion:
         return RelationVersion(
             relation,
             tuple(map(type_from_json, plain["types"])),
-            whole_number(plain["position"], 0, MAX_POSITION),
+            whole_number(plain["position"], BEFORE, MAX_POSITION),
             None if xid is None else whole_number(xid, 0, MAX_XID),
-            None if visible_from is None else whole_number(visible_from, 0, MAX_POSITION),
+            None if visible_from is None else whole_number(visible_from, BEFORE, MAX_POSITION),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the JSON is not a relation: {type(error).__name__}") from None

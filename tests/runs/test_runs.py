@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgdecode import ChangeDecoder
+from pgdecode import ChangeDecoder, RelationCatalog
 from pgdecode.changes.stored_state import load_state
 from pgdecode.runs.claim import LOCK, locked
 from pgdecode.runs.errors import RunError, RunFault
@@ -127,6 +127,32 @@ def test_a_run_after_any_output_knows_the_tables_that_a_stream_has_described(
     assert done.code == 0, done.err
     rows = pq.read_table("next/public.b.parquet")
     assert rows["id"].to_pylist() == ["3"]
+
+
+def test_a_run_with_a_catalog_and_counted_positions_is_continued(run: Shell, tmp_path: Path) -> None:
+    described, slot = Slot(), Slot()
+    described.begin(7)
+    described.relation(T, ["id"])
+    described.commit()
+    for xid in (8, 9):
+        slot.begin(xid)
+        slot.insert(T, str(xid))
+        slot.commit()
+    catalog = RelationCatalog.from_messages(described.payloads)
+    decoder = ChangeDecoder(catalog=catalog)
+    decoder.decode(slot.payloads[:3])
+    assert RelationCatalog.from_json(decoder.catalog.to_json()) == decoder.catalog
+    assert ChangeDecoder(state=decoder.state).decode(slot.payloads[3:])["new"].to_pylist() == [[("id", "9")]]
+    decoder.save(tmp_path / "run")
+    assert ChangeDecoder.load(tmp_path / "run").decode(slot.payloads[3:])["new"].to_pylist() == [[("id", "9")]]
+    Path("catalog.json").write_text(catalog.to_json())
+    for number, payloads in enumerate((slot.payloads[:3], slot.payloads[3:])):
+        written(f"{number}.parquet", payloads)
+        before = ["--resume", "out0"] if number else ["--catalog", "catalog.json"]
+        done = run("decode", f"{number}.parquet", f"out{number}", "--changes", *before)
+        assert done.code == 0, done.err
+        assert " 20001  before  id" in run("inspect", f"out{number}", "--catalog").out
+    assert pq.read_table("out1/changes.parquet")["new"].to_pylist() == [[("id", "9")]]
 
 
 def test_an_abort_of_an_earlier_run_counts_only_for_rows_before_it(tmp_path: Path) -> None:
