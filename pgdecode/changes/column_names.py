@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
 from pgdecode.changes.table_rows import common_type
-from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import RelationVersion
 
 
-def last_version(versions: Mapping[int, RelationVersion]) -> RelationVersion:
-    """Find the version of one relation that became visible last. A stream may commit after later versions were sent."""
-    catalog = RelationCatalog(versions.values())
-    return catalog[next(iter(catalog)).relation_id]
+def last_version(versions: Iterable[RelationVersion]) -> RelationVersion:
+    """Find the last of several versions that committed transactions use, in ascending order of position.
+
+    It is the one that became visible last, because a stream may commit after later versions were sent. A version never
+    becomes visible if another one overtakes it, also one whose transaction is rolled back later.
+    """
+    return max(reversed([*versions]), key=lambda item: (item.visible_from is not None, item.visible_from or 0))
 
 
 def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema) -> dict[int, dict[str, str]]:
@@ -29,7 +31,7 @@ def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema
     schema : pa.Schema
         The types of all columns.
     """
-    last = last_version(versions)
+    last = last_version(versions.values())
     taken = {item.name for version in versions.values() for item in version.columns}
     types: dict[str, pa.DataType] = {}
     found: dict[int, dict[str, str]] = {}

@@ -147,8 +147,8 @@ def last_named(catalog: RelationCatalog, relation: str) -> int:
     KeyError
         If there is no such table.
     """
-    relation_id = catalog[relation].relation_id
-    last = catalog[relation_id]
+    relation_id = last_version(catalog.versions(relation)).relation_id
+    last = last_version(catalog.versions(relation_id))
     if last.qualified_name != relation:
         raise KeyError(f"{relation!r} was renamed to {last.qualified_name!r}")
     return relation_id
@@ -196,7 +196,7 @@ class SnapshotRows:
     def __init__(
         self, schema: pa.Schema, versions: Mapping[int, RelationVersion], *, with_errors: bool = False
     ) -> None:
-        self.last_names = [item.name for item in last_version(versions).columns]
+        self.last_names = [item.name for item in last_version(versions.values()).columns]
         self.columns = last_column_names(versions, schema)
         fields = {last: schema.field(name) for names in self.columns.values() for name, last in names.items()}
         self.names = list(fields)

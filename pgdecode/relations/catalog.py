@@ -225,9 +225,13 @@ class RelationCatalog:
 
 
 def before_payloads(catalog: RelationCatalog) -> RelationCatalog:
-    """Move all versions before the payloads. Counted positions cannot be compared with those of the catalog."""
+    """Move all versions before the payloads, in the order they became visible.
+
+    Counted positions cannot be compared with those of the catalog.
+    """
+    versions = sorted(catalog, key=lambda item: item.position if item.visible_from is None else item.visible_from)
     return RelationCatalog(
-        replace(version, position=-1, visible_from=None if version.visible_from is None else -1) for version in catalog
+        replace(version, position=-1, visible_from=None if version.visible_from is None else -1) for version in versions
     )
 
 

@@ -185,11 +185,12 @@ class RelationTracker:
         for number, version in enumerate(versions):
             self.append(version)
             since = version.visible_from
-            if since is not None:
+            if since is not None and (position is None or since <= position):
                 self.in_shape.add(number)
-                if position is None or since <= position:
+                known = self.common.get(version.relation_id)
+                if known is None or known.position <= since:
                     self._set_common(version.relation_id, Sent(number, since))
-                    self.types |= {item.type_id: SentType(item, since) for item in version.types}
+                self.types |= {item.type_id: SentType(item, since) for item in version.types}
 
     def copy(self, *, with_versions: bool = True) -> RelationTracker:
         """Make an independent copy; without the versions if `preload` will set them."""

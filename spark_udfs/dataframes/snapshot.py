@@ -138,9 +138,8 @@ def snapshot(
     # Bad changes must be counted before they are dropped.
     changes_mode: Mode = "FAILFAST" if mode == "FAILFAST" else "PERMISSIVE"
     changes = decode_indexed(found, output, replace(options, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
-    last = list(
-        dict.fromkeys(column.name for item in versions.values() if item for column in last_version(item).columns)
-    )
+    lasts = [last_version(item.values()) for item in versions.values() if item]
+    last = list(dict.fromkeys(column.name for version in lasts for column in version.columns))
     with_errors = mode == "PERMISSIVE"
     schema = snapshot_schema(output.schema, last, with_errors=with_errors)
     buckets = max(1, sum(sum(item.counts) for item in found.indexes) // _ROWS_PER_BUCKET)

@@ -454,6 +454,66 @@ def test_a_catalog_may_have_an_undecided_version_of_the_same_payloads() -> None:
     assert table_of(slot, catalog=catalog, position=positions) == table_of(slot)
 
 
+@pytest.mark.parametrize("n_versions", [1, 2])
+def test_versions_of_a_catalog_from_later_positions_are_ignored(n_versions: int) -> None:
+    slot = Slot()
+    for number, names in enumerate((["a", "b"], ["b", "a"])):
+        slot.begin(7 + number)
+        slot.relation(T, ["id", *names], keys=["id"])
+        slot.insert(T, str(number), *names)
+        slot.commit()
+    catalog = RelationCatalog.from_messages(slot.payloads, range(8))
+    del slot.payloads[4 * n_versions :]
+    assert table_of(slot, catalog=catalog, position=range(4 * n_versions)) == table_of(slot)
+
+
+@pytest.mark.parametrize("has_positions", [False, True])
+def test_the_last_visible_version_of_a_catalog_applies(has_positions: bool) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "z"], keys=["id"])
+    slot.commit()
+    slot.start(9, first=True)
+    slot.relation(T, ["id", "a"], keys=["id"], xid=9)
+    slot.stop()
+    slot.begin(10)
+    slot.relation(T, ["id", "b"], keys=["id"])
+    slot.commit()
+    slot.start(9)
+    slot.relation(T, ["id", "a"], keys=["id"], xid=9)
+    slot.stop()
+    slot.stream_commit(9)
+    catalog = RelationCatalog.from_messages(slot.payloads)
+    n = len(slot.payloads)
+    slot.begin(20)
+    slot.insert(T, "5", "val")
+    slot.commit()
+    decoder = pgdecode.ChangeDecoder(catalog=catalog)
+    changes = decoder.decode(slot.payloads[n:], range(n, n + 3) if has_positions else None)
+    assert changes["new"].to_pylist() == pgdecode.ChangeDecoder().decode(slot.payloads)["new"].to_pylist()
+    assert changes["new"].to_pylist() == [[("id", "5"), ("a", "val")]]
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback", "none"])
+def test_a_committed_version_counts_that_a_prepared_transaction_overtakes(outcome: str) -> None:
+    slot = Slot()
+    slot.start(9, first=True)
+    slot.relation(T, ["id", "a"], keys=["id"], xid=9)
+    slot.insert(T, "1", "x", xid=9)
+    slot.stop()
+    slot.begin_prepare(10, "g")
+    slot.relation(T, ["id", "a"], keys=["id"])
+    slot.insert(T, "2", "y")
+    slot.prepare("g")
+    if outcome == "commit":
+        slot.commit_prepared(10, "g")
+    elif outcome == "rollback":
+        slot.rollback_prepared(10, "g")
+    slot.stream_commit(9)
+    prepared = [("2", "y", [])] if outcome == "commit" else []
+    assert table_of(slot) == [("1", "x", []), *prepared]
+
+
 def test_uncommitted_changes_are_left_out() -> None:
     slot = transaction(Slot())
     slot.insert(T, "1", "a", "b")
