@@ -54,7 +54,8 @@ class ControlMessages(NamedTuple):
         Their rows in the batch.
     payloads : pa.Array
     fields : pa.RecordBatch
-        `kind` (code), `xid`, `subxid`, `time_us` and `n`, the number of changes in the batch before each.
+        `kind` (code), `xid`, `subxid`, `first_segment`, `time_us` and `n`, the number of changes in the batch before
+        each.
     n_changes : int
         Number of changes in the batch.
     """
@@ -70,9 +71,9 @@ class ControlMessages(NamedTuple):
         kinds = envelope.column("kind")
         n_before = pc.cumulative_sum(is_marked(kinds, _CHANGES).cast(pa.int64()))
         rows = pc.indices_nonzero(is_marked(kinds, _CONTROL))
-        columns = [kinds, envelope.column("xid"), envelope.column("subxid")]
-        columns += [envelope.column("timestamp").cast(pa.int64()), n_before]
-        fields = pa.RecordBatch.from_arrays(columns, ["kind", "xid", "subxid", "time_us", "n"]).take(rows)
+        names = ["kind", "xid", "subxid", "first_segment"]
+        columns = [*(envelope.column(name) for name in names), envelope.column("timestamp").cast(pa.int64()), n_before]
+        fields = pa.RecordBatch.from_arrays(columns, [*names, "time_us", "n"]).take(rows)
         return cls(rows, payloads.take(rows), fields, n_before[-1].as_py() if len(n_before) else 0)
 
 
@@ -91,12 +92,12 @@ class _Sizes:
         fields = messages.fields
         n_before = pc.add(fields.column("n"), self._n_changes)
         columns = [*fields.columns[:-1], positions, n_before]
-        found = pa.RecordBatch.from_arrays(columns, ["kind", "xid", "subxid", "time_us", "position", "n"])
+        found = pa.RecordBatch.from_arrays(columns, [*fields.schema.names[:-1], "position", "n"])
         self._add_boundaries(found.filter(is_marked(fields.column("kind"), _BOUNDARIES)))
         self._n_changes += messages.n_changes
 
     def forget(self, positions: Iterable[int]) -> None:
-        """Forget the transactions at some positions, which have an outcome."""
+        """Forget the transactions that began at some positions."""
         for position in positions:
             self.waiting.pop(position, None)
 
@@ -130,11 +131,15 @@ class _Sizes:
         if second[-1].as_py():
             self._open = None
 
-    def _cross(self, kind: str, xid: int, subxid: int, time_us: int | None, position: int, n: int) -> None:
+    def _cross(
+        self, kind: str, xid: int, subxid: int, is_first: bool | None, time_us: int | None, position: int, n: int
+    ) -> None:
         if kind in ("begin", "begin_prepare"):
             self._open = position, n
             self.waiting[position] = TransactionSize(0, position, xid)
         elif kind == "stream_start":
+            if is_first:  # the server sends the transaction again from its start
+                self.waiting.pop(self._streamed.pop(xid, -1), None)
             first = self._streamed.setdefault(xid, position)
             self.waiting.setdefault(first, TransactionSize(0, first, xid))
             self._open = first, n
@@ -173,20 +178,21 @@ class _Counter(CommittedOutcomes):
 
     def __init__(self) -> None:
         self.n_lost = 0
-        self.decided: list[int] = []  # positions of transactions, other than plain ones, with an outcome
+        self.ended: list[int] = []  # where transactions began that are no longer open; not all plain ones
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
         """Record the LSN, which later messages are compared with. `MessageStatistics` counts commits."""
         assembler.transaction_index.record_lsn(row, assembler.batch.value("lsn", row))
-        self.decided.append(transaction.begin_position)
+        self.ended.append(transaction.begin_position)
 
     def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Record that the transaction has an outcome."""
-        self.decided.append(transaction.begin_position)
+        """Record that the transaction is no longer open."""
+        self.ended.append(transaction.begin_position)
 
     def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
-        """Count a transaction without an outcome."""
+        """Count a transaction without an outcome, which ends here."""
         self.n_lost += 1
+        self.ended.append(transaction.begin_position)
 
 
 class TransactionStatistics:
@@ -263,8 +269,8 @@ class TransactionStatistics:
             row = min(row_errors)
             self.fault = f"{file.path}: row {batch.rows[messages.rows[row].as_py()]}: {row_errors[row]}"
         self._sizes.add(messages, positions)
-        self._sizes.forget(self._outcomes.decided)
-        self._outcomes.decided = []
+        self._sizes.forget(self._outcomes.ended)
+        self._outcomes.ended = []
         self._add_times(messages.fields, positions)
         if len(self._state.relations.versions) > MAX_VERSIONS:
             self._give_up(f"{file.path}: more than {MAX_VERSIONS:,} versions of relations")

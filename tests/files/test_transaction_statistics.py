@@ -67,6 +67,25 @@ def test_a_stream_may_lack_the_stop_before_its_end(end: bytes) -> None:
     assert sizes.waiting == {}
 
 
+@pytest.mark.parametrize("batch_rows", [1, 2, 100])
+def test_a_stream_that_is_sent_again_is_counted_once(tmp_path: Path, batch_rows: int) -> None:
+    slot = Slot()
+    for n_changes in (2, 1):
+        slot.start(9, first=True)
+        for _ in range(n_changes):
+            slot.truncate(16385, xid=9)
+        slot.stop()
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"data": slot.payloads}), path)
+    assert [(size.changes, size.position) for size in _statistics(path, batch_rows=batch_rows).open] == [(1, 4)]
+    slot.stream_prepare(9, "g")
+    slot.commit_prepared(9, "g")
+    pq.write_table(pa.table({"data": slot.payloads}), path)
+    statistics = _statistics(path, batch_rows=batch_rows)
+    assert [(size.changes, size.position) for size in statistics.largest] == [(1, 4)]
+    assert statistics._sizes.waiting == {}
+
+
 def test_prepared_transactions_are_forgotten_when_they_are_decided(tmp_path: Path) -> None:
     slot = Slot()
     for xid in range(7, 17):
