@@ -223,9 +223,9 @@ def decode(
     Changes and tables: IN is one sequence in slot order (see --position). OUT has the committed changes in the order in
     which to apply them. OUT is a file if it ends in .parquet, .jsonl or .csv. Otherwise, and always with several
     tables, it is a folder with the file "changes", or with a file for each table, named after it. All versions of a
-    table must be known before its first row is written. If versions or an error occur after the beginning, the files of
-    tables are read again, two to four times. Large transactions are kept in files beside OUT until they end. With
-    --engine spark, the rows have no order, and a file named above is a folder of files.
+    table must be known before its first row is written. Versions after the beginning, and some errors, make it read the
+    files again, up to four times. Large transactions are kept in files beside OUT until they end. With --engine spark,
+    the rows have no order, and a file named above is a folder of files.
 
     Snapshots: IN and OUT are as for tables. OUT has the rows of a table after all changes, each with the position and
     commit of its last change; _unknown lists the columns whose values are in no message. SCHEMA.TABLE is the last name
