@@ -14,7 +14,7 @@ import pytest
 
 import pgdecode
 import spark_udfs
-from pgdecode.cli.commands import pgdecode as command_line
+from pgdecode.cli.commands import command_named
 from support.docs.options import literals
 
 # Strings of any value: names of columns, encodings, styles and outputs.
@@ -86,7 +86,7 @@ def test_rows_are_dropped_where_they_may_be_missing_and_nowhere_else() -> None:
         "spark_udfs.decode_files",
     }
     for command in ("decode", "cat"):
-        (mode,) = (item for item in command_line.commands[command].params if item.name == "mode")
+        (mode,) = (item for item in command_named(command).params if item.name == "mode")
         assert isinstance(mode.type, click.Choice)
         assert "DROPMALFORMED" in mode.type.choices
 

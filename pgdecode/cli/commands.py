@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from pgdecode.cli.capture_command import capture
-from pgdecode.cli.cat_command import cat
-from pgdecode.cli.clean_command import clean
-from pgdecode.cli.decode_command import decode
-from pgdecode.cli.demo_command import demo_command
-from pgdecode.cli.inspect_command import inspect
+# The module and the name of each command.
+COMMANDS = {
+    "capture": ("capture_command", "capture"),
+    "cat": ("cat_command", "cat"),
+    "clean": ("clean_command", "clean"),
+    "decode": ("decode_command", "decode"),
+    "demo": ("demo_command", "demo_command"),
+    "inspect": ("inspect_command", "inspect"),
+}
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+def command_named(name: str) -> click.Command:
+    """Import a command."""
+    module, variable = COMMANDS[name]
+    command: click.Command = getattr(import_module(f"pgdecode.cli.{module}"), variable)
+    return command
+
+
+class _Commands(click.Group):
+    """A group that imports a command when it is called, because importing all takes longer."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """List the names."""
+        return [*COMMANDS]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Return a command."""
+        return command_named(name) if name in COMMANDS else None
+
+
+@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pgdecode", message="%(prog)s %(version)s")
 @click.pass_context
 def pgdecode(context: click.Context) -> None:
@@ -23,11 +47,3 @@ def pgdecode(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)
-
-
-pgdecode.add_command(decode)
-pgdecode.add_command(inspect)
-pgdecode.add_command(cat)
-pgdecode.add_command(capture)
-pgdecode.add_command(clean)
-pgdecode.add_command(demo_command)

@@ -7,7 +7,8 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from importlib.abc import MetaPathFinder
+from types import FrameType, ModuleType
 from typing import NoReturn, get_args
 
 import pyarrow as pa
@@ -46,8 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0: done. 1: data cannot be read or decoded, or an output cannot be written. 2: not possible as requested.
         130: interrupted.
     """
+    if arguments is None:
+        _without_pandas()
     try:
         import click
+        import rich  # noqa: F401 - the commands need it, and are imported later
 
         from pgdecode.cli.commands import pgdecode
     except ModuleNotFoundError as error:
@@ -82,6 +86,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return _fail("interrupted", INTERRUPTED)
     return code or FINE
+
+
+class _PandasHidden(MetaPathFinder):
+    """Finds all modules as usual, but not pandas."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        """Find a module."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
+
+
+def _without_pandas() -> None:
+    """Keep pyarrow from importing pandas, which takes half of the time of all imports.
+
+    pyarrow tries to import it at the first conversion of Python objects, and again only for functions of pandas.
+    """
+    hidden = _PandasHidden()
+    sys.meta_path.insert(0, hidden)
+    try:
+        pa.array([])
+    finally:
+        sys.meta_path.remove(hidden)
 
 
 @contextmanager

@@ -128,6 +128,20 @@ def test_without_spark_its_engine_names_the_extra(run: Shell, monkeypatch: pytes
     assert os.listdir() == []
 
 
+def test_a_command_imports_neither_pandas_nor_other_commands(run: Shell) -> None:
+    code = (
+        "import sys; from pgdecode.cli.main import main\n"
+        f"sys.argv = ['pgdecode', 'decode', {os.fspath(SHOP)!r}, 'out', '--table', 'public.orders']\n"
+        "assert main() == 0\n"
+        "names = [name for name in sys.modules if name.startswith('pgdecode.cli.') and name.endswith('_command')]\n"
+        "print(names, 'pandas' in sys.modules)\n"
+        "import pandas, pyarrow\n"
+        "print(pyarrow.array(pandas.Series([1, None])).to_pandas().tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['pgdecode.cli.decode_command'] False\n[1.0, nan]\n"
+
+
 def test_the_version_is_the_packages(run: Shell) -> None:
     assert run("--version") == (0, f"pgdecode {pgdecode.__version__}\n", "")
 

@@ -10,7 +10,7 @@ import click
 
 import pgdecode
 import spark_udfs
-from pgdecode.cli.commands import pgdecode as command_line
+from pgdecode.cli.commands import command_named
 from pgdecode.protocol.limits import Limits
 
 # Options in the order of the tables; those that are not here follow in the order of the signatures.
@@ -71,7 +71,7 @@ def source_text(value: Any) -> str:
 def flags_of(command: str) -> dict[str, str]:
     """Options of a command with their defaults as they are given on the command line."""
     found = {}
-    for item in command_line.commands[command].params:
+    for item in command_named(command).params:
         if isinstance(item, click.Option):
             found[item.opts[0]] = flag_text(item)
     return found

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pgdecode
-from pgdecode.cli.commands import pgdecode as command_line
+from pgdecode.cli.commands import COMMANDS, command_named
 from pgdecode.cli.parameters import GroupedCommand
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import Limits
@@ -109,8 +109,8 @@ def error_table() -> str:
 def commands() -> str:
     """The help of every command, in Markdown."""
     parts = []
-    for name in command_line.list_commands(click.Context(command_line)):
-        command = command_line.commands[name]
+    for name in COMMANDS:
+        command = command_named(name)
         context = click.Context(command, info_name=f"pgdecode {name}")
         usage = " ".join(context.get_usage().removeprefix("Usage: ").split())
         parts += [f"## pgdecode {name}\n", f"    {usage}\n"]
