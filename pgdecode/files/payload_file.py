@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgdecode.files.text_files import ConvertedFile
+from pgdecode.payloads.parquet_dictionary import longest_value
 from pgdecode.payloads.unwrap import UnwrapError, is_string, unwrap_in_place
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.errors import StorageError
 from pgdecode.storage.object_files import ObjectReader
 from pgdecode.storage.object_path import FilePath
 from pgdecode.storage.object_store import ObjectChanged
-from pgdecode.storage.parquet_input import Footer, Source, opened, plan, read_footer, readable
+from pgdecode.storage.parquet_input import Footer, Source, opened, plan, read_footer, read_range, readable
 
 # The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
 BATCH_ROWS = 131_072
@@ -392,17 +393,19 @@ class Reader(NamedTuple):
 def _may_expand(reader: Reader, group: int, texts: Sequence[str], n_rows: int) -> bool:
     """Whether `n_rows` rows may exceed the size of a batch, if all have the longest value of their dictionary."""
     metadata = reader.footer.metadata.row_group(group)
-    chunks = [metadata.column(leaf) for leaf in range(metadata.num_columns)]
-    names = {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page}.intersection(texts)
-    if not names:
-        return False
-    longest = 0
-    with reader(texts) as encoded:
-        for name in names:
-            for batch in encoded.iter_batches(1, row_groups=[group], columns=[name], use_threads=False):
-                longest += pc.max(pc.binary_length(batch.column(0).dictionary)).as_py() or 0
-                break
-    return bool(longest * min(n_rows, metadata.num_rows) > 2 * BATCH_BYTES)
+    total = 0
+    for leaf in range(metadata.num_columns):
+        chunk = metadata.column(leaf)
+        if chunk.path_in_schema not in texts or not chunk.has_dictionary_page:
+            continue
+        start, end = chunk.dictionary_page_offset, chunk.data_page_offset
+        if chunk.physical_type != "BYTE_ARRAY" or not 0 < end - start <= 2 * BATCH_BYTES:
+            return True
+        found = longest_value(read_range(reader.source, start, end), chunk.compression, 2 * BATCH_BYTES)
+        if found is None:
+            return True
+        total += found
+    return bool(total * min(n_rows, metadata.num_rows) > 2 * BATCH_BYTES)
 
 
 def _is_text(type: pa.DataType) -> bool:
