@@ -27,16 +27,17 @@ def command_named(name: str) -> click.Command:
 class _Commands(click.Group):
     """A group that imports a command when it is called, because importing all takes longer."""
 
-    def list_commands(self, context: click.Context) -> list[str]:
-        """List the names."""
-        return [*COMMANDS]
-
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Return a command."""
         return command_named(name) if name in COMMANDS else None
 
 
-@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    commands={name: click.Command(name) for name in COMMANDS},  # only for their names, also in suggestions
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="pgdecode", message="%(prog)s %(version)s")
 @click.pass_context
 def pgdecode(context: click.Context) -> None:

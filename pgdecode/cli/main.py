@@ -100,7 +100,8 @@ class _PandasHidden(MetaPathFinder):
 def _without_pandas() -> None:
     """Keep pyarrow from importing pandas, which takes half of the time of all imports.
 
-    pyarrow tries to import it at the first conversion of Python objects, and again only for functions of pandas.
+    pyarrow tries to import it at the first conversion of Python objects, and then again only to make pandas objects. In
+    this process, `pyarrow.array` will not recognise those, of which the commands have none.
     """
     hidden = _PandasHidden()
     sys.meta_path.insert(0, hidden)

@@ -67,6 +67,7 @@ MISTAKES = {
     ),
     "no output": (["decode", "in.parquet"], r"Missing argument 'OUT' \(see pgdecode decode --help\)"),
     "no such command": (["frobnicate"], r"No such command 'frobnicate' \(see pgdecode --help\)"),
+    "a command with a mistake": (["decod"], r"No such command 'decod'.*'decode'.*\(see pgdecode --help\)"),
     "no such option": (["inspect", "--frobnicate", "in.parquet"], r"No such option.*--frobnicate.*"),
 }
 
@@ -134,12 +135,10 @@ def test_a_command_imports_neither_pandas_nor_other_commands(run: Shell) -> None
         f"sys.argv = ['pgdecode', 'decode', {os.fspath(SHOP)!r}, 'out', '--table', 'public.orders']\n"
         "assert main() == 0\n"
         "names = [name for name in sys.modules if name.startswith('pgdecode.cli.') and name.endswith('_command')]\n"
-        "print(names, 'pandas' in sys.modules)\n"
-        "import pandas, pyarrow\n"
-        "print(pyarrow.array(pandas.Series([1, None])).to_pandas().tolist())"
+        "print(names, 'pandas' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['pgdecode.cli.decode_command'] False\n[1.0, nan]\n"
+    assert done.stdout == "['pgdecode.cli.decode_command'] False\n"
 
 
 def test_the_version_is_the_packages(run: Shell) -> None:
