@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -118,12 +119,15 @@ class FileChanges:
         before = SourceState() if options.stored is None else options.stored.source
         types = user_types_of(files.files, [UserType(*item) for item in before.user_types])
         self.source = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
+        # Versions that the caller knows, and which no payload uses that comes before them.
+        self._n_given = 0
         if options.stored is not None:
             decoder = partial(ChangeDecoder.resumed, options.stored)
         else:
             catalog = options.catalog or catalog_of(files.files)
             if catalog is not None and files.position is None:
                 catalog = before_payloads(catalog)
+            self._n_given = 0 if catalog is None else len(catalog)
             decoder = partial(ChangeDecoder, catalog=catalog)
         self.decoder = decoder(
             mode=mode,
@@ -180,7 +184,8 @@ class FileChanges:
         """
         certain = {*self.decoder.shape_catalog}
         # A version from a transaction without a commit may be used or not. Only the rows show that.
-        uncertain = () if with_rows else (item for item in self.decoder.catalog if item not in certain)
+        sent = islice(self.decoder.catalog, self._n_given, None)
+        uncertain = () if with_rows else (item for item in sent if item not in certain)
         named = {item.relation_id for item in self.decoder.catalog if item.qualified_name in self.relations}
         for item in uncertain:
             is_wanted = item.relation_id in named if self.is_snapshot else item.qualified_name in self.relations
