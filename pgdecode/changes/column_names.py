@@ -14,9 +14,15 @@ def last_version(versions: Iterable[RelationVersion]) -> RelationVersion:
     """Find the last of several versions that committed transactions use, in ascending order of position.
 
     It is the one that became visible last, because a stream may commit after later versions were sent. A version never
-    becomes visible if another one overtakes it, also one whose transaction is rolled back later.
+    becomes visible if a different one overtakes it.
     """
-    return max(reversed([*versions]), key=lambda item: (item.visible_from is not None, item.visible_from or 0))
+
+    def when_used(version: RelationVersion) -> tuple[bool, int, bool]:
+        since = version.visible_from or 0
+        # If an equal one was visible before this one was sent, that one is the last.
+        return version.visible_from is not None, since, version.position <= since
+
+    return max(reversed([*versions]), key=when_used)
 
 
 def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema) -> dict[int, dict[str, str]]:
@@ -27,7 +33,7 @@ def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema
     Parameters
     ----------
     versions : mapping of int to RelationVersion
-        Of one relation, by numbers that ascend with the position.
+        Of one relation, by their numbers.
     schema : pa.Schema
         The types of all columns.
     """
@@ -37,7 +43,11 @@ def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema
     found: dict[int, dict[str, str]] = {}
     after: RelationVersion | None = None
     later: dict[str, str] = {}
-    for number in sorted(versions, key=lambda number: (versions[number] is last, number), reverse=True):
+    # In the order in which they were used, because a stream may commit after later versions were sent.
+    since = {
+        number: item.position if item.visible_from is None else item.visible_from for number, item in versions.items()
+    }
+    for number in sorted(versions, key=lambda number: (versions[number] is last, since[number], number), reverse=True):
         version = versions[number]
         next_names = {item.name: item.name for item in version.columns} if after is None else _continued(version, after)
         names = {}

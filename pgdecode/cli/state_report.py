@@ -13,6 +13,7 @@ from pgdecode.cli.report import plain_table, printed, safe_text
 from pgdecode.files.envelope_text import printable
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.relations.relation_json import version_to_json
+from pgdecode.relations.relation_version import BEFORE
 from pgdecode.runs.generations import current_folder
 from pgdecode.runs.state_files import read_state
 
@@ -77,7 +78,7 @@ def _parts(figures: dict[str, Any]) -> Iterator[Any]:
         relation = version["relation"]
         name = safe_text(f"{relation['namespace'] or 'pg_catalog'}.{relation['name']}")
         columns = safe_text(", ".join(column["name"] for column in relation["columns"]) or "no columns")
-        at = ("before" if version["position"] < 0 else str(version["position"])) + (
+        at = ("before" if version["position"] == BEFORE else str(version["position"])) + (
             "" if version["visible_from"] is not None else " (not committed)"
         )
         relations.add_row(name, str(relation["relation_id"]), at, columns)

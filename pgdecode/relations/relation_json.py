@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from pgdecode.protocol.messages import Column, Relation, Type
-from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.relation_version import BEFORE, RelationVersion
 
 MAX_OID = MAX_XID = (1 << 32) - 1
-BEFORE, MAX_POSITION = -1, (1 << 63) - 1  # BEFORE: before the payloads, see `before_payloads`
+MAX_POSITION = (1 << 63) - 1
 
 
 def version_to_json(version: RelationVersion) -> dict[str, Any]:

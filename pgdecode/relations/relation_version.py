@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pgdecode.protocol.messages import Column, Relation, Type
 
+BEFORE = -1  # the position of versions of a catalog that were sent before payloads whose positions are counted
+
 
 @dataclass(frozen=True, slots=True)
 class RelationVersion:
@@ -18,12 +20,13 @@ class RelationVersion:
     types : tuple of Type
         Type messages for the types of its columns that had been sent before it.
     position : int
-        Position of the Relation message.
+        Position of the Relation message; -1 if it was sent before all payloads, whose positions are counted.
     xid : int or None
         Top-level xid of the stream in which it was sent. The rows of that stream use it from `position` on.
     visible_from : int or None
         Position from which rows of other transactions use it. Outside a stream this is `position`; inside a stream, the
-        commit or prepare of the transaction. None if the transaction is undecided or was aborted.
+        commit or prepare of the transaction; -1 if that was before all payloads. None if the transaction is undecided
+        or was aborted.
 
     Examples
     --------

@@ -399,10 +399,16 @@ class RelationTracker:
 
         If a relation was also sent outside the stream, the last message applies. Returns the numbers of all versions
         that the stream sent.
+
+        Raises
+        ------
+        SchemaChanged
+            If versions were preloaded, but not one that becomes visible again.
         """
         scope = self.scopes.get(stream)
         if scope is None:
             return []
+        numbers = {number for of_xid in scope.numbers_by_xid.values() for number in of_xid}
         for type_id, sent_items in scope.types.items():
             sent_type = sent_items.last
             known_type = self.types.get(type_id)
@@ -415,15 +421,22 @@ class RelationTracker:
             if sent is None:
                 continue
             known = self.common.get(relation_id)
-            if known is None or known.position <= sent.position:
-                self._set_common(relation_id, sent)
-                number = sent.number
-                if number >= 0 and self.versions[number].visible_from is None:
-                    visible = replace(self.versions[number], visible_from=position)
-                    self.undo_log.record(self.versions.__setitem__, number, self.versions[number])
-                    self.versions[number] = visible
+            number = sent.number
+            if known is not None and known.position > sent.position:
+                # Another version has overtaken it. If that is the same, and never commits, this one is used instead.
+                if number >= 0 and known.number >= 0 and self._are_equal(number, known.number):
+                    self._make_visible(number, self.versions[known.number].visible_from)
+                continue
+            if number >= 0 and not self._make_visible(number, position):
+                since = self.versions[number].visible_from
+                if since is not None and since < position and known is not None and known.number != number:
+                    # It was visible before, until another one was. As a new version it is the last one.
+                    again = replace(self.versions[number], position=sent.position, xid=stream, visible_from=position)
+                    number = self._number_again(again)
+                    numbers.add(number)
+            self._set_common(relation_id, Sent(number, sent.position))
         self.drop(stream)
-        return sorted({number for numbers in scope.numbers_by_xid.values() for number in numbers})
+        return sorted(number for number in numbers if number >= 0)
 
     def drop(self, stream: int) -> None:
         """Remove the relations and types of a stream, when its transaction aborts or is sent again."""
@@ -524,6 +537,26 @@ class RelationTracker:
         if self._preloaded is None or is_other:
             return self.append(version)
         raise SchemaChanged(f"no preloaded relation version has position {version.position}")
+
+    def _are_equal(self, number: int, other: int) -> bool:
+        version = self.versions[number]
+        return self.versions[other].describes(version.relation, version.types)
+
+    def _make_visible(self, number: int, position: int | None) -> bool:
+        """Record from where a version is visible, unless it is known."""
+        version = self.versions[number]
+        if version.visible_from is not None:
+            return False
+        self.undo_log.record(self.versions.__setitem__, number, version)
+        self.versions[number] = replace(version, visible_from=position)
+        return True
+
+    def _number_again(self, version: RelationVersion) -> int:
+        """Find or add a version that becomes visible again; INVALID if there are too many."""
+        try:
+            return self._number_of(version)
+        except TooManyRelations:
+            return INVALID
 
     def _too_many(self, what: str, n: int, relation_id: int | None) -> TooManyRelations:
         limit = self.limits.max_relations

@@ -16,7 +16,7 @@ from pgdecode.changes import table_snapshot
 from pgdecode.changes.table_snapshot import ABOUT, plain_values
 from support import captures
 from support.generators.random_tables import T, random_table
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import UNCHANGED, RandomSlot, Slot
 from support.oracles import expected_changes, replay
 from support.oracles.expected_changes import BINARY, TEXT
 from support.tiers import full
@@ -512,6 +512,73 @@ def test_a_committed_version_counts_that_a_prepared_transaction_overtakes(outcom
     slot.stream_commit(9)
     prepared = [("2", "y", [])] if outcome == "commit" else []
     assert table_of(slot) == [("1", "x", []), *prepared]
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback", "none"])
+def test_a_new_column_and_name_are_kept_that_a_prepared_transaction_has_sent_later(outcome: str) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "z"], keys=["id"], name="old")
+    slot.insert(T, "0", "z0")
+    slot.commit()
+    slot.start(9, first=True)
+    slot.relation(T, ["id", "z", "a"], keys=["id"], xid=9, name="new")
+    slot.insert(T, "1", "x", "y", xid=9)
+    slot.stop()
+    slot.begin_prepare(10, "g")
+    slot.relation(T, ["id", "z", "a"], keys=["id"], name="new")
+    slot.insert(T, "2", "x2", "y2")
+    slot.prepare("g")
+    if outcome == "commit":
+        slot.commit_prepared(10, "g")
+    elif outcome == "rollback":
+        slot.rollback_prepared(10, "g")
+    slot.stream_commit(9)
+    rows = pgdecode.snapshot(slot.payloads, "public.new").select(["id", "z", "a"]).to_pylist()
+    prepared = [{"id": "2", "z": "x2", "a": "y2"}] if outcome == "commit" else []
+    assert rows == [{"id": "0", "z": "z0", "a": None}, *prepared, {"id": "1", "z": "x", "a": "y"}]
+    with pytest.raises(KeyError, match=r"renamed to 'public\.new'"):
+        pgdecode.snapshot(slot.payloads, "public.old")
+
+
+class RepeatingSlot(RandomSlot):
+    """Random transactions that send few versions of one relation, each again and again."""
+
+    def describe(self, table: int, xid: int | None) -> None:
+        """Send one of three versions."""
+        number = self.rng.randrange(3)
+        self.relation(table, ["k", f"a{number}", f"b{number}"], keys=["k"], xid=xid)
+
+    def rows(self, xids: list[int | None]) -> None:
+        """Send rows of one table."""
+        for _ in range(self.rng.randrange(5)):
+            if self.rng.random() < 0.4:
+                self.describe(self.TABLES[0], xids[0])
+            else:
+                self.insert(self.TABLES[0], str(len(self.payloads)), "x", "y", xid=self.rng.choice(xids))
+
+
+@pytest.mark.parametrize("seed", [*range(30), *(full(seed) for seed in range(30, 600))])
+def test_a_version_that_becomes_visible_again_is_the_last(seed: int) -> None:
+    rng = random.Random(seed)
+    slot = RepeatingSlot(rng, rng.randrange(3, 20))
+    while slot.streams:
+        slot.end_stream()
+    while seed % 2 and slot.prepared:
+        slot.decide_prepared()
+    n = len(slot.payloads)
+    slot.begin(9999)
+    slot.insert(slot.TABLES[0], "key", "tail1", "tail2")
+    slot.commit()
+    expected = pgdecode.ChangeDecoder().decode(slot.payloads)["new"].to_pylist()[-1]
+    catalog = RelationCatalog.from_messages(slot.payloads[:n])
+    for positions in (None, range(n, n + 3)):
+        changes = pgdecode.ChangeDecoder(catalog=catalog).decode(slot.payloads[n:], positions)
+        assert changes["new"].to_pylist() == [expected]
+    rows = pgdecode.snapshot(slot.payloads, f"public.t{slot.TABLES[0]}").to_pylist()
+    (row,) = (row for row in rows if row["k"] == "key")
+    assert {name: value for name, value in row.items() if name[0] != "_"} == dict(expected)
+    assert row["_unknown"] == []
 
 
 def test_uncommitted_changes_are_left_out() -> None:
