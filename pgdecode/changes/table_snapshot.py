@@ -187,7 +187,8 @@ class SnapshotRows:
     schema : pa.Schema
         Of the changes.
     versions : mapping of int to RelationVersion
-        The versions of one relation by their numbers. Each change has the number of its version in the column `VERSION`.
+        The versions of one relation, by their numbers. Each change has the number of its version in the column
+        `VERSION`.
     with_errors : bool
         Return bad changes as rows with the reason in `_error`. Otherwise there are no bad changes.
     """
