@@ -128,7 +128,7 @@ class RelationCatalog:
             if xid is not None and version.xid == xid and (position is None or version.position <= position):
                 own = version
             since = version.visible_from
-            is_seen = since is not None and (position is None or since <= position)
+            is_seen = since is not None and (position is None or max(since, version.position) <= position)
             # A version that was sent in a stream may become visible later than a version that was sent after it.
             if is_seen and (common is None or (common.visible_from or 0) <= (since or 0)):
                 common = version

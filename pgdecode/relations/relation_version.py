@@ -25,8 +25,9 @@ class RelationVersion:
         Top-level xid of the stream in which it was sent. The rows of that stream use it from `position` on.
     visible_from : int or None
         Position from which rows of other transactions use it. Outside a stream this is `position`; inside a stream, the
-        commit or prepare of the transaction; -1 if that was before all payloads. None if the transaction is undecided
-        or was aborted.
+        commit or prepare of the transaction; if an equal version was sent later and is visible at that commit, where
+        that one became visible. -1 if that was before all payloads. None if the transaction is undecided or was
+        aborted, or if a different version was sent later.
 
     Examples
     --------
