@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 import pyarrow as pa
 
 from pgdecode.changes.table_rows import common_type
-from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.relation_version import RelationVersion, used_from
 
 
 def last_version(versions: Iterable[RelationVersion]) -> RelationVersion:
@@ -43,11 +43,12 @@ def last_column_names(versions: Mapping[int, RelationVersion], schema: pa.Schema
     found: dict[int, dict[str, str]] = {}
     after: RelationVersion | None = None
     later: dict[str, str] = {}
-    # In the order in which they were used, because a stream may commit after later versions were sent.
-    since = {
-        number: item.position if item.visible_from is None else item.visible_from for number, item in versions.items()
-    }
-    for number in sorted(versions, key=lambda number: (versions[number] is last, since[number], number), reverse=True):
+
+    def order_of(number: int) -> tuple[bool, int, int]:
+        # A stream may commit after later versions were sent.
+        return versions[number] is last, used_from(versions[number]), number
+
+    for number in sorted(versions, key=order_of, reverse=True):
         version = versions[number]
         next_names = {item.name: item.name for item in version.columns} if after is None else _continued(version, after)
         names = {}

@@ -119,7 +119,7 @@ class FileChanges:
         before = SourceState() if options.stored is None else options.stored.source
         types = user_types_of(files.files, [UserType(*item) for item in before.user_types])
         self.source = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
-        # Versions that the caller knows, and which no payload uses that comes before them.
+        # The number of versions that a catalog has. Others are of the payloads.
         self._n_given = 0
         if options.stored is not None:
             decoder = partial(ChangeDecoder.resumed, options.stored)

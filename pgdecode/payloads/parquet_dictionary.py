@@ -46,7 +46,7 @@ def longest_value(chunk: pa.Buffer, compression: str, max_bytes: int) -> int | N
         elif compression != "UNCOMPRESSED":
             return None
     except (IndexError, KeyError, TypeError, ValueError, RecursionError, OSError):
-        # Damaged: whoever reads the chunk finds the same.
+        # The page is damaged. Reading the chunk then raises an error.
         return None
     found = longest(page)
     return found if found >= 0 and page.size == n_bytes else None

@@ -26,7 +26,7 @@ from pgdecode.protocol.messages import (
     Type,
 )
 from pgdecode.relations.relation_json import version_from_json, version_to_json
-from pgdecode.relations.relation_version import BEFORE, RelationVersion, repeated_column
+from pgdecode.relations.relation_version import BEFORE, RelationVersion, repeated_column, used_from
 from pgdecode.relations.version_tracker import RelationTracker
 
 FORMAT = "pgdecode.RelationCatalog"
@@ -229,10 +229,9 @@ def before_payloads(catalog: RelationCatalog) -> RelationCatalog:
 
     Counted positions cannot be compared with those of the catalog.
     """
-    versions = sorted(catalog, key=lambda item: item.position if item.visible_from is None else item.visible_from)
     return RelationCatalog(
         replace(version, position=BEFORE, visible_from=None if version.visible_from is None else BEFORE)
-        for version in versions
+        for version in sorted(catalog, key=used_from)
     )
 
 

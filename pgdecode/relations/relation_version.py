@@ -84,3 +84,8 @@ def repeated_column(relation: Relation) -> int | None:
     if len(set(names)) == len(names):
         return None
     return next(at for at, name in enumerate(names) if name in names[:at])
+
+
+def used_from(version: RelationVersion) -> int:
+    """Return the position from which rows of all transactions use a version, or if none do, those of its own stream."""
+    return version.position if version.visible_from is None else version.visible_from

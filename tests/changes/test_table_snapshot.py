@@ -494,6 +494,14 @@ def test_the_last_visible_version_of_a_catalog_applies(has_positions: bool) -> N
     assert changes["new"].to_pylist() == [[("id", "5"), ("a", "val")]]
 
 
+def decide(slot: Slot, outcome: str) -> None:
+    """Commit the prepared transaction 10, roll it back, or leave it."""
+    if outcome == "commit":
+        slot.commit_prepared(10, "g")
+    elif outcome == "rollback":
+        slot.rollback_prepared(10, "g")
+
+
 @pytest.mark.parametrize("outcome", ["commit", "rollback", "none"])
 def test_a_committed_version_counts_that_a_prepared_transaction_overtakes(outcome: str) -> None:
     slot = Slot()
@@ -505,10 +513,7 @@ def test_a_committed_version_counts_that_a_prepared_transaction_overtakes(outcom
     slot.relation(T, ["id", "a"], keys=["id"])
     slot.insert(T, "2", "y")
     slot.prepare("g")
-    if outcome == "commit":
-        slot.commit_prepared(10, "g")
-    elif outcome == "rollback":
-        slot.rollback_prepared(10, "g")
+    decide(slot, outcome)
     slot.stream_commit(9)
     prepared = [("2", "y", [])] if outcome == "commit" else []
     assert table_of(slot) == [("1", "x", []), *prepared]
@@ -529,10 +534,7 @@ def test_a_new_column_and_name_are_kept_that_a_prepared_transaction_has_sent_lat
     slot.relation(T, ["id", "z", "a"], keys=["id"], name="new")
     slot.insert(T, "2", "x2", "y2")
     slot.prepare("g")
-    if outcome == "commit":
-        slot.commit_prepared(10, "g")
-    elif outcome == "rollback":
-        slot.rollback_prepared(10, "g")
+    decide(slot, outcome)
     slot.stream_commit(9)
     rows = pgdecode.snapshot(slot.payloads, "public.new").select(["id", "z", "a"]).to_pylist()
     prepared = [{"id": "2", "z": "x2", "a": "y2"}] if outcome == "commit" else []
