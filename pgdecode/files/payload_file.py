@@ -393,19 +393,29 @@ class Reader(NamedTuple):
 def _may_expand(reader: Reader, group: int, texts: Sequence[str], n_rows: int) -> bool:
     """Whether `n_rows` rows may exceed the size of a batch, if all have the longest value of their dictionary."""
     metadata = reader.footer.metadata.row_group(group)
+    chunks = [metadata.column(leaf) for leaf in range(metadata.num_columns)]
     total = 0
-    for leaf in range(metadata.num_columns):
-        chunk = metadata.column(leaf)
-        if chunk.path_in_schema not in texts or not chunk.has_dictionary_page:
-            continue
-        start, end = chunk.dictionary_page_offset, chunk.data_page_offset
-        if chunk.physical_type != "BYTE_ARRAY" or not 0 < end - start <= 2 * BATCH_BYTES:
-            return True
-        found = longest_value(read_range(reader.source, start, end), chunk.compression, 2 * BATCH_BYTES)
-        if found is None:
-            return True
-        total += found
+    for chunk in chunks:
+        if chunk.has_dictionary_page and chunk.path_in_schema in texts:
+            found = _longest_in_page(reader, chunk)
+            total += _longest_read(reader, group, chunk.path_in_schema) if found is None else found
     return bool(total * min(n_rows, metadata.num_rows) > 2 * BATCH_BYTES)
+
+
+def _longest_in_page(reader: Reader, chunk: pq.ColumnChunkMetaData) -> int | None:
+    """Find the length of the longest value in a chunk's dictionary page; None if only pyarrow can read it."""
+    start, end = chunk.dictionary_page_offset, chunk.data_page_offset
+    if chunk.physical_type != "BYTE_ARRAY" or not 0 < end - start <= 2 * BATCH_BYTES:
+        return None
+    return longest_value(read_range(reader.source, start, end), chunk.compression, 2 * BATCH_BYTES)
+
+
+def _longest_read(reader: Reader, group: int, name: str) -> int:
+    """Find the same length by reading a row, for which pyarrow also hashes all values."""
+    with reader([name]) as encoded:
+        for batch in encoded.iter_batches(1, row_groups=[group], columns=[name], use_threads=False):
+            return int(pc.max(pc.binary_length(batch.column(0).dictionary)).as_py() or 0)
+    return 0
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -12,7 +12,7 @@ _HEADER_BYTES = 256
 # Fields of PageHeader, and a value of its type.
 _TYPE, _PAGE_BYTES, _COMPRESSED_BYTES, _DICTIONARY_HEADER = 1, 2, 3, 7
 _DICTIONARY_PAGE = 2
-_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd"}
+_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
 
 
 def longest_value(chunk: pa.Buffer, compression: str, max_bytes: int) -> int | None:
