@@ -27,10 +27,11 @@ from pgdecode.relations.relation_version import RelationVersion
 # The greatest number of versions of relations. Only a corrupt file has more.
 MAX_VERSIONS = 100_000
 _OF_ROWS = ("insert", "update", "delete", "truncate", "message", "origin")
-_NO_BOUNDARIES = ("relation", "type", "commit_prepared", "rollback_prepared")
+_BEGINNINGS = ("begin", "begin_prepare", "stream_start")
 _CONTROL = marks_of(message.kind for message in MESSAGES if message.kind not in _OF_ROWS)
 _CHANGES = marks_of(_OF_ROWS[:4])
-_BOUNDARIES = marks_of(message.kind for message in MESSAGES if message.kind not in (*_OF_ROWS, *_NO_BOUNDARIES))
+_OPENING = marks_of(_BEGINNINGS)
+_BOUNDARIES = marks_of(message.kind for message in MESSAGES if message.kind not in (*_OF_ROWS, "relation", "type"))
 # How many of the largest transactions are listed.
 _LARGEST = 5
 
@@ -77,6 +78,14 @@ class ControlMessages(NamedTuple):
         return cls(rows, payloads.take(rows), fields, n_before[-1].as_py() if len(n_before) else 0)
 
 
+class _Open(NamedTuple):
+    """The transaction, or the block of a streamed one, whose changes come next."""
+
+    position: int  # of the message that began the transaction
+    n_before: int  # number of changes before it
+    is_streamed: bool
+
+
 class _Sizes:
     """Counts the changes of each transaction, and keeps the largest ones."""
 
@@ -84,8 +93,9 @@ class _Sizes:
         self.largest: list[TransactionSize] = []
         self.waiting: dict[int, TransactionSize] = {}  # by position: streamed, prepared and open ones
         self._n_changes = 0  # before the batch
-        self._open: tuple[int, int] | None = None  # position of the transaction, number of changes before it
+        self._open: _Open | None = None
         self._streamed: dict[int, int] = {}  # xid -> position
+        self._cut: set[int] = set()  # positions of streamed transactions whose first block is missing
 
     def add(self, messages: ControlMessages, positions: pa.Array) -> None:
         """Count the changes of the next batch. `positions` are those of its control messages."""
@@ -100,20 +110,24 @@ class _Sizes:
         """Forget the transactions that began at some positions."""
         for position in positions:
             self.waiting.pop(position, None)
+            self._cut.discard(position)
 
     def n_of(self, position: int) -> int:
         """Return the number of changes so far of a transaction without an outcome, by its position."""
         n = self.waiting[position].changes if position in self.waiting else 0
-        if self._open is not None and self._open[0] == position:
-            n += self._n_changes - self._open[1]
+        if self._open is not None and self._open.position == position:
+            n += self._n_changes - self._open.n_before
         return n
 
     def _add_boundaries(self, boundaries: pa.RecordBatch) -> None:
         if not len(boundaries):
             return
         kinds, no = boundaries.column("kind"), pa.array([False])
-        # A Begin and the Commit right after it are a whole transaction. Python objects are made for the others only.
+        # A Begin and the Commit right after it are a whole transaction, unless another one is open before them. Python
+        # objects are made for the others only.
+        is_open = pa.concat_arrays([pa.array([self._open is not None]), is_marked(kinds, _OPENING)])
         pairs = pc.and_(pc.equal(kinds, kind_code("begin"))[:-1], pc.equal(kinds, kind_code("commit"))[1:])
+        pairs = pc.and_not(pairs, is_open[:-2])
         first, second = pa.concat_arrays([pairs, no]), pa.concat_arrays([no, pairs])
         begins, commits = boundaries.filter(first), boundaries.filter(second)
         sizes = pc.subtract(commits.column("n"), begins.column("n"))
@@ -122,48 +136,47 @@ class _Sizes:
         order = [("changes", "descending"), ("position", "ascending")]
         for size in found.take(pc.select_k_unstable(found, _LARGEST, order)).to_pylist():
             self._note(TransactionSize(**size))
-        ends_before = pa.concat_arrays([no, second[:-1]])
-        others = boundaries.append_column("ends_before", ends_before).filter(pc.invert(pc.or_(first, second)))
-        for code, *boundary, ends_before in zip(*(column.to_pylist() for column in others.columns), strict=True):
-            if ends_before:
-                self._open = None
+        others = boundaries.filter(pc.invert(pc.or_(first, second)))
+        for code, *boundary in zip(*(column.to_pylist() for column in others.columns), strict=True):
             self._cross(MESSAGES[code].kind, *boundary)
-        if second[-1].as_py():
-            self._open = None
 
     def _cross(
         self, kind: str, xid: int, subxid: int, is_first: bool | None, time_us: int | None, position: int, n: int
     ) -> None:
+        # What is open ends here, even if its own end is missing.
+        ended, self._open = self._open, None
+        if ended is not None and ended.position in self.waiting:
+            size = self.waiting[ended.position]
+            self.waiting[ended.position] = size._replace(changes=size.changes + n - ended.n_before)
         if kind in ("begin", "begin_prepare"):
-            self._open = position, n
+            self._open = _Open(position, n, is_streamed=False)
             self.waiting[position] = TransactionSize(0, position, xid)
         elif kind == "stream_start":
-            if is_first:  # the server sends the transaction again from its start
-                self.waiting.pop(self._streamed.pop(xid, -1), None)
-            first = self._streamed.setdefault(xid, position)
-            self.waiting.setdefault(first, TransactionSize(0, first, xid))
-            self._open = first, n
+            first = self._streamed.get(xid, -1)
+            if is_first or first not in self.waiting:
+                # If it is known, the server sends it again from its start.
+                self.forget([first])
+                first = self._streamed[xid] = position
+                self.waiting[first] = TransactionSize(0, first, xid)
+                if not is_first:
+                    self._cut.add(first)
+            self._open = _Open(first, n, is_streamed=True)
         elif kind == "stream_abort":
             if xid == subxid:
-                self.waiting.pop(self._streamed.pop(xid, -1), None)
+                self.forget([self._streamed.pop(xid, -1)])
         elif kind in ("stream_commit", "stream_prepare"):
-            self._end(self._streamed.pop(xid, -1), time_us, is_decided=kind == "stream_commit")
-        elif self._open is not None:
-            first, n_first = self._open
-            self._open = None
-            size = self.waiting.get(first)
-            if size is None:  # its end was sent in place of the stop
-                return
-            self.waiting[first] = size._replace(changes=size.changes + n - n_first)
-            if kind != "stream_stop":
-                self._end(first, time_us, is_decided=kind == "commit")
+            first = self._streamed.pop(xid, -1)
+            # The outcome of a prepared transaction whose beginning is missing is not recognized.
+            self._end(first, time_us, is_decided=kind == "stream_commit" or first in self._cut)
+        elif kind in ("commit", "prepare") and ended is not None and not ended.is_streamed:
+            self._end(ended.position, time_us, is_decided=kind == "commit")
 
     def _end(self, position: int, time_us: int | None, is_decided: bool) -> None:
         size = self.waiting.get(position)
         if size is None:
             return
         if is_decided:
-            del self.waiting[position]
+            self.forget([position])
         self._note(size._replace(time_us=time_us))
 
     def _note(self, size: TransactionSize) -> None:

@@ -6,16 +6,17 @@ import random
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pgdecode import decode_messages
+from pgdecode import ChangeDecoder, decode_messages
 from pgdecode.envelope.kind_codes import CODES_TYPE, kind_code
 from pgdecode.files.envelope_batches import prepared_batches
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.transaction_statistics import ControlMessages, TransactionStatistics, _Sizes
 from support import captures
-from support.generators.slot import Slot
+from support.generators.slot import RandomSlot, Slot
 from support.generators.slots import STOP, abort, begin, start, stream_commit
 
 
@@ -34,7 +35,14 @@ def _sizes(envelope: pa.RecordBatch, batch_rows: int) -> _Sizes:
 def _statistics(path: Path, position: str | None = None, batch_rows: int = 100) -> TransactionStatistics:
     files = ordered_files(path, "data", position)
     statistics = TransactionStatistics(files)
-    found = prepared_batches(files.files, lambda file, batch: None, batch_rows=batch_rows, kind_codes=True)
+    found = prepared_batches(
+        files.files,
+        lambda file, batch: None,
+        in_stream="auto",
+        mode="PERMISSIVE",
+        batch_rows=batch_rows,
+        kind_codes=True,
+    )
     for file, batch, _ in found:
         statistics.add(file, batch, ControlMessages.of(batch.envelope, batch.source["data"]))
     return statistics
@@ -84,6 +92,67 @@ def test_a_stream_that_is_sent_again_is_counted_once(tmp_path: Path, batch_rows:
     statistics = _statistics(path, batch_rows=batch_rows)
     assert [(size.changes, size.position) for size in statistics.largest] == [(1, 4)]
     assert statistics._sizes.waiting == {}
+
+
+@pytest.mark.parametrize("n_missing", range(6))
+def test_sizes_are_those_of_the_change_decoder_when_messages_are_missing(
+    tmp_path: Path, rng: random.Random, n_missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgdecode.files.transaction_statistics._LARGEST", 1000)
+    path = tmp_path / "in.parquet"
+    for _ in range(4):
+        payloads = RandomSlot(rng, 25, with_versions=False).payloads
+        # The tables are described in the first transaction.
+        for row in sorted(rng.sample(range(7, len(payloads)), n_missing), reverse=True):
+            del payloads[row]
+        decoder = ChangeDecoder(mode="PERMISSIVE", include_uncommitted=True, start="anywhere")
+        committed, undecided = decoder.decode(payloads), decoder.undecided()
+        expected: dict[int, set[int]] = {}
+        for change in [*committed.to_pylist(), *undecided.to_pylist()]:
+            if change["op"] is not None:
+                # A truncate of several tables is a change of each, and one message.
+                expected.setdefault(change["xid"], set()).add(change["position"])
+        found = {*pc.drop_null(committed.filter(committed["committed"])["xid"]).to_pylist()}
+        pq.write_table(pa.table({"data": payloads}), path)
+        for batch_rows in (1, 7, 1000):
+            statistics = _statistics(path, batch_rows=batch_rows)
+            sizes = {size.xid: size for size in [*statistics.largest, *statistics.open]}
+            assert found <= sizes.keys()
+            for xid, size in sizes.items():
+                if payloads[size.position][:1] != b"S" or payloads[size.position][5]:
+                    assert size.changes == len(expected.get(xid, ()))
+            waiting = statistics._sizes.waiting.keys() - statistics._sizes._cut
+            assert waiting == {size.position for size in statistics.open}
+
+
+def test_a_block_without_its_stop_is_counted(tmp_path: Path) -> None:
+    slot = Slot()
+    slot.start(9, first=True)
+    slot.truncate(16385, xid=9)
+    slot.begin(10)
+    slot.truncate(16385)
+    slot.commit()
+    slot.stream_commit(9)
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"data": slot.payloads}), path)
+    for batch_rows in (1, 2, 100):
+        statistics = _statistics(path, batch_rows=batch_rows)
+        assert [(size.changes, size.xid) for size in statistics.largest] == [(1, 9), (1, 10)]
+        assert statistics.fault is not None
+
+
+def test_a_stream_whose_beginning_is_missing_is_forgotten_when_it_is_prepared(tmp_path: Path) -> None:
+    slot = Slot()
+    slot.start(9)
+    slot.truncate(16385, xid=9)
+    slot.stop()
+    slot.stream_prepare(9, "g")
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"data": slot.payloads}), path)
+    for batch_rows in (1, 100):
+        statistics = _statistics(path, batch_rows=batch_rows)
+        assert [(size.changes, size.xid) for size in statistics.largest] == [(1, 9)]
+        assert statistics._sizes.waiting == {}
 
 
 def test_prepared_transactions_are_forgotten_when_they_are_decided(tmp_path: Path) -> None:
