@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from pgdecode.arrow.thrift import (
+    COLUMNS,
     I16,
     I64,
+    META_DATA,
+    ROW_GROUPS,
     STRUCT,
     Struct,
     StructReader,
@@ -23,10 +26,9 @@ from pgdecode.arrow.thrift import (
 
 MAGIC = b"PAR1"
 
-# Numbers of fields: of FileMetaData, RowGroup, ColumnChunk and ColumnMetaData.
-_NUM_ROWS, _ROW_GROUPS = 3, 4
-_COLUMNS, _GROUP_ROWS, _GROUP_OFFSET, _ORDINAL = 1, 3, 5, 7
-_META_DATA = 3
+# Other fields of FileMetaData, RowGroup, ColumnChunk and ColumnMetaData.
+_NUM_ROWS = 3
+_GROUP_ROWS, _GROUP_OFFSET, _ORDINAL = 3, 5, 7
 _CHUNK_OFFSETS = (2, 4, 6)  # file_offset, offset_index_offset, column_index_offset
 _PAGE_OFFSETS = (9, 10, 11, 14)  # data_page_offset, index_page_offset, dictionary_page_offset, bloom_filter_offset
 
@@ -62,7 +64,7 @@ class ParquetJoiner:
             self._end = self._file.write(MAGIC)
         # The pages begin behind the first magic number.
         moved = self._end - len(MAGIC)
-        for group in footer[_ROW_GROUPS].value[1]:
+        for group in footer[ROW_GROUPS].value[1]:
             _move(group, moved, len(self._groups))
             self._n_rows += group[_GROUP_ROWS].value
             self._groups.append(bytes(struct_bytes(group)))
@@ -76,7 +78,7 @@ class ParquetJoiner:
             written += field_bytes(last, number, item.type)
             if number == _NUM_ROWS:
                 written += integer_bytes(self._n_rows)
-            elif number == _ROW_GROUPS:
+            elif number == ROW_GROUPS:
                 written += list_bytes(len(self._groups), STRUCT)
                 written += b"".join(self._groups)
             else:
@@ -92,9 +94,9 @@ def _move(group: Struct, moved: int, ordinal: int) -> None:
     if _ORDINAL in group:
         # The field has 16 bits, and readers do not need it.
         group[_ORDINAL] = Value(I16, ordinal & 0x7FFF)
-    for chunk in group[_COLUMNS].value[1]:
+    for chunk in group[COLUMNS].value[1]:
         _add(chunk, _CHUNK_OFFSETS, moved)
-        _add(chunk[_META_DATA].value, _PAGE_OFFSETS, moved)
+        _add(chunk[META_DATA].value, _PAGE_OFFSETS, moved)
 
 
 def _add(struct: Struct, numbers: tuple[int, ...], moved: int) -> None:

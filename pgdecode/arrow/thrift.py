@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 _TRUE, _FALSE, _BYTE, I16, _I32, I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, STRUCT = range(1, 13)
 _INTEGERS = (I16, _I32, I64)
 
+# Fields of FileMetaData, RowGroup and ColumnChunk.
+ROW_GROUPS = 4
+COLUMNS = 1
+META_DATA, CRYPTO_METADATA = 3, 8
+
 
 class Value(NamedTuple):
     """A value of a Thrift structure, with its type."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -20,13 +20,15 @@ from pgdecode.storage.errors import StorageError
 from pgdecode.storage.object_files import ObjectReader
 from pgdecode.storage.object_path import FilePath
 from pgdecode.storage.object_store import ObjectChanged
-from pgdecode.storage.parquet_input import Footer, Source, opened, plan, read_footer, read_range, readable
+from pgdecode.storage.parquet_input import Footer, Source, leaves_of, opened, plan, read_footer, read_range, readable
 
 # The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
 BATCH_ROWS = 131_072
 BATCH_BYTES = 32 * 2**20
 # Dictionaries are not read first where they cannot expand a batch beyond this size.
 _EXPANDED_BYTES = 8 * BATCH_BYTES
+# The least number of rows that are read at once if values may share their beginnings.
+_FEW_ROWS = 64
 PLAIN_BINARY = (pa.binary(), pa.large_binary())
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _BINARY_IDS = {type.id for type in PLAIN_BINARY}
@@ -235,11 +237,18 @@ class PayloadFile:
         n_rows = self._rows_that_fit(batch_rows)
         start = self.start
         with self._reader(self._numbers) as reader:
-            for may_expand, groups in self._alike(reader, n_rows):
-                with reader(self._texts if may_expand else ()) as file:
-                    for batch in self._read(file, n_rows, groups):
+            for (as_dictionary, most), groups in self._alike(reader, n_rows):
+                with reader(as_dictionary) as file:
+                    batches = self._read(file, most, [group.number for group in groups])
+                    for batch in batches if most == n_rows else _joined(batches, n_rows):
                         yield RawBatch(self, start, batch)
                         start += len(batch)
+                # pyarrow skips pages of an unknown type, and reads as many values as a column chunk says it has.
+                first, last = groups[0], groups[-1]
+                found, expected = start - first.start, last.start + last.n_rows - first.start
+                if found != expected:
+                    detail = f"has {found:,} rows in place of the {expected:,} that its footer says"
+                    raise FileFault(f"{self.path}: {detail}: it is damaged")
 
     def with_session(self) -> PayloadFile:
         """Return the captured file with `CAPTURE_SESSION` as another column to read."""
@@ -312,22 +321,30 @@ class PayloadFile:
         widest = max((group.n_bytes / max(group.n_rows, 1) for group in self.groups), default=1.0)
         return max(1, min(batch_rows, int(BATCH_BYTES / max(widest, 1.0))))
 
-    def _alike(self, reader: Reader, n_rows: int) -> Iterator[tuple[bool, list[int]]]:
-        """Group consecutive row groups that are read alike: whether their dictionaries may expand a batch.
+    def _alike(self, reader: Reader, n_rows: int) -> Iterator[tuple[_Way, list[RowGroup]]]:
+        """Group consecutive row groups that are read alike, in batches of at most `n_rows` rows.
 
-        A dictionary stores a value once for any number of rows, so a few kilobytes can become gigabytes. No value is
-        larger than its row group. Reading a small one is faster than looking at its dictionary.
+        A dictionary stores a value once for any number of rows, and DELTA_BYTE_ARRAY does not repeat how values begin.
+        So a few kilobytes can become gigabytes. No value is larger than its row group. Reading a small one is faster
+        than looking at its dictionary.
         """
 
-        def may_expand(group: RowGroup) -> bool:
+        def way(group: RowGroup) -> _Way:
             is_small = group.n_bytes * min(n_rows, group.n_rows) <= _EXPANDED_BYTES
-            return not is_small and bool(self._texts) and _may_expand(reader, group.number, self._texts, n_rows)
+            if is_small or not self._texts:
+                return (), n_rows
+            metadata = reader.footer.metadata.row_group(group.number)
+            chunks = [metadata.column(leaf) for leaf in leaves_of(reader.footer.metadata, self._texts)]
+            if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
+                return (), min(n_rows, max(2 * BATCH_BYTES // group.n_bytes, _FEW_ROWS))
+            expands = _may_expand(reader, group.number, chunks, min(n_rows, group.n_rows))
+            return tuple(self._texts) if expands else (), n_rows
 
         # The row groups of an object are fetched one by one.
         at_once = 1 if isinstance(reader.source, ObjectReader) else len(self.groups)
         for start in range(0, len(self.groups), max(at_once, 1)):
-            for expands, found in groupby(self.groups[start : start + at_once], may_expand):
-                yield expands, [group.number for group in found]
+            for found, groups in groupby(self.groups[start : start + at_once], way):
+                yield found, list(groups)
 
     @contextmanager
     def _reader(self, groups: Sequence[int] = (), only_first_rows: bool = False) -> Iterator[Reader]:
@@ -377,6 +394,10 @@ class RawBatch(NamedTuple):
         )
 
 
+# How row groups are read: which columns as dictionaries, and how many rows at once.
+_Way = tuple[tuple[str, ...], int]
+
+
 class Reader(NamedTuple):
     """Opens a file several times, whose footer has been read."""
 
@@ -390,16 +411,14 @@ class Reader(NamedTuple):
         return opened(self.source, self.footer.metadata, as_dictionary)
 
 
-def _may_expand(reader: Reader, group: int, texts: Sequence[str], n_rows: int) -> bool:
+def _may_expand(reader: Reader, group: int, chunks: Sequence[pq.ColumnChunkMetaData], n_rows: int) -> bool:
     """Whether `n_rows` rows may exceed the size of a batch, if all have the longest value of their dictionary."""
-    metadata = reader.footer.metadata.row_group(group)
-    chunks = [metadata.column(leaf) for leaf in range(metadata.num_columns)]
     total = 0
     for chunk in chunks:
-        if chunk.has_dictionary_page and chunk.path_in_schema in texts:
+        if chunk.has_dictionary_page:
             found = _longest_in_page(reader, chunk)
             total += _longest_read(reader, group, chunk.path_in_schema) if found is None else found
-    return bool(total * min(n_rows, metadata.num_rows) > 2 * BATCH_BYTES)
+    return bool(total * n_rows > 2 * BATCH_BYTES)
 
 
 def _longest_in_page(reader: Reader, chunk: pq.ColumnChunkMetaData) -> int | None:
@@ -484,6 +503,20 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     half = batch.num_rows // 2
     yield from _pieces(batch.slice(0, half))
     yield from _pieces(batch.slice(half))
+
+
+def _joined(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:
+    """Join small batches, up to `n_rows` rows or about `BATCH_BYTES`."""
+    found: list[pa.RecordBatch] = []
+    n_found = n_bytes = 0
+    for batch in batches:
+        if found and (n_found + len(batch) > n_rows or n_bytes + batch.nbytes > BATCH_BYTES):
+            yield one_batch(found)
+            found, n_found, n_bytes = [], 0, 0
+        found.append(batch)
+        n_found, n_bytes = n_found + len(batch), n_bytes + batch.nbytes
+    if found:
+        yield one_batch(found)
 
 
 def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode.arrow.thrift import COLUMNS, CRYPTO_METADATA, ROW_GROUPS, StructReader
 from pgdecode.files.payload_file import (
     CAPTURE_KEY,
     CAPTURE_SESSION,
@@ -31,7 +32,7 @@ from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError, StorageError
 from pgdecode.storage.object_path import FilePath, ObjectPath
 from pgdecode.storage.object_store import found_object, listed
-from pgdecode.storage.parquet_input import is_parquet, read_footer, readable
+from pgdecode.storage.parquet_input import EncryptedFile, is_parquet, leaves_of, read_footer, readable
 
 # How many files are opened at the same time if this mostly waits for an object store or a disk.
 FILES_AT_ONCE = 32
@@ -138,8 +139,11 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
         if isinstance(path, Path) and unwrap != "none" and not is_parquet(path):
             converted = ConvertedFile(path, payload)
         with readable(path if converted is None else converted.path) as source:
-            checksum, metadata, _ = read_footer(source)
-        schema, groups = metadata.schema.to_arrow_schema().remove_metadata(), _row_groups(metadata, (payload, *keep))
+            footer = read_footer(source)
+        metadata, names = footer.metadata, (payload, *keep)
+        if footer.signed is not None:
+            _check_plain(footer.signed, metadata, names)
+        schema, groups = metadata.schema.to_arrow_schema().remove_metadata(), _row_groups(metadata, names)
         entries = {
             key: shared.entries.setdefault(value, value)
             for key, value in (metadata.metadata or {}).items()
@@ -154,6 +158,8 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
         if error.row == 0 and LOOKS_LIKE not in error.reason and path.suffix not in TEXT_SUFFIXES:
             raise PathError(f"{path}: not a Parquet file") from None
         raise FileFault(f"{path}: not a Parquet file, and cannot be read as text: {error}") from None
+    except EncryptedFile as error:
+        raise PathError(f"{path}: {error}") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
         raise PathError(f"{path}: not a Parquet file") from error
     known = shared.columns.get(schema)
@@ -161,7 +167,9 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
         kept = _kept_columns(path, schema, payload, keep, unwrap, is_captured=captured is not None)
         known = shared.columns.setdefault(schema, (schema, kept))
     columns, kept = known
-    return PayloadFile(path, payload, keep, kept, columns, groups, checksum, unwrap, converted, captured, entries)
+    return PayloadFile(
+        path, payload, keep, kept, columns, groups, footer.checksum, unwrap, converted, captured, entries
+    )
 
 
 def _kept_columns(
@@ -211,24 +219,41 @@ def _is_binary(type: pa.DataType) -> bool:
     return plain_type(type) in (pa.binary(), pa.large_binary())
 
 
+def _check_plain(signed: bytes, metadata: pq.FileMetaData, columns: Sequence[str]) -> None:
+    """Check that no column is encrypted, because pyarrow would end the process.
+
+    Raises
+    ------
+    EncryptedFile
+    """
+    for group in StructReader(signed).struct()[ROW_GROUPS].value[1]:
+        chunks = group[COLUMNS].value[1]
+        for leaf in leaves_of(metadata, columns):
+            if CRYPTO_METADATA in chunks[leaf]:
+                path = metadata.schema.column(leaf).path
+                raise EncryptedFile(f"column {path!r} is encrypted; decrypt the file first")
+
+
 def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowGroup, ...]:
-    paths = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
-    leaves = [leaf for leaf, path in enumerate(paths) if path in columns or path.partition(".")[0] in columns]
+    leaves = leaves_of(metadata, columns)
+    types = [metadata.schema.column(leaf).physical_type for leaf in leaves]
     found = []
     start = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         chunks = [group.column(leaf) for leaf in leaves]
         n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
-        ranges = tuple((chunk.path_in_schema, *limits) for chunk in chunks if (limits := _range(chunk)) is not None)
+        limits = [(chunk.path_in_schema, _limits(chunk, type)) for chunk, type in zip(chunks, types, strict=True)]
+        ranges = tuple((path, *item) for path, item in limits if item is not None)
         found.append(RowGroup(number, start, group.num_rows, n_bytes, ranges))
         start += group.num_rows
     return tuple(found)
 
 
-def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int] | None:
+def _limits(chunk: pq.ColumnChunkMetaData, type: str) -> tuple[int, int] | None:
     """Return the least and greatest value of an integer column without nulls, if both are known and not negative."""
-    found = chunk.statistics if chunk.physical_type in ("INT32", "INT64") else None
+    # Where a damaged footer has another type than the schema, pyarrow would end the process.
+    found = chunk.statistics if type in ("INT32", "INT64") and chunk.physical_type == type else None
     if found is None or not found.has_min_max or not found.has_null_count or found.null_count:
         return None
     # Raw values, because Python cannot represent all dates and timestamps of a column.

@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,10 +21,15 @@ _READ_BUFFER = 2**20
 # The end of a file, which usually has the whole footer.
 _TAIL_BYTES = 16 * 2**10
 _SMALL_BYTES = 2**20
-
+# A nonce and a tag, behind the metadata of a file with encrypted columns.
+_SIGNATURE_BYTES = 12 + 16
 
 # An object; a local file; or the bytes of a small one.
 Source: TypeAlias = "ObjectReader | Path | pa.Buffer"
+
+
+class EncryptedFile(OSError):
+    """A file, or a column of it, that pgdecode cannot read because it is encrypted."""
 
 
 class Footer(NamedTuple):
@@ -36,11 +42,14 @@ class Footer(NamedTuple):
     metadata : pq.FileMetaData
     file : pq.ParquetFile or None
         The open file, if its bytes are in memory.
+    signed : bytes or None
+        The bytes of the metadata, if a signature follows them. Then columns may be encrypted.
     """
 
     checksum: int
     metadata: pq.FileMetaData
     file: pq.ParquetFile | None = None
+    signed: bytes | None = None
 
 
 @contextmanager
@@ -108,21 +117,33 @@ def plan(
     names: Sequence[str],
     only_first_rows: bool = False,
 ) -> None:
-    """Tell the reader of an object which columns of which row groups will be read."""
+    """Tell the reader of an object which columns of which row groups will be read.
+
+    Raises
+    ------
+    OSError
+        If a column is outside the object, according to the footer.
+    """
     if isinstance(source, ObjectReader):
-        source.plan([_ranges(metadata.row_group(number), names) for number in groups], only_first_rows)
+        leaves = leaves_of(metadata, names)
+        ranges = [[_range(metadata.row_group(number).column(leaf)) for leaf in leaves] for number in groups]
+        for start, end in chain.from_iterable(ranges):
+            if not 0 <= start <= end <= source.path.size:
+                raise OSError("a column chunk is outside the file, according to its footer")
+        source.plan(ranges, only_first_rows)
 
 
-def _ranges(group: Any, names: Sequence[str]) -> list[tuple[int, int]]:
-    found = []
-    for leaf in range(group.num_columns):
-        chunk = group.column(leaf)
-        path = chunk.path_in_schema
-        if path in names or path.partition(".")[0] in names:
-            offsets = [chunk.data_page_offset]
-            offsets += [chunk.dictionary_page_offset] if chunk.has_dictionary_page else []
-            found.append((min(offsets), min(offsets) + chunk.total_compressed_size))
-    return found
+def leaves_of(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
+    """Return the numbers of the Parquet columns that belong to some columns."""
+    paths = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
+    return [leaf for leaf, path in enumerate(paths) if path in names or path.partition(".")[0] in names]
+
+
+def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, start + chunk.total_compressed_size
 
 
 def read_metadata(path: FilePath) -> pq.FileMetaData:
@@ -137,13 +158,18 @@ def read_footer(source: Source) -> Footer:
     Raises
     ------
     pa.ArrowInvalid
-        If the file does not end with a footer.
+        If the file does not end with a footer, or the footer is encrypted.
     """
     content, size = _tail(source)
+    if bytes(content[-4:]) == b"PARE":
+        raise EncryptedFile("is encrypted; decrypt it first")
     is_whole = isinstance(source, pa.Buffer)
     # pyarrow reads the footer from the end, wherever it begins.
     file = pq.ParquetFile(pa.BufferReader(source if is_whole else content), pre_buffer=False)
-    return Footer(zlib.crc32(content, size), file.metadata, file if is_whole else None)
+    metadata = file.metadata
+    signed = bytes(content[: metadata.serialized_size])
+    is_signed = len(content) == len(signed) + _SIGNATURE_BYTES + 8
+    return Footer(zlib.crc32(content, size), metadata, file if is_whole else None, signed if is_signed else None)
 
 
 def _tail(source: Source) -> tuple[pa.Buffer | bytes, int]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pgdecode.arrow.thrift import COLUMNS, I64, META_DATA, ROW_GROUPS, Struct, StructReader, Value
 from pgdecode.files import payload_file
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
 from support.generators.samples import SAMPLES
 from support.memory import peak_memory
-from support.payload_files import written
+from support.payload_files import N_VALUES, with_footer, written
 
 BEGIN = SAMPLES["begin"].payload
 COMMIT = SAMPLES["commit"].payload
@@ -118,6 +121,41 @@ def test_damage_in_a_page_is_a_fault_of_the_file(tmp_path: Path) -> None:
         list(file.batches())
 
 
+def _with_unknown_page(path: Path) -> None:
+    """Give the last page of the first column an unknown type, by one bit."""
+    content = bytearray(path.read_bytes())
+    metadata = pq.read_metadata(path).row_group(0).column(0)
+    at, last = metadata.data_page_offset, 0
+    while at < metadata.data_page_offset + metadata.total_compressed_size:
+        last = at
+        header = StructReader(bytes(content[at:]))
+        at += header.struct()[3].value + header.at  # compressed_page_size
+    content[last + 1] ^= 0x20
+    path.write_bytes(content)
+
+
+def _with_fewer_values(path: Path) -> None:
+    def change(footer: Struct) -> None:
+        chunk = footer[ROW_GROUPS].value[1][0][COLUMNS].value[1][0][META_DATA].value
+        chunk[N_VALUES] = Value(I64, 7)
+
+    with_footer(path, change)
+
+
+@pytest.mark.parametrize("damage", [_with_unknown_page, _with_fewer_values])
+def test_rows_that_the_footer_promises_and_the_pages_lack_are_a_fault(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "raw.parquet"
+    payloads = [BEGIN, COMMIT] * 3000
+    options = {"use_dictionary": False, "data_page_size": 8000, "write_batch_size": 100}
+    pq.write_table(pa.table({"data": payloads}), path, row_group_size=3000, **options)
+    damage(path)
+    (file,) = payload_files(path, "data")
+    with pytest.raises(FileFault, match=r"raw\.parquet: has [\d,]+ rows in place of the 6,000 that its footer says"):
+        list(file.batches())
+
+
 def repeated(path: Path, value: bytes, n_rows: int, type: pa.DataType, n_others: int = 0) -> Path:
     """A file of a few hundred bytes whose rows are all the same, and a column with so many random bytes in each row."""
     encoded = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array([value], type))
@@ -192,6 +230,35 @@ def test_values_that_differ_are_not_read_as_a_dictionary(
     opened.clear()
     assert pa.Table.from_batches(file.batches())["data"].to_pylist() == payloads
     assert opened == ([[]] if is_readable else [["data"], []])
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_few_values_that_share_their_beginnings_are_read_at_once(
+    tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_file, "BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(payload_file, "_EXPANDED_BYTES", 1_000_000)
+    payloads = [b"I" * 5000 + os.urandom(100) for _ in range(1000)]
+    path = tmp_path / "raw.parquet"
+    encoding = {"data": "DELTA_BYTE_ARRAY"}
+    pq.write_table(
+        pa.table({"data": payloads}), path, use_dictionary=False, column_encoding=encoding, compression=compression
+    )
+    (file,) = payload_files(path, "data")
+    read: list[pa.RecordBatch] = []
+    original = pq.ParquetFile.iter_batches
+
+    def spied(self: pq.ParquetFile, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        for batch in original(self, *arguments, **options):
+            read.append(batch)
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spied)
+    batches = list(file.batches(900))
+    assert pa.Table.from_batches(batches)["data"].to_pylist() == payloads
+    assert max(batch.nbytes for batch in read) < payload_file.BATCH_BYTES / 2
+    # The decoder gets larger batches.
+    assert len(batches) < len(read) / 2
 
 
 @pytest.mark.parametrize("store_schema", [False, True])

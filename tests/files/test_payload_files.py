@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
 import pytest
 
+from pgdecode.arrow.thrift import COLUMNS, META_DATA, ROW_GROUPS, Struct, Value
+from pgdecode.files import payload_file
 from pgdecode.files.payload_files import payload_files
 from pgdecode.storage.errors import PathError
 from support.generators.samples import SAMPLES
-from support.payload_files import written
+from support.payload_files import PHYSICAL_TYPE, with_footer, written
 
 BEGIN = SAMPLES["begin"].payload
 COMMIT = SAMPLES["commit"].payload
@@ -89,3 +93,56 @@ def test_a_file_that_is_no_parquet_is_named_among_those_of_a_folder(tmp_path: Pa
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(PathError, match=r"b\.parquet: not a Parquet file"):
         payload_files(tmp_path, "data")
+
+
+class _Keys(encryption.KmsClient):  # type: ignore[misc]
+    """Keys for tests."""
+
+    def wrap_key(self, key: bytes, name: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, key: bytes, name: str) -> bytes:
+        return base64.b64decode(key)
+
+
+def encrypted(path: Path, column: str, *, plaintext_footer: bool) -> Path:
+    """Write a file with an encrypted column."""
+    configuration = encryption.EncryptionConfiguration(
+        footer_key="footer", column_keys={"column": [column]}, plaintext_footer=plaintext_footer
+    )
+    factory = encryption.CryptoFactory(lambda configuration: _Keys())
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), configuration)
+    table = pa.table({"seq": range(1000), "data": [BEGIN] * 1000})
+    pq.write_table(table, path, encryption_properties=properties)
+    return path
+
+
+def test_encrypted_payloads_are_refused(tmp_path: Path) -> None:
+    path = encrypted(tmp_path / "raw.parquet", "data", plaintext_footer=True)
+    with pytest.raises(PathError, match=r"raw\.parquet: column 'data' is encrypted; decrypt the file first$"):
+        payload_files(path, "data")
+
+
+def test_a_file_with_an_encrypted_footer_is_refused(tmp_path: Path) -> None:
+    path = encrypted(tmp_path / "raw.parquet", "seq", plaintext_footer=False)
+    with pytest.raises(PathError, match=r"raw\.parquet: is encrypted; decrypt it first$"):
+        payload_files(path, "data")
+
+
+def test_payloads_beside_an_encrypted_column_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload_file, "_EXPANDED_BYTES", 0)  # so that dictionaries are looked at
+    path = encrypted(tmp_path / "raw.parquet", "seq", plaintext_footer=True)
+    (file,) = payload_files(path, "data")
+    assert pa.Table.from_batches(file.batches())["data"].to_pylist() == [BEGIN] * 1000
+    with pytest.raises(PathError, match="column 'seq' is encrypted"):
+        payload_files(path, "data", ["seq"])
+
+
+def test_another_type_in_the_footer_than_in_the_schema_does_not_matter(tmp_path: Path) -> None:
+    def change(footer: Struct) -> None:
+        footer[ROW_GROUPS].value[1][0][COLUMNS].value[1][0][META_DATA].value[PHYSICAL_TYPE] = Value(5, 1)  # INT32
+
+    path = with_footer(written(tmp_path / "raw.parquet", [BEGIN, COMMIT]), change)
+    (file,) = payload_files(path, "data")
+    (batch,) = file.batches()
+    assert batch["data"].to_pylist() == [BEGIN, COMMIT]
