@@ -19,7 +19,8 @@ from pgdecode.storage.object_store import found_object, read_range, store_errors
 _TAIL_BYTES = 64 * 2**10
 # Ranges that are closer than this are read by one request: it costs more than the bytes between them.
 _GAP_BYTES = 2**20
-# Row groups up to this size are read at once, and the next one in advance. Others are read in windows.
+# Row groups up to this size are read at once, and the next one in advance. Others are read in windows. Small row groups
+# are read together, up to the size of a window.
 _GROUP_BYTES = 64 * 2**20
 _WINDOW_BYTES = 8 * 2**20
 # For the first rows of a column: usually enough for its dictionary, or its first page.
@@ -58,8 +59,14 @@ class ObjectReader:
         self._thread: ThreadPoolExecutor | None = None
 
     def plan(self, groups: Sequence[Sequence[Range]], only_first_rows: bool = False) -> None:
-        """Set the ranges of each row group that will be read, in the order of reading."""
-        self._groups = [_coalesced(group) for group in groups]
+        """Set the ranges of each row group that will be read, in the order of reading. Small ones are joined."""
+        self._groups = []
+        for group in groups:
+            joined = _coalesced([*self._groups[-1], *group]) if self._groups else []
+            if joined and _size(joined) <= _WINDOW_BYTES:
+                self._groups[-1] = joined
+            else:
+                self._groups.append(_coalesced(group))
         self._only_first_rows = only_first_rows
 
     def tail(self, n_bytes: int) -> pa.Buffer:
@@ -147,7 +154,7 @@ class ObjectReader:
             return
 
     def _is_read_at_once(self, group: Sequence[Range]) -> bool:
-        return not self._only_first_rows and sum(end - start for start, end in group) <= _GROUP_BYTES
+        return not self._only_first_rows and _size(group) <= _GROUP_BYTES
 
     def _read_ahead(self, number: int) -> None:
         if number >= len(self._groups) or not self._is_read_at_once(self._groups[number]):
@@ -169,6 +176,10 @@ def _coalesced(ranges: Sequence[Range]) -> list[Range]:
         else:
             found.append((start, end))
     return found
+
+
+def _size(ranges: Sequence[Range]) -> int:
+    return sum(end - start for start, end in ranges)
 
 
 def _fetched(path: ObjectPath, start: int, end: int) -> pa.Buffer:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pgdecode.arrow.thrift import COLUMNS, I64, META_DATA, ROW_GROUPS, Struct, Value
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
@@ -28,6 +29,7 @@ from pgdecode.storage.object_store import (
 )
 from support import captures
 from support.emulators import SECRETS, Emulator
+from support.payload_files import DICTIONARY_OFFSET, with_footer, written
 
 pytest_plugins = ["support.stores"]
 FILE = captures.DATA / "18.shop.v1.parquet"
@@ -75,13 +77,34 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def test_a_row_group_is_read_by_one_request(s3: Emulator, tmp_path: Path, requests: list[tuple[int, int]]) -> None:
-    pq.write_table(pq.read_table(FILE), tmp_path / "x.parquet", row_group_size=500)
+@pytest.mark.parametrize(("n_bytes", "n_requests"), [(0, 6), (2**20, 1)], ids=["large", "small"])
+def test_row_groups_are_read_by_one_request_each_or_together(
+    s3: Emulator,
+    tmp_path: Path,
+    requests: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    n_bytes: int,
+    n_requests: int,
+) -> None:
+    monkeypatch.setattr(object_files, "_WINDOW_BYTES", n_bytes)
+    table = pq.read_table(FILE)
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=len(table) // 6 + 1)
     folder = uploaded(s3, tmp_path / "x.parquet")
     [file] = payload_files(folder, "data", ("seq",))
     assert len(requests) == 1  # the footer
-    n_rows = sum(len(batch) for batch in file.batches())
-    assert (n_rows, len(requests)) == (file.n_rows, 1 + len(file.groups))
+    requests.clear()
+    assert pa.Table.from_batches(file.batches())["data"].to_pylist() == table["data"].to_pylist()
+    assert len(requests) == n_requests
+
+
+def test_columns_outside_an_object_are_a_fault(s3: Emulator, tmp_path: Path) -> None:
+    def moved(footer: Struct) -> None:
+        footer[ROW_GROUPS].value[1][0][COLUMNS].value[1][0][META_DATA].value[DICTIONARY_OFFSET] = Value(I64, -5)
+
+    path = with_footer(written(tmp_path / "x.parquet", [b"B"] * 1000), moved)
+    [file] = payload_files(uploaded(s3, path), "data")
+    with pytest.raises(FileFault, match="a column chunk is outside the file"):
+        list(file.batches())
 
 
 def test_the_first_rows_are_read_without_the_rest_of_their_row_group(
