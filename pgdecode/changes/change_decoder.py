@@ -66,7 +66,8 @@ class ChangeDecoder:
         The `state` of another decoder. This decoder continues from there.
     catalog : RelationCatalog, optional
         Relations that the payloads do not describe, because the payloads begin in the middle of a session. If the first
-        call has positions, versions from later positions are ignored.
+        call has positions, versions from later positions are ignored. The catalog is part of the `state`. So with a
+        `state` from after the first payload, this option is ignored.
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         Raise on the first bad payload; or return it as a row with the reason in `error`; or leave it out. `bad_rows`
         counts bad rows in the last two modes.
@@ -148,9 +149,7 @@ class ChangeDecoder:
         self._value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns)
         self._threads = check_threads(threads)
         self._spill = None if spill is None else Path(spill)
-        self._state = ReplicationState() if state is None else state_from_json(state, self._spill)
-        self._initial_catalog = catalog if state is None else None
-        self._first_state = self._state.copy()
+        self._begin(ReplicationState() if state is None else state_from_json(state, self._spill), catalog)
         self._layouts: dict[int, TextLayout] = {}
         self._spare_layouts: deque[dict[int, TextLayout]] = deque()  # of `slices`
         self._tables: dict[str | int, tuple[Table, tuple[RelationVersion, ...]]] = {}
@@ -188,22 +187,29 @@ class ChangeDecoder:
         Payloads of an undecided transaction stay in the folder until the transaction ends. So the folder must not be
         removed before. When the transaction ends, they are in memory, or with `spill` in a file that is mapped.
         """
+        wrong = sorted({"state", "catalog"} & set(options))
+        if wrong:
+            raise TypeError(f"{wrong[0]} is part of the run that is continued")
         spill = options.get("spill")
         stored = load_state(local_path(folder, "the folder of a run"), None if spill is None else Path(spill))
         known = {key: text for oid, name, text in stored.source.user_types for key in (oid, name)}
         return cls.resumed(stored, types={**known, **(types or {})} or None, **options)
 
     @classmethod
-    def resumed(cls, stored: StoredState, **options: Any) -> ChangeDecoder:
-        """Make a decoder that continues a state that was loaded. The options are those of `load`."""
-        wrong = sorted({"state", "catalog"} & set(options))
-        if wrong:
-            raise TypeError(f"{wrong[0]} is part of the run that is continued")
+    def resumed(cls, stored: StoredState, *, catalog: RelationCatalog | None = None, **options: Any) -> ChangeDecoder:
+        """Make a decoder that continues a state that was loaded. The other options are those of `load`."""
         decoder = cls(**options)
-        decoder._state = stored.state.copy()
-        decoder._first_state = stored.state.copy()
+        decoder._begin(stored.state.copy(), catalog)
         decoder._run = decoder._first_run = RunStart.after(stored)
         return decoder
+
+    def _begin(self, state: ReplicationState, catalog: RelationCatalog | None) -> None:
+        """Set the state before the first call. The first payload decides which versions of a catalog are visible."""
+        self._initial_catalog = state.first_catalog(catalog)
+        if self._initial_catalog is not None:
+            state.relations = RelationTracker()
+        self._state = state
+        self._first_state = state.copy()
 
     def save(self, folder: str | Path) -> None:
         """Write the state into the folder of a run, so that `load`, the command line or Spark can continue from here.
@@ -255,7 +261,7 @@ class ChangeDecoder:
             last_position=counts.last_position,
             is_counted=manifest.input.is_counted or counts.is_counted,
         )
-        return self._run.commit(folder, replace(manifest, input=input), self._state, source, target)
+        return self._run.commit(folder, replace(manifest, input=input), self._saved_state, source, target)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -263,7 +269,14 @@ class ChangeDecoder:
 
         It contains the payloads of undecided transactions. Between transactions it is small.
         """
-        return {**state_to_json(self._state), "spent": sorted(path.name for path in self._spent)}
+        return {**state_to_json(self._saved_state), "spent": sorted(path.name for path in self._spent)}
+
+    @property
+    def _saved_state(self) -> ReplicationState:
+        """The state to save. Before the first payload, all versions of the catalog are visible in it."""
+        if self._initial_catalog is None:
+            return self._state
+        return replace(self._state, relations=RelationTracker(self._initial_catalog))
 
     @property
     def _drops_bad(self) -> bool:
@@ -628,6 +641,7 @@ class ChangeDecoder:
             call.undo_log.set_attribute(state, "relations", RelationTracker(known, positions[0].as_py()))
             self._first_state.relations = state.relations.copy()
             state.set_undo_log(call.undo_log)
+            self._initial_catalog = None
         found = []
         first = 0
         for chunk in column.chunks:
@@ -646,8 +660,6 @@ class ChangeDecoder:
             path.unlink(missing_ok=True)
         # There may be many transactions: search them for files only if spilling is on.
         self._spent = set() if self._spill is None else paths - paths_of(state)
-        if state.begun or state.relations.versions:
-            self._initial_catalog = None
         return found
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from pgdecode._native.arrow.int64_kernels import ChunkedInt64
+from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 from pgdecode.relations.version_tracker import RelationTracker
 
@@ -111,7 +112,7 @@ class ReplicationState:
     All changes go through the undo log, so that a call that fails can be rolled back.
     """
 
-    position: int = 0  # the least position that the next payload may have
+    position: int = 0  # the least position that the next payload may have; 0 only before the first payload
     begun: bool = False  # whether a transaction boundary has been processed
     in_stream: bool | None = None  # whether the next payload is in a stream block, according to the scan
     last_lsn: int = -1  # the greatest commit LSN so far
@@ -136,6 +137,14 @@ class ReplicationState:
             skipped=replace(self.skipped, xids=set(self.skipped.xids), gids=set(self.skipped.gids)),
             undo_log=NoUndoLog(),
         )
+
+    def first_catalog(self, given: RelationCatalog | None) -> RelationCatalog | None:
+        """Find the relations that are known before the first payload; None if there are none, or it was processed.
+
+        They are those that the caller gives. Otherwise they are those of this state: a decoder without payloads has
+        saved its catalog.
+        """
+        return None if self.position else given or RelationCatalog(self.relations.versions) or None
 
     def set_undo_log(self, undo_log: UndoLog) -> None:
         """Set the undo log for the next changes."""

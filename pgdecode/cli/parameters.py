@@ -230,7 +230,8 @@ _changes = (
         metavar="FILE",
         callback=_catalog,
         help="Relations that the messages do not describe, because they begin in the middle of a session: a file from "
-        "RelationCatalog.to_json or 'pgdecode inspect --write-catalog'.",
+        "RelationCatalog.to_json or 'pgdecode inspect --write-catalog'. With --state, it is for the first messages: "
+        "after them, the state has the relations, and the file is ignored.",
     ),
     click.option(
         "--types",

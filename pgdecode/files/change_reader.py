@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.record_batches import counted_batch
+from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named
 from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
@@ -119,17 +120,15 @@ class FileChanges:
         before = SourceState() if options.stored is None else options.stored.source
         types = user_types_of(files.files, [UserType(*item) for item in before.user_types])
         self.source = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
+        state = ReplicationState() if options.stored is None else options.stored.state
+        catalog = state.first_catalog(options.catalog or catalog_of(files.files))
+        if catalog is not None and files.position is None:
+            catalog = before_payloads(catalog)
         # The number of versions that a catalog has. Others are of the payloads.
-        self._n_given = 0
-        if options.stored is not None:
-            decoder = partial(ChangeDecoder.resumed, options.stored)
-        else:
-            catalog = options.catalog or catalog_of(files.files)
-            if catalog is not None and files.position is None:
-                catalog = before_payloads(catalog)
-            self._n_given = 0 if catalog is None else len(catalog)
-            decoder = partial(ChangeDecoder, catalog=catalog)
+        self._n_given = 0 if catalog is None else len(catalog)
+        decoder = ChangeDecoder if options.stored is None else partial(ChangeDecoder.resumed, options.stored)
         self.decoder = decoder(
+            catalog=catalog,
             mode=mode,
             start=change_options.start,
             empty=change_options.empty,

@@ -338,12 +338,13 @@ def index_partitions(
     column = payload_array(payloads).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
-    if state is None:
-        state = ReplicationState(relations=RelationTracker(catalog or (), ordered[0].first if ordered else None))
-    elif ordered and ordered[0].first < state.position:
-        raise ValueError(f"position starts at {ordered[0].first}, but earlier payloads end at {state.position - 1}")
-    else:
-        state = state.copy()
+    state = ReplicationState() if state is None else state.copy()
+    first = ordered[0].first if ordered else None
+    if first is not None and first < state.position:
+        raise ValueError(f"position starts at {first}, but earlier payloads end at {state.position - 1}")
+    catalog = state.first_catalog(catalog)
+    if catalog is not None:
+        state.relations = RelationTracker(catalog, first)
     n_skipped = state.skipped.count
     options = ChangeOptions("PERMISSIVE", drop_duplicates=drop_duplicates, limits=limits, start=start)
     outcomes = IndexOutcomes(in_full=in_full, undecided=state.undecided)

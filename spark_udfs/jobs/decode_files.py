@@ -171,6 +171,7 @@ def decode_files(
         The target is a path, and has the state for the next run, see docs/runs.md. The source may be a URI.
     state : path, optional
         For changes and tables: a folder that keeps the state between runs. The first run makes it. Use it or `resume`.
+        After the first payload, it has the relations, and `catalog` is ignored.
 
     Returns
     -------
@@ -395,7 +396,7 @@ def _with_types(
     before = SourceState() if stored is None else stored.source
     types = user_types_of(files or (), [UserType(*item) for item in before.user_types])
     with_types = replace(config.value_options, types=overridden(types, config.value_options.types) or None)
-    catalog = None if stored is not None else config.catalog or catalog_of(files or ())
+    catalog = config.catalog or catalog_of(files or ())
     after = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
     return replace(config, value_options=with_types, catalog=catalog), after
 

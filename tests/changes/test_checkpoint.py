@@ -104,6 +104,57 @@ def test_a_state_between_transactions_is_small() -> None:
     assert len(json.dumps(state)) < 12_000  # 8 versions of 4 tables
 
 
+# -- before the first payload ----------------------------------------------------------------------------------------
+
+
+def two_versions() -> Slot:
+    """Two transactions that insert into a table. The second one follows a change of its column."""
+    slot = Slot()
+    for xid, name in ((700, "a"), (701, "b")):
+        slot.begin(xid)
+        slot.relation(T, [name])
+        slot.insert(T, name)
+        slot.commit()
+    return slot
+
+
+@pytest.mark.parametrize("calls", [[], [[]], [[], []]])
+@pytest.mark.parametrize("first", [None, 2, 6])
+def test_a_catalog_is_kept_by_a_state_from_before_the_first_payload(calls: list[list[bytes]], first: int) -> None:
+    slot = two_versions()
+    catalog = pgdecode.RelationCatalog.from_messages(slot.payloads)
+    payloads = [slot.payloads[0], slot.payloads[2], slot.payloads[3]]
+    positions = None if first is None else range(first, first + 3)
+    decoder = ChangeDecoder(catalog=catalog)
+    for call in calls:
+        decoder.decode(call)
+    later = through_json(through_json(decoder))
+    assert later.catalog == catalog
+    # As without a state: the last version from before the first payload applies.
+    expected = decoded(payloads, positions, catalog=catalog)
+    assert changes_of(later.decode(payloads, positions)) == expected
+    assert [change["new"] for change in expected] == [{"a": "a"} if first == 2 else {"b": "a"}]
+
+
+def test_a_catalog_applies_to_a_state_from_before_the_first_payload() -> None:
+    slot = two_versions()
+    catalogs = [pgdecode.RelationCatalog.from_messages(slot.payloads[:n]) for n in (4, 8)]
+    payloads = [slot.payloads[0], slot.payloads[2], slot.payloads[3]]
+    for before in (None, catalogs[0]):
+        decoder = through_json(ChangeDecoder(catalog=before), catalog=catalogs[1])
+        assert [change["new"] for change in changes_of(decoder.decode(payloads))] == [{"b": "a"}]
+
+
+def test_a_catalog_is_ignored_with_a_state_from_after_the_first_payload() -> None:
+    slot = two_versions()
+    catalog = pgdecode.RelationCatalog.from_messages(slot.payloads)
+    decoder = ChangeDecoder()
+    decoder.decode(slot.payloads[:2])
+    later = through_json(decoder, catalog=catalog)
+    assert later.catalog == decoder.catalog
+    assert [change["new"] for change in changes_of(later.decode(slot.payloads[2:4]))] == [{"a": "a"}]
+
+
 # -- after an exception ----------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from pgdecode import Limits
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.change_rows import ChangeBuilder
-from pgdecode.changes.checkpoint import state_to_json
+from pgdecode.changes.checkpoint import state_from_json, state_to_json
 from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.replication_state import BufferedChanges, CommittedChanges, ReplicationState
 from pgdecode.changes.transaction_assembler import TransactionAssembler
@@ -594,6 +594,24 @@ def test_a_catalog_describes_relations_that_the_runs_do_not() -> None:
     rows += rows_of_delivery(builder, decoder.finish())
     assert [(row["new"], row["commit_position"], row["error"]) for row in rows] == [({"a": "1"}, 12, None)]
     assert changes_of(ChangeDecoder(catalog=catalog).decode(slot.payloads, [10, 11, 12]))[0]["new"] == {"a": "1"}
+
+
+@pytest.mark.parametrize(("first", "column"), [(3, "a"), (4, "b")])
+def test_the_catalog_of_a_state_without_payloads_applies_as_one_that_is_given(first: int, column: str) -> None:
+    slot = Slot()
+    for name in ("a", "b"):
+        slot.begin(700)
+        slot.relation(T, [name])
+    catalog = pgdecode.RelationCatalog.from_messages(slot.payloads, [0, 1, 2, 4])
+    without_payloads = state_from_json(ChangeDecoder(catalog=catalog).state)
+    nothing, no_positions = pa.array([], pa.binary()), pa.array([], pa.int64())
+    empty = index_partitions(nothing, no_positions, [], catalog=catalog).end
+    for options in ({"catalog": catalog}, {"state": without_payloads}, {"state": empty}):
+        index = index_partitions(nothing, no_positions, [Partition(first, first)], **options)
+        assert index.catalog == catalog
+        (start,) = index.starts
+        number = start.relations.number_for(None, T)
+        assert [item.name for item in index.catalog.versions(T)[number].columns] == [column]
 
 
 def test_a_transaction_without_begin_ends_with_the_commit_at_the_end_of_a_run() -> None:

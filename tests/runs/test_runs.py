@@ -290,6 +290,47 @@ def test_a_failed_call_leaves_a_loaded_decoder_unchanged(tmp_path: Path) -> None
     assert len(decoder.decode(pa.array(parts[2], pa.binary()))) == 10
 
 
+# -- a first run without payloads ------------------------------------------------------------------------------------
+
+
+def without_relation() -> tuple[RelationCatalog, list[bytes]]:
+    """A catalog, and the payloads of a transaction whose relation it has."""
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id"])
+    slot.insert(T, "1")
+    slot.commit()
+    return RelationCatalog.from_messages(slot.payloads), [slot.payloads[0], *slot.payloads[2:]]
+
+
+def test_a_saved_run_without_payloads_keeps_the_catalog(tmp_path: Path) -> None:
+    catalog, payloads = without_relation()
+    ChangeDecoder(catalog=catalog).save(tmp_path / "0")
+    decoder = ChangeDecoder.load(tmp_path / "0")
+    decoder.save(tmp_path / "1")
+    for folder in "01":
+        loaded = ChangeDecoder.load(tmp_path / folder)
+        assert loaded.catalog == catalog
+        assert loaded.decode(payloads)["new"].to_pylist() == [[("id", "1")]]
+
+
+@pytest.mark.parametrize("days", [[0, 1, 2], [1, 2]], ids=["every day", "from the second day"])
+@pytest.mark.parametrize("has_positions", [True, False])
+def test_a_catalog_applies_to_the_first_payload_of_runs_with_a_state(
+    run: Shell, days: list[int], has_positions: bool
+) -> None:
+    catalog, payloads = without_relation()
+    Path("catalog.json").write_text(catalog.to_json())
+    for day, part in enumerate([[], payloads, payloads]):
+        positions = {"seq": pa.array([3 * day + at for at in range(len(part))], pa.int64())}
+        written(f"{day}.parquet", part, **positions if has_positions else {})
+        words = ["--changes", "--state", "state", *(["--catalog", "catalog.json"] if day in days else [])]
+        done = run("decode", f"{day}.parquet", f"{day}.jsonl", *words)
+        assert done.code == 0, done.err
+        found = [json.loads(line)["new"] for line in Path(f"{day}.jsonl").read_text().splitlines()]
+        assert found == [{"id": "1"}] * bool(part)
+
+
 # -- runs that do not follow -----------------------------------------------------------------------------------------
 
 
