@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -365,8 +365,7 @@ class RelationTracker:
     def invalidate(self, relation_id: int, position: int, stream: int | None, xid: int | None = None) -> None:
         """Mark a relation as invalid after an unreadable Relation message. Its older versions no longer apply."""
         known = self.common if stream is None else self._scope(stream).relations
-        # Bad messages must not fill the memory. Beyond twice the limit, a relation that was unknown stays unknown.
-        if len(known) < 2 * self.limits.max_relations or relation_id in known:
+        if self._has_room(known) or relation_id in known or relation_id in self.common:
             self._send(relation_id, Sent(INVALID, position), stream, xid)
 
     def invalidate_everywhere(self, message: Relation, position: int) -> None:
@@ -377,7 +376,12 @@ class RelationTracker:
         relation = replace(message, xid=None)
         relation_id = relation.relation_id
         former = self.contradictions.get(relation_id)
-        if former is None and len(self.contradictions) >= 2 * self.limits.max_relations:
+        if not (
+            self._has_room(self.contradictions)
+            or former is not None
+            or relation_id in self.common
+            or any(self._own(stream, relation_id) >= 0 for stream in self.scopes)
+        ):
             return
         other = common = -1
         if former is not None:
@@ -434,7 +438,8 @@ class RelationTracker:
                     again = replace(self.versions[number], position=sent.position, xid=stream, visible_from=position)
                     number = self._number_again(again)
                     numbers.add(number)
-            self._set_common(relation_id, Sent(number, sent.position))
+            if number >= 0 or known is not None or self._has_room(self.common):
+                self._set_common(relation_id, Sent(number, sent.position))
         self.drop(stream)
         return sorted(number for number in numbers if number >= 0)
 
@@ -468,6 +473,13 @@ class RelationTracker:
             self.undo_log.add(self.in_shape, number)
 
     # -- implementation ----------------------------------------------------------------------------------------------
+
+    def _has_room(self, known: Sized) -> bool:
+        """Whether a relation that has no version may become invalid. Bad messages must not fill the memory.
+
+        Without room, it stays unknown.
+        """
+        return len(known) < 2 * self.limits.max_relations
 
     def _scope(self, stream: int) -> Scope:
         if stream not in self.scopes:

@@ -11,8 +11,9 @@ from partitions.test_partitions import apart
 import pgdecode
 from pgdecode import ChangeDecoder, Limits, RelationCatalog
 from pgdecode.protocol.options import ChangeOptions
-from support.change_rows import changes_of, permissive, seen, with_errors
+from support.change_rows import changes_of, permissive, seen, through_json, with_errors
 from support.generators.slot import Slot
+from support.generators.slots import STOP, abort, begin, commit, insert, relation, start, stream_commit
 
 T = 16385
 
@@ -114,3 +115,52 @@ def test_bad_relation_messages_of_many_relations_do_not_fill_the_memory(rng: ran
     for _ in range(20):
         decoder.follow(pa.array([b"R" + rng.randbytes(4) for _ in range(50)], pa.binary()))
     assert len(decoder.state["catalog"]["visible"]) == 2 * LIMIT
+
+
+def test_bad_relation_messages_in_many_streams_do_not_fill_the_memory() -> None:
+    decoder = ChangeDecoder(mode="PERMISSIVE", limits=Limits(max_relations=LIMIT))
+    for xid in range(100, 120):
+        bad = [relation("a", xid=xid, relation_id=100 * xid + at)[:-1] for at in range(3 * LIMIT)]
+        decoder.follow([start(xid, first=True), *bad, STOP, stream_commit(xid, xid)])
+    assert len(decoder.state["catalog"]["visible"]) == 2 * LIMIT
+
+
+# -- a relation message above the limit, of a relation that has a version ---------------------------------------------
+
+FEW = {"mode": "PERMISSIVE", "limits": Limits(max_relations=2)}
+
+
+def assert_in_doubt(payloads: list[bytes], position: int) -> None:
+    """Check that a row is not decoded with the older version, in one call and with another decoder from any payload."""
+    for cut in range(len(payloads)):
+        decoder = ChangeDecoder(**FEW)
+        rows = with_errors(decoder.decode(payloads[:cut]))
+        for later in (through_json(decoder, **FEW), decoder):
+            found = dict(seen(rows + with_errors(later.decode(payloads[cut:]))))
+            assert found[position] == "REL_IN_DOUBT"
+
+
+def test_above_the_limit_a_relation_message_of_a_stream_replaces_the_common_version() -> None:
+    others = [relation("a", xid=5, relation_id=at, name=f"r{at}") for at in (2, 3, 4)]
+    payloads = [
+        begin(1), relation("a b", relation_id=9), commit(101),
+        start(5, first=True), relation("a", xid=6), STOP, abort(5, 6),
+        start(5, first=False), *others, relation("a c", xid=5, relation_id=9), insert("1", "2", xid=5, relation_id=9),
+        STOP, stream_commit(5, 300),
+    ]  # fmt: skip
+    assert_in_doubt(payloads, 12)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_above_the_limit_a_relation_message_of_an_unknown_transaction_replaces_all_versions(is_streamed: bool) -> None:
+    xid = 8 if is_streamed else None
+    opened = start(8, first=True) if is_streamed else begin(1)
+    # The starts of their blocks are missing.
+    others = [item for at in range(2, 7) for item in (relation("a", xid=5, relation_id=at), STOP)]
+    payloads = [
+        opened, relation("a b", xid=xid, relation_id=9), STOP if is_streamed else commit(101),
+        *others, relation("a c", xid=5, relation_id=9), STOP,
+        start(8, first=False) if is_streamed else begin(2), insert("1", "2", xid=xid, relation_id=9),
+        *((STOP, stream_commit(8, 300)) if is_streamed else (commit(300),)),
+    ]  # fmt: skip
+    assert_in_doubt(payloads, 16)
