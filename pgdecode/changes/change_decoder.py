@@ -18,7 +18,7 @@ from pgdecode._native.changes.text_layouts import TextLayout
 from pgdecode.changes.change_rows import CHANGES, ChangeBuilder
 from pgdecode.changes.checkpoint import spent_from_json, state_from_json, state_to_json
 from pgdecode.changes.committed_changes import ChangeSlice
-from pgdecode.changes.outcomes import CommittedOutcomes, emit
+from pgdecode.changes.outcomes import CommittedOutcomes, SpillOutcomes, emit
 from pgdecode.changes.record_batches import (
     ONE_BATCH,
     LimitedBuilder,
@@ -29,7 +29,7 @@ from pgdecode.changes.record_batches import (
 )
 from pgdecode.changes.replication_state import CommittedChanges, ReplicationState
 from pgdecode.changes.run_start import RunStart, options_to_json
-from pgdecode.changes.spill_files import paths_of, spill
+from pgdecode.changes.spill_files import bytes_in_memory, spill
 from pgdecode.changes.stored_state import StoredState, load_state
 from pgdecode.changes.table_rows import Table, TableBuilder
 from pgdecode.changes.threaded_builder import ThreadedBuilder
@@ -210,6 +210,7 @@ class ChangeDecoder:
             state.relations = RelationTracker()
         self._state = state
         self._first_state = state.copy()
+        self._held_bytes = bytes_in_memory(state)
 
     def save(self, folder: str | Path) -> None:
         """Write the state into the folder of a run, so that `load`, the command line or Spark can continue from here.
@@ -343,6 +344,7 @@ class ChangeDecoder:
         first.preload(relations.versions, fixed, None if fixed is None else self._state.position)
         first.in_shape = set(relations.in_shape)
         other._state = other._first_state.copy()
+        other._held_bytes = bytes_in_memory(other._state)
         other._layouts, other._tables, other._spent, other._spare_layouts = {}, {}, set(), deque()
         other._counts, other._run_counts, other._run = _Counts(), _Counts(), self._first_run
         return other
@@ -540,7 +542,7 @@ class ChangeDecoder:
         """
         with self._alone:
             self._n_calls += 1
-            call = _Call(self._n_calls, self._initial_catalog, self._counts.copy())
+            call = _Call(self._n_calls, self._initial_catalog, self._counts.copy(), self._held_bytes, self._spent)
         try:
             yield call
         except Exception:
@@ -549,7 +551,8 @@ class ChangeDecoder:
                 # The rollback has put restored transactions at the end of the dict.
                 by_beginning = sorted(self._state.streamed.items(), key=lambda item: item[1].begin_position)
                 self._state.streamed = dict(by_beginning)
-                self._initial_catalog, self._counts, self._spent = call.initial_catalog, call.counts, set()
+                self._initial_catalog, self._counts = call.initial_catalog, call.counts
+                self._held_bytes, self._spent = call.held_bytes, call.spent
                 # Numbers of removed versions will be used again.
                 n_versions = len(self._state.relations.versions)
                 self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
@@ -634,7 +637,6 @@ class ChangeDecoder:
         column = payload_array(payloads)
         state = self._state
         state.set_undo_log(call.undo_log)
-        paths = set() if self._spill is None else paths_of(state)
         positions = positions_of(position, len(column), state.position)
         if self._initial_catalog is not None and len(column):
             known = before_payloads(self._initial_catalog) if position is None else self._initial_catalog
@@ -643,10 +645,11 @@ class ChangeDecoder:
             state.set_undo_log(call.undo_log)
             self._initial_catalog = None
         found = []
+        spent: set[Path] = set()
         first = 0
         for chunk in column.chunks:
             chosen = positions.slice(first, len(chunk))
-            outcomes = CommittedOutcomes()
+            outcomes = SpillOutcomes()
             assembler = TransactionAssembler(state, chunk, chosen, self._options, outcomes, first, tables=tables)
             found.append((assembler, assembler.run()))
             self._counts.n_empty += assembler.batch.n_empty
@@ -654,12 +657,13 @@ class ChangeDecoder:
             self._counts.is_counted = position is None
             assembler.release()
             first += len(chunk)
-            if self._spill is not None:
-                spill(state, self._spill, self._max_held_bytes)
+            spent |= outcomes.spent
+            self._held_bytes += outcomes.n_bytes
+            if self._spill is not None and self._held_bytes > self._max_held_bytes:
+                self._held_bytes = spill(state, self._spill, self._max_held_bytes)
         for path in self._spent:
             path.unlink(missing_ok=True)
-        # There may be many transactions: search them for files only if spilling is on.
-        self._spent = set() if self._spill is None else paths - paths_of(state)
+        self._spent = spent
         return found
 
 
@@ -693,4 +697,6 @@ class _Call:
     number: int
     initial_catalog: RelationCatalog | None
     counts: _Counts
+    held_bytes: int
+    spent: set[Path]
     undo_log: UndoLog = field(default_factory=UndoLog)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,7 @@ from pgdecode._native.arrow.payload_array import Source
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.changes.replication_state import BufferedChanges, Transaction
 from pgdecode.changes.scanned_batch import ScannedBatch
+from pgdecode.changes.spill_files import buffered_bytes
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.protocol.errors import DecodeError
 
@@ -57,6 +59,45 @@ class CommittedOutcomes:
     def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
         """Set the row of an error to that of its payload in the call."""
         return batch.placed(error, rows)
+
+
+class SpillOutcomes(CommittedOutcomes):
+    """Counts bytes and files of undecided transactions, so that no call looks at all that earlier calls have buffered.
+
+    Attributes
+    ----------
+    n_bytes : int
+        Bytes of payloads that were buffered, less those in memory of transactions that ended.
+    spent : set of Path
+        The spill files of transactions that ended.
+    """
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self.spent: set[Path] = set()
+
+    def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
+        """Emit the changes, and count them as ended."""
+        super().commit(assembler, row, transaction)
+        self._end(transaction)
+
+    def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
+        """Drop the changes, and count them as ended."""
+        super().abort(assembler, transaction)
+        self._end(transaction)
+
+    def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
+        """Drop the changes, and count them as ended."""
+        super().lose(assembler, transaction, is_sent_again)
+        self._end(transaction)
+
+    def end_batch(self, assembler: TransactionAssembler) -> None:
+        """Keep the payloads of undecided transactions, and count them."""
+        self.n_bytes += buffer(assembler, assembler.undecided())
+
+    def _end(self, transaction: Transaction) -> None:
+        self.n_bytes -= buffered_bytes(transaction)
+        self.spent |= {part.path for part in transaction.buffered if part.path is not None}
 
 
 def emit(
@@ -113,9 +154,10 @@ def pieces_of(assembler: TransactionAssembler, transaction: Transaction) -> list
     return found
 
 
-def buffer(assembler: TransactionAssembler, transactions: Iterable[Transaction]) -> None:
-    """Copy the payloads of transactions out of the batch."""
+def buffer(assembler: TransactionAssembler, transactions: Iterable[Transaction]) -> int:
+    """Copy the payloads of transactions out of the batch, and return the number of bytes."""
     batch = assembler.batch
+    n_bytes = 0
     for item in transactions:
         if not item.ranges:
             continue
@@ -127,6 +169,8 @@ def buffer(assembler: TransactionAssembler, transactions: Iterable[Transaction])
             places = pa.Array.from_buffers(pa.int64(), n, [None, rows])
             payloads = _taken(batch.payloads, places, truncates)
             item.buffered.append(BufferedChanges(payloads, batch.positions.take(places), relation_ids, xids, versions))
+            n_bytes += payloads.nbytes
+    return n_bytes
 
 
 def _taken(payloads: pa.Array, places: pa.Array, truncates: pa.Buffer) -> pa.Array:

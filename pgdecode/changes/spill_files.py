@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pgdecode.changes.replication_state import BufferedChanges, ReplicationState, Transaction
+from pgdecode.relations.undo_log import UndoLog
 
 _SCHEMA = pa.schema(
     [
@@ -45,34 +46,51 @@ def buffered_bytes(transaction: Transaction) -> int:
     return sum(part.payloads.nbytes for part in _in_memory(transaction))
 
 
-def spill(state: ReplicationState, directory: Path, most_bytes: int) -> None:
+def bytes_in_memory(state: ReplicationState) -> int:
+    """Count the bytes of the payloads of all undecided transactions in memory."""
+    return sum(map(buffered_bytes, state.undecided))
+
+
+def spill(state: ReplicationState, directory: Path, most_bytes: int) -> int:
     """Write payloads to files, largest transactions first, until at most `most_bytes` bytes are in memory.
 
-    Each file is written once, in Arrow's IPC file format. `buffered_in` maps it into memory.
+    Each file is written once, in Arrow's IPC file format. `buffered_in` maps it into memory. The cost depends on the
+    number of undecided transactions and of their changes in memory, so this is called only if there are too many bytes.
+    Returns the number of bytes left in memory.
     """
     undecided = state.undecided
     sizes = sorted(((buffered_bytes(item), place) for place, item in enumerate(undecided)), reverse=True)
     total = sum(size for size, _ in sizes)
     for size, place in sizes:
         if total <= most_bytes or size == 0:
-            return
-        transaction = undecided[place]
-        state.undo_log.set_attribute(transaction, "buffered", list(transaction.buffered))
-        _write(transaction, directory)
+            break
+        _write(undecided[place], directory, state.undo_log)
         total -= size
+    return total
 
 
-def _write(transaction: Transaction, directory: Path) -> None:
+def _write(transaction: Transaction, directory: Path, undo_log: UndoLog) -> None:
     """Move the buffered changes of a transaction from memory to one file."""
     in_memory = _in_memory(transaction)
-    in_files = [part for part in transaction.buffered if part.path is not None]
     path = spill_path(directory, transaction.xid, transaction.begin_position, in_memory[0].positions[0].as_py())
-    # Changes in memory are newer than those in files, so files first keeps the order.
-    transaction.buffered = [*in_files, *spilled_to(path, in_memory)]
+    written = spilled_to(path, in_memory)
+    n_in_files = len(transaction.buffered) - len(in_memory)
+    undo_log.record(_replace_from, transaction, n_in_files, in_memory)
+    _replace_from(transaction, n_in_files, written)
+
+
+def _replace_from(transaction: Transaction, first: int, parts: list[BufferedChanges]) -> None:
+    transaction.buffered[first:] = parts
 
 
 def _in_memory(transaction: Transaction) -> list[BufferedChanges]:
-    return [part for part in transaction.buffered if isinstance(part, BufferedChanges) and part.path is None]
+    """List the changes in memory. They are newer than those in files, so they are at the end."""
+    found = []
+    for part in reversed(transaction.buffered):
+        if not isinstance(part, BufferedChanges) or part.path is not None:
+            break
+        found.append(part)
+    return found[::-1]
 
 
 def spill_path(directory: Path, xid: int, begin_position: int, first_position: int) -> Path:
@@ -112,8 +130,3 @@ def buffered_in(path: Path) -> list[BufferedChanges]:
         relation_ids, xids, versions = (column.buffers()[1] for column in numbers)
         found.append(BufferedChanges(payloads, positions, relation_ids, xids, versions, path))
     return found
-
-
-def paths_of(state: ReplicationState) -> set[Path]:
-    """Return the paths of all spill files of a state."""
-    return {part.path for item in state.undecided for part in item.buffered if part.path is not None}

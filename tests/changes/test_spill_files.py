@@ -1,0 +1,112 @@
+"""Payloads of undecided transactions in files: which there are, and what a call costs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pgdecode
+from pgdecode import ChangeDecoder
+from support.change_rows import through_json
+from support.generators.slots import STOP, begin, commit, insert, relation, start, stream_commit
+
+ROW = insert("1", "2")
+ROW_BYTES = len(ROW) + 9  # with an offset and a validity bit
+
+
+def n_rows_in(folder: Path) -> list[int]:
+    """Number of payloads in each spill file, in the order in which they were written."""
+    paths = sorted(folder.glob("*.arrow"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    return [pa.ipc.open_file(pa.memory_map(str(path))).read_all().num_rows for path in paths]
+
+
+def operations(decoder: ChangeDecoder, payloads: list[bytes]) -> int:
+    """Count the functions that a call of a decoder calls."""
+    column = pa.array(payloads, pa.binary())
+    found: Counter[str] = Counter()
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        found[event] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        decoder.decode(column)
+    finally:
+        sys.setprofile(before)
+    return found["call"] + found["c_call"]
+
+
+@pytest.mark.parametrize("max_held_bytes", [2**20, 0])
+def test_a_call_costs_the_same_after_few_calls_and_after_many(tmp_path: Path, max_held_bytes: int) -> None:
+    decoder = ChangeDecoder(spill=tmp_path, max_held_bytes=max_held_bytes)
+    decoder.decode([begin(7), relation("a b")])
+    costs = [operations(decoder, [ROW]) for _ in range(200)]
+    # A call now and then may clear a cache.
+    assert sorted(costs[10:20])[5] == sorted(costs[-10:])[5]
+    assert len(decoder.decode([commit(200)])) == 200
+
+
+def test_payloads_beyond_the_limit_are_in_a_file(tmp_path: Path) -> None:
+    decoder = ChangeDecoder(spill=tmp_path, max_held_bytes=5 * ROW_BYTES)
+    decoder.decode([begin(7), relation("a b")])
+    files = []
+    for _ in range(13):
+        decoder.decode([ROW])
+        files.append(n_rows_in(tmp_path))
+    assert files == [[]] * 5 + [[6]] * 6 + [[6, 6]] * 2
+    assert len(decoder.decode([commit(200)])) == 13
+    decoder.decode([])
+    assert n_rows_in(tmp_path) == []
+
+
+def test_ended_transactions_no_longer_count(tmp_path: Path) -> None:
+    decoder = ChangeDecoder(spill=tmp_path, max_held_bytes=5 * ROW_BYTES)
+    for xid in range(7, 17):
+        decoder.decode([begin(xid), relation("a b"), *[ROW] * 4])
+        assert len(decoder.decode([commit(100 * xid)])) == 4
+    assert n_rows_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("restored", ["state", "restart", "failed call"])
+def test_payloads_in_memory_count_after_a_new_beginning(tmp_path: Path, restored: str) -> None:
+    options = {"spill": tmp_path, "max_held_bytes": 5 * ROW_BYTES}
+    decoder = ChangeDecoder(**options)
+    decoder.decode([begin(7), relation("a b"), *[ROW] * 4])
+    if restored == "state":
+        decoder = through_json(decoder, **options)
+    elif restored == "restart":
+        decoder = through_json(decoder, **options).restart()
+    else:
+        for bad in ([ROW, b"z"], [commit(200), b"z"]):
+            with pytest.raises(pgdecode.DecodeError):
+                decoder.decode(bad)
+    decoder.decode([ROW])
+    assert n_rows_in(tmp_path) == []
+    decoder.decode([ROW])
+    assert n_rows_in(tmp_path) == [6]
+
+
+def test_a_failed_call_does_not_forget_the_files_to_delete(tmp_path: Path) -> None:
+    decoder = ChangeDecoder(spill=tmp_path, max_held_bytes=0)
+    decoder.decode([begin(7), relation("a b"), ROW])
+    decoder.decode([commit(200)])
+    before = decoder.state
+    with pytest.raises(pgdecode.DecodeError):
+        decoder.decode([b"z"])
+    assert decoder.state == before
+    decoder.decode([])
+    assert n_rows_in(tmp_path) == []
+
+
+def test_a_file_that_is_written_and_read_in_one_call_is_deleted(tmp_path: Path) -> None:
+    decoder = ChangeDecoder(spill=tmp_path, max_held_bytes=0)
+    chunks = [[start(9, first=True), relation("a b", xid=9), insert("1", "2", xid=9), STOP], [stream_commit(9, 200)]]
+    assert len(decoder.decode(pa.chunked_array(chunks, pa.binary()))) == 1
+    decoder.decode([])
+    assert n_rows_in(tmp_path) == []
