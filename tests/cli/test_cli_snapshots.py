@@ -160,6 +160,12 @@ def test_a_table_that_is_not_described_under_this_name_is_a_mistake(run: Shell) 
         2,
         f"pgdecode: --snapshot {TABLE}: no message describes this table; there are none\n",
     )
+    Path("catalog.json").write_text(RelationCatalog.from_messages(altered().payloads).to_json())
+    done = run("decode", "empty.parquet", "out", "--table", TABLE, "--catalog", "catalog.json")
+    assert (done.code, done.err) == (
+        2,
+        f"pgdecode: --table {TABLE}: only a catalog, or transactions without a commit, describe this table\n",
+    )
     assert not Path("out").exists()
 
 
