@@ -39,7 +39,7 @@ class ChangeTotals:
     payload_bytes: int = 0
     changes: int = 0  # or rows of snapshots
     bad_rows: dict[str, int] = field(default_factory=dict)  # by error code
-    skipped: int = 0  # transactions without a beginning
+    skipped: int = 0  # transactions without a beginning that this run has left out
     undecided: int = 0  # transactions without an outcome
     empty_payloads: int = 0
     files: list[OutputFile] = field(default_factory=list)
@@ -215,7 +215,7 @@ def _write(
     totals.changes = n_rows.total()
     totals.bad_rows = dict(sum(reader.bad_rows.values(), Counter()))
     totals.skipped, totals.undecided, totals.empty_payloads = (
-        decoder.skipped,
+        reader.n_skipped,
         decoder.n_undecided,
         decoder.empty_payloads,
     )

@@ -304,6 +304,12 @@ class FileChanges:
         self.n_changes += len(rows)
         return rows
 
+    @property
+    def n_skipped(self) -> int:
+        """Number of transactions that this run has left out because their beginning is missing."""
+        stored = self.options.stored
+        return self.decoder.skipped - (0 if stored is None else stored.state.skipped.count)
+
     def apply(self, name: str, rows: pa.RecordBatch) -> None:
         """Apply changes to the rows of a table.
 

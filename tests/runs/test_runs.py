@@ -331,6 +331,17 @@ def test_a_catalog_applies_to_the_first_payload_of_runs_with_a_state(
         assert found == [{"id": "1"}] * bool(part)
 
 
+def test_a_run_counts_only_the_transactions_that_it_leaves_out_itself(run: Shell) -> None:
+    catalog, payloads = without_relation()
+    Path("catalog.json").write_text(catalog.to_json())
+    written("0.parquet", payloads[1:])
+    written("1.parquet", payloads)
+    words = ["--changes", "--start", "anywhere", "--state", "state", "--catalog", "catalog.json"]
+    reports = [run("decode", f"{day}.parquet", f"out{day}", *words).err for day in (0, 1)]
+    assert "0 changes, no bad rows, 1 transaction without a beginning left out" in reports[0]
+    assert "1 change, no bad rows; " in reports[1]
+
+
 # -- runs that do not follow -----------------------------------------------------------------------------------------
 
 
