@@ -99,7 +99,7 @@ class ChangeDecoder:
         decoder deletes a file with the call after the one that ended its transaction. The `state` names the files, so
         it is valid only until the next call of the decoder.
     max_held_bytes : int
-        With `spill`: how many bytes of payloads stay in memory.
+        With `spill`: how many bytes of payloads stay in memory. Of more, half as many stay, and the others are written.
     limits : Limits
     strict_flags : bool
         As in `decode_messages`.
@@ -660,7 +660,8 @@ class ChangeDecoder:
             spent |= outcomes.spent
             self._held_bytes += outcomes.n_bytes
             if self._spill is not None and self._held_bytes > self._max_held_bytes:
-                self._held_bytes = spill(state, self._spill, self._max_held_bytes)
+                # Half, so that not every call from now on has to look at all transactions.
+                self._held_bytes = spill(state, self._spill, self._max_held_bytes // 2)
         for path in self._spent:
             path.unlink(missing_ok=True)
         self._spent = spent

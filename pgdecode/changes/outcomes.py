@@ -77,17 +77,17 @@ class SpillOutcomes(CommittedOutcomes):
         self.spent: set[Path] = set()
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
-        """Emit the changes, and count them as ended."""
+        """Emit the changes, and count the transaction as ended."""
         super().commit(assembler, row, transaction)
         self._end(transaction)
 
     def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Drop the changes, and count them as ended."""
+        """Process the transaction as the parent does, and count it as ended."""
         super().abort(assembler, transaction)
         self._end(transaction)
 
     def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
-        """Drop the changes, and count them as ended."""
+        """Process the transaction as the parent does, and count it as ended."""
         super().lose(assembler, transaction, is_sent_again)
         self._end(transaction)
 

@@ -139,7 +139,7 @@ class ReplicationState:
         )
 
     def first_catalog(self, given: RelationCatalog | None) -> RelationCatalog | None:
-        """Find the relations that are known before the first payload; None if there are none, or it was processed.
+        """Find the relations that are known before the first payload; None if there are none, or after that payload.
 
         They are those that the caller gives. Otherwise they are those of this state: a decoder without payloads has
         saved its catalog.

@@ -75,6 +75,7 @@ def _write(transaction: Transaction, directory: Path, undo_log: UndoLog) -> None
     path = spill_path(directory, transaction.xid, transaction.begin_position, in_memory[0].positions[0].as_py())
     written = spilled_to(path, in_memory)
     n_in_files = len(transaction.buffered) - len(in_memory)
+    undo_log.record(path.unlink, True)
     undo_log.record(_replace_from, transaction, n_in_files, in_memory)
     _replace_from(transaction, n_in_files, written)
 

@@ -13,7 +13,7 @@ import pytest
 import pgdecode
 from pgdecode import ChangeDecoder
 from support.change_rows import through_json
-from support.generators.slots import STOP, begin, commit, insert, relation, start, stream_commit
+from support.generators.slots import STOP, begin, begin_prepare, commit, insert, prepare, relation, start, stream_commit
 
 ROW = insert("1", "2")
 ROW_BYTES = len(ROW) + 9  # with an offset and a validity bit
@@ -50,6 +50,20 @@ def test_a_call_costs_the_same_after_few_calls_and_after_many(tmp_path: Path, ma
     # A call now and then may clear a cache.
     assert sorted(costs[10:20])[5] == sorted(costs[-10:])[5]
     assert len(decoder.decode([commit(200)])) == 200
+
+
+def test_calls_at_the_limit_do_not_look_at_all_transactions_again_and_again(tmp_path: Path) -> None:
+    decoder = ChangeDecoder(spill=tmp_path, max_held_bytes=100 * ROW_BYTES)
+    decoder.decode([begin(7), relation("a b"), commit(107)])
+
+    def prepared(xid: int) -> list[bytes]:
+        return [begin_prepare(xid, f"g{xid}"), ROW, prepare(xid, f"g{xid}")]
+
+    costs = [operations(decoder, prepared(xid)) for xid in range(10, 190)]
+    usual = sorted(costs)[10]
+    # The first 100 are in memory. Then half of them are written at once, and again after as many more.
+    assert sum(cost > 2 * usual for cost in costs) == 2
+    assert len(n_rows_in(tmp_path)) > 80
 
 
 def test_payloads_beyond_the_limit_are_in_a_file(tmp_path: Path) -> None:
@@ -101,6 +115,14 @@ def test_a_failed_call_does_not_forget_the_files_to_delete(tmp_path: Path) -> No
         decoder.decode([b"z"])
     assert decoder.state == before
     decoder.decode([])
+    assert n_rows_in(tmp_path) == []
+
+
+def test_a_failed_call_leaves_no_file(tmp_path: Path) -> None:
+    decoder = ChangeDecoder(spill=tmp_path, max_held_bytes=0)
+    chunks = [[begin(7), relation("a b"), ROW], [b"z"]]
+    with pytest.raises(pgdecode.DecodeError):
+        decoder.decode(pa.chunked_array(chunks, pa.binary()))
     assert n_rows_in(tmp_path) == []
 
 
