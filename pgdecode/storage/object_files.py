@@ -59,11 +59,14 @@ class ObjectReader:
         self._thread: ThreadPoolExecutor | None = None
 
     def plan(self, groups: Sequence[Sequence[Range]], only_first_rows: bool = False) -> None:
-        """Set the ranges of each row group that will be read, in the order of reading. Small ones are joined."""
+        """Set the ranges of each row group that will be read, in the order of reading.
+
+        Consecutive row groups are joined if they are one small range together.
+        """
         self._groups = []
         for group in groups:
             joined = _coalesced([*self._groups[-1], *group]) if self._groups else []
-            if joined and _size(joined) <= _WINDOW_BYTES:
+            if len(joined) == 1 and _size(joined) <= _WINDOW_BYTES:
                 self._groups[-1] = joined
             else:
                 self._groups.append(_coalesced(group))

@@ -97,6 +97,13 @@ def test_row_groups_are_read_by_one_request_each_or_together(
     assert len(requests) == n_requests
 
 
+def test_row_groups_whose_columns_are_apart_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_files, "_GAP_BYTES", 10)
+    reader = object_files.ObjectReader(ObjectPath("s3://bucket", "key", size=1000))
+    reader.plan([[(0, 10), (15, 20)], [(22, 30)], [(50, 60)], [(62, 65), (80, 90)], [(91, 95)]])
+    assert reader._groups == [[(0, 30)], [(50, 60)], [(62, 65), (80, 90)], [(91, 95)]]
+
+
 def test_columns_outside_an_object_are_a_fault(s3: Emulator, tmp_path: Path) -> None:
     def moved(footer: Struct) -> None:
         footer[ROW_GROUPS].value[1][0][COLUMNS].value[1][0][META_DATA].value[DICTIONARY_OFFSET] = Value(I64, -5)
