@@ -338,7 +338,7 @@ class FileChanges:
 def _not_described(name: str, known: Sequence[str]) -> str:
     """Say that no message describes a table, and which one the caller may mean."""
     if name in known:
-        return "only a catalog, or transactions without a commit, describe this table"
+        return "no committed transaction of the input describes or uses this table"
     return f"no message describes this table{did_you_mean(name, known)}; there are {listed(known)}"
 
 

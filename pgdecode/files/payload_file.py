@@ -171,7 +171,10 @@ class PayloadFile:
         n_found = n_bytes = 0
         # Read as dictionaries in any case, because checking whether values may expand takes as long. Batches then end
         # at the end of row groups.
-        with self._reader(groups, only_first_rows=True) as reader, reader(self._texts) as encoded:
+        with (
+            self._reader(groups, only_first_rows=True) as reader,
+            reader(_as_dictionaries(reader, groups, self._texts)) as encoded,
+        ):
             for batch in self._read(encoded, self._rows_that_fit(n_rows), groups):
                 found.append(batch)
                 n_found += len(batch)
@@ -338,7 +341,7 @@ class PayloadFile:
             if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
                 return (), min(n_rows, max(2 * BATCH_BYTES // group.n_bytes, _FEW_ROWS))
             expands = _may_expand(reader, group.number, chunks, min(n_rows, group.n_rows))
-            return tuple(self._texts) if expands else (), n_rows
+            return tuple(_as_dictionaries(reader, [group.number], self._texts)) if expands else (), n_rows
 
         # The row groups of an object are fetched one by one.
         at_once = 1 if isinstance(reader.source, ObjectReader) else len(self.groups)
@@ -409,6 +412,15 @@ class Reader(NamedTuple):
         if self.footer.file is not None and not as_dictionary:
             return self.footer.file
         return opened(self.source, self.footer.metadata, as_dictionary)
+
+
+def _as_dictionaries(reader: Reader, groups: Iterable[int], names: Sequence[str]) -> list[str]:
+    """List the columns that pyarrow can read as dictionaries: not those with values that build on the ones before."""
+    metadata = reader.footer.metadata
+    leaves = leaves_of(metadata, names)
+    chunks = [metadata.row_group(number).column(leaf) for number in groups for leaf in leaves]
+    others = {chunk.path_in_schema for chunk in chunks if any(name.startswith("DELTA_") for name in chunk.encodings)}
+    return [name for name in names if name not in others]
 
 
 def _may_expand(reader: Reader, group: int, chunks: Sequence[pq.ColumnChunkMetaData], n_rows: int) -> bool:

@@ -143,7 +143,7 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
         metadata, names = footer.metadata, (payload, *keep)
         if footer.signed is not None:
             _check_plain(footer.signed, metadata, names)
-        schema, groups = metadata.schema.to_arrow_schema().remove_metadata(), _row_groups(metadata, names)
+        schema, groups = metadata.schema.to_arrow_schema().remove_metadata(), _row_groups(path, metadata, names)
         entries = {
             key: shared.entries.setdefault(value, value)
             for key, value in (metadata.metadata or {}).items()
@@ -234,14 +234,27 @@ def _check_plain(signed: bytes, metadata: pq.FileMetaData, columns: Sequence[str
                 raise EncryptedFile(f"column {path!r} is encrypted; decrypt the file first")
 
 
-def _row_groups(metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowGroup, ...]:
+def _row_groups(path: FilePath, metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowGroup, ...]:
+    """List the row groups.
+
+    Raises
+    ------
+    FileFault
+        If the numbers of columns or values contradict each other.
+    """
     leaves = leaves_of(metadata, columns)
     types = [metadata.schema.column(leaf).physical_type for leaf in leaves]
+    is_flat = [metadata.schema.column(leaf).max_repetition_level == 0 for leaf in leaves]
     found = []
     start = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
+        if group.num_columns != metadata.num_columns:
+            raise FileFault(f"{path}: row group {number} lacks a column: its footer is damaged")
         chunks = [group.column(leaf) for leaf in leaves]
+        # pyarrow would read as many rows as the row group has, or as its columns have values.
+        if any(flat and chunk.num_values != group.num_rows for flat, chunk in zip(is_flat, chunks, strict=True)):
+            raise FileFault(f"{path}: row group {number} has columns with other numbers of rows: its footer is damaged")
         n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
         limits = [(chunk.path_in_schema, _limits(chunk, type)) for chunk, type in zip(chunks, types, strict=True)]
         ranges = tuple((path, *item) for path, item in limits if item is not None)

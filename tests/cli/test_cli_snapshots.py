@@ -164,7 +164,7 @@ def test_a_table_that_is_not_described_under_this_name_is_a_mistake(run: Shell) 
     done = run("decode", "empty.parquet", "out", "--table", TABLE, "--catalog", "catalog.json")
     assert (done.code, done.err) == (
         2,
-        f"pgdecode: --table {TABLE}: only a catalog, or transactions without a commit, describe this table\n",
+        f"pgdecode: --table {TABLE}: no committed transaction of the input describes or uses this table\n",
     )
     assert not Path("out").exists()
 

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as encryption
 import pytest
 
-from pgdecode.arrow.thrift import COLUMNS, META_DATA, ROW_GROUPS, Struct, Value
+from pgdecode.arrow.thrift import COLUMNS, I64, META_DATA, ROW_GROUPS, Struct, Value
 from pgdecode.files import payload_file
+from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
 from pgdecode.storage.errors import PathError
 from support.generators.samples import SAMPLES
-from support.payload_files import PHYSICAL_TYPE, with_footer, written
+from support.payload_files import N_ROWS, N_VALUES, PHYSICAL_TYPE, with_footer, written
 
 BEGIN = SAMPLES["begin"].payload
 COMMIT = SAMPLES["commit"].payload
@@ -146,3 +147,31 @@ def test_another_type_in_the_footer_than_in_the_schema_does_not_matter(tmp_path:
     (file,) = payload_files(path, "data")
     (batch,) = file.batches()
     assert batch["data"].to_pylist() == [BEGIN, COMMIT]
+
+
+@pytest.mark.parametrize("n_rows", [-2, 0, 1, 9])
+def test_another_number_of_rows_in_the_footer_is_a_fault(tmp_path: Path, n_rows: int) -> None:
+    def change(footer: Struct) -> None:
+        footer[ROW_GROUPS].value[1][1][N_ROWS] = Value(I64, n_rows)
+
+    path = with_footer(written(tmp_path / "raw.parquet", [BEGIN] * 4, rows_per_group=2), change)
+    with pytest.raises(FileFault, match=r"row group 1 has columns with other numbers of rows: its footer is damaged$"):
+        payload_files(path, "data")
+
+
+def test_another_number_of_values_in_the_footer_is_a_fault(tmp_path: Path) -> None:
+    def change(footer: Struct) -> None:
+        footer[ROW_GROUPS].value[1][0][COLUMNS].value[1][0][META_DATA].value[N_VALUES] = Value(I64, 1)
+
+    path = with_footer(written(tmp_path / "raw.parquet", [BEGIN] * 4), change)
+    with pytest.raises(FileFault, match=r"row group 0 has columns with other numbers of rows: its footer is damaged$"):
+        payload_files(path, "data")
+
+
+def test_a_row_group_that_lacks_a_column_is_a_fault(tmp_path: Path) -> None:
+    def change(footer: Struct) -> None:
+        footer[ROW_GROUPS].value[1][0][COLUMNS].value[1].pop()
+
+    path = with_footer(written(tmp_path / "raw.parquet", [BEGIN], seq=[1]), change)
+    with pytest.raises(FileFault, match=r"row group 0 lacks a column: its footer is damaged$"):
+        payload_files(path, "data", ["seq"])

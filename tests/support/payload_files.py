@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 
 from pgdecode.arrow.thrift import Struct, StructReader, struct_bytes
 
-# Fields of ColumnMetaData.
+# Fields of RowGroup, and of ColumnMetaData.
+N_ROWS = 3
 PHYSICAL_TYPE, N_VALUES, DICTIONARY_OFFSET = 1, 5, 11
 
 
