@@ -173,7 +173,7 @@ class PayloadFile:
         # at the end of row groups.
         with (
             self._reader(groups, only_first_rows=True) as reader,
-            reader(_as_dictionaries(reader, groups, self._texts)) as encoded,
+            reader(_as_dictionaries(reader.chunks(groups, self._texts), self._texts)) as encoded,
         ):
             for batch in self._read(encoded, self._rows_that_fit(n_rows), groups):
                 found.append(batch)
@@ -336,12 +336,11 @@ class PayloadFile:
             is_small = group.n_bytes * min(n_rows, group.n_rows) <= _EXPANDED_BYTES
             if is_small or not self._texts:
                 return (), n_rows
-            metadata = reader.footer.metadata.row_group(group.number)
-            chunks = [metadata.column(leaf) for leaf in leaves_of(reader.footer.metadata, self._texts)]
+            chunks = reader.chunks([group.number], self._texts)
             if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
                 return (), min(n_rows, max(2 * BATCH_BYTES // group.n_bytes, _FEW_ROWS))
             expands = _may_expand(reader, group.number, chunks, min(n_rows, group.n_rows))
-            return tuple(_as_dictionaries(reader, [group.number], self._texts)) if expands else (), n_rows
+            return _as_dictionaries(chunks, self._texts) if expands else (), n_rows
 
         # The row groups of an object are fetched one by one.
         at_once = 1 if isinstance(reader.source, ObjectReader) else len(self.groups)
@@ -413,14 +412,17 @@ class Reader(NamedTuple):
             return self.footer.file
         return opened(self.source, self.footer.metadata, as_dictionary)
 
+    def chunks(self, groups: Iterable[int], names: Sequence[str]) -> list[pq.ColumnChunkMetaData]:
+        """List the chunks of some columns in some row groups."""
+        metadata = self.footer.metadata
+        leaves = leaves_of(metadata, names)
+        return [metadata.row_group(number).column(leaf) for number in groups for leaf in leaves]
 
-def _as_dictionaries(reader: Reader, groups: Iterable[int], names: Sequence[str]) -> list[str]:
-    """List the columns that pyarrow can read as dictionaries: not those with values that build on the ones before."""
-    metadata = reader.footer.metadata
-    leaves = leaves_of(metadata, names)
-    chunks = [metadata.row_group(number).column(leaf) for number in groups for leaf in leaves]
+
+def _as_dictionaries(chunks: Iterable[pq.ColumnChunkMetaData], names: Sequence[str]) -> tuple[str, ...]:
+    """List the columns that pyarrow can read as dictionaries: not those with a chunk in a DELTA encoding."""
     others = {chunk.path_in_schema for chunk in chunks if any(name.startswith("DELTA_") for name in chunk.encodings)}
-    return [name for name in names if name not in others]
+    return tuple(name for name in names if name not in others)
 
 
 def _may_expand(reader: Reader, group: int, chunks: Sequence[pq.ColumnChunkMetaData], n_rows: int) -> bool:

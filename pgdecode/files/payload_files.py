@@ -226,9 +226,10 @@ def _check_plain(signed: bytes, metadata: pq.FileMetaData, columns: Sequence[str
     ------
     EncryptedFile
     """
+    leaves = leaves_of(metadata, columns)
     for group in StructReader(signed).struct()[ROW_GROUPS].value[1]:
         chunks = group[COLUMNS].value[1]
-        for leaf in leaves_of(metadata, columns):
+        for leaf in leaves:
             if CRYPTO_METADATA in chunks[leaf]:
                 path = metadata.schema.column(leaf).path
                 raise EncryptedFile(f"column {path!r} is encrypted; decrypt the file first")
@@ -256,8 +257,11 @@ def _row_groups(path: FilePath, metadata: pq.FileMetaData, columns: Sequence[str
         if any(flat and chunk.num_values != group.num_rows for flat, chunk in zip(is_flat, chunks, strict=True)):
             raise FileFault(f"{path}: row group {number} has columns with other numbers of rows: its footer is damaged")
         n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
-        limits = [(chunk.path_in_schema, _limits(chunk, type)) for chunk, type in zip(chunks, types, strict=True)]
-        ranges = tuple((path, *item) for path, item in limits if item is not None)
+        ranges = tuple(
+            (chunk.path_in_schema, *limits)
+            for chunk, type in zip(chunks, types, strict=True)
+            if (limits := _limits(chunk, type)) is not None
+        )
         found.append(RowGroup(number, start, group.num_rows, n_bytes, ranges))
         start += group.num_rows
     return tuple(found)

@@ -27,10 +27,9 @@ from pgdecode.relations.relation_version import RelationVersion
 # The greatest number of versions of relations. Only a corrupt file has more.
 MAX_VERSIONS = 100_000
 _OF_ROWS = ("insert", "update", "delete", "truncate", "message", "origin")
-_BEGINNINGS = ("begin", "begin_prepare", "stream_start")
 _CONTROL = marks_of(message.kind for message in MESSAGES if message.kind not in _OF_ROWS)
 _CHANGES = marks_of(_OF_ROWS[:4])
-_OPENING = marks_of(_BEGINNINGS)
+_OPENING = marks_of(("begin", "begin_prepare", "stream_start"))
 _BOUNDARIES = marks_of(message.kind for message in MESSAGES if message.kind not in (*_OF_ROWS, "relation", "type"))
 # How many of the largest transactions are listed.
 _LARGEST = 5

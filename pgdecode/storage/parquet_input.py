@@ -160,7 +160,9 @@ def read_footer(source: Source) -> Footer:
     Raises
     ------
     pa.ArrowInvalid
-        If the file does not end with a footer, or the footer is encrypted.
+        If the file does not end with a footer.
+    EncryptedFile
+        If the footer is encrypted.
     """
     content, size = _tail(source)
     if bytes(content[-4:]) == b"PARE":
@@ -168,10 +170,9 @@ def read_footer(source: Source) -> Footer:
     is_whole = isinstance(source, pa.Buffer)
     # pyarrow reads the footer from the end, wherever it begins.
     file = pq.ParquetFile(pa.BufferReader(source if is_whole else content), pre_buffer=False)
-    metadata = file.metadata
-    signed = bytes(content[: metadata.serialized_size])
-    is_signed = len(content) == len(signed) + _SIGNATURE_BYTES + 8
-    return Footer(zlib.crc32(content, size), metadata, file if is_whole else None, signed if is_signed else None)
+    n_bytes = file.metadata.serialized_size
+    signed = bytes(content[:n_bytes]) if len(content) == n_bytes + _SIGNATURE_BYTES + 8 else None
+    return Footer(zlib.crc32(content, size), file.metadata, file if is_whole else None, signed)
 
 
 def _tail(source: Source) -> tuple[pa.Buffer | bytes, int]:
