@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from changes.test_relation_scopes import PREPARED, T1
 from changes.test_transaction_rules import AFTER
 from pyspark.sql import DataFrame, Observation, SparkSession
+from relations.test_relation_scopes import PREPARED, T1
 
 import pgdecode
 from pgdecode import ChangeDecoder

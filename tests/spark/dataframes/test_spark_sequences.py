@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from changes.test_relation_scopes import OLDER_AND_NEWER, PREPARED, T1
 from changes.test_transaction_rules import AFTER, HEADLESS
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from relations.test_relation_scopes import OLDER_AND_NEWER, PREPARED, T1
 
 import pgdecode
 from pgdecode import ChangeDecoder
