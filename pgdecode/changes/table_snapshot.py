@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode._native.arrow.int64_kernels import counted
+from pgdecode._native.changes.row_replacement import replaced_rows, value_rows
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.column_names import last_column_names, last_version
+from pgdecode.changes.committed_changes import unless_negative, values_of
 from pgdecode.changes.table_rows import VERSION
 from pgdecode.payloads.payload_input import payload_array
 from pgdecode.protocol.limits import Limits
@@ -23,12 +24,15 @@ from pgdecode.relations.relation_version import RelationVersion
 
 _LIMITS = Limits()
 _UNKNOWN = pa.field("_unknown", pa.list_(pa.string()))
+_UNKNOWN_SET = pa.field("_unknown", pa.int32())
 _ERROR = pa.field("_error", pa.string())
 ABOUT = ("_position", "_commit_position", "_commit_timestamp")
-# The least number of changes to apply at once, because each time costs as much as the present rows; and the number of
-# payloads to process at once.
+# The least number of changes to apply at once, because each time costs as much as the present rows; their bytes, from
+# which fewer are enough; and the number of payloads to process at once.
 _CHANGES = 262_144
+_BYTES = 1 << 26
 _BATCH_ROWS = 65_536
+_INTEGERS = {32: pa.int32(), 64: pa.int64()}
 
 Key = tuple[Any, ...]
 
@@ -208,15 +212,16 @@ class SnapshotRows:
         if "_unknown" in self.names:
             raise ValueError("the table has a column '_unknown', but this is the name of a metadata column")
         about = [schema.field(name) for name in ABOUT]
-        self.kept = pa.schema([*about, _UNKNOWN, *(item.with_name(name) for name, item in fields.items())])
+        # The sets of columns that are unknown in a row. The present rows have the numbers of theirs.
+        self.unknown_sets: dict[frozenset[str], int] = {frozenset(): 0}
+        self.kept = pa.schema([*about, _UNKNOWN_SET, *(item.with_name(name) for name, item in fields.items())])
         self.with_errors = with_errors
         self.schema = snapshot_schema(schema, self.last_names, with_errors=with_errors)
         self.shapes = {number: self._shape(number, versions) for number in versions}
         self.bad: list[pa.RecordBatch] = []
         self.live = self.kept.empty_table()
-        self.unique_key: tuple[str, ...] | None = None  # no two of these rows have the same values in it
         self.waiting: list[tuple[pa.RecordBatch, list[bool] | None]] = []
-        self.n_waiting = 0
+        self.n_waiting = self.bytes_waiting = 0
 
     def _shape(self, number: int, versions: Mapping[int, RelationVersion]) -> _Shape:
         version, columns = versions[number], self.columns[number]
@@ -237,7 +242,8 @@ class SnapshotRows:
             is_kept = [kept for kept, good in zip(is_kept, is_good.to_pylist(), strict=True) if good]
         self.waiting.append((changes, is_kept))
         self.n_waiting += len(changes)
-        if self.n_waiting >= max(_CHANGES, len(self.live)):
+        self.bytes_waiting += changes.nbytes
+        if self.n_waiting >= max(_CHANGES, len(self.live)) or self.bytes_waiting >= max(_BYTES, self.live.nbytes):
             self._apply_waiting()
 
     def _with_last_names(self, changes: pa.RecordBatch) -> pa.RecordBatch:
@@ -275,11 +281,9 @@ class SnapshotRows:
     def table(self) -> pa.Table:
         """Return the present rows."""
         self._apply_waiting()
-        found = self.live
-        if _has_items(found["_unknown"]):
-            last = set(self.last_names)
-            unknown = [[name for name in names if name in last] for names in found["_unknown"].to_pylist()]
-            found = found.set_column(len(ABOUT), _UNKNOWN, pa.array(unknown, _UNKNOWN.type))
+        last = set(self.last_names)
+        lists = pa.array([sorted(names & last) for names in self.unknown_sets], _UNKNOWN.type)
+        found = self.live.set_column(len(ABOUT), _UNKNOWN, lists.take(self.live["_unknown"]))
         if not self.with_errors:
             return found.select(self.schema.names)
         found = found.append_column(_ERROR, pa.nulls(len(found), pa.string()))
@@ -299,93 +303,148 @@ class SnapshotRows:
         is_kept = None
         if any(kept is not None for _, kept in self.waiting):
             is_kept = [item for batch, kept in self.waiting for item in kept or [True] * len(batch)]
-        self.waiting, self.n_waiting = [], 0
-        found = self._last_of_each_key(changes, is_kept)
+        self.waiting, self.n_waiting, self.bytes_waiting = [], 0, 0
+        found = self._apply_at_once(changes, is_kept)
         if found is None:
-            self.unique_key = None
             found = _Fold(self, self.live, changes, is_kept or [True] * len(changes)).run()
         self.live = found
 
-    def _last_of_each_key(self, changes: pa.Table, is_kept: list[bool] | None) -> pa.Table | None:
-        """Apply changes as `_Fold` does, all at once; None if the last change of each key does not determine its row.
-
-        It does if all versions have the same unique key, no column of it is unknown in a row, no change has unchanged
-        values, and no update has another key than its row had.
-        """
+    def _apply_at_once(self, changes: pa.Table, is_kept: list[bool] | None) -> pa.Table | None:
+        """Apply changes as `_Fold` does, by columns; None if rows cannot be found by one known replica identity."""
         live = self.live
         # Changes before a truncate matter too: one of them may refer to several rows, which is an error.
-        identity, unknown = self._key_of(changes, live)
-        if identity is None or not all(_is_plain_key(self.kept.field(name).type) for name in identity):
-            return None
-        if _has_items(changes["_unchanged"]):
+        shape, sets = self._shared_shape(changes, live)
+        if shape is None:
             return None
         truncates = pc.indices_nonzero(pc.equal(changes["_op"], "truncate"))
         if len(truncates):
             first = truncates[-1].as_py() + 1
-            unknown = None if unknown is None else unknown.slice(len(live) + first)
+            sets = sets.slice(len(live) + first)
             changes, live = changes.slice(first), live.slice(0, 0)
             is_kept = None if is_kept is None else is_kept[first:]
-        ops = changes["_op"]
-        has_moved = pc.any(pc.and_(pc.equal(ops, "update"), changes["_old_type"].is_valid())).as_py()
-        if has_moved:
-            return None
-        if self.unique_key != identity and len(_last_rows(live, identity)) < len(live):
-            return None
-        self.unique_key = identity
         names = [name for name in self.kept.names if name != "_unknown"]
         rows = pa.concat_tables([live.select(names), changes.select(names)]).combine_chunks()
-        last = _last_rows(rows, identity)
-        is_row = pc.not_equal(ops, "delete")
+        ops = changes["_op"].combine_chunks()
+        keys, removed, n_keys = _keys(rows, changes, shape, ops)
+        is_added = pc.not_equal(ops, "delete")
         if is_kept is not None:
-            is_row = pc.and_(is_row, pa.array(is_kept, pa.bool_()))
-        is_row = pa.chunked_array([_all_true(len(live)), *is_row.chunks], pa.bool_())
-        last = last.filter(is_row.combine_chunks().take(last))
-        last = last.take(pc.sort_indices(last))
-        found = rows.take(last)
-        names_of_unknown = _no_names(len(last)) if unknown is None else unknown.take(last)
-        return pa.table(
-            [names_of_unknown if name == "_unknown" else found[name] for name in self.kept.names], schema=self.kept
-        )
+            is_added = pc.and_(is_added, pa.array(is_kept, pa.bool_()))
+        before, left = replaced_rows(values_of(keys), values_of(removed), values_of(is_added.cast(pa.uint8())), n_keys)
+        last = pa.Array.from_buffers(pa.int64(), left.size // 8, [None, left])
+        places, sets = self._unchanged_values(changes, before, sets, last)
+        columns = {name: rows[name].take(places.get(name, last)) for name in names}
+        return pa.table([columns.get(name, sets) for name in self.kept.names], schema=self.kept)
 
-    def _key_of(self, changes: pa.Table, live: pa.Table) -> tuple[tuple[str, ...] | None, pa.ChunkedArray | None]:
-        """Find the unique key that all changes have; None if there is none, or it is unknown in a row.
+    def _unchanged_values(
+        self, changes: pa.Table, before: pa.Buffer, sets: pa.Array, last: pa.Array
+    ) -> tuple[dict[str, pa.Array], pa.Array]:
+        """Find the values of columns that an update did not change, in the rows that are left.
 
-        Also return the unknown columns of the rows, and then of the changes; None if there are none.
+        `before` has the row that each change removed, `sets` the unknown columns of each row. Return the rows that
+        were sent with the values of such a column, null for unknown; and the unknown columns of the rows that are left.
+        """
+        found: dict[str, pa.Array] = {}
+        sets_left = sets.take(last)
+        unchanged = changes["_unchanged"].combine_chunks()
+        names = unchanged.flatten()
+        if not len(names):
+            return found, sets_left
+        places = pc.list_parent_indices(unchanged)
+        replaced = pa.Array.from_buffers(pa.int64(), len(changes), [None, before])
+        # An insert has no values of a row before it, even if there was one with its key.
+        replaced = pc.if_else(pc.equal(changes["_op"].combine_chunks(), "update"), replaced, pa.scalar(-1, pa.int64()))
+        for name in names.unique().to_pylist():
+            rows = places.filter(pc.equal(names, name)).cast(pa.int64())
+            is_unknown = bytes(name in item for item in self.unknown_sets)
+            sent = value_rows(values_of(replaced), values_of(rows), values_of(sets), is_unknown)
+            found[name] = unless_negative(pa.Array.from_buffers(pa.int64(), len(sets), [None, sent]).take(last))
+            if found[name].null_count:
+                sets_left = self._with_unknown(sets_left, name, found[name].is_null())
+        return found, sets_left
+
+    def _with_unknown(self, sets: pa.Array, name: str, is_unknown: pa.Array) -> pa.Array:
+        """Add a column to the unknown ones of some rows."""
+        numbers = [0] * len(self.unknown_sets)
+        every = list(self.unknown_sets)
+        for number in sets.filter(is_unknown).unique().to_pylist():
+            numbers[number] = self.number_of(every[number] | {name})
+        return pc.if_else(is_unknown, pa.array(numbers, sets.type).take(sets), sets)
+
+    def number_of(self, unknown: frozenset[str]) -> int:
+        """Return the number of a set of unknown columns."""
+        return self.unknown_sets.setdefault(unknown, len(self.unknown_sets))
+
+    def _shared_shape(self, changes: pa.Table, live: pa.Table) -> tuple[_Shape | None, pa.Array]:
+        """Find the replica identity that all changes have; None if there is none, or it is unknown in a row.
+
+        Also return the number of the unknown columns of each row: of the present rows, and then of the changes.
         """
         used = [next(iter(self.shapes))]
         if len(self.shapes) > 1:
             used = pc.unique(changes[VERSION.name]).to_pylist() or used
         shapes = [self.shapes[number] for number in used]
-        identities = {shape.identity if shape.is_key else None for shape in shapes}
-        identity = identities.pop()
-        unknown = live["_unknown"]
-        names = set().union(*(shape.unsent for shape in shapes), pc.list_flatten(unknown).unique().to_pylist())
-        if identities or identity is None or not names.isdisjoint(identity):
-            return None, None
-        if not names:
-            return identity, None
-        unsent = pa.array([sorted(shape.unsent) for shape in shapes], _UNKNOWN.type)
-        of_changes = unsent.take(pc.index_in(changes[VERSION.name], pa.array(used, VERSION.type)))
-        return identity, pa.chunked_array([*unknown.chunks, *of_changes.chunks], _UNKNOWN.type)
+        unsent = pa.array([self.number_of(shape.unsent) for shape in shapes], _UNKNOWN_SET.type)
+        if len(unsent.unique()) == 1:
+            of_changes = pa.repeat(unsent[0], len(changes))
+        else:
+            of_changes = unsent.take(pc.index_in(changes[VERSION.name], pa.array(used, VERSION.type)).combine_chunks())
+        every = list(self.unknown_sets)
+        unknown = set().union(*(every[number] for number in live["_unknown"].unique().to_pylist()))
+        unknown.update(*(shape.unsent for shape in shapes), pc.list_flatten(changes["_unchanged"]).unique().to_pylist())
+        is_shared = len({(shape.identity, shape.is_key) for shape in shapes}) == 1
+        sets = pa.concat_arrays([*live["_unknown"].chunks, of_changes])
+        return shapes[0] if is_shared and unknown.isdisjoint(shapes[0].identity) else None, sets
 
 
-def _last_rows(rows: pa.Table, identity: Sequence[str]) -> pa.Array:
-    """Return the number of the last row of each key."""
-    n = len(rows)
-    numbers = pa.Array.from_buffers(pa.int64(), n, [None, counted(0, n)])
-    keys = [f"key {i}" for i in range(len(identity))]
-    table = pa.table([*(rows[name] for name in identity), numbers], [*keys, "row"])
-    return table.group_by(keys, use_threads=False).aggregate([("row", "max")])["row_max"].combine_chunks()
+def _keys(rows: pa.Table, changes: pa.Table, shape: _Shape, ops: pa.Array) -> tuple[pa.Array, pa.Array, int]:
+    """Give each key of the rows a number; the rows of the changes are at the end.
+
+    Return the key of each row, the key of the row that each change removes, or -1, and the number of different keys.
+    """
+    n = n_keys = len(rows)
+    columns = [rows[name].chunks for name in shape.identity]
+    is_moved = pc.and_(pc.equal(ops, "update"), changes["_old_type"].combine_chunks().is_valid())
+    has_moved = pc.any(is_moved).as_py()
+    if has_moved:
+        n_keys += len(changes)
+        for name, chunks in zip(shape.identity, columns, strict=True):
+            chunks.extend(chunk.field(name) for chunk in changes["_old"].chunks)
+    found, n_different = _numbered_rows(columns, n_keys)
+    removed = found.slice(n - len(changes), len(changes))
+    if has_moved:
+        removed = pc.if_else(is_moved, found.slice(n), removed)
+    if not shape.is_key:
+        # With a unique key, an insert removes an earlier copy of its row.
+        removed = pc.if_else(pc.equal(ops, "insert"), pa.scalar(-1, removed.type), removed)
+    return found.slice(0, n), removed, n_different
 
 
-def _no_names(n: int) -> pa.Array:
-    """Return empty lists."""
-    offsets = pa.py_buffer(bytes(4 * n + 4))
-    return pa.Array.from_buffers(_UNKNOWN.type, n, [None, offsets], children=[pa.array([], pa.string())])
+def _numbered_rows(columns: Sequence[list[pa.Array]], n: int) -> tuple[pa.Array, int]:
+    """Give each different row of columns a number. Return the numbers, and how many are different."""
+    if not columns or not n:
+        return pa.repeat(pa.scalar(0, pa.int32()), n), 1
+    numbers, n_found = numbered(pa.chunked_array(columns[0]))
+    for column in columns[1:]:
+        others, n_others = numbered(pa.chunked_array(column))
+        pairs = pc.add(pc.multiply(numbers.cast(pa.int64()), pa.scalar(n_others, pa.int64())), others)
+        numbers, n_found = numbered(pa.chunked_array([pairs]))
+    return numbers, n_found
 
 
-def _all_true(n: int) -> pa.Array:
-    return pa.Array.from_buffers(pa.bool_(), n, [None, pa.py_buffer(b"\xff" * (n // 8 + 1))])
+def numbered(values: pa.ChunkedArray) -> tuple[pa.Array, int]:
+    """Give each different value of a column a number. Return the numbers, and how many values are different.
+
+    Values are equal if they are for `plain_values`. The column has at least one.
+    """
+    kind = values.type
+    if pa.types.is_nested(kind):
+        numbers: dict[Any, int] = {}
+        found = [numbers.setdefault(value, len(numbers)) for value in plain_values(values)]
+        return pa.array(found, pa.int32()), len(numbers)
+    if pa.types.is_floating(kind):
+        values = pa.chunked_array([chunk.view(_INTEGERS[kind.bit_width]) for chunk in values.chunks])
+    chunks = values.dictionary_encode("encode").chunks
+    return pa.concat_arrays([chunk.indices for chunk in chunks]), len(chunks[0].dictionary)
 
 
 class _Fold:
@@ -407,7 +466,8 @@ class _Fold:
         # Rows with unknown columns in their replica identity: by these columns, and by the values of the others.
         self.loose: dict[frozenset[str], dict[Key, list[_Row]]] = {}
         # Rows that are not indexed yet.
-        self.first = [_Row(number, frozenset(unknown)) for number, unknown in enumerate(live["_unknown"].to_pylist())]
+        sets = list(rows.unknown_sets)
+        self.first = [_Row(number, sets[unknown]) for number, unknown in enumerate(live["_unknown"].to_pylist())]
         self.values: dict[str, list[Any]] = {}
         self.keys: dict[tuple[str, ...], list[Key]] = {}
 
@@ -532,19 +592,8 @@ class _Fold:
                     [None if name in row.unknown else row.carried.get(name, row.change) for row in present], pa.int64()
                 )
             columns[name] = self.all[name].take(places)
-        columns["_unknown"] = pa.array([sorted(row.unknown) for row in present], _UNKNOWN.type)
+        columns["_unknown"] = pa.array([self.rows.number_of(row.unknown) for row in present], _UNKNOWN_SET.type)
         return pa.table([columns[name] for name in self.rows.kept.names], schema=self.rows.kept)
-
-
-def _has_items(lists: pa.ChunkedArray) -> bool:
-    """Whether a list of a column has an item."""
-    return bool((pc.max(pc.list_value_length(lists)).as_py() or 0) > 0)
-
-
-def _is_plain_key(kind: pa.DataType) -> bool:
-    """Whether values of a type are equal for Arrow exactly if they are for `plain_values`."""
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_string(kind) or types.is_binary(kind) or types.is_temporal(kind))
 
 
 def _pop(index: dict[Key, list[_Row]], key: Key) -> _Row:
@@ -584,7 +633,7 @@ def plain_values(array: pa.Array) -> list[Any]:
     kind = array.type
     if pa.types.is_temporal(kind) or pa.types.is_floating(kind):
         # Python cannot represent all their values.
-        array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
+        array = array.view(_INTEGERS[kind.bit_width])
     elif pa.types.is_struct(kind):
         children = [plain_values(child) for child in array.flatten()]
         found = _zipped(children, len(array))

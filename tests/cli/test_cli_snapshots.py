@@ -16,6 +16,7 @@ from pgdecode import RelationCatalog
 from support import captures
 from support.change_files import T, unfinished
 from support.generators.slot import UNCHANGED, Slot
+from support.memory import peak_memory
 from support.shell import SHOP, Shell, on_terminal, written
 
 TABLE = f"public.t{T}"
@@ -180,3 +181,19 @@ def test_a_change_that_may_be_of_several_rows_is_bad_data(run: Shell) -> None:
     done = run("decode", written("in.parquet", slot.payloads), "out.parquet", "--snapshot", TABLE)
     assert (done.code, os.listdir()) == (1, ["in.parquet"])
     assert done.err.startswith(f"pgdecode: snapshot {TABLE}: position 4: the changed row is not found by its replica ")
+
+
+def test_memory_does_not_grow_with_the_number_of_changes_of_the_same_long_values(tmp_path: Path) -> None:
+    peaks = []
+    for n in (1_500, 6_000):
+        slot = Slot()
+        for number in range(n):
+            slot.begin(700 + number)
+            if number == 0:
+                slot.relation(T, ["id", "long"], keys=["id"])
+            slot.update(T, str(number % 20), f"{number:07} " * 8_000)
+            slot.commit()
+        path = tmp_path / f"{n}.parquet"
+        pq.write_table(pa.table({"data": pa.array(slot.payloads, pa.binary())}), path, row_group_size=600)
+        peaks.append(peak_memory("decode", path, tmp_path / f"{n}", "--snapshot", TABLE, "--workers", "1"))
+    assert peaks[1] - peaks[0] < 100e6
