@@ -255,15 +255,10 @@ class SnapshotRows:
         children = dict(zip([item.name for item in old.type], old.flatten(), strict=True))
         values = {name: self._under_last_name(name, versions, changes) for name in self.names}
         old_values = [self._under_last_name(name, versions, children) for name in self.names]
-        unchanged = [
-            # A bad payload may have no version.
-            names if version is None else [self.columns[version][name] for name in names or ()]
-            for version, names in zip(versions.to_pylist(), changes["_unchanged"].to_pylist(), strict=True)
-        ]
         given = set(self.names).union(*(columns.keys() for columns in self.columns.values()))
         kept = {name: changes[name] for name in changes.schema.names if name not in given}
         kept["_old"] = pa.StructArray.from_arrays(old_values, self.names, mask=old.is_null())
-        kept["_unchanged"] = pa.array(unchanged, changes["_unchanged"].type)
+        kept["_unchanged"] = self._last_unchanged(changes["_unchanged"], versions)
         return pa.RecordBatch.from_pydict({**kept, **values})
 
     def _under_last_name(self, last: str, versions: pa.Array, columns: Any) -> pa.Array:
@@ -277,6 +272,20 @@ class SnapshotRows:
                 values = pc.if_else(pc.is_in(versions, pa.array(numbers, VERSION.type)), values, other)
             found = values
         return found
+
+    def _last_unchanged(self, unchanged: pa.ListArray, versions: pa.Array) -> pa.ListArray:
+        """Replace names of columns by their last names."""
+        given = found = unchanged.flatten()
+        if not len(given):
+            return unchanged
+        versions = versions.take(pc.list_parent_indices(unchanged))
+        for last, names in self.former_names.items():
+            for name, numbers in names.items():
+                if name != last:
+                    is_former = pc.and_(pc.equal(given, name), pc.is_in(versions, pa.array(numbers, VERSION.type)))
+                    found = pc.if_else(is_former, last, found)
+        offsets = pc.subtract(unchanged.offsets, unchanged.offsets[0])
+        return pa.ListArray.from_arrays(offsets, found, mask=unchanged.is_null())
 
     def table(self) -> pa.Table:
         """Return the present rows."""
