@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.changes.row_replacement import replaced_rows, value_rows
+from pgdecode.arrow.distinct_values import numbered_rows, plain_values, zipped
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.column_names import last_column_names, last_version
@@ -32,7 +33,6 @@ ABOUT = ("_position", "_commit_position", "_commit_timestamp")
 _CHANGES = 262_144
 _BYTES = 1 << 26
 _BATCH_ROWS = 65_536
-_INTEGERS = {32: pa.int32(), 64: pa.int64()}
 
 Key = tuple[Any, ...]
 
@@ -418,7 +418,7 @@ def _keys(rows: pa.Table, changes: pa.Table, shape: _Shape, ops: pa.Array) -> tu
         n_keys += len(changes)
         for name, chunks in zip(shape.identity, columns, strict=True):
             chunks.extend(chunk.field(name) for chunk in changes["_old"].chunks)
-    found, n_different = _numbered_rows(columns, n_keys)
+    found, n_different = numbered_rows(columns, n_keys)
     removed = found.slice(n - len(changes), len(changes))
     if has_moved:
         removed = pc.if_else(is_moved, found.slice(n), removed)
@@ -426,34 +426,6 @@ def _keys(rows: pa.Table, changes: pa.Table, shape: _Shape, ops: pa.Array) -> tu
         # With a unique key, an insert removes an earlier copy of its row.
         removed = pc.if_else(pc.equal(ops, "insert"), pa.scalar(-1, removed.type), removed)
     return found.slice(0, n), removed, n_different
-
-
-def _numbered_rows(columns: Sequence[list[pa.Array]], n: int) -> tuple[pa.Array, int]:
-    """Give each different row of columns a number. Return the numbers, and how many are different."""
-    if not columns or not n:
-        return pa.repeat(pa.scalar(0, pa.int32()), n), 1
-    numbers, n_found = numbered(pa.chunked_array(columns[0]))
-    for column in columns[1:]:
-        others, n_others = numbered(pa.chunked_array(column))
-        pairs = pc.add(pc.multiply(numbers.cast(pa.int64()), pa.scalar(n_others, pa.int64())), others)
-        numbers, n_found = numbered(pa.chunked_array([pairs]))
-    return numbers, n_found
-
-
-def numbered(values: pa.ChunkedArray) -> tuple[pa.Array, int]:
-    """Give each different value of a column a number. Return the numbers, and how many values are different.
-
-    Values are equal if they are for `plain_values`. The column has at least one.
-    """
-    kind = values.type
-    if pa.types.is_nested(kind):
-        numbers: dict[Any, int] = {}
-        found = [numbers.setdefault(value, len(numbers)) for value in plain_values(values)]
-        return pa.array(found, pa.int32()), len(numbers)
-    if pa.types.is_floating(kind):
-        values = pa.chunked_array([chunk.view(_INTEGERS[kind.bit_width]) for chunk in values.chunks])
-    chunks = values.dictionary_encode("encode").chunks
-    return pa.concat_arrays([chunk.indices for chunk in chunks]), len(chunks[0].dictionary)
 
 
 class _Fold:
@@ -523,7 +495,7 @@ class _Fold:
     def _keys(self, identity: tuple[str, ...]) -> list[Key]:
         """Return the keys of all rows. Values that were not sent are null."""
         if identity not in self.keys:
-            self.keys[identity] = _zipped([self._column(name) for name in identity], len(self.all))
+            self.keys[identity] = zipped([self._column(name) for name in identity], len(self.all))
         return self.keys[identity]
 
     def _value(self, row: _Row, name: str) -> Any:
@@ -628,33 +600,4 @@ def _old_keys(old: pa.ChunkedArray, identity: tuple[str, ...]) -> list[Key]:
     struct = old.combine_chunks()
     if isinstance(struct, pa.ChunkedArray):
         struct = pa.concat_arrays(struct.chunks)
-    return _zipped([plain_values(struct.field(name)) for name in identity], len(struct))
-
-
-def _zipped(columns: list[list[Any]], n: int) -> list[Key]:
-    return list(zip(*columns, strict=True)) if columns else [()] * n
-
-
-def plain_values(array: pa.Array) -> list[Any]:
-    """Convert an array to hashable values that are equal if the array's bits are: NaN equals NaN, 0.0 is not -0.0."""
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    kind = array.type
-    if pa.types.is_temporal(kind) or pa.types.is_floating(kind):
-        # Python cannot represent all their values.
-        array = array.view(_INTEGERS[kind.bit_width])
-    elif pa.types.is_struct(kind):
-        children = [plain_values(child) for child in array.flatten()]
-        found = _zipped(children, len(array))
-        return [item if valid else None for item, valid in zip(found, array.is_valid().to_pylist(), strict=True)]
-    elif pa.types.is_map(kind) or pa.types.is_list(kind):
-        items: list[Any]
-        if pa.types.is_map(kind):
-            items = _zipped([plain_values(array.keys), plain_values(array.items)], len(array.keys))
-        else:
-            items = plain_values(array.values)
-        ends = array.offsets.to_pylist()
-        is_valid = array.is_valid().to_pylist()
-        return [tuple(items[ends[i] : ends[i + 1]]) if valid else None for i, valid in enumerate(is_valid)]
-    values: list[Any] = array.to_pylist()
-    return values
+    return zipped([plain_values(struct.field(name)) for name in identity], len(struct))

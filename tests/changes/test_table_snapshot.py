@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import random
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +12,7 @@ from changes.test_changes import TYPES
 import pgdecode
 from pgdecode import RelationCatalog, snapshot
 from pgdecode.changes import table_snapshot
-from pgdecode.changes.table_snapshot import ABOUT, SnapshotRows, numbered, plain_values
+from pgdecode.changes.table_snapshot import ABOUT, SnapshotRows
 from support import captures
 from support.generators.random_tables import T, random_table
 from support.generators.slot import UNCHANGED, RandomSlot, Slot
@@ -739,44 +737,3 @@ def test_versions_with_the_same_key_are_applied_at_once(
         for row in rows.values()
     ]
     assert table_of(slot) == sorted(expected, key=repr)
-
-
-# -- values as keys --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        pytest.param([1, None, 2], pa.int32(), id="integers"),
-        pytest.param([True, None, False], pa.bool_(), id="booleans"),
-        pytest.param(["a", "", None], pa.string(), id="strings"),
-        pytest.param([b"a", b"", None], pa.binary(), id="bytes"),
-        pytest.param([Decimal("1.50"), None, Decimal("-1.50")], pa.decimal128(5, 2), id="decimals"),
-        pytest.param([0, None, -1], pa.timestamp("us", "UTC"), id="timestamps"),
-        pytest.param([math.nan, 0.0, -0.0, None], pa.float64(), id="floats"),
-        pytest.param([math.nan, 0.0, -0.0], pa.float32(), id="short floats"),
-        pytest.param([[], None, [1, None], [1]], pa.list_(pa.int32()), id="lists"),
-        pytest.param([{"a": 1, "b": [2.0]}, None, {"a": None, "b": None}, {"a": 1, "b": []}],
-                     pa.struct([("a", pa.int32()), ("b", pa.list_(pa.float64()))]), id="structs"),
-        pytest.param([[("a", "b")], [], None, [("a", None)]], pa.map_(pa.string(), pa.string()), id="maps"),
-    ],
-)  # fmt: skip
-def test_keys_of_scalar_values_are_equal_if_the_values_are_equal(values: list[Any], kind: pa.DataType) -> None:
-    array = pa.array([*values, *values], kind)
-    for found in (plain_values(array), plain_values(pa.chunked_array([array.slice(0, 1), array.slice(1)]))):
-        n = len(values)
-        assert found[:n] == found[n:]
-        assert len(set(found)) == n
-        assert plain_values(array.slice(n - 1)) == found[n - 1 :]
-    for chunks in ([array], [array.slice(0, 1), array.slice(1)], [array.slice(n), array]):
-        numbers, n_different = numbered(pa.chunked_array(chunks))
-        assert n_different == len(set(numbers.to_pylist())) == n
-        assert numbers.to_pylist()[-n:] == numbers.to_pylist()[:n]
-
-
-def test_dates_that_python_does_not_support_are_keys() -> None:
-    dates = pa.array([-1_000_000, 10_000_000, None], pa.int32()).view(pa.date32())
-    assert plain_values(dates) == [-1_000_000, 10_000_000, None]
-    times = pa.array([-(2**62), 2**62], pa.int64()).view(pa.timestamp("us"))
-    assert plain_values(pa.array([[0], [1]]).cast(pa.list_(pa.int64()))) == [(0,), (1,)]
-    assert plain_values(times) == [-(2**62), 2**62]
