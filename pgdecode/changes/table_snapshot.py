@@ -315,11 +315,11 @@ class SnapshotRows:
         self.waiting, self.n_waiting, self.bytes_waiting = [], 0, 0
         found = self._apply_at_once(changes, is_kept)
         if found is None:
-            found = _Fold(self, self.live, changes, is_kept or [True] * len(changes)).run()
+            found = _RowByRow(self, self.live, changes, is_kept or [True] * len(changes)).run()
         self.live = found
 
     def _apply_at_once(self, changes: pa.Table, is_kept: list[bool] | None) -> pa.Table | None:
-        """Apply changes as `_Fold` does, by columns; None if rows cannot be found by one known replica identity."""
+        """Apply changes as `_RowByRow` does, by columns; None if rows cannot be found by one known replica identity."""
         live = self.live
         # Changes before a truncate matter too: one of them may refer to several rows, which is an error.
         shape, sets = self._shared_shape(changes, live)
@@ -428,7 +428,7 @@ def _keys(rows: pa.Table, changes: pa.Table, shape: _Shape, ops: pa.Array) -> tu
     return found.slice(0, n), removed, n_different
 
 
-class _Fold:
+class _RowByRow:
     """Applies some changes to the present rows.
 
     Rows are numbered: first the present rows, then the new rows of the changes.

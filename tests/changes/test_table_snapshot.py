@@ -628,7 +628,7 @@ def test_a_table_may_have_a_column_called_version() -> None:
 def apply_at_once(monkeypatch: pytest.MonkeyPatch, is_at_once: bool) -> None:
     """Apply all changes at once, or one by one."""
     if is_at_once:
-        monkeypatch.setattr(table_snapshot, "_Fold", None)
+        monkeypatch.setattr(table_snapshot, "_RowByRow", None)
     else:
         monkeypatch.setattr(SnapshotRows, "_apply_at_once", lambda *_: None)
 
