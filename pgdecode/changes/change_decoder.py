@@ -99,7 +99,8 @@ class ChangeDecoder:
         decoder deletes a file with the call after the one that ended its transaction. The `state` names the files, so
         it is valid only until the next call of the decoder.
     max_held_bytes : int
-        With `spill`: how many bytes of payloads stay in memory. Of more, half as many stay, and the others are written.
+        With `spill`: how many bytes of payloads stay in memory. If there are more, the largest transactions are written
+        to files, until at most half of this number is left.
     limits : Limits
     strict_flags : bool
         As in `decode_messages`.
@@ -159,6 +160,7 @@ class ChangeDecoder:
         self._spent = spent_from_json(state, self._spill)
         self._counts = _Counts()
         self._n_calls = 0
+        self._last_call: _Call | None = None
         self._run_counts = _Counts()  # at the beginning of the run
         self._run = self._first_run = RunStart(self._state.position, self._state.skipped.count)
 
@@ -346,6 +348,7 @@ class ChangeDecoder:
         other._state = other._first_state.copy()
         other._held_bytes = bytes_in_memory(other._state)
         other._layouts, other._tables, other._spent, other._spare_layouts = {}, {}, set(), deque()
+        other._last_call = None
         other._counts, other._run_counts, other._run = _Counts(), _Counts(), self._first_run
         return other
 
@@ -536,16 +539,22 @@ class ChangeDecoder:
 
     @contextmanager
     def _call(self) -> Iterator[_Call]:
-        """Make a call atomic: an exception restores the state from before the call.
+        """Make a call atomic: an exception, Ctrl-C too, restores the state from before the call.
 
         A call that yields several batches can be rolled back until the next call begins.
         """
         with self._alone:
             self._n_calls += 1
             call = _Call(self._n_calls, self._initial_catalog, self._counts.copy(), self._held_bytes, self._spent)
+            # This frees the undo log of the call before. At the end of that call, there would be time for Ctrl-C after
+            # its changes can no longer be undone, and before it has returned.
+            self._last_call = call
         try:
             yield call
-        except Exception:
+        except GeneratorExit:
+            # The caller wants no more of the batches.
+            raise
+        except BaseException:
             if call.number == self._n_calls:
                 call.undo_log.rollback()
                 # The rollback has put restored transactions at the end of the dict.
@@ -559,8 +568,6 @@ class ChangeDecoder:
                 self._spare_layouts = deque()
             raise
         finally:
-            # The undo log references payloads, and the state, which references the undo log.
-            call.undo_log.clear()
             if call.number == self._n_calls:
                 self._state.set_undo_log(NoUndoLog())
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from pgdecode.changes.replication_state import BufferedChanges, ReplicationState, Transaction
 from pgdecode.relations.undo_log import UndoLog
+from pgdecode.storage.errors import storage_errors
 
 _SCHEMA = pa.schema(
     [
@@ -73,11 +75,17 @@ def _write(transaction: Transaction, directory: Path, undo_log: UndoLog) -> None
     """Move the buffered changes of a transaction from memory to one file."""
     in_memory = _in_memory(transaction)
     path = spill_path(directory, transaction.xid, transaction.begin_position, in_memory[0].positions[0].as_py())
-    written = spilled_to(path, in_memory)
     n_in_files = len(transaction.buffered) - len(in_memory)
-    undo_log.record(path.unlink, True)
+    undo_log.record(_delete, path)
+    written = spilled_to(path, in_memory)
     undo_log.record(_replace_from, transaction, n_in_files, in_memory)
     _replace_from(transaction, n_in_files, written)
+
+
+def _delete(path: Path) -> None:
+    """Delete the file of a call that failed. The state is restored in any case; a file that stays is in no state."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def _replace_from(transaction: Transaction, first: int, parts: list[BufferedChanges]) -> None:
@@ -100,11 +108,17 @@ def spill_path(directory: Path, xid: int, begin_position: int, first_position: i
 
 
 def spilled_to(path: Path, parts: Iterable[BufferedChanges]) -> list[BufferedChanges]:
-    """Write changes to a new file, and map it into memory."""
+    """Write changes to a new file, and map it into memory.
+
+    Raises
+    ------
+    StorageError
+        If the disk is full, or the folder cannot be written to.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A file with this name may still be mapped: replace it, and do not write into it.
     path.unlink(missing_ok=True)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
+    with storage_errors(path), pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
         for part in parts:
             n = len(part)
             numbers = [

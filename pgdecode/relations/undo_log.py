@@ -9,7 +9,10 @@ _ABSENT = object()
 
 
 class UndoLog:
-    """Makes changes and records how to undo each of them."""
+    """Makes changes and records how to undo each of them.
+
+    What is recorded also undoes a change that was not made, because Ctrl-C may come between the two.
+    """
 
     def __init__(self) -> None:
         self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
@@ -37,7 +40,7 @@ class UndoLog:
 
     def append(self, items: list[Any], item: Any) -> None:
         """Append to a list."""
-        self.record(items.pop)
+        self.record(_cut, items, len(items))
         items.append(item)
 
     def add(self, items: set[Any], item: Any) -> None:
@@ -51,10 +54,6 @@ class UndoLog:
         if item in items:
             self.record(items.add, item)
             items.discard(item)
-
-    def clear(self) -> None:
-        """Keep the changes and forget how to undo them."""
-        self._undo.clear()
 
     def rollback(self) -> None:
         """Undo all changes, the last one first."""
@@ -70,8 +69,12 @@ class NoUndoLog(UndoLog):
         """Do nothing."""
 
 
+def _cut(items: list[Any], n: int) -> None:
+    del items[n:]
+
+
 def _restore(mapping: dict[Any, Any], key: Any, value: Any) -> None:
     if value is _ABSENT:
-        del mapping[key]
+        mapping.pop(key, None)
     else:
         mapping[key] = value

@@ -74,7 +74,8 @@ class SentItems:
         """Remove the item of an xid."""
         undo_log.pop(self.by_xid, xid)
         while self.order and self.order[-1] not in self.by_xid:
-            undo_log.record(self.order.append, self.order[-1])
+            last = len(self.order) - 1
+            undo_log.record(self.order.__setitem__, slice(last, None), self.order[last:])
             self.order.pop()
 
 
