@@ -171,16 +171,18 @@ class PayloadFile:
         n_found = n_bytes = 0
         # Read as dictionaries in any case, because checking whether values may expand takes as long. Batches then end
         # at the end of row groups.
-        with (
-            self._reader(groups, only_first_rows=True) as reader,
-            reader(_as_dictionaries(reader.chunks(groups, self._texts), self._texts)) as encoded,
-        ):
-            for batch in self._read(encoded, self._rows_that_fit(n_rows), groups):
-                found.append(batch)
-                n_found += len(batch)
-                n_bytes += batch.nbytes
-                if n_found >= n_rows or n_bytes >= BATCH_BYTES:
-                    break
+        with self._reader(groups, only_first_rows=True) as reader:
+            chunks = reader.chunks(groups, self._texts)
+            at_once = self._rows_that_fit(n_rows)
+            if _repeats_beginnings(chunks):
+                at_once = min(at_once, _FEW_ROWS)
+            with reader(_as_dictionaries(chunks, self._texts)) as encoded:
+                for batch in self._read(encoded, at_once, groups):
+                    found.append(batch)
+                    n_found += len(batch)
+                    n_bytes += batch.nbytes
+                    if n_found >= n_rows or n_bytes >= BATCH_BYTES:
+                        break
         if not found:
             raise FileFault(f"{self.path}: has no rows")
         return self.unwrapped(one_batch(found).slice(0, n_rows), self.start)
@@ -322,7 +324,9 @@ class PayloadFile:
     def _rows_that_fit(self, batch_rows: int) -> int:
         """Find how many rows of the row group with the widest rows have `BATCH_BYTES`; at most `batch_rows`."""
         widest = max((group.n_bytes / max(group.n_rows, 1) for group in self.groups), default=1.0)
-        return max(1, min(batch_rows, int(BATCH_BYTES / max(widest, 1.0))))
+        # A dictionary may have stored a value of constant width once for many rows.
+        constant = sum(_constant_width(self.columns.field(name).type) for name in self._names)
+        return max(1, min(batch_rows, int(BATCH_BYTES / max(widest, constant, 1.0))))
 
     def _alike(self, reader: Reader, n_rows: int) -> Iterator[tuple[_Way, list[RowGroup]]]:
         """Group consecutive row groups that are read alike, in batches of at most `n_rows` rows.
@@ -337,7 +341,7 @@ class PayloadFile:
             if is_small or not self._texts:
                 return (), n_rows
             chunks = reader.chunks([group.number], self._texts)
-            if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
+            if _repeats_beginnings(chunks):
                 return (), min(n_rows, max(2 * BATCH_BYTES // group.n_bytes, _FEW_ROWS))
             expands = _may_expand(reader, group.number, chunks, min(n_rows, group.n_rows))
             return _as_dictionaries(chunks, self._texts) if expands else (), n_rows
@@ -425,6 +429,11 @@ def _as_dictionaries(chunks: Iterable[pq.ColumnChunkMetaData], names: Sequence[s
     return tuple(name for name in names if name not in others)
 
 
+def _repeats_beginnings(chunks: Iterable[pq.ColumnChunkMetaData]) -> bool:
+    """Whether a value may be stored without its beginning, which is that of the value before."""
+    return any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
+
+
 def _may_expand(reader: Reader, group: int, chunks: Sequence[pq.ColumnChunkMetaData], n_rows: int) -> bool:
     """Whether `n_rows` rows may exceed the size of a batch, if all have the longest value of their dictionary."""
     total = 0
@@ -447,7 +456,7 @@ def _longest_read(reader: Reader, group: int, name: str) -> int:
     """Find the same length by reading a row, for which pyarrow also hashes all values."""
     with reader([name]) as encoded:
         for batch in encoded.iter_batches(1, row_groups=[group], columns=[name], use_threads=False):
-            return int(pc.max(pc.binary_length(batch.column(0).dictionary)).as_py() or 0)
+            return int(pc.max(pc.binary_length(batch.column(name).dictionary)).as_py() or 0)
     return 0
 
 
@@ -456,6 +465,13 @@ def _is_text(type: pa.DataType) -> bool:
     if pa.types.is_dictionary(type):
         type = type.value_type
     return plain_type(type) in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
+def _constant_width(type: pa.DataType) -> int:
+    """Return the number of bytes of values that have a constant number of bytes; 0 for others."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    return type.byte_width if pa.types.is_fixed_size_binary(type) else 0
 
 
 def holds_text(type: pa.DataType) -> bool:

@@ -66,7 +66,7 @@ def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap
     AccessDenied, StoreUnreachable
         If an object store refuses a request, or does not answer.
     FileFault
-        If a file that is not Parquet cannot be converted.
+        If a file that is not Parquet cannot be converted, or the footer of a Parquet file contradicts itself.
     """
     check_option("unwrap", unwrap, Unwrap)
     found = find_files(path)
@@ -241,7 +241,7 @@ def _row_groups(path: FilePath, metadata: pq.FileMetaData, columns: Sequence[str
     Raises
     ------
     FileFault
-        If the numbers of columns or values contradict each other.
+        If the numbers of columns or values, or the types of a column, contradict each other.
     """
     leaves = leaves_of(metadata, columns)
     types = [metadata.schema.column(leaf).physical_type for leaf in leaves]
@@ -251,26 +251,27 @@ def _row_groups(path: FilePath, metadata: pq.FileMetaData, columns: Sequence[str
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         if group.num_columns != metadata.num_columns:
-            raise FileFault(f"{path}: row group {number} lacks a column: its footer is damaged")
+            seen = f"{group.num_columns:,} columns in place of {metadata.num_columns:,}"
+            raise FileFault(f"{path}: row group {number}: has {seen}: the footer is damaged")
         chunks = [group.column(leaf) for leaf in leaves]
-        # pyarrow would read as many rows as the row group has, or as its columns have values.
-        if any(flat and chunk.num_values != group.num_rows for flat, chunk in zip(is_flat, chunks, strict=True)):
-            raise FileFault(f"{path}: row group {number} has columns with other numbers of rows: its footer is damaged")
+        for chunk, type, flat in zip(chunks, types, is_flat, strict=True):
+            of_column = f"{path}: row group {number}, column {chunk.path_in_schema!r}"
+            if chunk.physical_type != type:
+                raise FileFault(f"{of_column}: is {chunk.physical_type} in place of {type}: the footer is damaged")
+            # pyarrow would read as many rows as the row group has, or as its columns have values.
+            if flat and chunk.num_values != group.num_rows:
+                seen = f"{chunk.num_values:,} values in place of {group.num_rows:,}"
+                raise FileFault(f"{of_column}: has {seen}: the footer is damaged")
         n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
-        ranges = tuple(
-            (chunk.path_in_schema, *limits)
-            for chunk, type in zip(chunks, types, strict=True)
-            if (limits := _limits(chunk, type)) is not None
-        )
+        ranges = tuple((chunk.path_in_schema, *limits) for chunk in chunks if (limits := _limits(chunk)) is not None)
         found.append(RowGroup(number, start, group.num_rows, n_bytes, ranges))
         start += group.num_rows
     return tuple(found)
 
 
-def _limits(chunk: pq.ColumnChunkMetaData, type: str) -> tuple[int, int] | None:
+def _limits(chunk: pq.ColumnChunkMetaData) -> tuple[int, int] | None:
     """Return the least and greatest value of an integer column without nulls, if both are known and not negative."""
-    # Where a damaged footer has another type than the schema, pyarrow would end the process.
-    found = chunk.statistics if type in ("INT32", "INT64") and chunk.physical_type == type else None
+    found = chunk.statistics if chunk.physical_type in ("INT32", "INT64") else None
     if found is None or not found.has_min_max or not found.has_null_count or found.null_count:
         return None
     # Raw values, because Python cannot represent all dates and timestamps of a column.

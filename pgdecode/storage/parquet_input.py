@@ -136,9 +136,9 @@ def plan(
 def leaves_of(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
     """Return the numbers of the Parquet columns that belong to some columns."""
     paths = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
-    return [
-        leaf for leaf, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in names)
-    ]
+    # Beside a column "data", one called "data.x" is not a part of it.
+    parts = tuple(f"{name}." for name in names if name not in paths)
+    return [leaf for leaf, path in enumerate(paths) if path in names or path.startswith(parts)]
 
 
 def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:

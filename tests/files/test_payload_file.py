@@ -235,6 +235,46 @@ def test_values_that_differ_are_not_read_as_a_dictionary(
     assert opened == ([[]] if is_readable else [["data"], []])
 
 
+@pytest.mark.parametrize("names", [["data", "data.n"], ["data.n", "data"]])
+def test_a_column_may_have_the_name_of_the_payload_and_a_dot(
+    names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_file, "_EXPANDED_BYTES", 0)  # so that dictionaries are looked at
+    columns = {"data": [BEGIN, COMMIT] * 100, "data.n": list(range(200))}
+    path = tmp_path / "raw.parquet"
+    pq.write_table(pa.table({name: columns[name] for name in names}), path)
+    (file,) = payload_files(path, "data")
+    for batch in (file.first_rows(200), *file.batches()):
+        assert batch["data"].to_pylist() == columns["data"]
+
+
+def test_few_values_of_constant_width_are_read_at_once(tmp_path: Path) -> None:
+    width = payload_file.BATCH_BYTES // 20
+    path = tmp_path / "raw.parquet"
+    pq.write_table(pa.table({"data": pa.array([bytes(width)] * 200, pa.binary(width))}), path, compression="zstd")
+    (file,) = payload_files(path, "data")
+    before = pa.total_allocated_bytes()
+    for batch in file.batches():
+        assert len(batch) == 20
+        assert pa.total_allocated_bytes() - before < 4 * payload_file.BATCH_BYTES
+
+
+def test_few_values_that_share_their_beginnings_are_the_first_rows(tmp_path: Path) -> None:
+    path = tmp_path / "raw.parquet"
+    payloads = pa.array([b"B" + bytes(payload_file.BATCH_BYTES // 50)] * 1000, pa.large_binary())
+    encoding = {"data": "DELTA_BYTE_ARRAY"}
+    pq.write_table(
+        pa.table({"data": payloads}),
+        path,
+        use_dictionary=False,
+        column_encoding=encoding,
+        compression="zstd",
+        store_schema=False,
+    )
+    (file,) = payload_files(path, "data")
+    assert len(file.first_rows(1000)) == 64
+
+
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_few_values_that_share_their_beginnings_are_read_at_once(
     tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
