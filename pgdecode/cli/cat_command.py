@@ -132,7 +132,7 @@ def _change_lines(files: OrderedFiles, options: FileChangeOptions, kinds: tuple[
         reader = FileChanges(files, replace(options, spill=spill))
         found = (rows for batch in files.batches(CAT_BATCH_ROWS) for _, rows in reader.decode(batch))
         for rows in chain(found, (rows for _, rows in reader.finish())):
-            yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows)
+            yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows).to_pylist()
 
 
 def _message_lines(
@@ -153,7 +153,7 @@ def _lines(batch: DecodedBatch, kinds: tuple[str, ...], file: str | None) -> lis
         chosen = _chosen(envelope, "kind", kinds)
         envelope = envelope.filter(chosen)
         rows = [row for row, is_chosen in zip(rows, chosen.to_pylist(), strict=True) if is_chosen]
-    lines = json_lines(envelope)
+    lines: list[str] = json_lines(envelope).to_pylist()
     errors = envelope.column("error")
     for index, error in enumerate(errors.to_pylist() if errors.null_count < len(errors) else ()):
         if error is not None:

@@ -84,12 +84,15 @@ def show(console: Console, folder: Path) -> None:
     changes = ChangeDecoder(types=types).decode(raw["data"], raw["seq"])
     console.print()
     print_table(
-        console, "changes", [json.loads(line) for line in change_lines(changes)], "The changes, by transaction (xid)"
+        console,
+        "changes",
+        [json.loads(line) for line in change_lines(changes).to_pylist()],
+        "The changes, by transaction (xid)",
     )
     for name in demo.TABLES:
         rows = snapshot(raw["data"], name, raw["seq"], types=types).sort_by("id")
         rows = rows.select([column for column in rows.schema.names if not column.startswith("_")])
         console.print()
-        lines = (line for batch in rows.to_batches() for line in table_lines(batch))
+        lines = (line for batch in rows.to_batches() for line in table_lines(batch).to_pylist())
         print_table(console, "table", [json.loads(line) for line in lines], f"{name} after them")
     console.print()

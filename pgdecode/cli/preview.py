@@ -41,7 +41,7 @@ def _files(target: Path, name: str, format: str) -> list[Path]:
 
 
 def first_lines(
-    files: Sequence[Path], n_rows: int, format: str, lines: Callable[[pa.RecordBatch], list[str]]
+    files: Sequence[Path], n_rows: int, format: str, lines: Callable[[pa.RecordBatch], pa.Array]
 ) -> Iterator[str]:
     """Read the first rows of an output of `decode`. Parquet is converted to JSON lines.
 
@@ -60,10 +60,10 @@ def first_lines(
     return islice((line for file in files for line in _text_lines(file)), n_rows + header)
 
 
-def _parquet_lines(path: Path, n_rows: int, lines: Callable[[pa.RecordBatch], list[str]]) -> Iterator[str]:
+def _parquet_lines(path: Path, n_rows: int, lines: Callable[[pa.RecordBatch], pa.Array]) -> Iterator[str]:
     with pq.ParquetFile(path.absolute()) as file:
         for batch in file.iter_batches(n_rows, use_threads=False):
-            yield from lines(batch)
+            yield from lines(batch).to_pylist()
 
 
 def _text_lines(path: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pgdecode.arrow.json_values import encode
+from pgdecode.arrow.json_text import encode
 from pgdecode.files.envelope_text import printable
 
 What = Literal["messages", "changes", "table"]

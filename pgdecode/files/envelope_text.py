@@ -8,18 +8,26 @@ UTF-8 are strings, null and unchanged values are null, and all others are binary
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode.arrow.json_values import bytes_to_text, cut, each, encode, flat, json_values
+from pgdecode.arrow.json_text import (
+    by_value,
+    bytes_to_text,
+    encode,
+    flat,
+    json_text,
+    lists,
+    objects,
+    quote,
+    sparse_objects,
+    with_values,
+)
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.protocol.lsn import lsn_to_text
-from pgdecode.protocol.messages import ENVELOPE, filled_by
 
 _TUPLES = ("old", "new")
 _LSNS = ("lsn", "end_lsn")
@@ -38,7 +46,7 @@ def fields_to_decode(fields: Iterable[str] | None = None) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*wanted, *needed)))
 
 
-def json_lines(batch: pa.RecordBatch, *, keep: Sequence[str] = (), fields: Sequence[str] | None = None) -> list[str]:
+def json_lines(batch: pa.RecordBatch, *, keep: Sequence[str] = (), fields: Sequence[str] | None = None) -> pa.Array:
     """Write each row as one JSON object.
 
     Parameters
@@ -55,24 +63,24 @@ def json_lines(batch: pa.RecordBatch, *, keep: Sequence[str] = (), fields: Seque
 
     Returns
     -------
-    list of str
+    pa.Array of strings
         One per row, without line ends.
     """
     if fields is not None:
         names = (*keep, *fields)
-        columns = [_values(batch, name) for name in names]
-        return [encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
-    kept = [_values(batch, name) for name in keep]
-    objects = [dict(zip(keep, row, strict=True)) for row in zip(*kept, strict=True)] or [{} for _ in range(len(batch))]
-    kinds = batch.column("kind")
-    rows_of: dict[str | None, list[dict[str, Any]]] = {}
-    for row, kind in zip(objects, kinds.to_pylist(), strict=True):
-        rows_of.setdefault(kind, []).append(row)
-    for kind, rows in rows_of.items():
-        own = [name for name in _own_columns(kind) if name in batch.schema.names]
-        part = batch.select(own).filter(kinds.is_null() if kind is None else pc.equal(kinds, kind))
-        _fill(rows, part)
-    return [encode(row) for row in objects]
+        return objects(names, [_json_text(batch, name) for name in names], len(batch))
+    filled = with_values(batch).schema.names
+    own = {_label(name): name for name in envelope_schema().names if name in filled}
+    texts = [pc.fill_null(_json_text(batch, name), "null") for name in keep]
+    for label, name in own.items():
+        is_formats = label != name
+        texts.append(by_value(_unchanged, batch.column(name)) if is_formats else _json_text(batch, name))
+    return sparse_objects([*keep, *own], texts, len(batch))
+
+
+def _label(name: str) -> str:
+    """Return the name of a column in an object. Instead of formats, there are ordinals of unchanged columns."""
+    return {"new_formats": "unchanged", "old_formats": "old_unchanged"}.get(name, name)
 
 
 def flat_columns(
@@ -88,62 +96,44 @@ def flat_columns(
         Envelope columns of the result, after the `keep` columns; by default the whole envelope.
     """
     names = (*keep, *envelope_schema(fields).names)
-    own = (*_TUPLES, *_LSNS)
-    columns = [flat(batch.column(name), _values(batch, name) if name in own else None) for name in names]
-    return pa.RecordBatch.from_arrays(columns, names=list(names))
+    return pa.RecordBatch.from_arrays([_flat(batch, name) for name in names], names=list(names))
 
 
-@functools.cache
-def _own_columns(kind: str | None) -> tuple[str, ...]:
-    """List the envelope columns of messages of a kind, in order. Rows without a kind have only `error`."""
-    if kind is None:
-        return ("error",)
-    filled = (column.name for column in ENVELOPE if any(message.kind == kind for message, _ in filled_by(column.name)))
-    return ("kind", *filled)
-
-
-def _fill(objects: list[dict[str, Any]], part: pa.RecordBatch) -> None:
-    """Add the values of messages of one kind to their objects, without nulls."""
-    for name in part.schema.names:
-        if name.endswith("_formats"):
-            label = "unchanged" if name == "new_formats" else "old_unchanged"
-            for own, formats in zip(objects, part.column(name).to_pylist(), strict=True):
-                if formats is not None and "u" in formats:
-                    own[label] = [ordinal for ordinal, letter in enumerate(formats) if letter == "u"]
-            continue
-        for own, value in zip(objects, _values(part, name), strict=True):
-            if value is not None:
-                own[name] = value
-
-
-def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """Convert a column to JSON values."""
-    array = batch.column(name)
-    if name in _TUPLES:
-        known = f"{name}_formats" in batch.schema.names
-        return _tuples(array, batch.column(f"{name}_formats") if known else None)
+def _flat(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name in _LSNS:
-        return each(lsn_to_text, array)
-    return json_values(array)
+        return by_value(lsn_to_text, batch.column(name))
+    return _tuples(batch, name) if name in _TUPLES else flat(batch.column(name))
 
 
-def _tuples(tuples: pa.Array, formats: pa.Array | None) -> list[list[str | None] | None]:
-    """Convert old or new tuples to lists of strings."""
-    letters = "" if formats is None else "".join(row for row in formats.to_pylist() if row is not None)
-    return cut(_cells(tuples.flatten(), letters), tuples.value_lengths().to_pylist())
+def _json_text(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Write a column as JSON."""
+    if name in _LSNS:
+        return quote(by_value(lsn_to_text, batch.column(name)))
+    return _tuples(batch, name) if name in _TUPLES else json_text(batch.column(name))
 
 
-def _cells(values: pa.Array, letters: str) -> list[str | None]:
-    """Convert tuple values to strings. `letters` has the format of each value, if known."""
-    if "b" not in letters:
+def _unchanged(formats: str) -> str | None:
+    """Write the ordinals of unchanged columns as JSON; None if there are none."""
+    found = [ordinal for ordinal, letter in enumerate(formats) if letter == "u"]
+    return encode(found) if found else None
+
+
+def _tuples(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Write old or new tuples as JSON lists of strings."""
+    tuples, known = batch.column(name), f"{name}_formats"
+    letters = batch.column(known) if known in batch.schema.names else pa.array([], pa.string())
+    return lists(tuples.value_lengths(), quote(_cells(tuples.flatten(), letters)))
+
+
+def _cells(values: pa.Array, formats: pa.Array) -> pa.Array:
+    """Convert tuple values to strings. `formats` has the formats of the values of each tuple, if known."""
+    if not pc.any(pc.match_substring(formats, "b")).as_py():
         # Usually all values are text in UTF-8, so one cast converts them.
         with contextlib.suppress(pa.ArrowInvalid):
-            texts: list[str | None] = values.cast(pa.string()).to_pylist()
-            return texts
-    return [
-        None if value is None else _cell_to_text(value, letter)
-        for value, letter in zip(values.to_pylist(), letters or repeat("t"), strict=bool(letters))
-    ]
+            return values.cast(pa.string())
+    letters = "".join(row for row in formats.to_pylist() if row is not None)
+    found = zip(values.to_pylist(), letters or repeat("t"), strict=bool(letters))
+    return pa.array([None if value is None else _cell_to_text(value, letter) for value, letter in found], pa.string())
 
 
 def _cell_to_text(value: bytes, letter: str) -> str:

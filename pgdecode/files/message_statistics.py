@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode.arrow.json_values import timestamp_to_text
+from pgdecode.arrow.json_text import timestamp_to_text
 from pgdecode.envelope.kind_codes import kind_code, kind_of
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.envelope_text import printable

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -58,7 +59,7 @@ class Layout:
     """
 
     columns: Callable[[pa.RecordBatch], pa.RecordBatch]
-    lines: Callable[[pa.RecordBatch], list[str]]
+    lines: Callable[[pa.RecordBatch], pa.Array]
     flat: Callable[[pa.RecordBatch], pa.RecordBatch]
     distinct: tuple[str, ...] = ()
 
@@ -221,8 +222,10 @@ def _parquet_writer(
     joiner.close()
 
 
-def _lines(layout: Layout, batch: pa.RecordBatch) -> bytes:
-    return b"".join(line.encode() + b"\n" for line in layout.lines(batch))
+def _lines(layout: Layout, batch: pa.RecordBatch) -> pa.Buffer:
+    # An empty item at the end, so that the last line ends too.
+    lines = pa.concat_arrays([layout.lines(batch), pa.array([""] if len(batch) else [], pa.string())])
+    return pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")[0].as_buffer()
 
 
 def _csv(layout: Layout, batch: pa.RecordBatch) -> pa.Buffer:

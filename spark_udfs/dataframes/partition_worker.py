@@ -157,7 +157,7 @@ class PartitionDecodingFunction(WorkerFunction):
 
     def _as_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.format == "jsonl":
-            lines = pa.array(self.output.layout.lines(batch.select(list(self.fields))), pa.string())
+            lines = self.output.layout.lines(batch.select(list(self.fields)))
             return pa.RecordBatch.from_arrays([lines], names=["value"])
         columns = [column.cast(pa.string()) for column in self.output.layout.flat(batch.select(list(self.fields)))]
         return pa.RecordBatch.from_arrays(columns, names=list(self.fields))

@@ -150,7 +150,7 @@ class PartitionFunction(WorkerFunction):
     def _formatted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.format == "jsonl":
             lines = json_lines(rows, keep=self.keep, fields=self.fields)
-            return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], names=["value"])
+            return pa.RecordBatch.from_arrays([lines], names=["value"])
         if self.format == "csv":
             table = flat_columns(rows, keep=self.keep, fields=self.fields)
             texts = [column.cast(pa.string()) for column in table.columns]

@@ -91,7 +91,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def lines(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Convert rows to JSON values, because Python has no dates of all years."""
     write = change_lines if "op" in batch.schema.names else table_lines
-    return [json.loads(line) for line in write(batch)]
+    return [json.loads(line) for line in write(batch).to_pylist()]
 
 
 def sparse(row: dict[str, Any]) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def test_tables_and_snapshots_take_types_of_columns(spark: SparkSession) -> None
 def test_changes_may_be_lines(spark: SparkSession, tmp_path: Path) -> None:
     decode_files(spark, FILE, tmp_path / "out", what="changes", format="jsonl")
     lines = [line for part in parts(tmp_path / "out", ".jsonl") for line in part.read_text().splitlines()]
-    assert sorted(lines) == sorted(change_lines(pgdecode.ChangeDecoder().decode(*local())))
+    assert sorted(lines) == sorted(change_lines(pgdecode.ChangeDecoder().decode(*local())).to_pylist())
     assert json.loads(lines[0])["op"]
 
 

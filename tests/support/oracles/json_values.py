@@ -1,4 +1,4 @@
-r"""Converts Arrow columns of any type to values for JSON and CSV.
+r"""Converts Arrow columns of any type to values for JSON, value by value in plain Python.
 
 Timestamps are in ISO 8601, with Z if they have a time zone; outside the years 1 to 9999 they are integer microseconds
 since 1970. Binary values are \x and hexadecimal digits. Decimals are exact text. NaN and infinity are
@@ -50,15 +50,6 @@ def json_values(array: pa.Array) -> list[Any]:
         # Arrow's text has the digits of a float32; Python's float is wider and would show more.
         return each(lambda text: _plain(float(text)), array.cast(pa.string()))
     return each(_plain, array)
-
-
-def flat(array: pa.Array, values: Sequence[Any] | None = None) -> pa.Array:
-    """Convert a column to numbers, booleans or text. `values` replaces the result of `json_values`."""
-    if values is None and is_json(array.type):
-        return array
-    write = encode if pa.types.is_nested(array.type) else str
-    found = json_values(array) if values is None else values
-    return pa.array([None if value is None else write(value) for value in found], pa.string())
 
 
 def is_json(type: pa.DataType) -> bool:

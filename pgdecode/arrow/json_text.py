@@ -1,0 +1,213 @@
+r"""Writes Arrow columns of any type as text for JSON and CSV, column by column.
+
+Timestamps are in ISO 8601, with Z if they have a time zone; outside the years 1 to 9999 they are integer microseconds
+since 1970. Binary values are \x and hexadecimal digits. Decimals are exact text. NaN and infinity are
+written as in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECONDS_OF_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
+# The years 1 to 9999.
+_FIRST_SECOND, _END_SECOND = -62_135_596_800, 253_402_300_800
+
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+# Characters that move a terminal's cursor or reverse text, and that JSON does not escape: C1 controls, bidi overrides.
+_MOVING_CHARACTERS = "\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_MOVING = re.compile(f"[{_MOVING_CHARACTERS}]")
+# Characters that are escaped by their number.
+_ESCAPED_BY_NUMBER = f"[\x00-\x1f{_MOVING_CHARACTERS}]"
+_ESCAPED = f'["\\\\\x00-\x1f{_MOVING_CHARACTERS}]'
+
+
+def encode(value: object) -> str:
+    """Write a value as JSON on one line, without characters that move a terminal's cursor."""
+    return _MOVING.sub(lambda found: f"\\u{ord(found[0]):04x}", _to_json(value))
+
+
+def json_text(array: pa.Array) -> pa.Array:
+    """Write each value of a column as JSON; null for null. Structs and maps become objects, lists become arrays."""
+    kind = array.type
+    if pa.types.is_nested(kind):
+        return _nested(array)
+    text, is_number = _text(array)
+    if is_number is True:
+        return text
+    quoted = quote(text)
+    return quoted if is_number is False else pc.if_else(is_number, text, quoted)
+
+
+def flat(array: pa.Array) -> pa.Array:
+    """Convert a column to numbers, booleans or text. Structs, maps and lists become JSON."""
+    kind = array.type
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind):
+        return array
+    return json_text(array) if pa.types.is_nested(kind) else _text(array)[0]
+
+
+def quote(texts: pa.Array) -> pa.Array:
+    """Write strings as JSON strings."""
+    if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
+        rare = pc.fill_null(pc.match_substring_regex(texts, _ESCAPED_BY_NUMBER), False)
+        few = [encode(text)[1:-1] for text in texts.filter(rare).to_pylist()]
+        texts = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+        texts = pc.replace_with_mask(texts, rare, pa.array(few, pa.string()))
+    return _joined('"', texts, '"')
+
+
+def objects(names: Sequence[str], texts: Sequence[pa.Array], n: int) -> pa.Array:
+    """Write n rows as JSON objects of all columns, from the JSON text of their values."""
+    parts: list[Any] = []
+    for name, column in zip(names, texts, strict=True):
+        parts += [f"{', ' if parts else '{'}{encode(name)}: ", pc.fill_null(column, "null")]
+    return _joined(*parts, "}") if parts else pa.repeat(pa.scalar("{}"), n)
+
+
+def sparse_objects(names: Sequence[str], texts: Sequence[pa.Array], n: int) -> pa.Array:
+    """Write n rows as JSON objects, from the JSON text of their values. Nulls are left out."""
+    members = [_joined(f", {encode(name)}: ", column) for name, column in zip(names, texts, strict=True)]
+    if not members:
+        return pa.repeat(pa.scalar("{}"), n)
+    # Arrow leaves out a row of nulls alone, which these are not.
+    joined = pc.binary_join_element_wise("{", *members, "}", "", null_handling="skip")
+    return pc.replace_substring(joined, "{, ", "{", max_replacements=1)
+
+
+def with_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave out columns of nulls."""
+    return batch.select([name for name in batch.schema.names if batch[name].null_count < len(batch)])
+
+
+def lists(lengths: pa.Array, items: pa.Array) -> pa.Array:
+    """Write lists of these lengths as JSON, from the JSON text of their items; null where the length is."""
+    ends = pc.cumulative_sum(pc.fill_null(lengths, 0)).cast(pa.int32())
+    return _arrays(pa.concat_arrays([pa.array([0], pa.int32()), ends]), items, "[", "]", lengths.is_null())
+
+
+def by_value(write: Callable[[Any], str | None], array: pa.Array) -> pa.Array:
+    """Apply a function to each different value of a column that is not null."""
+    encoded = array.dictionary_encode()
+    texts = pa.array(map(write, encoded.dictionary.to_pylist()), pa.string())
+    return texts.take(encoded.indices)
+
+
+def each(write: Callable[[Any], str], values: Iterable[Any]) -> pa.Array:
+    """Apply a function to each value that is not None."""
+    return pa.array([None if value is None else write(value) for value in values], pa.string())
+
+
+def timestamp_to_text(microseconds: int) -> str | int:
+    """Write microseconds since 1970 as ISO 8601 in UTC. Outside the years 1 to 9999 the number stays unchanged."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return microseconds
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def bytes_to_text(value: bytes) -> str:
+    r"""Write bytes as PostgreSQL writes bytea: \x and hexadecimal digits."""
+    return "\\x" + value.hex()
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+def _text(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:
+    """Write values that are not nested as text. Return also which of them JSON represents without quotes."""
+    kind, types = array.type, pa.types
+    if isinstance(array, pa.ExtensionArray):
+        return _text(array.storage)
+    if types.is_dictionary(kind):
+        return _text(array.dictionary_decode())
+    if types.is_null(kind) or types.is_integer(kind) or types.is_boolean(kind):
+        return array.cast(pa.string()), True
+    if types.is_timestamp(kind):
+        return _timestamps(array)
+    if types.is_floating(kind):
+        return _floats(array)
+    if types.is_decimal(kind):
+        text = array.cast(pa.string())
+        # Arrow writes small numbers with an exponent.
+        has_exponent = pc.any(pc.match_substring(text, "E")).as_py()
+        return each(lambda value: format(value, "f"), array.to_pylist()) if has_exponent else text, False
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) or types.is_temporal(kind):
+        return array.cast(pa.string()), False
+    return each(bytes_to_text, array.to_pylist()), False
+
+
+def _timestamps(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:
+    unit, zone = array.type.unit, "" if array.type.tz is None else "Z"
+    array = array.cast(pa.timestamp(unit))
+    if unit == "ns":
+        # All values are in the years 1677 to 2262.
+        return _joined(_iso(array), zone), False
+    numbers = array.cast(pa.int64())
+    scale = _MICROSECONDS_OF_UNIT[unit]
+    per_second = 1_000_000 // scale
+    first, end = (pa.scalar(second * per_second, pa.int64()) for second in (_FIRST_SECOND, _END_SECOND))
+    is_usual = pc.and_(pc.greater_equal(numbers, first), pc.less(numbers, end))
+    usual = pc.if_else(is_usual, array, pa.scalar(None, array.type)).cast(pa.timestamp("us"))
+    text = _joined(_iso(usual), zone)
+    if pc.all(is_usual).as_py() is not False:
+        return text, False
+    # The numbers of other units may be too large for microseconds in Arrow.
+    others = each(lambda number: str(number * scale), pc.if_else(is_usual, None, numbers).to_pylist())
+    return pc.if_else(is_usual, text, others), pc.invert(is_usual)
+
+
+def _iso(array: pa.Array) -> pa.Array:
+    return pc.replace_substring(array.cast(pa.string()), " ", "T")
+
+
+def _floats(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:
+    is_finite = pc.is_finite(array)
+    finite = pc.if_else(is_finite, array, pa.scalar(None, array.type))
+    if pa.types.is_float64(array.type):
+        text = each(repr, finite.to_pylist())
+    else:
+        # Arrow's text has the digits of a float32; Python's float is wider and would show more.
+        text = each(lambda digits: repr(float(digits)), finite.cast(pa.string()).to_pylist())
+    if pc.all(is_finite).as_py() is not False:
+        return text, True
+    is_nan, is_negative = pc.is_nan(array), pc.less(array, pa.scalar(0, array.type))
+    others = pc.if_else(is_nan, "NaN", pc.if_else(is_negative, "-Infinity", "Infinity"))
+    return pc.if_else(is_finite, text, others), is_finite
+
+
+def _nested(array: pa.Array) -> pa.Array:
+    kind, types = array.type, pa.types
+    if types.is_struct(kind):
+        names = [field.name for field in kind]
+        texts = [json_text(column) for column in array.flatten()]
+        return pc.if_else(array.is_valid(), objects(names, texts, len(array)), pa.scalar(None, pa.string()))
+    if types.is_map(kind):
+        # `keys` and `items` ignore slicing: they belong to the whole array.
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        keys, items = (column.slice(first, last - first) for column in (array.keys, array.items))
+        # There are few different keys: the names of columns.
+        keys = _text(keys)[0].dictionary_encode()
+        keys = quote(keys.dictionary).take(keys.indices)
+        entries = _joined(keys, ": ", pc.fill_null(json_text(items), "null"))
+        return _arrays(pc.subtract(array.offsets, array.offsets[0]), entries, "{", "}", array.is_null())
+    return lists(pc.list_value_length(array), json_text(array.flatten()))
+
+
+def _arrays(offsets: pa.Array, items: pa.Array, start: str, end: str, is_null: pa.Array) -> pa.Array:
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, pc.fill_null(items, "null")), ", ")
+    return pc.if_else(is_null, pa.scalar(None, pa.string()), _joined(start, joined, end))
+
+
+def _joined(*parts: Any) -> pa.Array:
+    """Join columns of text, and constants, of each row; null if one of them is."""
+    return pc.binary_join_element_wise(*parts, "")
