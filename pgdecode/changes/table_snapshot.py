@@ -33,6 +33,8 @@ ABOUT = ("_position", "_commit_position", "_commit_timestamp")
 _CHANGES = 262_144
 _BYTES = 1 << 26
 _BATCH_ROWS = 65_536
+# How many sets of unknown columns are kept that no row has.
+_FEW_SETS = 1000
 
 Key = tuple[Any, ...]
 
@@ -317,6 +319,8 @@ class SnapshotRows:
         if found is None:
             found = _RowByRow(self, self.live, changes, is_kept or [True] * len(changes)).run()
         self.live = found
+        if len(self.unknown_sets) > 2 * len(found) + _FEW_SETS:
+            self._forget_sets()
 
     def _apply_at_once(self, changes: pa.Table, is_kept: list[bool] | None) -> pa.Table | None:
         """Apply changes as `_RowByRow` does, by columns; None if rows cannot be found by one known replica identity."""
@@ -378,6 +382,15 @@ class SnapshotRows:
         for number in sets.filter(is_unknown).unique().to_pylist():
             numbers[number] = self.number_of(every[number] | {name})
         return pc.if_else(is_unknown, pa.array(numbers, sets.type).take(sets), sets)
+
+    def _forget_sets(self) -> None:
+        """Forget sets of unknown columns that no present row has, and number the others again."""
+        every, column = list(self.unknown_sets), self.live["_unknown"]
+        self.unknown_sets = {frozenset(): 0}
+        numbers = [0] * len(every)
+        for number in column.unique().to_pylist():
+            numbers[number] = self.number_of(every[number])
+        self.live = self.live.set_column(len(ABOUT), _UNKNOWN_SET, pa.array(numbers, pa.int32()).take(column))
 
     def number_of(self, unknown: frozenset[str]) -> int:
         """Return the number of a set of unknown columns."""

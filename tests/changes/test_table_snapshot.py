@@ -681,6 +681,7 @@ def test_changes_leave_the_same_rows_if_they_are_applied_at_once_or_one_by_one(
     monkeypatch.setattr(table_snapshot, "_CHANGES", rng.choice([3, 20, 1000]))
     monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", rng.choice([1, 5, 1000]))
     monkeypatch.setattr(table_snapshot, "_BYTES", rng.choice([1, 2000, 10**9]))
+    monkeypatch.setattr(table_snapshot, "_FEW_SETS", rng.choice([-100, 0, 1000]))
     found = []
     for is_at_once in (True, False):
         with monkeypatch.context() as patch:
