@@ -25,6 +25,8 @@ _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 # Characters that move a terminal's cursor or reverse text, and that JSON does not escape: C1 controls, bidi overrides.
 _MOVING_CHARACTERS = "\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _MOVING = re.compile(f"[{_MOVING_CHARACTERS}]")
+# Fewer are written faster by Python than Arrow prepares its search for the characters.
+_FEW_TEXTS = 100
 # Characters that are escaped by their number.
 _ESCAPED_BY_NUMBER = f"[\x00-\x1f{_MOVING_CHARACTERS}]"
 _ESCAPED = f'["\\\\\x00-\x1f{_MOVING_CHARACTERS}]'
@@ -37,8 +39,8 @@ def encode(value: object) -> str:
 
 def json_text(array: pa.Array) -> pa.Array:
     """Write each value of a column as JSON; null for null. Structs and maps become objects, lists become arrays."""
-    kind = array.type
-    if pa.types.is_nested(kind):
+    array = _stored(array)
+    if pa.types.is_nested(array.type):
         return _nested(array)
     text, is_number = _text(array)
     if is_number is True:
@@ -52,11 +54,14 @@ def flat(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind):
         return array
-    return json_text(array) if pa.types.is_nested(kind) else _text(array)[0]
+    array = _stored(array)
+    return json_text(array) if pa.types.is_nested(array.type) else _text(array)[0]
 
 
 def quote(texts: pa.Array) -> pa.Array:
     """Write strings as JSON strings."""
+    if len(texts) < _FEW_TEXTS:
+        return each(encode, texts.to_pylist())
     if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
         rare = pc.fill_null(pc.match_substring_regex(texts, _ESCAPED_BY_NUMBER), False)
         few = [encode(text)[1:-1] for text in texts.filter(rare).to_pylist()]
@@ -123,13 +128,16 @@ def bytes_to_text(value: bytes) -> str:
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
+def _stored(array: pa.Array) -> pa.Array:
+    """Return the values of an extension type or a dictionary."""
+    while isinstance(array, pa.ExtensionArray | pa.DictionaryArray):
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array.dictionary_decode()
+    return array
+
+
 def _text(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:
     """Write values that are not nested as text. Return also which of them JSON represents without quotes."""
     kind, types = array.type, pa.types
-    if isinstance(array, pa.ExtensionArray):
-        return _text(array.storage)
-    if types.is_dictionary(kind):
-        return _text(array.dictionary_decode())
     if types.is_null(kind) or types.is_integer(kind) or types.is_boolean(kind):
         return array.cast(pa.string()), True
     if types.is_timestamp(kind):
@@ -141,7 +149,11 @@ def _text(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:
         # Arrow writes small numbers with an exponent.
         has_exponent = pc.any(pc.match_substring(text, "E")).as_py()
         return each(lambda value: format(value, "f"), array.to_pylist()) if has_exponent else text, False
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) or types.is_temporal(kind):
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        # Readers of Parquet do not check UTF-8.
+        array.validate(full=True)
+        return array.cast(pa.string()), False
+    if types.is_temporal(kind):
         return array.cast(pa.string()), False
     return each(bytes_to_text, array.to_pylist()), False
 
@@ -180,7 +192,7 @@ def _floats(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:
         text = each(lambda digits: repr(float(digits)), finite.cast(pa.string()).to_pylist())
     if pc.all(is_finite).as_py() is not False:
         return text, True
-    is_nan, is_negative = pc.is_nan(array), pc.less(array, pa.scalar(0, array.type))
+    is_nan, is_negative = pc.is_nan(array), pc.less(array.cast(pa.float64()), 0.0)
     others = pc.if_else(is_nan, "NaN", pc.if_else(is_negative, "-Infinity", "Infinity"))
     return pc.if_else(is_finite, text, others), is_finite
 

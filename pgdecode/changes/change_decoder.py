@@ -160,7 +160,6 @@ class ChangeDecoder:
         self._spent = spent_from_json(state, self._spill)
         self._counts = _Counts()
         self._n_calls = 0
-        self._last_call: _Call | None = None
         self._run_counts = _Counts()  # at the beginning of the run
         self._run = self._first_run = RunStart(self._state.position, self._state.skipped.count)
 
@@ -348,7 +347,6 @@ class ChangeDecoder:
         other._state = other._first_state.copy()
         other._held_bytes = bytes_in_memory(other._state)
         other._layouts, other._tables, other._spent, other._spare_layouts = {}, {}, set(), deque()
-        other._last_call = None
         other._counts, other._run_counts, other._run = _Counts(), _Counts(), self._first_run
         return other
 
@@ -546,13 +544,12 @@ class ChangeDecoder:
         with self._alone:
             self._n_calls += 1
             call = _Call(self._n_calls, self._initial_catalog, self._counts.copy(), self._held_bytes, self._spent)
-            # This frees the undo log of the call before. At the end of that call, there would be time for Ctrl-C after
-            # its changes can no longer be undone, and before it has returned.
-            self._last_call = call
         try:
             yield call
+            self._end_call(call)
         except GeneratorExit:
             # The caller wants no more of the batches.
+            self._end_call(call)
             raise
         except BaseException:
             if call.number == self._n_calls:
@@ -566,10 +563,14 @@ class ChangeDecoder:
                 n_versions = len(self._state.relations.versions)
                 self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
                 self._spare_layouts = deque()
+            self._end_call(call)
             raise
-        finally:
-            if call.number == self._n_calls:
-                self._state.set_undo_log(NoUndoLog())
+
+    def _end_call(self, call: _Call) -> None:
+        if call.number == self._n_calls:
+            self._state.set_undo_log(NoUndoLog())
+        # It references payloads, and the state, which references the undo log.
+        call.undo_log.clear()
 
     def _change_builder(self) -> LimitedBuilder:
         def builder(layouts: dict[int, TextLayout]) -> LimitedBuilder:

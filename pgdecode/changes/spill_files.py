@@ -115,10 +115,16 @@ def spilled_to(path: Path, parts: Iterable[BufferedChanges]) -> list[BufferedCha
     StorageError
         If the disk is full, or the folder cannot be written to.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A file with this name may still be mapped: replace it, and do not write into it.
-    path.unlink(missing_ok=True)
-    with storage_errors(path), pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A file with this name may still be mapped: replace it, and do not write into it.
+        path.unlink(missing_ok=True)
+        _write_file(path, parts)
+    return buffered_in(path)
+
+
+def _write_file(path: Path, parts: Iterable[BufferedChanges]) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
         for part in parts:
             n = len(part)
             numbers = [
@@ -127,7 +133,6 @@ def spilled_to(path: Path, parts: Iterable[BufferedChanges]) -> list[BufferedCha
             ]
             columns = [part.payloads.cast(pa.large_binary()), part.positions, *numbers]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
-    return buffered_in(path)
 
 
 def buffered_in(path: Path) -> list[BufferedChanges]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._native.arrow.int64_kernels import grouped
 from pgdecode._native.changes.row_replacement import replaced_rows, value_rows
 from pgdecode.arrow.distinct_values import numbered_rows, plain_values, zipped
 from pgdecode.arrow.null_arrays import null_array
@@ -344,44 +347,71 @@ class SnapshotRows:
             is_added = pc.and_(is_added, pa.array(is_kept, pa.bool_()))
         before, left = replaced_rows(values_of(keys), values_of(removed), values_of(is_added.cast(pa.uint8())), n_keys)
         last = pa.Array.from_buffers(pa.int64(), left.size // 8, [None, left])
-        places, sets = self._unchanged_values(changes, before, sets, last)
-        columns = {name: rows[name].take(places.get(name, last)) for name in names}
-        return pa.table([columns.get(name, sets) for name in self.kept.names], schema=self.kept)
+        columns, is_unknown = {}, {}
+        for name, places in self._unchanged_values(changes, before, sets, last):
+            columns[name] = rows[name].take(places)
+            if places.null_count:
+                is_unknown[name] = places.is_null()
+        columns["_unknown"] = self._with_unknown(sets.take(last), is_unknown)
+        every = [columns[name] if name in columns else rows[name].take(last) for name in self.kept.names]
+        return pa.table(every, schema=self.kept)
 
     def _unchanged_values(
         self, changes: pa.Table, before: pa.Buffer, sets: pa.Array, last: pa.Array
-    ) -> tuple[dict[str, pa.Array], pa.Array]:
-        """Find the values of columns that an update did not change, in the rows that are left.
+    ) -> Iterator[tuple[str, pa.Array]]:
+        """For each column that an update did not change, find the rows that were sent with the values of `last`.
 
-        `before` has the row that each change removed, `sets` the unknown columns of each row. Return the rows that
-        were sent with the values of such a column, null for unknown; and the unknown columns of the rows that are left.
+        `before` has the row that each change removed, `sets` the unknown columns of each row. The rows found are null
+        if the value is unknown.
         """
-        found: dict[str, pa.Array] = {}
-        sets_left = sets.take(last)
         unchanged = changes["_unchanged"].combine_chunks()
-        names = unchanged.flatten()
+        names = unchanged.flatten().dictionary_encode()
         if not len(names):
-            return found, sets_left
-        places = pc.list_parent_indices(unchanged)
+            return
+        numbers = names.dictionary.to_pylist()
+        changed_by = pc.list_parent_indices(unchanged).cast(pa.int64())
         replaced = pa.Array.from_buffers(pa.int64(), len(changes), [None, before])
         # An insert has no values of a row before it, even if there was one with its key.
         replaced = pc.if_else(pc.equal(changes["_op"].combine_chunks(), "update"), replaced, pa.scalar(-1, pa.int64()))
-        for name in names.unique().to_pylist():
-            rows = places.filter(pc.equal(names, name)).cast(pa.int64())
-            is_unknown = bytes(name in item for item in self.unknown_sets)
+        with_name = self._sets_with_name(sets)
+        groups, found = grouped(values_of(names.indices), array("i", range(len(numbers))))
+        for number, start, end in groups:
+            name = numbers[number]
+            rows = changed_by.take(pa.Array.from_buffers(pa.int64(), end - start, [None, found], offset=start))
+            is_unknown = bytearray(len(self.unknown_sets))
+            for item in with_name.get(name, ()):
+                is_unknown[item] = 1
             sent = value_rows(values_of(replaced), values_of(rows), values_of(sets), is_unknown)
-            found[name] = unless_negative(pa.Array.from_buffers(pa.int64(), len(sets), [None, sent]).take(last))
-            if found[name].null_count:
-                sets_left = self._with_unknown(sets_left, name, found[name].is_null())
-        return found, sets_left
+            yield name, unless_negative(pa.Array.from_buffers(pa.int64(), len(sets), [None, sent]).take(last))
 
-    def _with_unknown(self, sets: pa.Array, name: str, is_unknown: pa.Array) -> pa.Array:
-        """Add a column to the unknown ones of some rows."""
-        numbers = [0] * len(self.unknown_sets)
-        every = list(self.unknown_sets)
-        for number in sets.filter(is_unknown).unique().to_pylist():
-            numbers[number] = self.number_of(every[number] | {name})
-        return pc.if_else(is_unknown, pa.array(numbers, sets.type).take(sets), sets)
+    def _sets_with_name(self, sets: pa.Array) -> dict[str, list[int]]:
+        """For each column, list the sets among these that have it."""
+        every, found = list(self.unknown_sets), defaultdict(list)
+        for number in sets.unique().to_pylist():
+            for name in every[number]:
+                found[name].append(number)
+        return found
+
+    def _with_unknown(self, sets: pa.Array, is_unknown: Mapping[str, pa.Array]) -> pa.Array:
+        """Add columns to the unknown ones of the rows in which they are."""
+        codes, steps = sets, []
+        for name, is_added in is_unknown.items():
+            # The code of a row says whether the column is added, and its code before.
+            pairs = pc.add(pc.multiply(codes.cast(pa.int64()), pa.scalar(2, pa.int64())), is_added.cast(pa.int64()))
+            encoded = pairs.dictionary_encode()
+            codes = encoded.indices
+            steps.append((name, encoded.dictionary.to_pylist()))
+        if not steps:
+            return sets
+        every, numbers = list(self.unknown_sets), []
+        for code in range(len(steps[-1][1])):
+            names = []
+            for name, pairs_before in reversed(steps):
+                code, is_added = divmod(pairs_before[code], 2)
+                if is_added:
+                    names.append(name)
+            numbers.append(self.number_of(every[code].union(names)))
+        return pa.array(numbers, sets.type).take(codes)
 
     def _forget_sets(self) -> None:
         """Forget sets of unknown columns that no present row has, and number the others again."""

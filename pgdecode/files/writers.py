@@ -27,6 +27,8 @@ from pgdecode.protocol.options import Format
 _GROUP_BYTES = 32 * 2**20
 _LEAST_GROUP_BYTES = 2**20
 _FEW_ROWS = 8192
+# Bytes of rows that become text at once. JSON may take six bytes for one.
+_TEXT_BYTES = 2**26
 
 WriteBatch = Callable[[pa.RecordBatch], None]
 
@@ -176,7 +178,12 @@ def writer_to(
     with _ordered(workers, file.write) as encoded:
         if format == "csv":
             encoded.put(_csv_header, layout.flat(empty).schema)
-        yield Writer(lambda batch: encoded.put(encode, batch))
+
+        def write_text(batch: pa.RecordBatch) -> None:
+            for piece in _pieces(batch):
+                encoded.put(encode, piece)
+
+        yield Writer(write_text)
 
 
 @contextmanager
@@ -220,6 +227,16 @@ def _parquet_writer(
     if joiner.is_empty:
         joiner.add(encode(None))
     joiner.close()
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Split a batch whose text may be too large for Arrow's strings, which hold 2 GB."""
+    if batch.nbytes <= _TEXT_BYTES or len(batch) < 2:
+        yield batch
+        return
+    half = len(batch) // 2
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))
 
 
 def _lines(layout: Layout, batch: pa.RecordBatch) -> pa.Buffer:

@@ -55,6 +55,10 @@ class UndoLog:
             self.record(items.add, item)
             items.discard(item)
 
+    def clear(self) -> None:
+        """Keep the changes and forget how to undo them."""
+        self._undo.clear()
+
     def rollback(self) -> None:
         """Undo all changes, the last one first."""
         while self._undo:

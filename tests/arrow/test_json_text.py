@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -23,6 +23,15 @@ DATES = [0, -1, 2**31 - 1, -(2**31), 19_000]
 FLOATS = [0.0, -0.0, 1.0, -1.5, 1e16, 1e-7, 1e22, 5e-324, math.pi, math.nan, math.inf, -math.inf]
 MOMENTS = [0, -1, 1, 10**15, 2**62, -(2**62), -62_135_596_800_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
 SECONDS = [0, -1, 1, -62_135_596_800, -62_135_596_801, 253_402_300_799, 253_402_300_800, 2**61]
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, 100], ids=["many", "few"])
+def few_texts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Treat all columns as long ones, or short ones as such."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_text, "_FEW_TEXTS", request.param)
+        yield
+
 
 # For each type of a column, its values.
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -146,6 +155,28 @@ def test_any_text_is_a_json_string(texts: list[str | None]) -> None:
     found = json_text.quote(pa.array(texts, pa.string())).to_pylist()
     assert [None if line is None else json.loads(line) for line in found] == texts
     assert found == [None if text is None else encode(text) for text in texts]
+
+
+NESTED = pa.array([[1, None], None, []], pa.list_(pa.int32()))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.ExtensionArray.from_storage(pa.opaque(NESTED.type, "t", "v"), NESTED),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), NESTED),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), pa.array([{"a": 1}, None, {"a": 2}])),
+        pa.array([0.1, math.nan, None, math.inf, -math.inf], pa.float64()).cast(pa.float16()),
+    ],
+    ids=["extension type", "dictionary of lists", "dictionary of structs", "halves"],
+)
+def test_unusual_columns_are_json(column: pa.Array) -> None:
+    assert json_text.json_text(column).to_pylist() == expected(column)
+
+
+def test_text_that_is_not_utf_8_is_an_error() -> None:
+    with pytest.raises(pa.ArrowInvalid, match="UTF8"):
+        json_text.json_text(pa.array([b"a\xff", b"ok"]).view(pa.string()))
 
 
 def test_rows_are_objects() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import pgdecode
 from pgdecode.changes.change_rows import CHANGES
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.writers import _leaves
+from pgdecode.files import writers
+from pgdecode.files.writers import CHANGE_LAYOUT, _leaves, writer_to
+from pgdecode.protocol.options import Format
+from support import captures
 
 POINT = pa.struct([("x", pa.int32()), ("y.z", pa.list_(pa.field("anything", pa.string())))])
 NESTED = pa.schema(
@@ -32,3 +38,21 @@ def test_columns_have_the_paths_that_parquet_gives_them(schema: pa.Schema) -> No
     pq.write_table(schema.empty_table(), sink)
     written = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
     assert _leaves(schema) == [written.column(number).path for number in range(len(written))]
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+@pytest.mark.parametrize("text_bytes", [1, 1000])
+def test_text_is_the_same_in_pieces(format: Format, text_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = captures.capture("16.shop.v1")
+    batch = pgdecode.ChangeDecoder().decode(capture.column)
+    assert batch.nbytes > 1000
+
+    def written() -> bytes:
+        file = io.BytesIO()
+        with writer_to(file, format, batch.schema, CHANGE_LAYOUT) as write:
+            write(batch)
+        return file.getvalue()
+
+    whole = written()
+    monkeypatch.setattr(writers, "_TEXT_BYTES", text_bytes)
+    assert written() == whole
