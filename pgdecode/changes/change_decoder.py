@@ -111,8 +111,8 @@ class ChangeDecoder:
     Notes
     -----
     Only one thread at a time may use a decoder; a concurrent call raises RuntimeError. After an exception the decoder
-    has the state from before the call. docs/options.md compares options and
-    defaults with those of the other functions.
+    has the state from before the call; after Ctrl-C too, unless it comes while the call returns. docs/options.md
+    compares options and defaults with those of the other functions.
 
     Examples
     --------
@@ -537,7 +537,7 @@ class ChangeDecoder:
 
     @contextmanager
     def _call(self) -> Iterator[_Call]:
-        """Make a call atomic: an exception, Ctrl-C too, restores the state from before the call.
+        """Make a call atomic: an exception, Ctrl-C too, restores the state from before the call, until it returns.
 
         A call that yields several batches can be rolled back until the next call begins.
         """
@@ -546,10 +546,10 @@ class ChangeDecoder:
             call = _Call(self._n_calls, self._initial_catalog, self._counts.copy(), self._held_bytes, self._spent)
         try:
             yield call
-            self._end_call(call)
+            self._stop_recording(call)
         except GeneratorExit:
             # The caller wants no more of the batches.
-            self._end_call(call)
+            self._stop_recording(call)
             raise
         except BaseException:
             if call.number == self._n_calls:
@@ -563,14 +563,15 @@ class ChangeDecoder:
                 n_versions = len(self._state.relations.versions)
                 self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
                 self._spare_layouts = deque()
-            self._end_call(call)
+            self._stop_recording(call)
             raise
+        finally:
+            # The undo log references payloads, and the state, which references the undo log.
+            call.undo_log.clear()
 
-    def _end_call(self, call: _Call) -> None:
+    def _stop_recording(self, call: _Call) -> None:
         if call.number == self._n_calls:
             self._state.set_undo_log(NoUndoLog())
-        # It references payloads, and the state, which references the undo log.
-        call.undo_log.clear()
 
     def _change_builder(self) -> LimitedBuilder:
         def builder(layouts: dict[int, TextLayout]) -> LimitedBuilder:
