@@ -436,7 +436,7 @@ class SnapshotRows:
             used = pc.unique(changes[VERSION.name]).to_pylist() or used
         shapes = [self.shapes[number] for number in used]
         unsent = pa.array([self.number_of(shape.unsent) for shape in shapes], _UNKNOWN_SET.type)
-        if len(unsent.unique()) == 1:
+        if len({shape.unsent for shape in shapes}) == 1:
             of_changes = pa.repeat(unsent[0], len(changes))
         else:
             of_changes = unsent.take(pc.index_in(changes[VERSION.name], pa.array(used, VERSION.type)).combine_chunks())
