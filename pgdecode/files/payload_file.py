@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pgdecode.arrow.split_batch import split_batch
 from pgdecode.files.text_files import ConvertedFile
 from pgdecode.payloads.parquet_dictionary import longest_value
 from pgdecode.payloads.unwrap import UnwrapError, is_string, unwrap_in_place
@@ -280,7 +281,8 @@ class PayloadFile:
                 yield batch
                 continue
             for piece in _decoded_pieces(batch):
-                yield from _pieces(_plain(piece, self.payload))
+                # The number of rows is based on the average size, and sizes may vary.
+                yield from split_batch(_plain(piece, self.payload), 2 * BATCH_BYTES)
 
     def unwrapped(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
         """Replace frames or text by their payloads. `start` is the number of the first row.
@@ -523,16 +525,6 @@ def _decoded_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             piece = piece.set_column(at, name, column.dictionary.take(column.indices))
         yield piece
         start = length
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split a batch that is too large. The number of rows is based on the average size, and sizes may vary."""
-    if batch.nbytes <= 2 * BATCH_BYTES or batch.num_rows < 2:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half))
-    yield from _pieces(batch.slice(half))
 
 
 def _joined(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pgdecode.arrow.parquet_joiner import ParquetJoiner
+from pgdecode.arrow.split_batch import split_batch
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_text import change_lines, flat_changes, flat_table, table_lines
 from pgdecode.files.envelope_text import flat_columns, json_lines
@@ -27,7 +28,7 @@ from pgdecode.protocol.options import Format
 _GROUP_BYTES = 32 * 2**20
 _LEAST_GROUP_BYTES = 2**20
 _FEW_ROWS = 8192
-# Bytes of rows that become text at once. JSON may take six bytes for one.
+# Bytes of rows that become text at once: JSON may take six for one, and Arrow's strings hold 2 GB.
 _TEXT_BYTES = 2**26
 
 WriteBatch = Callable[[pa.RecordBatch], None]
@@ -180,7 +181,7 @@ def writer_to(
             encoded.put(_csv_header, layout.flat(empty).schema)
 
         def write_text(batch: pa.RecordBatch) -> None:
-            for piece in _pieces(batch):
+            for piece in split_batch(batch, _TEXT_BYTES):
                 encoded.put(encode, piece)
 
         yield Writer(write_text)
@@ -227,16 +228,6 @@ def _parquet_writer(
     if joiner.is_empty:
         joiner.add(encode(None))
     joiner.close()
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split a batch whose text may be too large for Arrow's strings, which hold 2 GB."""
-    if batch.nbytes <= _TEXT_BYTES or len(batch) < 2:
-        yield batch
-        return
-    half = len(batch) // 2
-    yield from _pieces(batch.slice(0, half))
-    yield from _pieces(batch.slice(half))
 
 
 def _lines(layout: Layout, batch: pa.RecordBatch) -> pa.Buffer:
