@@ -547,12 +547,9 @@ class ChangeDecoder:
         try:
             yield call
             self._stop_recording(call)
-        except GeneratorExit:
-            # The caller wants no more of the batches.
-            self._stop_recording(call)
-            raise
-        except BaseException:
-            if call.number == self._n_calls:
+        except BaseException as error:
+            # With GeneratorExit, the caller wants no more of the batches.
+            if call.number == self._n_calls and not isinstance(error, GeneratorExit):
                 call.undo_log.rollback()
                 # The rollback has put restored transactions at the end of the dict.
                 by_beginning = sorted(self._state.streamed.items(), key=lambda item: item[1].begin_position)

@@ -341,14 +341,15 @@ class SnapshotRows:
         names = [name for name in self.kept.names if name != "_unknown"]
         rows = pa.concat_tables([live.select(names), changes.select(names)]).combine_chunks()
         ops = changes["_op"].combine_chunks()
-        keys, removed, n_keys = _keys(rows, changes, shape, ops)
+        is_update = pc.equal(ops, "update")
+        keys, removed, n_keys = _keys(rows, changes, shape, ops, is_update)
         is_added = pc.not_equal(ops, "delete")
         if is_kept is not None:
             is_added = pc.and_(is_added, pa.array(is_kept, pa.bool_()))
         before, left = replaced_rows(values_of(keys), values_of(removed), values_of(is_added.cast(pa.uint8())), n_keys)
         last = pa.Array.from_buffers(pa.int64(), left.size // 8, [None, left])
         columns, is_unknown = {}, {}
-        for name, places in self._unchanged_values(changes, before, sets, last):
+        for name, places in self._unchanged_values(changes, is_update, before, sets, last):
             columns[name] = rows[name].take(places)
             if places.null_count:
                 is_unknown[name] = places.is_null()
@@ -357,7 +358,7 @@ class SnapshotRows:
         return pa.table(every, schema=self.kept)
 
     def _unchanged_values(
-        self, changes: pa.Table, before: pa.Buffer, sets: pa.Array, last: pa.Array
+        self, changes: pa.Table, is_update: pa.Array, before: pa.Buffer, sets: pa.Array, last: pa.Array
     ) -> Iterator[tuple[str, pa.Array]]:
         """For each column that an update did not change, find the rows that were sent with the values of `last`.
 
@@ -372,7 +373,7 @@ class SnapshotRows:
         changed_by = pc.list_parent_indices(unchanged).cast(pa.int64())
         replaced = pa.Array.from_buffers(pa.int64(), len(changes), [None, before])
         # An insert has no values of a row before it, even if there was one with its key.
-        replaced = pc.if_else(pc.equal(changes["_op"].combine_chunks(), "update"), replaced, pa.scalar(-1, pa.int64()))
+        replaced = pc.if_else(is_update, replaced, pa.scalar(-1, pa.int64()))
         with_name = self._sets_with_name(sets)
         groups, found = grouped(values_of(names.indices), array("i", range(len(numbers))))
         for number, start, end in groups:
@@ -448,14 +449,16 @@ class SnapshotRows:
         return shapes[0] if is_shared and unknown.isdisjoint(shapes[0].identity) else None, sets
 
 
-def _keys(rows: pa.Table, changes: pa.Table, shape: _Shape, ops: pa.Array) -> tuple[pa.Array, pa.Array, int]:
+def _keys(
+    rows: pa.Table, changes: pa.Table, shape: _Shape, ops: pa.Array, is_update: pa.Array
+) -> tuple[pa.Array, pa.Array, int]:
     """Give each key of the rows a number; the rows of the changes are at the end.
 
     Return the key of each row, the key of the row that each change removes, or -1, and the number of different keys.
     """
     n = n_keys = len(rows)
     columns = [rows[name].chunks for name in shape.identity]
-    is_moved = pc.and_(pc.equal(ops, "update"), changes["_old_type"].combine_chunks().is_valid())
+    is_moved = pc.and_(is_update, changes["_old_type"].combine_chunks().is_valid())
     has_moved = pc.any(is_moved).as_py()
     if has_moved:
         n_keys += len(changes)

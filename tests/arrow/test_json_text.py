@@ -168,7 +168,7 @@ NESTED = pa.array([[1, None], None, []], pa.list_(pa.int32()))
         pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), pa.array([{"a": 1}, None, {"a": 2}])),
         pa.array([0.1, math.nan, None, math.inf, -math.inf], pa.float64()).cast(pa.float16()),
     ],
-    ids=["extension type", "dictionary of lists", "dictionary of structs", "halves"],
+    ids=["extension type", "dictionary of lists", "dictionary of structs", "float16"],
 )
 def test_unusual_columns_are_json(column: pa.Array) -> None:
     assert json_text.json_text(column).to_pylist() == expected(column)
