@@ -147,10 +147,10 @@ cdef void close_block(Walk *walk, const Segment *segment, int64_t first) noexcep
             continue
         for i in range(fast.n_fields):
             add_marks(fast.fields[i].validity, first, fast.marks)
-            if segment.layout == LAYOUT_OFFSETS32:
-                put_field(&fast.fields[i], fast.marks, segment, first, walk.first_row, False)
-            else:
-                put_field(&fast.fields[i], fast.marks, segment, first, walk.first_row, True)
+        if segment.layout == LAYOUT_OFFSETS32:
+            put_fields(fast, segment, first, walk.first_row, False)
+        else:
+            put_fields(fast, segment, first, walk.first_row, True)
         if fast.kind == FAST_FIXED:
             walk.has_delimiter = True
         elif fast.kind == FAST_NEW and out.new != NULL:
@@ -158,25 +158,58 @@ cdef void close_block(Walk *walk, const Segment *segment, int64_t first) noexcep
         fast.marks = 0
 
 
-cdef inline void put_field(
+cdef inline void put_fields(
+    const FastMessage *fast, const Segment *segment, int64_t first, int64_t first_row, bint wide
+) noexcept nogil:
+    """Put the fields of a block's marked rows; `first_row`: of the segment."""
+    cdef int i = 0
+    # Several at a time share the walk over the rows.
+    while fast.n_numbers - i > 2:
+        put_numbers(&fast.fields[i], 3, fast.marks, segment, first, first_row, wide)
+        i += 3
+    if fast.n_numbers - i == 2:
+        put_numbers(&fast.fields[i], 2, fast.marks, segment, first, first_row, wide)
+    elif fast.n_numbers - i == 1:
+        put_numbers(&fast.fields[i], 1, fast.marks, segment, first, first_row, wide)
+    for i in range(fast.n_numbers, fast.n_fields):
+        put_flags(&fast.fields[i], fast.marks, segment, first, first_row, wide)
+
+
+cdef inline void put_numbers(
+    const FastField *fields, int n, uint64_t marks, const Segment *segment, int64_t first, int64_t first_row, bint wide
+) noexcept nogil:
+    """Put so many fields of 4 or 8 bytes; `n` is a constant, at most 3."""
+    cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
+    cdef uint64_t *numbers0 = <uint64_t *>fields[0].values + first
+    cdef uint64_t *numbers1 = <uint64_t *>fields[1].values + first if n > 1 else NULL
+    cdef uint64_t *numbers2 = <uint64_t *>fields[2].values + first if n > 2 else NULL
+    cdef const uint8_t *data0 = segment.data + fields[0].at
+    cdef const uint8_t *data1 = segment.data + fields[1].at if n > 1 else NULL
+    cdef const uint8_t *data2 = segment.data + fields[2].at if n > 2 else NULL
+    cdef int64_t at
+    cdef int bit
+    first_row -= first
+    while marks:
+        bit = lowest_bit(marks)
+        marks &= marks - 1
+        at = offset_at(offsets, bit - first_row, wide)
+        # Behind one of four bytes, others are read (see AHEAD) and shifted out.
+        numbers0[bit] = (be64(data0 + at) >> fields[0].shift) + fields[0].added
+        if n > 1:
+            numbers1[bit] = (be64(data1 + at) >> fields[1].shift) + fields[1].added
+        if n > 2:
+            numbers2[bit] = (be64(data2 + at) >> fields[2].shift) + fields[2].added
+
+
+cdef inline void put_flags(
     const FastField *field, uint64_t marks, const Segment *segment, int64_t first, int64_t first_row, bint wide
 ) noexcept nogil:
-    """Put a field of the marked rows of a block; `first_row`: of the segment."""
+    """Put a field of one byte."""
     cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
     cdef const uint8_t *data = segment.data + field.at
-    cdef uint64_t *numbers = <uint64_t *>field.values + first
-    cdef uint64_t added = field.added
-    cdef uint8_t shift = field.shift
     cdef uint8_t value
     cdef int bit
     first_row -= first
-    if field.is_int64:
-        while marks:
-            bit = lowest_bit(marks)
-            marks &= marks - 1
-            # Behind one of four bytes, others are read (see AHEAD) and shifted out.
-            numbers[bit] = (be64(data + offset_at(offsets, bit - first_row, wide)) >> shift) + added
-        return
     while marks:
         bit = lowest_bit(marks)
         marks &= marks - 1
@@ -201,16 +234,16 @@ cdef inline int64_t fast_rows(Walk *walk, const Segment *segment, int64_t i, int
     cdef LoopVariant variant = variant_for(walk, segment)
     if segment.layout == LAYOUT_OFFSETS32:
         if variant == WITHOUT_TUPLES:
-            return fast_rows_by_offsets(walk, segment, i, stop, False, WITHOUT_TUPLES)
+            return without_tuples_32(walk, segment, i, stop)
         if variant == PLAIN_ROWS:
-            return fast_rows_by_offsets(walk, segment, i, stop, False, PLAIN_ROWS)
-        return fast_rows_by_offsets(walk, segment, i, stop, False, ANY_ROWS)
+            return plain_rows_32(walk, segment, i, stop)
+        return any_rows_32(walk, segment, i, stop)
     if segment.layout == LAYOUT_OFFSETS64:
         if variant == WITHOUT_TUPLES:
-            return fast_rows_by_offsets(walk, segment, i, stop, True, WITHOUT_TUPLES)
+            return without_tuples_64(walk, segment, i, stop)
         if variant == PLAIN_ROWS:
-            return fast_rows_by_offsets(walk, segment, i, stop, True, PLAIN_ROWS)
-        return fast_rows_by_offsets(walk, segment, i, stop, True, ANY_ROWS)
+            return plain_rows_64(walk, segment, i, stop)
+        return any_rows_64(walk, segment, i, stop)
     return i
 
 
@@ -230,7 +263,10 @@ cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noex
 cdef inline int64_t fast_rows_by_offsets(
     Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, LoopVariant variant
 ) noexcept nogil:
-    """The loop; `wide` and `variant` are constants, so each combination is compiled on its own."""
+    """The loop; `wide` and `variant` are constants, and each combination is a function of its own below.
+
+    With all of them in one function, the compiler keeps more of the loop's variables in memory.
+    """
     cdef Envelope *out = walk.out
     cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
     cdef const uint8_t *data = segment.data
@@ -320,6 +356,30 @@ cdef inline int64_t fast_rows_by_offsets(
     if new.letters != NULL:
         new.builder.rows.next_row = first_row + i
     return i
+
+
+cdef int64_t without_tuples_32(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
+    return fast_rows_by_offsets(walk, segment, i, stop, False, WITHOUT_TUPLES)
+
+
+cdef int64_t plain_rows_32(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
+    return fast_rows_by_offsets(walk, segment, i, stop, False, PLAIN_ROWS)
+
+
+cdef int64_t any_rows_32(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
+    return fast_rows_by_offsets(walk, segment, i, stop, False, ANY_ROWS)
+
+
+cdef int64_t without_tuples_64(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
+    return fast_rows_by_offsets(walk, segment, i, stop, True, WITHOUT_TUPLES)
+
+
+cdef int64_t plain_rows_64(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
+    return fast_rows_by_offsets(walk, segment, i, stop, True, PLAIN_ROWS)
+
+
+cdef int64_t any_rows_64(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
+    return fast_rows_by_offsets(walk, segment, i, stop, True, ANY_ROWS)
 
 
 cdef inline bint is_null(const Segment *segment, int64_t i) noexcept nogil:

@@ -7,7 +7,7 @@ from pgdecode._native.arrow.builder cimport ColumnsBuilder, Builder, TupleBuilde
 from pgdecode._native.cursor cimport Cursor
 from pgdecode._native.fault cimport Fault, FaultCode
 from pgdecode._native.wire.wire_plan cimport (
-    MASK_WORDS, MAX_OPS, N_ENVELOPE, N_MESSAGES, OLD_TYPE, MessagePlan, PlanTable,
+    MASK_WORDS, MAX_FAST_FIELDS, N_ENVELOPE, N_MESSAGES, OLD_TYPE, MessagePlan, PlanTable,
 )
 
 cdef struct Rules:
@@ -30,8 +30,7 @@ cdef struct FastField:
     uint64_t added               # to an int64: the epoch's shift
     uint8_t shift                # bits by which 8 bytes are more than an int64's field
     uint8_t at                   # bytes from the tag on
-    bint is_int64
-    bint is_bool
+    uint8_t is_bool
 
 cdef enum:
     IN_STREAM = N_MESSAGES + 1   # where in an array of them the kinds of messages with an xid prefix begin
@@ -43,10 +42,11 @@ cdef struct FastMessage:
     uint8_t length               # FIXED: bytes, with the tag
     uint8_t has_old              # NEW: an old tuple may stand before the new one
     uint32_t least_xid           # in a stream
-    int n_fields
+    int n_numbers                # the first fields, of 4 or 8 bytes
+    int n_fields                 # the others are of one
     uint64_t marks               # a bit a row of the block: where the fast path has put messages of this kind
     uint64_t[MASK_WORDS] mask
-    FastField fields[MAX_OPS]
+    FastField fields[MAX_FAST_FIELDS]
 
 cdef struct Envelope:
     # A NULL builder is a column that is not wanted; with all of them NULL a walk only checks.

@@ -6,7 +6,7 @@ from libc.string cimport memcpy, memset
 from pgdecode._native.arrow.builder cimport BUILDER_INT64, open_builder, width_of
 from pgdecode._native.cursor cimport bytes_left
 from pgdecode._native.fault cimport FAULT_NO_MEMORY, FAULT_TRUNCATED, OK
-from pgdecode._native.wire.wire_plan cimport FAST_NEW, FAST_OLD, TIMESTAMP, Op
+from pgdecode._native.wire.wire_plan cimport FAST_NEW, FAST_NONE, FAST_OLD, TIMESTAMP, Op
 
 
 cdef Cursor fail(
@@ -91,43 +91,50 @@ cdef void open_check(
 
 
 cdef void open_fast(const Envelope *out, const MessagePlan *message, FastMessage *fast) noexcept nogil:
-    cdef uint8_t at = 1
-    cdef int i
     fast.kind = message.fast_kind
     fast.length = 1 + message.window
     fast.has_old = message.new_op > 1
     memcpy(fast.mask, message.mask, sizeof(fast.mask))
-    for i in range(message.n_window):
-        add_field(fast, out, &message.ops[i], at)
-        at += message.ops[i].width
+    if fast.kind != FAST_NONE:
+        add_fields(fast, out, message, 1)
 
 
 cdef void open_streamed(
     const Envelope *out, const MessagePlan *message, const FastMessage *plain, FastMessage *streamed
 ) noexcept nogil:
     """The same kind with an xid prefix, where it is a row's."""
-    cdef int i
     if plain.kind != FAST_NEW and plain.kind != FAST_OLD:
         return
     streamed.kind = plain.kind
     streamed.has_old = plain.has_old
     streamed.least_xid = message.prefix.minimum
     add_field(streamed, out, &message.prefix, 1)
-    for i in range(plain.n_fields):
-        streamed.fields[streamed.n_fields] = plain.fields[i]
-        streamed.fields[streamed.n_fields].at += message.prefix.width
-        streamed.n_fields += 1
+    add_fields(streamed, out, message, 1 + message.prefix.width)
+
+
+cdef void add_fields(FastMessage *fast, const Envelope *out, const MessagePlan *message, uint8_t first) noexcept nogil:
+    """Have the fields that stand from byte `first` on put into their columns, if these are wanted."""
+    cdef uint8_t at = first
+    cdef int i
+    for i in range(message.n_window):
+        if message.ops[i].width > 1:
+            add_field(fast, out, &message.ops[i], at)
+            fast.n_numbers = fast.n_fields
+        at += message.ops[i].width
+    at = first
+    for i in range(message.n_window):
+        if message.ops[i].width == 1:
+            add_field(fast, out, &message.ops[i], at)
+        at += message.ops[i].width
 
 
 cdef void add_field(FastMessage *fast, const Envelope *out, const Op *op, uint8_t at) noexcept nogil:
-    """Have a field that stands so many bytes from the tag put into its column, if that is wanted."""
     cdef const Slot *slot = &out.slots[op.column]
     cdef FastField *field = &fast.fields[fast.n_fields]
     if slot.values == NULL:
         return
     field.values = slot.values
     field.validity = slot.validity
-    field.is_int64 = out.builders[op.column].type == BUILDER_INT64
     field.added = <uint64_t>EPOCH_SHIFT_US if op.form == TIMESTAMP else 0
     field.shift = <uint8_t>(64 - 8 * op.width)
     field.at = at

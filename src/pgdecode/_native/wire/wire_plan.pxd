@@ -26,6 +26,7 @@ cdef enum Form:
 
 cdef enum:
     MAX_OPS = 10
+    MAX_FAST_FIELDS = 6   # of constant width, with the xid prefix, in a message of the fast path
     MASK_WORDS = 4
     N_MESSAGES = 19
     N_ENVELOPE = 27
