@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,7 @@ from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import Message
 from pgdecode.protocol.options import Empty, RowMode, check_limits, check_option, check_row_mode
 
-_CELLS = ("old", "new")
+_from_buffers = pa.Array.from_buffers  # looked up once: small batches are many
 _COLUMN_TYPES = [field.type for field in COLUMN_TYPE]
 _SHARED_ROWS = 1 << 20  # columns of nulls up to this length are kept for other batches; others take address space
 
@@ -264,43 +264,35 @@ class MessageDecoder:
 
 def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, names: list[str]) -> list[pa.Array]:
     """Make the columns over the buffers that the scan filled."""
+    nulls = _kept_nulls if n_rows <= _SHARED_ROWS else _nulls
     arrays = []
     for name in names:
-        type = ENVELOPE_TYPES[name]
-        parts = found.get(name.removesuffix("_formats"))
+        parts = found.get(name)
         if parts is None:
-            arrays.append(_nulls(n_rows, name) if n_rows <= _SHARED_ROWS else null_array(n_rows, type))
-        elif name in _CELLS:
-            arrays.append(_cells(type, n_rows, *parts))
-        elif name.endswith("_formats"):
-            arrays.append(_array(type, n_rows, parts[:3]))
-        elif name == "columns":
-            arrays.append(_columns(type, n_rows, *parts))
-        elif pa.types.is_list(type):
-            validity, offsets, items = parts
-            child = _array(type.value_type, items.size // 8, (None, items))
-            arrays.append(_array(type, n_rows, (validity, offsets), [child]))
+            arrays.append(nulls(n_rows, name))
+        elif name in _NESTED:
+            arrays.append(_NESTED[name](ENVELOPE_TYPES[name], n_rows, *parts))
         else:
-            arrays.append(_array(type, n_rows, parts))
+            arrays.append(_from_buffers(ENVELOPE_TYPES[name], n_rows, parts))
     return arrays
 
 
-@lru_cache(maxsize=64)
 def _nulls(n_rows: int, name: str) -> pa.Array:
+    return null_array(n_rows, ENVELOPE_TYPES[name])
+
+
+@lru_cache(maxsize=64)
+def _kept_nulls(n_rows: int, name: str) -> pa.Array:
     """Make a column of nulls; batches of the same length share it."""
     return null_array(n_rows, ENVELOPE_TYPES[name], is_kept=True)
 
 
-def _array(
-    type: pa.DataType, length: int, buffers: tuple[Any, ...], children: list[pa.Array] | None = None
-) -> pa.Array:
-    return pa.Array.from_buffers(type, length, buffers, children=children)
+def _cells(type: pa.DataType, length: int, validity: Any, offsets: Any, n_cells: int, cells: Any) -> pa.Array:
+    return _list(type, length, validity, offsets, _from_buffers(type.value_type, n_cells, cells))
 
 
-def _cells(
-    type: pa.DataType, length: int, validity: Any, offsets: Any, letters: Any, n_cells: int, *cells: Any
-) -> pa.Array:
-    return _array(type, length, (validity, offsets), [_array(type.value_type, n_cells, cells)])
+def _oids(type: pa.DataType, length: int, validity: Any, offsets: Any, items: Any) -> pa.Array:
+    return _list(type, length, validity, offsets, _from_buffers(type.value_type, items.size // 8, (None, items)))
 
 
 def _columns(
@@ -316,6 +308,13 @@ def _columns(
     type_modifiers: Any,
 ) -> pa.Array:
     buffers = ((None, flags), (None, name_ends, names), (None, type_ids), (None, type_modifiers))
-    parts = [_array(type, n, part) for type, part in zip(_COLUMN_TYPES, buffers, strict=True)]
-    columns = pa.Array.from_buffers(COLUMN_TYPE, n, [None], children=parts)
-    return _array(type, length, (validity, offsets), [columns])
+    parts = [_from_buffers(type, n, part) for type, part in zip(_COLUMN_TYPES, buffers, strict=True)]
+    columns = _from_buffers(COLUMN_TYPE, n, [None], children=parts)
+    return _list(type, length, validity, offsets, columns)
+
+
+def _list(type: pa.DataType, length: int, validity: Any, offsets: Any, items: pa.Array) -> pa.Array:
+    return _from_buffers(type, length, (validity, offsets), children=[items])
+
+
+_NESTED: dict[str, Callable[..., pa.Array]] = {"old": _cells, "new": _cells, "relation_ids": _oids, "columns": _columns}

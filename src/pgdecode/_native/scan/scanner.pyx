@@ -14,6 +14,7 @@ from pgdecode._native.arrow.builder cimport (
     BUILDER_TEXT,
     Builder,
     BuilderType,
+    TupleBuilder,
     finish_columns,
     finish_builder,
     finish_tuple,
@@ -261,9 +262,9 @@ cdef class Scan:
             parts = finish_builder(&whole.builders[i])
             if parts is not None:
                 found[name] = parts
+        add_tuple(found, "old", &whole.old)
+        add_tuple(found, "new", &whole.new)
         more = (
-            ("old", finish_tuple(&whole.old)),
-            ("new", finish_tuple(&whole.new)),
             ("columns", finish_columns(&whole.columns)),
             ("kind", (None, hand_over(&whole.kinds.indexes)) if whole.kind_codes else finish_words(&whole.kinds)),
             ("xid_basis", finish_words(&whole.bases)),
@@ -300,3 +301,15 @@ cdef class Scan:
             if put_text(self.errors, whole.faults.items[i].row, &text[0], <size_t>text.shape[0]) != OK:
                 raise MemoryError()
         return 0
+
+
+cdef int add_tuple(dict found, str name, TupleBuilder *builder) except -1:
+    """Add the columns of a tuple's values and formats, as far as they are wanted and filled."""
+    parts = finish_tuple(builder)
+    if parts is None:
+        return 0
+    validity, offsets, letters, n_cells, *cells = parts
+    if builder.wants_values:
+        found[name] = (validity, offsets, n_cells, cells)
+    found[name + "_formats"] = (validity, offsets, letters)
+    return 0
