@@ -3,8 +3,12 @@
 from cpython.pythread cimport WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
 from libc.string cimport memchr, memset
 
+from pgdecode._native.fault cimport unlikely
 from pgdecode._native.memory.bits cimport put_between, put_borders
 from pgdecode._native.memory.buffers cimport SLACK, free_bytes, hand_over, open_zeroed
+
+cdef enum:
+    SHORT_WORD = 8  # letters: few kinds of messages have more
 
 
 cdef object own_offsets(Builder *builder, int32_t end):
@@ -127,9 +131,11 @@ cdef FaultCode write_words(WordBuilder *builder, const Word *words, size_t n_wor
     text = builder.text.data
     for row in range(builder.first_row, builder.n_rows):
         starts[row] = <int32_t>size
-        # The whole word, its length included: the next one, or the slack at the end, takes what is too much.
+        # Blocks of constant size: the next word, or the slack at the end, takes what is too much.
         word = &table[indexes[row]]
-        memcpy(text + size, word.text, SLACK)
+        memcpy(text + size, word.text, SHORT_WORD)
+        if unlikely(word.length > SHORT_WORD):
+            memcpy(text + size + SHORT_WORD, word.text + SHORT_WORD, SLACK - SHORT_WORD)
         size += word.length
     builder.text.size = size
     mark_words(builder)
