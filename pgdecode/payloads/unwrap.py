@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode._native.arrow.payload_array import Source
+from pgdecode._native.literals.encoded_bytes import decoded_text
 from pgdecode._native.wire.message_filter import tagged
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import Unwrap, check_option
@@ -111,7 +112,7 @@ def unwrap(values: Any, how: Unwrap = "auto") -> Unwrapped:
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     frames = unwrap_in_place(column, how, is_strict=True)
-    rows = pa.array(range(len(column)), pa.int64())
+    rows = _row_numbers(len(column))
     lsn = frames.lsn
     if lsn is None:
         lsn = pa.nulls(len(column), pa.int64())
@@ -162,12 +163,10 @@ def unwrap_in_place(column: pa.Array, how: Unwrap, *, is_text: bool | None = Non
         raise TypeError(f"payloads are binary or string, not {column.type}")
     if is_text and how in ("none", "xlogdata"):
         raise TypeError(f"payloads are a column of {column.type}: unwrap is hex or base64")
-    decode = _decoder(how, is_text=is_text)
-    if decode is not None:
-        found = [None if value is None else decode(row, value) for row, value in enumerate(column.to_pylist())]
-        column = pa.array(found, pa.large_binary())
-    elif column.type not in (pa.binary(), pa.large_binary()):
-        column = column.cast(pa.large_binary())
+    if column.type not in (pa.binary(), pa.large_binary()):
+        column = column.cast(pa.binary() if pa.types.is_string(column.type) else pa.large_binary())
+    if how in ("hex", "base64") or (how == "auto" and is_text):
+        column = _decoded(column, how)
     return _without_frames(column, how, is_strict) if how in ("auto", "xlogdata") else InPlace(column)
 
 
@@ -186,34 +185,15 @@ def _is_binary(type: pa.DataType) -> bool:
     return any(test(type) for test in tests)
 
 
-def _decoder(how: Unwrap, *, is_text: bool) -> Callable[[int, Any], bytes] | None:
-    if how == "hex":
-        return _from_hex
-    if how == "base64":
-        return _from_base64
-    return _from_text if how == "auto" and is_text else None
-
-
-def _from_text(row: int, value: str | bytes) -> bytes:
-    return (_from_hex if value[:2] in ("\\x", b"\\x") else _from_base64)(row, value)
-
-
-def _from_hex(row: int, value: str | bytes) -> bytes:
-    text = value if isinstance(value, str) else value.decode("latin-1")
-    try:
-        # bytes.fromhex would skip blanks.
-        return binascii.unhexlify(text.removeprefix("\\x"))
-    except ValueError:
-        raise UnwrapError(row, f"not hexadecimal digits{hint(value)}") from None
-
-
-def _from_base64(row: int, value: str | bytes) -> bytes:
-    try:
-        content = value.encode("ascii") if isinstance(value, str) else value
-        # PostgreSQL's encode() breaks lines after 76 characters.
-        return base64.b64decode(content.replace(b"\n", b"").replace(b"\r", b""), validate=True)
-    except ValueError:
-        raise UnwrapError(row, f"not base64{hint(value)}") from None
+def _decoded(column: pa.Array, how: Unwrap) -> pa.Array:
+    """Decode values that are text."""
+    row, buffers = decoded_text(Source([column]), how)
+    if buffers is None:
+        value = column[row].as_py()
+        if value.startswith(b"\\x") and how != "base64":
+            raise UnwrapError(row, "not hexadecimal digits")
+        raise UnwrapError(row, f"not {'hexadecimal digits' if how == 'hex' else 'base64'}{hint(value)}")
+    return pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
 
 
 def _without_frames(column: pa.Array, how: Unwrap, is_strict: bool) -> InPlace:
@@ -223,7 +203,7 @@ def _without_frames(column: pa.Array, how: Unwrap, is_strict: bool) -> InPlace:
         pa.array([], pa.int64()) if found is None else pa.Array.from_buffers(pa.int64(), found.size // 8, [None, found])
     )
     if how == "xlogdata" and len(rows) < len(column) - column.null_count:
-        others = pc.and_(column.is_valid(), pc.invert(pc.is_in(pa.array(range(len(column)), pa.int64()), rows)))
+        others = pc.and_(column.is_valid(), pc.invert(pc.is_in(_row_numbers(len(column)), rows)))
         row = others.index(True).as_py()
         raise UnwrapError(row, f"neither an XLogData frame nor a keepalive{hint(column[row].as_py())}")
     if not len(rows):
@@ -239,12 +219,16 @@ def _without_frames(column: pa.Array, how: Unwrap, is_strict: bool) -> InPlace:
     frames = column.filter(is_frame)
     # The contents of frames stand behind the column, and each frame refers to its content.
     content = pc.add(pc.cumulative_sum(pc.fill_null(is_frame, False).cast(pa.int64())), len(column) - 1)
-    places = pc.if_else(is_frame, content, pa.array(range(len(column)), pa.int64()))
+    places = pc.if_else(is_frame, content, _row_numbers(len(column)))
     places = pc.if_else(is_keepalive, pa.scalar(None, pa.int64()), places)
     # Without a stop, pyarrow 26 fails for some lengths.
     found = pa.concat_arrays([column, pc.binary_slice(frames, _HEADER_BYTES, 2**31 - 1)]).take(places)
     lsns = pa.concat_arrays([pa.nulls(len(column), pa.int64()), _lsns(frames)]).take(places)
     return InPlace(found, lsns, is_keepalive)
+
+
+def _row_numbers(n: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), n, [None, counted(0, n)])
 
 
 def _check_frames(is_form: pa.Array, fits: pa.Array, lengths: pa.Array, expected: str) -> None:
@@ -255,7 +239,7 @@ def _check_frames(is_form: pa.Array, fits: pa.Array, lengths: pa.Array, expected
 
 def _lsns(frames: pa.Array) -> pa.Array:
     """Read the LSN at which each frame starts."""
-    numbers = array("q", b"".join(pc.binary_slice(frames, 1, 9).to_pylist()))
+    numbers = array("q", pc.binary_slice(frames, 1, 9).cast(pa.binary(8)).buffers()[1].to_pybytes())
     if sys.byteorder == "little":
         numbers.byteswap()
     return pa.array(numbers, pa.int64())

@@ -72,6 +72,14 @@ def test_a_column_of_nulls_without_a_type_has_null_payloads(how: str) -> None:
             pa.array([frame(BEGIN), BEGIN]), "xlogdata", "row 1: neither an XLogData frame nor a keepalive", id="mixed"
         ),
         pytest.param(pa.array(["\\x4"]), "auto", "row 0: not hexadecimal digits", id="odd digits"),
+        pytest.param(pa.array(["\\x4543 45"]), "auto", "row 0: not hexadecimal digits", id="a blank after a prefix"),
+        pytest.param(
+            pa.array([base64.b64encode(BEGIN)]),
+            "hex",
+            'row 0: not hexadecimal digits; it looks like base64 text: unwrap="base64"',
+            id="base64 as hex",
+        ),
+        pytest.param(pa.array(["RQ==="]), "base64", "row 0: not base64", id="too much padding"),
         pytest.param(pa.array(["42 43"]), "hex", "row 0: not hexadecimal digits", id="a blank"),
         pytest.param(pa.array(["=QUJD"]), "auto", "row 0: not base64", id="padding in front"),
         pytest.param(

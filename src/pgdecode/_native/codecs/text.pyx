@@ -11,6 +11,7 @@ from pgdecode._native.cursor cimport be32, be64, put_be64
 from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE, FAULT_ENCODING, FAULT_UNKNOWN_TYPE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely,
 )
+from pgdecode._native.literals.hex_digits cimport pack_digits
 from pgdecode._native.literals.rendering cimport MAX_DIGITS, ensure_capacity, write_decimal
 from pgdecode._native.memory.utf8 cimport is_plain, utf8_prefix
 
@@ -256,22 +257,6 @@ cdef inline uint8_t *copy_versioned(
     if unlikely(length == 0 or value[0] != 1):
         return NULL
     return copy_text(value + 1, length - 1, to, codec)
-
-
-cdef inline uint64_t pack_digits(uint64_t word, uint64_t *wrong) noexcept nogil:
-    """The four bytes, lowest, that eight hexadecimal digits in either case stand for."""
-    cdef uint64_t high = word & <uint64_t>0x8080808080808080
-    cdef uint64_t low = word & <uint64_t>0x7F7F7F7F7F7F7F7F
-    cdef uint64_t small = low | <uint64_t>0x2020202020202020
-    # The high bit is set: from 0 on, past 9; from a on, past f.
-    cdef uint64_t digit = (low + <uint64_t>0x5050505050505050) & ~(low + <uint64_t>0x4646464646464646)
-    cdef uint64_t letter = (small + <uint64_t>0x1F1F1F1F1F1F1F1F) & ~(small + <uint64_t>0x1919191919191919)
-    wrong[0] |= high | (~(digit | letter) & <uint64_t>0x8080808080808080)
-    # A letter's low four bits are one less than from ten on; its bit 6 is set.
-    low = (low & <uint64_t>0x0F0F0F0F0F0F0F0F) + 9 * (low >> 6 & <uint64_t>0x0101010101010101)
-    low = (low >> 4 | low) & <uint64_t>0x00FF00FF00FF00FF
-    low = (low >> 8 | low) & <uint64_t>0x0000FFFF0000FFFF
-    return (low >> 16 | low) & <uint64_t>0xFFFFFFFF
 
 
 cdef inline uint8_t *hex_bytes(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
