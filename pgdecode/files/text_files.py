@@ -8,7 +8,7 @@ import mmap
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgdecode.payloads.unwrap import UnwrapError, hint, looks_like, unwrap
+from pgdecode._native.wire.recvlogical_file import whole_messages
+from pgdecode.payloads.unwrap import UnwrapError, hint, unwrap
 from pgdecode.protocol.lsn import lsn_from_text
 from pgdecode.protocol.messages import MESSAGES, Column
 from pgdecode.protocol.wire import Form, wire_fields
@@ -24,6 +25,7 @@ from pgdecode.protocol.wire import Form, wire_fields
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TEXT_SUFFIXES = (".csv", *JSON_LINES)
 _CHUNK_ROWS = 8192
+_MOST = 2**63 - 1
 _TAGS = {ord(message.tag): message for message in MESSAGES}
 _SIZES = {Form.FLAGS: 1, Form.LETTER: 1, Form.UINT32: 4, Form.INT32: 4, Form.LSN: 8, Form.TIMESTAMP: 8}
 
@@ -61,13 +63,14 @@ def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> Non
         If a line or message cannot be read.
     """
     suffix = source.suffix.lower()
+    # What replaces other bytes is in none of the values that are read, and so is an error there.
     if suffix == ".csv":
-        with open(source, encoding="utf-8", newline="") as file:
+        with open(source, encoding="utf-8", errors="replace", newline="") as file:
             csv.field_size_limit(2**31 - 1)
-            _write(target, _from_lines(csv.DictReader(file), payload))
+            _write(target, _from_lines(csv.DictReader(file), payload, _of_no_column))
     elif suffix in JSON_LINES:
-        with open(source, encoding="utf-8") as file:
-            _write(target, _from_lines(_objects(file), payload))
+        with open(source, encoding="utf-8", errors="replace") as file:
+            _write(target, _from_lines(_objects(file), payload, _of_no_key))
     elif source.stat().st_size == 0:
         raise UnwrapError(0, "the file is empty")
     else:
@@ -99,23 +102,30 @@ def _write_recvlogical(target: Path, content: Any, payload: str) -> None:
     raise failure
 
 
-def _tables(payloads: Iterator[bytes], payload: str) -> Iterator[pa.Table]:
+def _tables(arrays: Iterator[pa.Array], payload: str) -> Iterator[pa.Table]:
     start = 0
-    while (found := list(islice(payloads, _CHUNK_ROWS))) or not start:
-        yield _table(found, payload, start)
-        start += max(len(found), 1)
+    chunks: list[pa.Array] = []
+    for array in arrays:
+        chunks.append(array)
+        if sum(map(len, chunks)) >= _CHUNK_ROWS:
+            yield _table(chunks, payload, start)
+            start += sum(map(len, chunks))
+            chunks.clear()
+    if chunks or not start:
+        yield _table(chunks, payload, start)
 
 
-def _table(payloads: Sequence[bytes], payload: str, start: int = 0) -> pa.Table:
+def _table(chunks: list[pa.Array], payload: str, start: int) -> pa.Table:
+    payloads = pa.chunked_array(chunks, pa.large_binary())
     positions = pa.array(range(start, start + len(payloads)), pa.int64())
-    return pa.table({"seq": positions, payload: pa.array(payloads, pa.large_binary())})
+    return pa.table({"seq": positions, payload: payloads})
 
 
 # A Stream Abort has 9 bytes, or 25 if the session streams in parallel. The file does not say which.
 _ABORT_BYTES = (9, 25)
 
 
-def split_messages(content: Any, abort_bytes: int) -> Iterator[bytes]:
+def split_messages(content: Any, abort_bytes: int) -> Iterator[pa.Array]:
     """Split a file that `pg_recvlogical -P pgoutput` wrote: payloads without lengths, each followed by a newline.
 
     A payload may contain newlines, so its end is found from its structure.
@@ -126,6 +136,10 @@ def split_messages(content: Any, abort_bytes: int) -> Iterator[bytes]:
     abort_bytes : {9, 25}
         The length of a Stream Abort.
 
+    Yields
+    ------
+    pa.Array of large_binary
+
     Raises
     ------
     UnwrapError
@@ -134,17 +148,20 @@ def split_messages(content: Any, abort_bytes: int) -> Iterator[bytes]:
     at = row = 0
     in_stream = False
     while at < len(content):
-        if content[at] == ord("\n"):
-            # An empty payload, as servers send for an origin without a name.
-            end = at
-        elif content[at] not in _TAGS:
+        n, buffers, at, in_stream = whole_messages(content, at, in_stream, abort_bytes, _CHUNK_ROWS)
+        if n:
+            yield pa.Array.from_buffers(pa.large_binary(), n, buffers)
+            row += n
+            continue
+        # The message is not well-formed. It is a bad payload, unless its end cannot be found.
+        tag = content[at]
+        if tag not in _TAGS:
             raise UnwrapError(row, f"byte {at}: not a pgoutput message{hint(content[at : at + 200])}")
-        else:
-            end = at + abort_bytes if content[at] == ord("A") else _end_of(content, at, in_stream)
-            in_stream = (in_stream or content[at] == ord("S")) and content[at] != ord("E")
+        end = at + abort_bytes if tag == ord("A") else _end_of(content, at, in_stream)
         if content[end : end + 1] != b"\n":
             raise UnwrapError(row, f"byte {at}: no newline after the message, or the file ends inside it")
-        yield content[at:end]
+        yield pa.array([content[at:end]], pa.large_binary())
+        in_stream = (in_stream or tag == ord("S")) and tag != ord("E")
         at, row = end + 1, row + 1
 
 
@@ -226,22 +243,36 @@ def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def _from_lines(lines: Iterator[dict[str, Any]], payload: str) -> Iterator[pa.Table]:
+def _of_no_column(line: dict[str, Any]) -> str:
+    return "; the first line names no such column"
+
+
+def _of_no_key(line: dict[str, Any]) -> str:
+    """Say what a line is that does not have the key of the payload, for the end of an error text."""
+    if "action" in line or any(isinstance(value, dict | list) for value in line.values()):
+        return hint(json.dumps(line))
+    return "; the object has no such key"
+
+
+def _from_lines(
+    lines: Iterator[dict[str, Any]], payload: str, missing: Callable[[dict[str, Any]], str]
+) -> Iterator[pa.Table]:
     """Convert lines to tables of seq, lsn, xid and payload. `seq` is the number of the line."""
     start = 0
     while (chunk := list(islice(lines, _CHUNK_ROWS))) or not start:
         try:
-            yield _of_lines(chunk, payload, start)
+            yield _of_lines(chunk, payload, start, missing)
         except UnwrapError as error:
             raise UnwrapError(start + error.row, error.reason) from None
         start += max(len(chunk), 1)
 
 
-def _of_lines(lines: Sequence[dict[str, Any]], payload: str, start: int) -> pa.Table:
+def _of_lines(
+    lines: Sequence[dict[str, Any]], payload: str, start: int, missing: Callable[[dict[str, Any]], str]
+) -> pa.Table:
     for row, line in enumerate(lines):
         if not isinstance(line.get(payload), str):
-            what = looks_like(json.dumps(line)) if payload not in line else None
-            raise UnwrapError(row, f"no text in {payload!r}" + (f"; it looks like {what}" if what else ""))
+            raise UnwrapError(row, f"no text in {payload!r}{'' if payload in line else missing(line)}")
     found = unwrap(pa.array([line[payload] for line in lines], pa.large_string()))
     rows = found.rows.to_pylist()
     lsns = []
@@ -251,11 +282,13 @@ def _of_lines(lines: Sequence[dict[str, Any]], payload: str, start: int) -> pa.T
             lsns.append(lsn_from_text(lsn) if lsn else None)
         except (TypeError, ValueError):
             raise UnwrapError(row, "'lsn' is not an LSN such as 16/B374D848") from None
+        if (lsns[-1] or 0) > _MOST:
+            raise UnwrapError(row, "'lsn' is above 7FFFFFFF/FFFFFFFF")
     xids = []
     for row in rows:
         xid = lines[row].get("xid")
-        if xid and not str(xid).isdecimal():
-            raise UnwrapError(row, "'xid' is not a whole number")
+        if xid and not (str(xid).isdecimal() and len(str(xid)) < 20 and int(xid) <= _MOST):
+            raise UnwrapError(row, "'xid' is not a whole number below 2**63")
         xids.append(int(xid) if xid else None)
     columns = {
         "seq": pa.array([start + row for row in rows], pa.int64()),

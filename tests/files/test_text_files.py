@@ -38,6 +38,26 @@ def test_files_of_pg_recvlogical_are_split_by_structure(name: str, tmp_path: Pat
     assert [row["seq"] for row in rows] == list(range(len(payloads)))
 
 
+@pytest.mark.parametrize("most", [1, 7])
+def test_a_stream_is_known_where_a_file_is_divided(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgdecode.files.text_files._CHUNK_ROWS", most)
+    payloads = list(captures.capture("16.streams.v2").payloads[:300])
+    rows = converted(tmp_path / "raw.bin", b"".join(payload + b"\n" for payload in payloads))
+    assert [row["data"] for row in rows] == payloads
+    assert [row["seq"] for row in rows] == list(range(len(payloads)))
+
+
+def test_a_message_that_is_not_well_formed_is_a_payload_if_its_end_is_found(tmp_path: Path) -> None:
+    """Such as an LSN that is out of range, or a name that is not UTF-8."""
+    name = next(item for item in captures.capture("16.txns.v1").payloads if item[:1] == b"R").replace(
+        b"public", b"publi\xff"
+    )
+    payloads = [BEGIN, b"B\xff" + BEGIN[2:], b"S\0\0\0\x01\1", name[:1] + b"\0\0\0\x01" + name[1:], b"E", name, COMMIT]
+    assert b"\xff" in name
+    rows = converted(tmp_path / "raw.bin", b"".join(payload + b"\n" for payload in payloads))
+    assert [row["data"] for row in rows] == payloads
+
+
 @pytest.mark.parametrize("abort", [ABORT_9, ABORT_25], ids=["on", "parallel"])
 def test_a_stream_abort_has_the_length_that_fits_the_file(abort: bytes, tmp_path: Path) -> None:
     payloads = [BEGIN, abort, COMMIT, b"", abort]
@@ -80,10 +100,38 @@ def test_json_lines_of_drivers_are_read(tmp_path: Path) -> None:
             "row 0: no text in 'data'; it looks like wal2json",
             id="wal2json",
         ),
-        pytest.param("a.jsonl", "{}\n[]\n", "row 1: not a JSON object", id="a list"),
+        pytest.param(
+            "a.jsonl",
+            '{"data": "\\\\x45"}\n{"payload": "\\\\x45"}\n',
+            "row 1: no text in 'data'; the object has no such key",
+            id="another key",
+        ),
+        pytest.param(
+            "a.jsonl",
+            '{"payload": {"before": null}}\n',
+            "row 0: no text in 'data'; it looks like JSON from Debezium",
+            id="Debezium",
+        ),
+        pytest.param("a.jsonl", "[]\n", "row 0: not a JSON object", id="a list"),
         pytest.param("a.csv", "lsn,data\nx,\\x45\n", "row 0: 'lsn' is not an LSN such as 16/B374D848", id="LSN"),
         pytest.param("a.csv", "xid,data\n-,\\x45\n", "row 0: 'xid' is not a whole number", id="xid"),
-        pytest.param("a.csv", "lsn,payload\n0/1,\\x45\n", "row 0: no text in 'data'", id="another column"),
+        pytest.param(
+            "a.csv",
+            "lsn,data\n0/1,\\x45\n80000000/0,\\x45\n",
+            "row 1: 'lsn' is above 7FFFFFFF/FFFFFFFF",
+            id="LSN above",
+        ),
+        pytest.param(
+            "a.csv", f"xid,data\n{2**63},\\x45\n", "row 0: 'xid' is not a whole number below 2**63", id="xid above"
+        ),
+        pytest.param("a.csv", b"data\n\\x45\n\\x4\xff\n", "row 1: not hexadecimal digits", id="CSV that is not UTF-8"),
+        pytest.param("a.jsonl", b'{"data": "RQ\xff="}\n', "row 0: not base64", id="JSON that is not UTF-8"),
+        pytest.param(
+            "a.csv",
+            "lsn,payload\n0/1,\\x45\n",
+            "row 0: no text in 'data'; the first line names no",
+            id="another column",
+        ),
         pytest.param("a.csv", "data\n\\x45\n\\x4\n", "row 1: not hexadecimal digits", id="odd digits"),
         pytest.param("a.txt", "BEGIN 529\nCOMMIT 529\n", "row 0: byte 0: ", id="test_decoding"),
         pytest.param("a.bin", b"\0\1", "row 0: byte 0: not a pgoutput message", id="bytes"),
