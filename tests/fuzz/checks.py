@@ -22,9 +22,13 @@ from fuzz import blocks, inputs
 from fuzz.inputs import JOINED, LAYOUT_SHIFT, LAYOUTS, STATES, STREAMED, STRICT, TIGHT
 from fuzz.variants import VARIANTS
 from pgdecode import ChangeDecoder, DecodeError, Limits, decode_messages, decode_rows
+from pgdecode._native.arrow.payload_array import Source
+from pgdecode._native.literals.encoded_bytes import decoded_text
+from pgdecode._native.wire.recvlogical_file import whole_messages
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.protocol import messages
 from support import compare
+from support.oracles import encoded_texts
 from support.oracles.reference_changes import DELIMITERS
 from support.values import composite, decode_inserts, insert, inside
 
@@ -37,6 +41,7 @@ DATA = Path(__file__).parent.parent / "data"
 CAPTURES = ("18.types.v2bin", "10.shop.v1", "16.streams.v2")
 MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED", "PERMISSIVE")
 UNREPRESENTABLE = ("error", "null", "clamp", "text")
+FORMS = ("hex", "base64", "auto")
 SETTINGS = (("UTF8", "ISO, MDY"), ("UTF8", "SQL, DMY"), ("LATIN1", "ISO, MDY"), ("SJIS", "German, DMY"))
 
 
@@ -168,6 +173,61 @@ def _check_value(data: bytes, *, binary: bool) -> None:
         assert len(array) == 1
     assert all(compare.same_values(array, found[0]) for array in found), "two decoders made two values"
     assert len({(error.code, error.row, error.column) for error in refused}) <= 1, "two decoders refuse for two reasons"
+
+
+# -- text and files --------------------------------------------------------------------------------------------------
+
+
+@leaving_nothing
+def check_encoded(data: bytes) -> None:
+    """Values in hexadecimal digits or base64, decoded as Python's library decodes them."""
+    if not data:
+        return
+    form = FORMS[data[0] % len(FORMS)]
+    layout = LAYOUTS[1:][(data[0] >> LAYOUT_SHIFT) % len(LAYOUTS[1:])]
+    values = inputs.payloads_of(data[1:])
+    expected = [None if value is None else encoded_texts.decoded(value, form) for value in values]
+    first = next(
+        (
+            row
+            for row, (value, found) in enumerate(zip(values, expected, strict=True))
+            if value is not None and found is None
+        ),
+        -1,
+    )
+    parts = (
+        [blocks.whole(values, layout)]
+        if data[0] & JOINED and layout != "binary_view"
+        else blocks.column(values, layout).chunks
+    )
+    row, buffers = decoded_text(Source(parts), form)
+    assert row == first, "another value is refused"
+    if buffers is not None:
+        found = pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+        found.validate(full=True)
+        assert found.to_pylist() == expected, "a value is decoded to other bytes"
+
+
+@leaving_nothing
+def check_file(data: bytes) -> None:
+    """A file of pg_recvlogical, split where the structure of its messages says, each of which is well-formed."""
+    if len(data) < 2:
+        return
+    content, abort_bytes = data[1:], (9, 25)[data[0] & 1]
+    expected = encoded_texts.plain_split(content, abort_bytes)
+    view = memoryview(blocks.exact(content)).cast("B")
+    n, buffers, end, in_stream = whole_messages(view, 0, False, abort_bytes, inputs.MAX_ROWS)
+    found = pa.Array.from_buffers(pa.large_binary(), n, buffers)
+    found.validate(full=True)
+    assert found.to_pylist() == [payload for payload, _ in expected[:n]], "the file is split elsewhere"
+    assert end == sum(len(payload) + 1 for payload, _ in expected[:n]), "the end is elsewhere"
+    if n < min(len(expected), inputs.MAX_ROWS):
+        payload, state = expected[n]
+        assert in_stream == state, "the stream state is another"
+        refused: list[DecodeError] = []
+        with refusals(refused):
+            pgdecode.decode(payload, in_stream=state, strict_flags=False)
+        assert refused, "a well-formed message is left"
 
 
 # -- rows and changes ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,10 @@ def seeds(name: str) -> Iterator[bytes]:
         yield from _scans()
     elif name in ("text", "binary"):
         yield from _values(name)
+    elif name == "encoded":
+        yield from _encoded()
+    elif name == "file":
+        yield from _files()
     elif name == "rows":
         yield from _rows()
     else:
@@ -101,6 +106,29 @@ def _values(name: str) -> Iterator[bytes]:
         forms = {pair.text if name == "text" else pair.binary for pair in pairs} - {None}
         for form in sorted(forms, key=len)[:: max(1, len(forms) // N_EACH)]:  # type: ignore[arg-type]
             yield (number.to_bytes(2, "big") + form)[: LONGEST[name]]  # type: ignore[operator]
+
+
+def _encoded() -> Iterator[bytes]:
+    """Payloads as text, each in each form, with and without line breaks."""
+    payloads = [item for name in SEQUENCES for item in captures.capture(name).payloads[:30] if len(item) < 80]
+    for number, payload in enumerate(payloads):
+        forms = [
+            payload.hex().encode(),
+            b"\\x" + payload.hex().upper().encode(),
+            base64.b64encode(payload),
+            base64.encodebytes(payload),
+        ]
+        for form in forms:
+            yield bytes([number & 0x7F]) + _fitting([None, form, b"", form[:-1]], LONGEST["encoded"] - 1)
+
+
+def _files() -> Iterator[bytes]:
+    """Slices of captures as pg_recvlogical writes them."""
+    for name in SEQUENCES:
+        payloads = captures.capture(name).payloads
+        for start in range(0, len(payloads), max(1, len(payloads) // N_STRETCHES)):
+            content = b"".join(item + b"\n" for item in payloads[start : start + N_ROWS])
+            yield bytes([start & 1]) + content[: LONGEST["file"] - 1]
 
 
 def _rows() -> Iterator[bytes]:

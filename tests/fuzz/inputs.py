@@ -5,6 +5,8 @@ scan      options, 4 bytes of wanted fields, payloads
 batch     the same
 text      2 bytes of variant, value
 binary    the same
+encoded   options, values as payloads
+file      options, the bytes of a file
 rows      options, a byte that chooses the relation, payloads
 changes   options, a byte of how the payloads are cut into batches, payloads
 

@@ -19,9 +19,19 @@ COUNTED = {
     "values": "/codecs/ /arrow/column_builder. /memory/transcoding.",
 }
 # Functions of `checks`.
-CHECKS = ("batch", "rows", "changes")
+CHECKS = ("encoded", "file", "batch", "rows", "changes")
 # The targets, with the length of their longest input: executions a second count for more than long inputs do.
-LONGEST = {"walk": 512, "scan": 768, "text": 160, "binary": 256, "batch": 768, "rows": 1024, "changes": 1024}
+LONGEST = {
+    "walk": 512,
+    "scan": 768,
+    "text": 160,
+    "binary": 256,
+    "encoded": 256,
+    "file": 768,
+    "batch": 768,
+    "rows": 1024,
+    "changes": 1024,
+}
 
 
 def target(name: str) -> int | Callable[[bytes], None]:

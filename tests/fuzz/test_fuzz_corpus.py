@@ -18,6 +18,8 @@ CHECKS = {
     "scan": checks.check_batch,
     "text": checks.check_text,
     "binary": checks.check_binary,
+    "encoded": checks.check_encoded,
+    "file": checks.check_file,
     "batch": checks.check_batch,
     "rows": checks.check_rows,
     "changes": checks.check_changes,
