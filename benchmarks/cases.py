@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -197,6 +198,56 @@ def with_workers(command: Command) -> tuple[Case, Case]:
     )
 
 
+# Forms of payloads
+
+FORMS: dict[str, Callable[[bytes], str | bytes]] = {
+    "hexadecimal": lambda payload: "\\x" + payload.hex(),
+    "base64": lambda payload: base64.b64encode(payload).decode(),
+    "XLogData": lambda payload: b"w" + bytes(24) + payload,
+}
+
+
+@dataclass(frozen=True)
+class Unwrap:
+    """Extract the payloads from a column in one of the forms, batch after batch."""
+
+    columns: list[pa.Array]
+
+    def extracted(self) -> Iterator[pa.Array]:
+        """Extract lazily."""
+        return (pgdecode.unwrap(column).payloads for column in self.columns)
+
+    def __call__(self) -> deque[pa.Array]:
+        """Extract all payloads and keep those of the last batch."""
+        return deque(self.extracted(), maxlen=1)
+
+
+def in_form(name: str) -> Case:
+    """Make a case of `Unwrap`."""
+
+    def prepare(data: DataSet) -> Work:
+        write = FORMS[name]
+        return Unwrap([pa.array([write(payload) for payload in batch.to_pylist()]) for batch in data.batches()])
+
+    def missing(data: DataSet) -> str | None:
+        return None if data.name == "pgbench.text" else "it is measured with pgbench.text"
+
+    return Case(f"unwrap, {name}", "pgdecode", prepare, verify_unwrap, digest_unwrap, missing)
+
+
+def verify_unwrap(data: DataSet, work: Unwrap) -> None:
+    """Compare the payloads with those of the data set."""
+    for found, batch in zip(work.extracted(), data.batches(), strict=True):
+        equal = pc.sum(pc.equal(found.cast(pa.binary()), batch)).as_py() or 0
+        require(data, "number of equal payloads", equal, len(batch))
+
+
+def digest_unwrap(result: Iterable[pa.Array]) -> tuple[int, int]:
+    """Count the payloads and the bytes of the batch that was kept."""
+    (found,) = result
+    return len(found), pc.sum(pc.binary_length(found)).as_py() or 0
+
+
 # Rows of one table
 
 
@@ -343,6 +394,7 @@ CASES = (
     in_one_call("envelope, tuples, one call, two threads", TUPLES, 2),
     in_ideal_threads("envelope, one call, ideal two threads", partial(ideal_messages, fields=None), MESSAGES),
     in_ideal_threads("envelope, tuples, one call, ideal two threads", partial(ideal_messages, fields=TUPLES), MESSAGES),
+    *map(in_form, FORMS),
     in_changes("changes", all_changes),
     Case(FILTER_AND_ROWS, "baseline", filter_and_rows, verify_filter, digest_changes, without_transactions),
     in_changes("changes of one table, typed", table_changes, FILTER_AND_ROWS),
