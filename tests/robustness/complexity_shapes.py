@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 
 import pgdecode
 from pgdecode import Column, Insert, Limits, Relation, Type
+from pgdecode.files.text_files import split_messages
+from pgdecode.protocol.options import Unwrap
 from support.generators.encoder import encode
 from support.generators.slot import Slot
 
@@ -50,6 +53,16 @@ def changes(payloads: Any, n_bytes: int | None = None, **options: Any) -> Work:
 
 def table(payloads: Any, **options: Any) -> Work:
     return lambda: pgdecode.ChangeDecoder(**options).table(payloads, f"public.t{T}"), total(payloads)
+
+
+def unwrapped(values: Sequence[bytes], how: Unwrap) -> Work:
+    return lambda: pgdecode.unwrap(pa.array(values), how), total(values)
+
+
+def file(payloads: Sequence[bytes]) -> Work:
+    """A file of pg_recvlogical."""
+    content = b"".join(payload + b"\n" for payload in payloads)
+    return lambda: deque(split_messages(content, 9), maxlen=0), len(content)
 
 
 def in_calls(payloads: Sequence[bytes], size: int) -> Work:
@@ -366,6 +379,12 @@ SHAPES: dict[str, Callable[[int], Work]] = {
     "points of a polygon": lambda n: one_value(604, b"(" + b",".join([b"(1,2)"] * (n // 6)) + b")"),
     "lexemes": lambda n: one_value(3614, b" ".join(b"'a%d':1" % i for i in range(n // 10))),
     "ranges of a multirange": lambda n: one_value(4451, b"{" + b",".join([b"[1,3)"] * (n // 6)) + b"}"),
+    "hexadecimal digits": lambda n: unwrapped([b"45" * (n // 2)], "hex"),
+    "short values in base64": lambda n: unwrapped([b"RQ=="] * (n // 4), "base64"),
+    "line breaks in base64": lambda n: unwrapped([b"R\n" * (n // 8 * 4)], "base64"),
+    "a file": lambda n: file([insert()] * (n // 16)),
+    "a file of empty payloads": lambda n: file([b""] * n),
+    "a file of bad messages": lambda n: file([b"B\xff" + bytes(19)] * (n // 22)),
     "inserts": lambda n: messages([insert()] * (n // 15)),
     "chunks of messages": lambda n: (lambda column: (lambda: pgdecode.decode_messages(column), n))(
         one_by_one([insert()] * (n // 15))
