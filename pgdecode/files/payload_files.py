@@ -160,7 +160,7 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
         raise FileFault(f"{path}: not a Parquet file, and cannot be read as text: {error}") from None
     except EncryptedFile as error:
         raise PathError(f"{path}: {error}") from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
+    except (pa.ArrowException, OSError, csv.Error) as error:
         raise PathError(f"{path}: not a Parquet file") from error
     known = shared.columns.get(schema)
     if known is None or (CAPTURE_SESSION in keep and captured is None):

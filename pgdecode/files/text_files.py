@@ -25,6 +25,7 @@ from pgdecode.protocol.wire import Form, wire_fields
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TEXT_SUFFIXES = (".csv", *JSON_LINES)
 _CHUNK_ROWS = 8192
+_CHUNK_BYTES = 1 << 26
 _MOST = 2**63 - 1
 _TAGS = {ord(message.tag): message for message in MESSAGES}
 _SIZES = {Form.FLAGS: 1, Form.LETTER: 1, Form.UINT32: 4, Form.INT32: 4, Form.LSN: 8, Form.TIMESTAMP: 8}
@@ -63,14 +64,13 @@ def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> Non
         If a line or message cannot be read.
     """
     suffix = source.suffix.lower()
-    # What replaces other bytes is in none of the values that are read, and so is an error there.
     if suffix == ".csv":
-        with open(source, encoding="utf-8", errors="replace", newline="") as file:
+        with open(source, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             csv.field_size_limit(2**31 - 1)
-            _write(target, _from_lines(csv.DictReader(file), payload, _of_no_column))
+            _write(target, _from_lines(csv.DictReader(_utf8(file, n_heads=1)), payload, _of_no_column))
     elif suffix in JSON_LINES:
-        with open(source, encoding="utf-8", errors="replace") as file:
-            _write(target, _from_lines(_objects(file), payload, _of_no_key))
+        with open(source, encoding="utf-8-sig", errors="surrogateescape") as file:
+            _write(target, _from_lines(_objects(_utf8(file)), payload, _of_no_key))
     elif source.stat().st_size == 0:
         raise UnwrapError(0, "the file is empty")
     else:
@@ -103,13 +103,16 @@ def _write_recvlogical(target: Path, content: Any, payload: str) -> None:
 
 
 def _tables(arrays: Iterator[pa.Array], payload: str) -> Iterator[pa.Table]:
-    start = 0
+    start = n_rows = n_bytes = 0
     chunks: list[pa.Array] = []
     for array in arrays:
         chunks.append(array)
-        if sum(map(len, chunks)) >= _CHUNK_ROWS:
+        n_rows += len(array)
+        n_bytes += array.nbytes
+        if n_rows >= _CHUNK_ROWS or n_bytes >= _CHUNK_BYTES:
             yield _table(chunks, payload, start)
-            start += sum(map(len, chunks))
+            start += n_rows
+            n_rows = n_bytes = 0
             chunks.clear()
     if chunks or not start:
         yield _table(chunks, payload, start)
@@ -232,6 +235,17 @@ class _Cursor:
 # Rows of pg_logical_slot_peek_binary_changes, as psql and drivers write them to files.
 
 
+def _utf8(lines: Iterable[str], n_heads: int = 0) -> Iterator[str]:
+    """Check that lines read with `surrogateescape` are UTF-8; the first `n_heads` have no rows."""
+    for number, line in enumerate(lines):
+        if not line.isascii():
+            try:
+                line.encode()
+            except UnicodeEncodeError:
+                raise UnwrapError(max(number - n_heads, 0), f"line {number + 1} of the file is not UTF-8") from None
+        yield line
+
+
 def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for row, line in enumerate(lines):
         try:
@@ -273,7 +287,9 @@ def _of_lines(
     for row, line in enumerate(lines):
         if not isinstance(line.get(payload), str):
             raise UnwrapError(row, f"no text in {payload!r}{'' if payload in line else missing(line)}")
-    found = unwrap(pa.array([line[payload] for line in lines], pa.large_string()))
+    # A question mark is in neither form. Text that is not ASCII may have half a surrogate pair, which JSON allows.
+    texts = [line[payload].encode("ascii", "replace").decode() for line in lines]
+    found = unwrap(pa.array(texts, pa.large_string()))
     rows = found.rows.to_pylist()
     lsns = []
     for row in rows:
@@ -287,9 +303,10 @@ def _of_lines(
     xids = []
     for row in rows:
         xid = lines[row].get("xid")
-        if xid and not (str(xid).isdecimal() and len(str(xid)) < 20 and int(xid) <= _MOST):
+        digits = str(xid or "").lstrip("0")
+        if xid and not (str(xid).isdecimal() and len(digits) < 20 and int(digits or 0) <= _MOST):
             raise UnwrapError(row, "'xid' is not a whole number below 2**63")
-        xids.append(int(xid) if xid else None)
+        xids.append(int(digits or 0) if xid else None)
     columns = {
         "seq": pa.array([start + row for row in rows], pa.int64()),
         "lsn": pa.array(lsns, pa.int64()),

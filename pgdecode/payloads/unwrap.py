@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import sys
 from array import array
@@ -256,7 +255,7 @@ def looks_like(value: bytes | str) -> str | None:
     text = value if isinstance(value, str) else value.decode("latin-1")
     start = text.lstrip()[:400]
     if start.startswith(("{", "[")):
-        if '"payload"' in start or (
+        if re.search(r'"payload"\s*:\s*\{', start) or (
             '"op"' in start and ('"before"' in start or '"after"' in start or '"source"' in start)
         ):
             return "JSON from Debezium, which has already decoded pgoutput"
@@ -278,11 +277,8 @@ def looks_like(value: bytes | str) -> str | None:
 
 
 def _is_base64_of_a_payload(content: bytes) -> bool:
-    try:
-        found = base64.b64decode(b"".join(content.split()), validate=True)
-    except ValueError:
-        return False
-    return bool(found) and (found[0] in _TAGS or found[0] == _XLOGDATA)
+    _, buffers = decoded_text(Source([[b"".join(content.split())]]), "base64")
+    return buffers is not None and buffers[2] is not None and buffers[2][0] in (*_TAGS, _XLOGDATA)
 
 
 def hint(value: bytes | str) -> str:

@@ -86,6 +86,13 @@ def test_csv_of_psql_is_read(tmp_path: Path) -> None:
     assert converted(tmp_path / "rows.csv", text) == EXPECTED
 
 
+def test_zeros_before_an_xid_and_a_byte_order_mark_are_left_out(tmp_path: Path) -> None:
+    text = f"\ufefflsn,xid,data\n0/1534C90,{753:030},\\x{BEGIN.hex()}\n"
+    assert converted(tmp_path / "rows.csv", text) == EXPECTED[:1]
+    text = '\ufeff{"lsn": "0/1534C90", "xid": 0, "data": "RQ=="}'
+    assert converted(tmp_path / "rows.json", text) == [{"seq": 0, "lsn": 0x1534C90, "xid": None, "data": b"E"}]
+
+
 def test_json_lines_of_drivers_are_read(tmp_path: Path) -> None:
     rows = [{"lsn": "0/1534C90", "xid": "753", "data": base64.b64encode(BEGIN).decode()}]
     assert converted(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows)) == EXPECTED[:1]
@@ -124,13 +131,32 @@ def test_json_lines_of_drivers_are_read(tmp_path: Path) -> None:
         pytest.param(
             "a.csv", f"xid,data\n{2**63},\\x45\n", "row 0: 'xid' is not a whole number below 2**63", id="xid above"
         ),
-        pytest.param("a.csv", b"data\n\\x45\n\\x4\xff\n", "row 1: not hexadecimal digits", id="CSV that is not UTF-8"),
-        pytest.param("a.jsonl", b'{"data": "RQ\xff="}\n', "row 0: not base64", id="JSON that is not UTF-8"),
         pytest.param(
             "a.csv",
             "lsn,payload\n0/1,\\x45\n",
             "row 0: no text in 'data'; the first line names no",
             id="another column",
+        ),
+        pytest.param(
+            "a.csv",
+            b"ls\xff,data\n0/1,\\x45\n",
+            "row 0: line 1 of the file is not UTF-8",
+            id="a name that is not UTF-8",
+        ),
+        pytest.param(
+            "a.csv", b"data,x\n\\x45,\xc3\xa9\n\\x45,\xe9\n", "row 1: line 3 of the file is not UTF-8", id="Latin-1"
+        ),
+        pytest.param(
+            "a.jsonl", b'{"data": "RQ=="}\n{"\xff": 1}\n', "row 1: line 2 of the file is not UTF-8", id="a key"
+        ),
+        pytest.param("a.csv", "data\n\\x45\n".encode("utf-16"), "row 0: line 1 of the file is not UTF-8", id="UTF-16"),
+        pytest.param("a.jsonl", '{"data": "RQ==\\ud800"}\n', "row 0: not base64", id="half a surrogate pair"),
+        pytest.param("a.jsonl", '{"lsn": "\\ud800", "data": "RQ=="}\n', "row 0: 'lsn' is not an LSN", id="in an LSN"),
+        pytest.param(
+            "a.jsonl",
+            '{"payload": "\\\\x45", "tags": []}\n',
+            "row 0: no text in 'data'; it looks like JSON:",
+            id="a list beside",
         ),
         pytest.param("a.csv", "data\n\\x45\n\\x4\n", "row 1: not hexadecimal digits", id="odd digits"),
         pytest.param("a.txt", "BEGIN 529\nCOMMIT 529\n", "row 0: byte 0: ", id="test_decoding"),

@@ -79,7 +79,9 @@ def test_a_column_of_nulls_without_a_type_has_null_payloads(how: str) -> None:
             'row 0: not hexadecimal digits; it looks like base64 text: unwrap="base64"',
             id="base64 as hex",
         ),
-        pytest.param(pa.array(["RQ==="]), "base64", "row 0: not base64", id="too much padding"),
+        pytest.param(
+            pa.array([base64.b64encode(BEGIN).decode() + "="]), "base64", "row 0: not base64", id="too much padding"
+        ),
         pytest.param(pa.array(["42 43"]), "hex", "row 0: not hexadecimal digits", id="a blank"),
         pytest.param(pa.array(["=QUJD"]), "auto", "row 0: not base64", id="padding in front"),
         pytest.param(

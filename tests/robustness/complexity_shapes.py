@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections import deque
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import pgdecode
 from pgdecode import Column, Insert, Limits, Relation, Type
-from pgdecode.files.text_files import split_messages
+from pgdecode.files.text_files import convert_to_parquet
 from pgdecode.protocol.options import Unwrap
 from support.generators.encoder import encode
 from support.generators.slot import Slot
@@ -61,8 +63,11 @@ def unwrapped(values: Sequence[bytes], how: Unwrap) -> Work:
 
 def file(payloads: Sequence[bytes]) -> Work:
     """A file of pg_recvlogical."""
-    content = b"".join(payload + b"\n" for payload in payloads)
-    return lambda: deque(split_messages(content, 9), maxlen=0), len(content)
+    folder = tempfile.TemporaryDirectory()
+    source = Path(folder.name, "file")
+    n_bytes = source.write_bytes(b"".join(payload + b"\n" for payload in payloads))
+    # The folder is there as long as the function.
+    return lambda folder=folder: convert_to_parquet(source, Path(os.devnull)), n_bytes  # type: ignore[misc]
 
 
 def in_calls(payloads: Sequence[bytes], size: int) -> Work:

@@ -130,7 +130,7 @@ cdef inline FaultCode decode_value(Span text, Form form, Decoded *column) noexce
 
 
 cdef inline uint8_t *put_base64(const uint8_t *text, size_t n, const uint8_t *values, uint8_t *to) noexcept nogil:
-    """Write the bytes of base64, fewer than it has, and up to SLACK more; returns their end, NULL if it is invalid."""
+    """Write the bytes that base64 stands for, and up to two more; returns their end, NULL if it is invalid."""
     cdef const uint8_t *end = text + n
     cdef uint32_t word
     cdef uint8_t value

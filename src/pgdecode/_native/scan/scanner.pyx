@@ -304,7 +304,7 @@ cdef class Scan:
 
 
 cdef int add_tuple(dict found, str name, TupleBuilder *builder) except -1:
-    """Add the columns of a tuple's values and formats, as far as they are wanted and filled."""
+    """Add the columns of a tuple's formats and, if they are wanted, of its values; none where no row was filled."""
     parts = finish_tuple(builder)
     if parts is None:
         return 0

@@ -42,8 +42,8 @@ cdef struct FastMessage:
     uint8_t length               # FIXED: bytes, with the tag
     uint8_t has_old              # NEW: an old tuple may stand before the new one
     uint32_t least_xid           # in a stream
-    int n_numbers                # the first fields, of 4 or 8 bytes
-    int n_fields                 # the others are of one
+    int n_fields
+    int n_numbers                # of these the first, which have 4 or 8 bytes; the others have one
     uint64_t marks               # a bit a row of the block: where the fast path has put messages of this kind
     uint64_t[MASK_WORDS] mask
     FastField fields[MAX_FAST_FIELDS]

@@ -13,7 +13,7 @@ from pgdecode._native.wire.wire_plan cimport PLAN
 from pgdecode.protocol.limits import LIMITS
 
 cdef enum:
-    MOST_BYTES = 1 << 26   # of payloads in one array; one message may be longer
+    MOST_BYTES = 1 << 26   # of payloads in one array, until its last message
 
 cdef struct Place:
     const uint8_t *at

@@ -57,7 +57,7 @@ cdef class Plan:
                     plan.new_op = plan.n_ops - 1
             self.table.tag_class[plan.tag] = class_of(message)
             plan.fast_kind = fast_kind_of(plan, self.table.tag_class[plan.tag])
-            if plan.fast_kind != FAST_NONE and plan.n_window >= MAX_FAST_FIELDS:
+            if plan.fast_kind != FAST_NONE and plan.n_window + plan.streamed > MAX_FAST_FIELDS:
                 raise ImportError(f"{message.kind} has more fields than MAX_FAST_FIELDS")
             mask = mask_of(plan)
             memcpy(plan.mask, <const char *>mask, sizeof(plan.mask))
