@@ -6,7 +6,7 @@ here, and what was written for a payload before the walk takes over does not mat
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int16_t, int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from pgdecode._native.arrow.builder cimport put_list, put_text
@@ -171,8 +171,6 @@ cdef inline void put_fields(
         put_numbers(&fast.fields[i], 2, fast.marks, segment, first, first_row, wide)
     elif fast.n_numbers - i == 1:
         put_numbers(&fast.fields[i], 1, fast.marks, segment, first, first_row, wide)
-    for i in range(fast.n_numbers, fast.n_fields):
-        put_flags(&fast.fields[i], fast.marks, segment, first, first_row, wide)
 
 
 cdef inline void put_numbers(
@@ -199,26 +197,6 @@ cdef inline void put_numbers(
             numbers1[bit] = (be64(data1 + at) >> fields[1].shift) + fields[1].added
         if n > 2:
             numbers2[bit] = (be64(data2 + at) >> fields[2].shift) + fields[2].added
-
-
-cdef inline void put_flags(
-    const FastField *field, uint64_t marks, const Segment *segment, int64_t first, int64_t first_row, bint wide
-) noexcept nogil:
-    """Put a field of one byte."""
-    cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
-    cdef const uint8_t *data = segment.data + field.at
-    cdef uint8_t value
-    cdef int bit
-    first_row -= first
-    while marks:
-        bit = lowest_bit(marks)
-        marks &= marks - 1
-        value = data[offset_at(offsets, bit - first_row, wide)]
-        if field.is_bool:
-            # Not more than 1: `is_fast` has seen that.
-            field.values[(first + bit) >> 3] |= <uint8_t>(value << (bit & 7))
-        else:
-            (<int16_t *>field.values)[first + bit] = value
 
 
 cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept nogil:

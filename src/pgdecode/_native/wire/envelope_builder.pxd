@@ -30,7 +30,6 @@ cdef struct FastField:
     uint64_t added               # to an int64: the epoch's shift
     uint8_t shift                # bits by which 8 bytes are more than an int64's field
     uint8_t at                   # bytes from the tag on
-    uint8_t is_bool
 
 cdef enum:
     IN_STREAM = N_MESSAGES + 1   # where in an array of them the kinds of messages with an xid prefix begin
@@ -43,7 +42,7 @@ cdef struct FastMessage:
     uint8_t has_old              # NEW: an old tuple may stand before the new one
     uint32_t least_xid           # in a stream
     int n_fields
-    int n_numbers                # of these the first, which have 4 or 8 bytes; the others have one
+    int n_numbers                # of these the first, which have 4 or 8 bytes; the others are flags, and 0
     uint64_t marks               # a bit a row of the block: where the fast path has put messages of this kind
     uint64_t[MASK_WORDS] mask
     FastField fields[MAX_FAST_FIELDS]

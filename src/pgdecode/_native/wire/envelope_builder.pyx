@@ -138,7 +138,6 @@ cdef void add_field(FastMessage *fast, const Envelope *out, const Op *op, uint8_
     field.added = <uint64_t>EPOCH_SHIFT_US if op.form == TIMESTAMP else 0
     field.shift = <uint8_t>(64 - 8 * op.width)
     field.at = at
-    field.is_bool = op.is_bool
     fast.n_fields += 1
 
 

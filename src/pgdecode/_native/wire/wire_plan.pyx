@@ -84,7 +84,9 @@ cdef FastKind fast_kind_of(const MessagePlan *plan, uint8_t tag_class):
     if tag_class == TAG_MARKED:
         return FAST_OLD
     for i in range(plan.n_ops):
-        if plan.ops[i].form not in (LSN, TIMESTAMP, UINT32, FLAGS) or plan.ops[i].minimum:
+        if plan.ops[i].form == FLAGS and plan.ops[i].maximum == 0:
+            continue
+        if plan.ops[i].form not in (LSN, TIMESTAMP, UINT32) or plan.ops[i].minimum:
             return FAST_NONE
     return FAST_FIXED if plan.n_ops == plan.n_window and tag_class == TAG_DELIMITER else FAST_NONE
 
