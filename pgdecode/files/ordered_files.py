@@ -238,7 +238,7 @@ def ordered_files(
         return OrderedFiles(tuple(found), None, session)
     if session is None and is_captured(found):
         session, sessions = CAPTURE_SESSION, (CAPTURE_SESSION,)
-    found = payload_files(path, payload, tuple(dict.fromkeys((chosen, *sessions))), unwrap)
+    found = payload_files(path, payload, tuple(dict.fromkeys((chosen, *sessions))), unwrap, found)
     check_positions(found, chosen)
     return OrderedFiles(tuple(in_slot_order(found, chosen)), chosen, session)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -40,7 +40,13 @@ FILES_AT_ONCE = 32
 _OUR_KEYS = b"pgdecode."
 
 
-def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap: Unwrap = "auto") -> list[PayloadFile]:
+def payload_files(
+    path: FilePath,
+    payload: str,
+    keep: Sequence[str] = (),
+    unwrap: Unwrap = "auto",
+    opened: Sequence[PayloadFile] = (),
+) -> list[PayloadFile]:
     """Open and check a Parquet file, or all `*.parquet` files below a folder in sorted order.
 
     As in Spark, files and folders whose names begin with `_` or `.` are ignored, except partitions such as `_x=1`.
@@ -58,6 +64,8 @@ def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap
         a frame, and "capture_session", the number of the session in which `pgdecode capture` received the row.
     unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
         The form of the payloads, as in `pgdecode.unwrap`.
+    opened : sequence of PayloadFile
+        The same files with other `keep` columns. A file that was converted for these is not converted again.
 
     Raises
     ------
@@ -70,7 +78,8 @@ def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap
     """
     check_option("unwrap", unwrap, Unwrap)
     found = find_files(path)
-    checked = partial(_checked, payload=payload, keep=tuple(keep), unwrap=unwrap, shared=_Shared())
+    converted = {file.path: file.converted for file in opened if file.converted is not None}
+    checked = partial(_checked, payload=payload, keep=tuple(keep), unwrap=unwrap, converted=converted, shared=_Shared())
     return list(map_io(checked, found, FILES_AT_ONCE, is_remote=isinstance(path, ObjectPath)))
 
 
@@ -133,12 +142,19 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap, shared: _Shared) -> PayloadFile:
-    converted = None
+def _checked(
+    path: FilePath,
+    payload: str,
+    keep: tuple[str, ...],
+    unwrap: Unwrap,
+    converted: Mapping[FilePath, ConvertedFile],
+    shared: _Shared,
+) -> PayloadFile:
+    content = converted.get(path)
     try:
-        if isinstance(path, Path) and unwrap != "none" and not is_parquet(path):
-            converted = ConvertedFile(path, payload)
-        with readable(path if converted is None else converted.path) as source:
+        if content is None and isinstance(path, Path) and unwrap != "none" and not is_parquet(path):
+            content = ConvertedFile(path, payload)
+        with readable(path if content is None else content.path) as source:
             footer = read_footer(source)
         metadata, names = footer.metadata, (payload, *keep)
         if footer.signed is not None:
@@ -167,9 +183,7 @@ def _checked(path: FilePath, payload: str, keep: tuple[str, ...], unwrap: Unwrap
         kept = _kept_columns(path, schema, payload, keep, unwrap, is_captured=captured is not None)
         known = shared.columns.setdefault(schema, (schema, kept))
     columns, kept = known
-    return PayloadFile(
-        path, payload, keep, kept, columns, groups, footer.checksum, unwrap, converted, captured, entries
-    )
+    return PayloadFile(path, payload, keep, kept, columns, groups, footer.checksum, unwrap, content, captured, entries)
 
 
 def _kept_columns(

@@ -287,8 +287,10 @@ def _of_lines(
     for row, line in enumerate(lines):
         if not isinstance(line.get(payload), str):
             raise UnwrapError(row, f"no text in {payload!r}{'' if payload in line else missing(line)}")
-    # A question mark is in neither form. Text that is not ASCII may have half a surrogate pair, which JSON allows.
-    texts = [line[payload].encode("ascii", "replace").decode() for line in lines]
+    texts = [line[payload] for line in lines]
+    if not all(map(str.isascii, texts)):
+        # There may be half a surrogate pair, which JSON allows. A question mark is in neither form.
+        texts = [text.encode("ascii", "replace").decode() for text in texts]
     found = unwrap(pa.array(texts, pa.large_string()))
     rows = found.rows.to_pylist()
     lsns = []
@@ -303,10 +305,10 @@ def _of_lines(
     xids = []
     for row in rows:
         xid = lines[row].get("xid")
-        digits = str(xid or "").lstrip("0")
-        if xid and not (str(xid).isdecimal() and len(digits) < 20 and int(digits or 0) <= _MOST):
+        digits = str(xid)
+        if xid and not (digits.isdecimal() and (len(digits) < 19 or _is_int64(digits))):
             raise UnwrapError(row, "'xid' is not a whole number below 2**63")
-        xids.append(int(digits or 0) if xid else None)
+        xids.append(int(digits[-19:]) if xid else None)
     columns = {
         "seq": pa.array([start + row for row in rows], pa.int64()),
         "lsn": pa.array(lsns, pa.int64()),
@@ -314,3 +316,9 @@ def _of_lines(
         payload: found.payloads,
     }
     return pa.table(columns)
+
+
+def _is_int64(digits: str) -> bool:
+    # Python converts no more than some thousand digits.
+    digits = digits.lstrip("0")
+    return len(digits) < 20 and int(digits or 0) <= _MOST

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.text_files import convert_to_parquet
@@ -87,7 +88,7 @@ def test_csv_of_psql_is_read(tmp_path: Path) -> None:
 
 
 def test_zeros_before_an_xid_and_a_byte_order_mark_are_left_out(tmp_path: Path) -> None:
-    text = f"\ufefflsn,xid,data\n0/1534C90,{753:030},\\x{BEGIN.hex()}\n"
+    text = f"\ufefflsn,xid,data\n0/1534C90,{753:06000},\\x{BEGIN.hex()}\n"
     assert converted(tmp_path / "rows.csv", text) == EXPECTED[:1]
     text = '\ufeff{"lsn": "0/1534C90", "xid": 0, "data": "RQ=="}'
     assert converted(tmp_path / "rows.json", text) == [{"seq": 0, "lsn": 0x1534C90, "xid": None, "data": b"E"}]
@@ -175,6 +176,20 @@ def test_rows_after_a_chunk_keep_their_numbers(tmp_path: Path, monkeypatch: pyte
     assert [row["seq"] for row in converted(tmp_path / "a.csv", "\n".join(lines))] == [0, 1, 2, 3, 4]
     with pytest.raises(UnwrapError, match=r"^row 5: not hexadecimal digits"):
         converted(tmp_path / "a.csv", "\n".join([*lines, "\\x4"]))
+
+
+def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    converted = []
+
+    def convert(source: Path, target: Path, payload: str) -> None:
+        converted.append(source)
+        convert_to_parquet(source, target, payload)
+
+    monkeypatch.setattr("pgdecode.files.text_files.convert_to_parquet", convert)
+    (tmp_path / "raw.bin").write_bytes(BEGIN + b"\n" + COMMIT + b"\n")
+    (file,) = ordered_files(tmp_path / "raw.bin", "data").files
+    assert [row["seq"] for batch in file.batches() for row in batch.to_pylist()] == [0, 1]
+    assert converted == [tmp_path / "raw.bin"]
 
 
 def test_a_parquet_file_that_is_damaged_is_not_read_as_text(tmp_path: Path) -> None:
