@@ -11,8 +11,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode.capture.errors import StoppedError
+from pgdecode.payloads.payload_input import ascending
 
 # 'w' and three int64: the message's LSN, the server's current LSN, and the time of sending.
 HEADER_BYTES = 25
@@ -125,7 +125,7 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
         lsns[at::8] = headers[8 - at :: HEADER_BYTES]
     received = array("q", (chunk.received_us,)) * count
     columns = [
-        pa.Array.from_buffers(pa.int64(), count, [None, counted(first_seq, count)]),
+        ascending(first_seq, count),
         pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(lsns)]),
         pa.Array.from_buffers(SCHEMA.field("received").type, count, [None, pa.py_buffer(received)]),
         data,

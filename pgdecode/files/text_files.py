@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import mmap
+import re
 import shutil
 import tempfile
 import weakref
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgdecode._native.wire.recvlogical_file import whole_messages
+from pgdecode.payloads.payload_input import ascending
 from pgdecode.payloads.unwrap import UnwrapError, hint, unwrap
 from pgdecode.protocol.lsn import lsn_from_text
 from pgdecode.protocol.messages import MESSAGES, Column
@@ -27,6 +30,7 @@ TEXT_SUFFIXES = (".csv", *JSON_LINES)
 _CHUNK_ROWS = 8192
 _CHUNK_BYTES = 1 << 26
 _MOST = 2**63 - 1
+_XID = re.compile(r"0*(\d{1,19})")
 _TAGS = {ord(message.tag): message for message in MESSAGES}
 _SIZES = {Form.FLAGS: 1, Form.LETTER: 1, Form.UINT32: 4, Form.INT32: 4, Form.LSN: 8, Form.TIMESTAMP: 8}
 
@@ -67,10 +71,10 @@ def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> Non
     if suffix == ".csv":
         with open(source, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             csv.field_size_limit(2**31 - 1)
-            _write(target, _from_lines(csv.DictReader(_utf8(file, n_heads=1)), payload, _of_no_column))
+            _write(target, _from_lines(csv.DictReader(_utf8(file, n_heads=1)), payload, _without_column))
     elif suffix in JSON_LINES:
         with open(source, encoding="utf-8-sig", errors="surrogateescape") as file:
-            _write(target, _from_lines(_objects(_utf8(file)), payload, _of_no_key))
+            _write(target, _from_lines(_objects(_utf8(file)), payload, _without_key))
     elif source.stat().st_size == 0:
         raise UnwrapError(0, "the file is empty")
     else:
@@ -120,8 +124,7 @@ def _tables(arrays: Iterator[pa.Array], payload: str) -> Iterator[pa.Table]:
 
 def _table(chunks: list[pa.Array], payload: str, start: int) -> pa.Table:
     payloads = pa.chunked_array(chunks, pa.large_binary())
-    positions = pa.array(range(start, start + len(payloads)), pa.int64())
-    return pa.table({"seq": positions, payload: payloads})
+    return pa.table({"seq": ascending(start, len(payloads)), payload: payloads})
 
 
 # A Stream Abort has 9 bytes, or 25 if the session streams in parallel. The file does not say which.
@@ -257,11 +260,11 @@ def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def _of_no_column(line: dict[str, Any]) -> str:
+def _without_column(line: dict[str, Any]) -> str:
     return "; the first line names no such column"
 
 
-def _of_no_key(line: dict[str, Any]) -> str:
+def _without_key(line: dict[str, Any]) -> str:
     """Say what a line is that does not have the key of the payload, for the end of an error text."""
     if "action" in line or any(isinstance(value, dict | list) for value in line.values()):
         return hint(json.dumps(line))
@@ -305,20 +308,14 @@ def _of_lines(
     xids = []
     for row in rows:
         xid = lines[row].get("xid")
-        digits = str(xid)
-        if xid and not (digits.isdecimal() and (len(digits) < 19 or _is_int64(digits))):
+        match = _XID.fullmatch(str(xid)) if xid else None
+        if xid and (match is None or int(match[1]) > _MOST):
             raise UnwrapError(row, "'xid' is not a whole number below 2**63")
-        xids.append(int(digits[-19:]) if xid else None)
+        xids.append(None if match is None else int(match[1]))
     columns = {
-        "seq": pa.array([start + row for row in rows], pa.int64()),
+        "seq": pc.add(found.rows, start),
         "lsn": pa.array(lsns, pa.int64()),
         "xid": pa.array(xids, pa.int64()),
         payload: found.payloads,
     }
     return pa.table(columns)
-
-
-def _is_int64(digits: str) -> bool:
-    # Python converts no more than some thousand digits.
-    digits = digits.lstrip("0")
-    return len(digits) < 20 and int(digits or 0) <= _MOST

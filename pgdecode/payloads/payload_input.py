@@ -65,6 +65,11 @@ def payload_array(payloads: Any) -> pa.ChunkedArray:
     return pa.chunked_array(parts, parts[0].type)
 
 
+def ascending(first: int, n: int) -> pa.Array:
+    """Make a column of n int64 that count up from `first`."""
+    return pa.Array.from_buffers(pa.int64(), n, [None, counted(first, n)])
+
+
 def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
     """Convert positions of payloads to int64; by default they count up from `first`.
 
@@ -76,7 +81,7 @@ def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
     if first + n_rows > 1 << 63:
         raise ValueError(f"no position is left for {n_rows} payloads after {first - 1}")
     if position is None:
-        return pa.Array.from_buffers(pa.int64(), n_rows, [None, counted(first if n_rows else 0, n_rows)])
+        return ascending(first if n_rows else 0, n_rows)
     arrow = _as_arrow(position)
     if arrow is None:
         try:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.literals.encoded_bytes import decoded_text
 from pgdecode._native.wire.message_filter import tagged
+from pgdecode.payloads.payload_input import ascending
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import Unwrap, check_option
 
@@ -111,7 +111,7 @@ def unwrap(values: Any, how: Unwrap = "auto") -> Unwrapped:
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     frames = unwrap_in_place(column, how, is_strict=True)
-    rows = _row_numbers(len(column))
+    rows = ascending(0, len(column))
     lsn = frames.lsn
     if lsn is None:
         lsn = pa.nulls(len(column), pa.int64())
@@ -202,7 +202,7 @@ def _without_frames(column: pa.Array, how: Unwrap, is_strict: bool) -> InPlace:
         pa.array([], pa.int64()) if found is None else pa.Array.from_buffers(pa.int64(), found.size // 8, [None, found])
     )
     if how == "xlogdata" and len(rows) < len(column) - column.null_count:
-        others = pc.and_(column.is_valid(), pc.invert(pc.is_in(_row_numbers(len(column)), rows)))
+        others = pc.and_(column.is_valid(), pc.invert(pc.is_in(ascending(0, len(column)), rows)))
         row = others.index(True).as_py()
         raise UnwrapError(row, f"neither an XLogData frame nor a keepalive{hint(column[row].as_py())}")
     if not len(rows):
@@ -218,16 +218,12 @@ def _without_frames(column: pa.Array, how: Unwrap, is_strict: bool) -> InPlace:
     frames = column.filter(is_frame)
     # The contents of frames stand behind the column, and each frame refers to its content.
     content = pc.add(pc.cumulative_sum(pc.fill_null(is_frame, False).cast(pa.int64())), len(column) - 1)
-    places = pc.if_else(is_frame, content, _row_numbers(len(column)))
+    places = pc.if_else(is_frame, content, ascending(0, len(column)))
     places = pc.if_else(is_keepalive, pa.scalar(None, pa.int64()), places)
     # Without a stop, pyarrow 26 fails for some lengths.
     found = pa.concat_arrays([column, pc.binary_slice(frames, _HEADER_BYTES, 2**31 - 1)]).take(places)
     lsns = pa.concat_arrays([pa.nulls(len(column), pa.int64()), _lsns(frames)]).take(places)
     return InPlace(found, lsns, is_keepalive)
-
-
-def _row_numbers(n: int) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), n, [None, counted(0, n)])
 
 
 def _check_frames(is_form: pa.Array, fits: pa.Array, lengths: pa.Array, expected: str) -> None:
@@ -278,7 +274,8 @@ def looks_like(value: bytes | str) -> str | None:
 
 def _is_base64_of_a_payload(content: bytes) -> bool:
     _, buffers = decoded_text(Source([[b"".join(content.split())]]), "base64")
-    return buffers is not None and buffers[2] is not None and buffers[2][0] in (*_TAGS, _XLOGDATA)
+    found = b"" if buffers is None or buffers[2] is None else buffers[2].to_pybytes()[:1]
+    return bool(found) and found[0] in (*_TAGS, _XLOGDATA)
 
 
 def hint(value: bytes | str) -> str:

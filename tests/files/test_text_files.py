@@ -161,6 +161,7 @@ def test_json_lines_of_drivers_are_read(tmp_path: Path) -> None:
         ),
         pytest.param("a.csv", "data\n\\x45\n\\x4\n", "row 1: not hexadecimal digits", id="odd digits"),
         pytest.param("a.txt", "BEGIN 529\nCOMMIT 529\n", "row 0: byte 0: ", id="test_decoding"),
+        pytest.param("a.bin", b"\r\n" * 8, "row 0: byte 0: not a pgoutput message", id="line breaks"),
         pytest.param("a.bin", b"\0\1", "row 0: byte 0: not a pgoutput message", id="bytes"),
     ],
 )

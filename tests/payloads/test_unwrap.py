@@ -122,6 +122,7 @@ def test_text_without_a_form_is_a_type_error() -> None:
         pytest.param(b"\\x42000000", "hexadecimal text", id="hex"),
         pytest.param(frame(BEGIN), "an XLogData frame", id="frame"),
         pytest.param(gzip.compress(BEGIN), "compressed data", id="gzip"),
+        pytest.param(b"\r\n" * 8, None, id="line breaks"),
         pytest.param(b"\x00\x01", None, id="nothing that is known"),
     ],
 )

@@ -11,7 +11,7 @@ from pgdecode._native.cursor cimport be32, be64, put_be64
 from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE, FAULT_ENCODING, FAULT_UNKNOWN_TYPE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely,
 )
-from pgdecode._native.literals.hex_digits cimport pack_digits
+from pgdecode._native.literals.hex_digits cimport pack_digits, put_hex
 from pgdecode._native.literals.rendering cimport MAX_DIGITS, ensure_capacity, write_decimal
 from pgdecode._native.memory.utf8 cimport is_plain, utf8_prefix
 
@@ -128,25 +128,10 @@ cdef FaultCode char_from_binary(const uint8_t *value, size_t length, Column *out
 cdef FaultCode put_hex_bytes(const uint8_t *digits, size_t length, Column *out) noexcept nogil:
     """Append the bytes that pairs of hexadecimal digits stand for. Faults: BAD_VALUE."""
     cdef size_t n = length >> 1
-    cdef size_t i
-    cdef uint8_t *to
-    cdef uint8_t high, low, high_letter, low_letter
-    cdef uint8_t wrong = 0
     cdef FaultCode code = FAULT_BAD_VALUE if length & 1 else ensure_capacity(out, n)
     if code != OK:
         return code
-    to = out.data.data + out.data.size
-    # No branch depends on a digit, so that compilers can do many at once.
-    for i in range(n):
-        high = digits[2 * i] - c"0"
-        low = digits[2 * i + 1] - c"0"
-        high_letter = (digits[2 * i] | 0x20) - c"a"
-        low_letter = (digits[2 * i + 1] | 0x20) - c"a"
-        wrong |= ((high > 9) & (high_letter > 5)) | ((low > 9) & (low_letter > 5))
-        high = high if high <= 9 else <uint8_t>(high_letter + 10)
-        low = low if low <= 9 else <uint8_t>(low_letter + 10)
-        to[i] = <uint8_t>(high << 4) | low
-    if wrong:
+    if not put_hex(digits, length, out.data.data + out.data.size):
         return FAULT_BAD_VALUE
     out.data.size += n
     return end_bytes(out)

@@ -3,9 +3,10 @@
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 
+from pgdecode._native.arrow.builder cimport append_int64
 from pgdecode._native.arrow.payload_array cimport PRESENT, Segment, Source, Span, payload_at
 from pgdecode._native.fault cimport OK, unlikely
-from pgdecode._native.memory.buffers cimport Bytes, free_bytes, hand_over, reserve
+from pgdecode._native.memory.buffers cimport Bytes, free_bytes, hand_over
 
 cdef enum:
     SELECTED = 1    # each of its rows
@@ -47,11 +48,9 @@ def tagged(Source source, bytes wanted, bytes at_ends):
                             first = row if first < 0 else first
                             last = row
                         if unlikely(kind & SELECTED):
-                            code = reserve(&rows, sizeof(int64_t))
+                            code = append_int64(&rows, row)
                             if code != OK:
                                 break
-                            (<int64_t *>(rows.data + rows.size))[0] = row
-                            rows.size += sizeof(int64_t)
                     row += 1
                 if code != OK:
                     break

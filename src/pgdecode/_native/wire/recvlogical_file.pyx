@@ -4,6 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
+from pgdecode._native.arrow.builder cimport append_int64
 from pgdecode._native.fault cimport FAULT_NO_MEMORY, FAULT_TRAILING, OK, Fault, FaultCode
 from pgdecode._native.memory.buffers cimport Bytes, free_bytes, hand_over, reserve
 from pgdecode._native.wire.envelope_builder cimport Envelope, Rules, Walk, open_check, rules_of
@@ -60,29 +61,22 @@ cdef FaultCode copy_messages(
 ) noexcept nogil:
     cdef size_t n = 0
     cdef size_t left, length
-    if reserve(offsets, sizeof(int64_t)) != OK or reserve(data, 0) != OK:
+    if append_int64(offsets, 0) != OK or reserve(data, 0) != OK:
         return FAULT_NO_MEMORY
-    put_offset(offsets, 0)
     while n < most and data.size < MOST_BYTES and place.at != place.end:
         left = <size_t>(place.end - place.at)
         length = message_length(walk, place.at, left, place.in_stream, abort_bytes)
         if length >= left or place.at[length] != c"\n":
             break
-        if reserve(data, length) != OK or reserve(offsets, sizeof(int64_t)) != OK:
+        if reserve(data, length) != OK or append_int64(offsets, <int64_t>(data.size + length)) != OK:
             return FAULT_NO_MEMORY
         memcpy(data.data + data.size, place.at, length)
         data.size += length
-        put_offset(offsets, <int64_t>data.size)
         if length:
             place.in_stream = (place.in_stream or place.at[0] == c"S") and place.at[0] != c"E"
         place.at += length + 1
         n += 1
     return OK
-
-
-cdef inline void put_offset(Bytes *offsets, int64_t offset) noexcept nogil:
-    memcpy(offsets.data + offsets.size, &offset, sizeof(offset))
-    offsets.size += sizeof(offset)
 
 
 cdef inline size_t message_length(
