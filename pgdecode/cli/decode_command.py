@@ -362,7 +362,7 @@ def _decode_messages(
         "batch_rows": request.batch_rows,
     }
     n_rows = sum(file.n_rows for file in files)
-    with Workers(request.workers) as workers, progress(n_rows) as on_rows:
+    with Workers(request.workers, caller_works=False) as workers, progress(n_rows) as on_rows:
         chosen["workers"] = workers
         if isinstance(target, ObjectPath):
             totals = write_messages(files, source, target, overwrite=request.overwrite, on_rows=on_rows, **chosen)

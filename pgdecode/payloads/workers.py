@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from itertools import islice
 from time import perf_counter, thread_time
 from types import TracebackType
@@ -21,6 +22,8 @@ _WAITING_SECONDS = 0.05
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+# A function to call, its arguments, and where to put its result.
+_Call = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 def all_cores() -> int:
@@ -33,17 +36,24 @@ def all_cores() -> int:
 class Workers:
     """Threads for functions that release the GIL. A context manager: at its end, no thread runs anymore.
 
-    A single worker is the calling thread itself. Functions must not use the workers.
+    Functions must not use the workers.
 
     Parameters
     ----------
     n : int
-        The number of workers.
+        The number of workers. A single worker is the calling thread itself.
+    caller_works : bool
+        Whether the calling thread has much work of its own. It is then one of the workers, and calls functions while it
+        waits for results. With a busy thread more than cores, the system would often suspend the one that the others
+        wait for.
     """
 
-    def __init__(self, n: int = 1) -> None:
+    def __init__(self, n: int = 1, *, caller_works: bool = True) -> None:
         self.n = check_threads(n)
-        self._pool = None if n == 1 else ThreadPoolExecutor(n)
+        self._others = None if n == 1 else ThreadPoolExecutor(n - 1 if caller_works else n)
+        self._substitute = None if n == 1 or not caller_works else ThreadPoolExecutor(1)
+        self._calls: deque[_Call] = deque()
+        self._long_calls: deque[_Call] = deque()
 
     def __enter__(self) -> Workers:
         return self
@@ -51,19 +61,54 @@ class Workers:
     def __exit__(
         self, type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        for pool in (self._others, self._substitute):
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
 
-    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
-        """Call a function in a worker; with a single worker, call it now."""
-        if self._pool is not None:
-            return self._pool.submit(function, *arguments)
-        done: Future[Result] = Future()
+    def submit(self, function: Callable[..., Result], *arguments: Any, is_long: bool = False) -> Future[Result]:
+        """Call a function in a worker; with a single worker, call it now.
+
+        The calling thread makes no long calls if there are other workers: it could not submit others meanwhile.
+        """
+        future: Future[Result] = Future()
+        (self._long_calls if is_long else self._calls).append((future, function, arguments))
         try:
-            done.set_result(function(*arguments))
-        except Exception as error:
-            done.set_exception(error)
-        return done
+            if self._others is None:
+                self._make_call()
+            else:
+                self._others.submit(self._make_call)
+            return future
+        finally:
+            # The future refers to an error, and the error to this frame. They must not keep each other in memory.
+            del future
+
+    def result(self, future: Future[Result]) -> Result:
+        """Return the result of a call, or raise its exception.
+
+        If the calling thread works, it makes other calls until then, as long as it leaves some to the other workers.
+        If it has to wait, another thread takes its place.
+        """
+        try:
+            if self._substitute is not None:
+                while not future.done() and self._calls and len(self._calls) + len(self._long_calls) >= self.n:
+                    self._make_call()
+                if not future.done() and (self._calls or self._long_calls):
+                    self._substitute.submit(self._make_calls_until, future)
+            return future.result()
+        finally:
+            del future  # as in `submit`
+
+    def _make_calls_until(self, future: Future[Any]) -> None:
+        while not future.done() and self._make_call():
+            pass
+
+    def _make_call(self) -> bool:
+        """Make the first call that no thread has begun, if there is one; return whether there was one."""
+        for calls in (self._calls, self._long_calls):
+            with suppress(IndexError):
+                _make(*calls.popleft())
+                return True
+        return False
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Call a function for each item, and yield the results in the order of the items.
@@ -71,7 +116,7 @@ class Workers:
         At most one item more than there are workers is in progress. An exception, also one of `items`, is raised after
         the results of all earlier items.
         """
-        if self._pool is None:
+        if self.n == 1:
             yield from map(function, items)
             return
         source = iter(items)
@@ -82,20 +127,32 @@ class Workers:
             while True:
                 while not is_complete and len(waiting) <= self.n:
                     try:
-                        waiting.append(self._pool.submit(function, next(source)))
+                        waiting.append(self.submit(function, next(source)))
                     except StopIteration:
                         is_complete = True
                     except Exception as error:
                         failure, is_complete = error, True
                 if not waiting:
                     break
-                yield waiting.popleft().result()
+                yield self.result(waiting.popleft())
             if failure is not None:
                 raise failure
         finally:
             # An error refers to this frame. It must not keep what is in memory here.
             failure = None
             stop(waiting)
+            waiting.clear()
+
+
+def _make(future: Future[Result], function: Callable[..., Result], arguments: tuple[Any, ...]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+            del future  # as in `Workers.submit`
+            if not isinstance(error, Exception):
+                raise
 
 
 ONE_WORKER = Workers()
@@ -121,7 +178,7 @@ def map_io(
         yield from found
         if len(found) < _TRIED_ITEMS:
             return
-    with Workers(n) as workers:
+    with Workers(n, caller_works=False) as workers:
         yield from workers.map(function, source)
 
 
@@ -132,7 +189,7 @@ def stop(waiting: Iterable[Future[Any]]) -> None:
 
 
 class OrderedResults(Generic[Result]):
-    """Calls functions in workers, and passes their results on in order.
+    """Calls functions that take long, such as encoding, in workers, and passes their results on in order.
 
     Parameters
     ----------
@@ -148,15 +205,15 @@ class OrderedResults(Generic[Result]):
 
     def put(self, function: Callable[..., Result], *arguments: Any) -> None:
         """Call a function. If more results than workers are outstanding, wait for the first."""
-        self._waiting.append(self._workers.submit(function, *arguments))
+        self._waiting.append(self._workers.submit(function, *arguments, is_long=True))
         most = self._workers.n if self._workers.n > 1 else 0
         while len(self._waiting) > most:
-            self._on_result(self._waiting.popleft().result())
+            self._on_result(self._workers.result(self._waiting.popleft()))
 
     def finish(self) -> None:
         """Wait for all results."""
         while self._waiting:
-            self._on_result(self._waiting.popleft().result())
+            self._on_result(self._workers.result(self._waiting.popleft()))
 
     def cancel(self) -> None:
         """Drop the outstanding results, and wait until no function runs."""

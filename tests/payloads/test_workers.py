@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -54,7 +57,7 @@ def test_an_error_comes_after_the_results_of_all_earlier_items(n: int) -> None:
             raise KeyError(item)
         return item
 
-    found = []
+    found: list[int] = []
     with Workers(n) as workers, pytest.raises(KeyError):
         found.extend(workers.map(fail_at_two, items()))
     assert found == [0, 1]
@@ -78,6 +81,85 @@ def test_results_are_passed_on_in_order_in_the_calling_thread(n: int) -> None:
             assert len(found) >= item - n
         results.finish()
     assert found == [(item, threading.current_thread()) for item in range(20)]
+
+
+@pytest.mark.parametrize(("n", "caller_works"), [(2, True), (2, False), (5, True), (5, False)])
+def test_as_many_calls_run_as_there_are_workers(n: int, caller_works: bool) -> None:
+    running: set[int] = set()
+    most: list[int] = []
+    threads = set()
+
+    def note(item: int) -> int:
+        running.add(item)
+        most.append(len(running))
+        threads.add(threading.get_ident())
+        time.sleep(SLOW / 10)
+        running.discard(item)
+        return item
+
+    with Workers(n, caller_works=caller_works) as workers:
+        assert list(workers.map(note, range(50))) == list(range(50))
+    # What has taken the place of the calling thread may end a call after it.
+    assert n <= max(most) <= n + caller_works
+    # With more workers, there are never enough calls to leave to them.
+    assert (threading.get_ident() in threads) == (caller_works and n == 2)
+
+
+@pytest.mark.parametrize("caller_works", [True, False])
+@pytest.mark.parametrize("n", [2, 5])
+def test_as_many_long_calls_run_as_there_are_workers_and_none_in_the_calling_thread(n: int, caller_works: bool) -> None:
+    together, threads = threading.Barrier(n), set()
+
+    def wait_for_the_others() -> None:
+        together.wait(60)
+        threads.add(threading.get_ident())
+
+    with Workers(n, caller_works=caller_works) as workers:
+        results: OrderedResults[object] = OrderedResults(workers, lambda result: None)
+        for _ in range(4 * n):
+            results.put(wait_for_the_others)
+        results.finish()
+    assert len(threads) == n
+    assert threading.get_ident() not in threads
+
+
+def test_long_calls_run_while_the_calling_thread_waits_for_a_short_one() -> None:
+    is_encoded = threading.Event()
+    with Workers(2) as workers:
+        results: OrderedResults[object] = OrderedResults(workers, lambda result: None)
+        waiting = workers.submit(is_encoded.wait, 60)
+        results.put(is_encoded.set)
+        assert workers.result(waiting)
+        results.finish()
+
+
+@pytest.mark.parametrize("with_map", [True, False])
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_error_keeps_nothing_in_memory(n: int, with_map: bool) -> None:
+    class Item:
+        pass
+
+    def fail(item: Item) -> None:
+        raise ValueError
+
+    item = Item()
+    kept = weakref.ref(item)
+    items = [item]
+    del item
+    gc.disable()
+    try:
+        with Workers(n) as workers:
+            results: OrderedResults[object] = OrderedResults(workers, lambda result: None)
+            with suppress(ValueError):
+                if with_map:
+                    list(workers.map(fail, iter([items.pop()])))
+                else:
+                    results.put(fail, items.pop())
+                    results.finish()
+            results.cancel()
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_no_thread_runs_afterwards() -> None:
