@@ -6,8 +6,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import islice
+from threading import Lock
 from time import perf_counter, thread_time
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -44,16 +45,21 @@ class Workers:
         The number of workers. A single worker is the calling thread itself.
     caller_works : bool
         Whether the calling thread has much work of its own. It is then one of the workers, and calls functions while it
-        waits for results. With a busy thread more than cores, the system would often suspend the one that the others
-        wait for.
+        waits for results. With one more busy thread than cores, the system would often suspend the one that the
+        others wait for.
     """
 
     def __init__(self, n: int = 1, *, caller_works: bool = True) -> None:
         self.n = check_threads(n)
         self._others = None if n == 1 else ThreadPoolExecutor(n - 1 if caller_works else n)
         self._substitute = None if n == 1 or not caller_works else ThreadPoolExecutor(1)
+        # Calls that no thread has begun, the one that the calling thread makes, and what it waits for.
         self._calls: deque[_Call] = deque()
         self._long_calls: deque[_Call] = deque()
+        self._own: _Call | None = None
+        self._awaited: Future[Any] | None = None
+        self._has_substitute = False
+        self._lock = Lock()
 
     def __enter__(self) -> Workers:
         return self
@@ -61,9 +67,12 @@ class Workers:
     def __exit__(
         self, type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for pool in (self._others, self._substitute):
-            if pool is not None:
-                pool.shutdown(cancel_futures=True)
+        with ExitStack() as stack:
+            for calls in (self._calls, self._long_calls):
+                stack.callback(_cancel_all, calls)
+            for pool in (self._others, self._substitute):
+                if pool is not None:
+                    stack.callback(pool.shutdown, cancel_futures=True)
 
     def submit(self, function: Callable[..., Result], *arguments: Any, is_long: bool = False) -> Future[Result]:
         """Call a function in a worker; with a single worker, call it now.
@@ -71,12 +80,12 @@ class Workers:
         The calling thread makes no long calls if there are other workers: it could not submit others meanwhile.
         """
         future: Future[Result] = Future()
-        (self._long_calls if is_long else self._calls).append((future, function, arguments))
         try:
             if self._others is None:
-                self._make_call()
+                _make(future, function, arguments)
             else:
-                self._others.submit(self._make_call)
+                (self._long_calls if is_long else self._calls).append((future, function, arguments))
+                self._others.submit(self._make_next)
             return future
         finally:
             # The future refers to an error, and the error to this frame. They must not keep each other in memory.
@@ -85,30 +94,62 @@ class Workers:
     def result(self, future: Future[Result]) -> Result:
         """Return the result of a call, or raise its exception.
 
-        If the calling thread works, it makes other calls until then, as long as it leaves some to the other workers.
-        If it has to wait, another thread takes its place.
+        If the calling thread works, it makes calls until then, as long as it leaves some to the other workers. If it
+        has to wait, another thread takes its place.
         """
         try:
             if self._substitute is not None:
-                while not future.done() and self._calls and len(self._calls) + len(self._long_calls) >= self.n:
-                    self._make_call()
-                if not future.done() and (self._calls or self._long_calls):
-                    self._substitute.submit(self._make_calls_until, future)
+                while not future.done() and len(self._calls) + len(self._long_calls) >= self.n and self._make_own():
+                    pass
+                self._awaited = future
+                with self._lock:
+                    if self._is_waiting_for_calls() and not self._has_substitute:
+                        # If no thread can be started, the other workers make these calls.
+                        with suppress(RuntimeError):
+                            self._substitute.submit(self._make_for_caller)
+                            self._has_substitute = True
             return future.result()
         finally:
+            self._awaited = None
             del future  # as in `submit`
 
-    def _make_calls_until(self, future: Future[Any]) -> None:
-        while not future.done() and self._make_call():
-            pass
+    def _make_own(self) -> bool:
+        """Make the next call that is not long, in the calling thread; return whether there was one."""
+        try:
+            self._own = self._calls.popleft()
+        except IndexError:
+            return False
+        _make(*self._own)
+        self._own = None
+        return True
 
-    def _make_call(self) -> bool:
-        """Make the first call that no thread has begun, if there is one; return whether there was one."""
+    def _make_next(self) -> None:
+        """Make the next call, if there is one; long ones last."""
         for calls in (self._calls, self._long_calls):
             with suppress(IndexError):
                 _make(*calls.popleft())
-                return True
-        return False
+                return
+
+    def _make_for_caller(self) -> None:
+        """Make calls until the calling thread goes on."""
+        while True:
+            with self._lock:
+                if not self._is_waiting_for_calls():
+                    self._has_substitute = False
+                    return
+            self._make_next()
+
+    def _is_waiting_for_calls(self) -> bool:
+        """Whether the calling thread waits, and there are calls that no thread has begun."""
+        awaited = self._awaited
+        return awaited is not None and not awaited.done() and bool(self._calls or self._long_calls)
+
+    def stop(self, waiting: deque[Future[Any]]) -> None:
+        """Cancel calls, forget them, and wait for those that other threads have begun."""
+        own = None if self._own is None else self._own[0]  # if it was interrupted
+        running = [future for future in waiting if not future.cancel() and future is not own]
+        waiting.clear()
+        wait(running)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Call a function for each item, and yield the results in the order of the items.
@@ -140,19 +181,25 @@ class Workers:
         finally:
             # An error refers to this frame. It must not keep what is in memory here.
             failure = None
-            stop(waiting)
-            waiting.clear()
+            self.stop(waiting)
 
 
 def _make(future: Future[Result], function: Callable[..., Result], arguments: tuple[Any, ...]) -> None:
-    if future.set_running_or_notify_cancel():
-        try:
+    try:
+        if future.set_running_or_notify_cancel():
             future.set_result(function(*arguments))
-        except BaseException as error:
+    except BaseException as error:
+        # An interruption may come after the result.
+        if not future.done():
             future.set_exception(error)
-            del future  # as in `Workers.submit`
-            if not isinstance(error, Exception):
-                raise
+        del future  # as in `Workers.submit`
+        if not isinstance(error, Exception):
+            raise
+
+
+def _cancel_all(calls: deque[_Call]) -> None:
+    while calls:
+        calls.popleft()[0].cancel()
 
 
 ONE_WORKER = Workers()
@@ -180,12 +227,6 @@ def map_io(
             return
     with Workers(n, caller_works=False) as workers:
         yield from workers.map(function, source)
-
-
-def stop(waiting: Iterable[Future[Any]]) -> None:
-    """Cancel calls, and wait for those that have begun."""
-    running = [future for future in waiting if not future.cancel()]
-    wait(running)
 
 
 class OrderedResults(Generic[Result]):
@@ -217,7 +258,7 @@ class OrderedResults(Generic[Result]):
 
     def cancel(self) -> None:
         """Drop the outstanding results, and wait until no function runs."""
-        stop(self._waiting)
+        self._workers.stop(self._waiting)
 
 
 def prefetched(items: Iterable[Item]) -> Iterator[Item]:
