@@ -68,11 +68,15 @@ class Workers:
         self, type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with ExitStack() as stack:
-            for calls in (self._calls, self._long_calls):
-                stack.callback(_cancel_all, calls)
+            stack.callback(self._cancel)
             for pool in (self._others, self._substitute):
                 if pool is not None:
                     stack.callback(pool.shutdown, cancel_futures=True)
+
+    def _cancel(self) -> None:
+        for calls in (self._calls, self._long_calls):
+            while calls:
+                calls.popleft()[0].cancel()
 
     def submit(self, function: Callable[..., Result], *arguments: Any, is_long: bool = False) -> Future[Result]:
         """Call a function in a worker; with a single worker, call it now.
@@ -195,11 +199,6 @@ def _make(future: Future[Result], function: Callable[..., Result], arguments: tu
         del future  # as in `Workers.submit`
         if not isinstance(error, Exception):
             raise
-
-
-def _cancel_all(calls: deque[_Call]) -> None:
-    while calls:
-        calls.popleft()[0].cancel()
 
 
 ONE_WORKER = Workers()

@@ -6,9 +6,9 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -135,76 +135,64 @@ def test_long_calls_run_while_the_calling_thread_waits_for_a_short_one() -> None
         results.finish()
 
 
-@pytest.mark.parametrize("with_map", [True, False])
+class _Item:
+    pass
+
+
+def _fail(item: _Item) -> None:
+    raise ValueError
+
+
+@contextmanager
+def _freed_item() -> Iterator[list[_Item]]:
+    """Yield a list with an item. Check at the end that nothing refers to the item, not even a cycle."""
+    found = [_Item()]
+    kept = weakref.ref(found[0])
+    gc.disable()
+    try:
+        yield found
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("n", [1, 2])
-def test_an_error_keeps_nothing_in_memory(n: int, with_map: bool) -> None:
-    class Item:
-        pass
-
-    def fail(item: Item) -> None:
-        raise ValueError
-
-    item = Item()
-    kept = weakref.ref(item)
-    items = [item]
-    del item
-    gc.disable()
-    try:
-        with Workers(n) as workers:
-            results: OrderedResults[object] = OrderedResults(workers, lambda result: None)
-            with suppress(ValueError):
-                if with_map:
-                    list(workers.map(fail, iter([items.pop()])))
-                else:
-                    results.put(fail, items.pop())
-                    results.finish()
-            results.cancel()
-        assert kept() is None
-    finally:
-        gc.enable()
+def test_an_error_of_a_map_keeps_nothing_in_memory(n: int) -> None:
+    with _freed_item() as items, Workers(n) as workers, suppress(ValueError):
+        list(workers.map(_fail, iter([items.pop()])))
 
 
-def test_an_error_in_place_of_the_calling_thread_keeps_nothing_in_memory() -> None:
-    class Item:
-        pass
-
-    def fail(item: Item) -> None:
-        raise ValueError
-
-    items = [Item()]
-    kept = weakref.ref(items[0])
-    gc.disable()
-    try:
-        with Workers(2) as workers:
-            busy = workers.submit(time.sleep, 10 * SLOW)
-            results: OrderedResults[object] = OrderedResults(workers, lambda result: None)
-            with suppress(ValueError):
-                results.put(fail, items.pop())
-                results.finish()
-            results.cancel()
-            assert not busy.done()
-        assert kept() is None
-    finally:
-        gc.enable()
+@pytest.mark.parametrize(("n", "busy_seconds"), [(1, 0), (2, 0), (2, 10 * SLOW)])
+def test_an_error_of_a_long_call_keeps_nothing_in_memory(n: int, busy_seconds: float) -> None:
+    with _freed_item() as items, Workers(n) as workers:
+        busy = workers.submit(time.sleep, busy_seconds)
+        results: OrderedResults[object] = OrderedResults(workers, lambda result: None)
+        with suppress(ValueError):
+            results.put(_fail, items.pop())
+            results.finish()
+        results.cancel()
+        # If the other worker is busy, another thread has made the call.
+        assert not (busy_seconds and busy.done())
 
 
-def _interrupt(*arguments: object) -> None:
-    if threading.current_thread() is threading.main_thread():
-        raise KeyboardInterrupt
-    time.sleep(SLOW / 10)
+def _raise_here(error: type[BaseException]) -> Callable[..., None]:
+    """Make a function that raises an error in the main thread, and takes some time in others."""
+
+    def called(*arguments: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            raise error
+        time.sleep(SLOW / 10)
+
+    return called
 
 
 @pytest.mark.parametrize("in_handler", [False, True])
 def test_an_interruption_of_a_call_ends_the_run(in_handler: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail_here(item: int) -> None:
-        if threading.current_thread() is threading.main_thread():
-            raise ValueError
-        time.sleep(SLOW / 10)
-
     if in_handler:
-        monkeypatch.setattr(Future, "set_exception", _interrupt)
+        monkeypatch.setattr(Future, "set_exception", _raise_here(KeyboardInterrupt))
+    function = _raise_here(ValueError if in_handler else KeyboardInterrupt)
     with Workers(2) as workers, pytest.raises(KeyboardInterrupt):
-        list(workers.map(fail_here if in_handler else _interrupt, range(50)))
+        list(workers.map(function, range(50)))
 
 
 def test_calls_that_have_not_begun_are_canceled_at_the_end() -> None:
