@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from pgdecode._native.arrow.int64_kernels import grouped
 from pgdecode._native.changes.row_replacement import replaced_rows, value_rows
+from pgdecode.arrow.batch_sizes import table_of
 from pgdecode.arrow.distinct_values import numbered_rows, plain_values, zipped
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.change_decoder import ChangeDecoder
@@ -313,7 +314,7 @@ class SnapshotRows:
     def _apply_waiting(self) -> None:
         if not self.waiting:
             return
-        changes = pa.Table.from_batches([batch for batch, _ in self.waiting])
+        changes = table_of([batch for batch, _ in self.waiting])
         is_kept = None
         if any(kept is not None for _, kept in self.waiting):
             is_kept = [item for batch, kept in self.waiting for item in kept or [True] * len(batch)]
@@ -339,7 +340,7 @@ class SnapshotRows:
             changes, live = changes.slice(first), live.slice(0, 0)
             is_kept = None if is_kept is None else is_kept[first:]
         names = [name for name in self.kept.names if name != "_unknown"]
-        rows = pa.concat_tables([live.select(names), changes.select(names)]).combine_chunks()
+        rows = pa.concat_tables([live.select(names), changes.select(names)])
         ops = changes["_op"].combine_chunks()
         is_update = pc.equal(ops, "update")
         keys, removed, n_keys = _keys(rows, changes, shape, ops, is_update)
@@ -347,20 +348,22 @@ class SnapshotRows:
         if is_kept is not None:
             is_added = pc.and_(is_added, pa.array(is_kept, pa.bool_()))
         before, left = replaced_rows(values_of(keys), values_of(removed), values_of(is_added.cast(pa.uint8())), n_keys)
-        last = pa.Array.from_buffers(pa.int64(), left.size // 8, [None, left])
+        is_left = pa.Array.from_buffers(pa.uint8(), len(rows), [None, left]).cast(pa.bool_())
         columns, is_unknown = {}, {}
-        for name, places in self._unchanged_values(changes, is_update, before, sets, last):
+        for name, places in self._unchanged_values(changes, is_update, before, sets, is_left):
             columns[name] = rows[name].take(places)
             if places.null_count:
                 is_unknown[name] = places.is_null()
-        columns["_unknown"] = self._with_unknown(sets.take(last), is_unknown)
-        every = [columns[name] if name in columns else rows[name].take(last) for name in self.kept.names]
-        return pa.table(every, schema=self.kept)
+        columns["_unknown"] = self._with_unknown(sets.filter(is_left), is_unknown)
+        # Select the rows that are left before they are copied together.
+        others = rows.select([name for name in names if name not in columns]).filter(is_left)
+        every = [columns[name] if name in columns else others[name] for name in self.kept.names]
+        return pa.table(every, schema=self.kept).combine_chunks()
 
     def _unchanged_values(
-        self, changes: pa.Table, is_update: pa.Array, before: pa.Buffer, sets: pa.Array, last: pa.Array
+        self, changes: pa.Table, is_update: pa.Array, before: pa.Buffer, sets: pa.Array, is_left: pa.Array
     ) -> Iterator[tuple[str, pa.Array]]:
-        """For each column that an update did not change, find the rows that were sent with the values of `last`.
+        """For each column that an update did not change, find the rows that were sent with the values of the rows left.
 
         `before` has the row that each change removed, `sets` the unknown columns of each row. The rows found are null
         if the value is unknown.
@@ -383,7 +386,7 @@ class SnapshotRows:
             for item in with_name.get(name, ()):
                 is_unknown[item] = 1
             sent = value_rows(values_of(replaced), values_of(rows), values_of(sets), is_unknown)
-            yield name, unless_negative(pa.Array.from_buffers(pa.int64(), len(sets), [None, sent]).take(last))
+            yield name, unless_negative(pa.Array.from_buffers(pa.int64(), len(sets), [None, sent]).filter(is_left))
 
     def _sets_with_name(self, sets: pa.Array) -> dict[str, list[int]]:
         """For each column, list the sets among these that have it."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pgdecode.arrow.split_batch import split_batch
+from pgdecode.arrow.batch_sizes import split_batch
 from pgdecode.files.text_files import ConvertedFile
 from pgdecode.payloads.parquet_dictionary import longest_value
 from pgdecode.payloads.unwrap import UnwrapError, is_string, unwrap_in_place

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from pgdecode.arrow.batch_sizes import split_batch, table_of
 from pgdecode.arrow.parquet_joiner import ParquetJoiner
-from pgdecode.arrow.split_batch import split_batch
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_text import change_lines, flat_changes, flat_table, table_lines
 from pgdecode.files.envelope_text import flat_columns, json_lines
@@ -27,7 +27,6 @@ from pgdecode.protocol.options import Format
 # writers of a job together buffer this much, but each at least `_LEAST_GROUP_BYTES`.
 _GROUP_BYTES = 32 * 2**20
 _LEAST_GROUP_BYTES = 2**20
-_FEW_ROWS = 8192
 # Bytes of rows that become text at once: JSON may take six for one, and Arrow's strings hold 2 GB.
 _TEXT_BYTES = 2**26
 
@@ -285,10 +284,7 @@ class _RowGroups:
 
     def flush(self) -> None:
         if self._batches:
-            table = pa.Table.from_batches(self._batches)
-            if table.num_rows < len(self._batches) * _FEW_ROWS:
-                # The writer's calls for each chunk of a column would take longer than copying.
-                table = table.combine_chunks()
+            table = table_of(self._batches)
             self._batches, self._n_bytes = [], 0
             self._write(table)
 

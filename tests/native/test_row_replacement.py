@@ -29,7 +29,7 @@ def test_a_change_removes_the_last_row_with_its_key(n_keys: int, n_present: int,
         present = [row for row in present if row not in same[-1:]] + [n_present + at] * adds
     before, left = replaced_rows(array("i", keys), array("i", removed), bytes(is_added), n_keys)
     assert integers(before) == expected
-    assert integers(left) == present
+    assert list(left.to_pybytes()) == [row in present for row in range(len(keys))]
 
 
 def test_a_value_that_was_left_out_comes_from_the_row_before(rng: random.Random) -> None:
@@ -51,7 +51,7 @@ def test_a_value_that_was_left_out_comes_from_the_row_before(rng: random.Random)
 
 def test_without_rows_there_are_none() -> None:
     before, left = replaced_rows(array("i"), array("i"), b"", 0)
-    assert integers(before) == integers(left) == []
+    assert integers(before) == list(left.to_pybytes()) == []
     assert integers(value_rows(array("q"), array("q"), array("i"), b"")) == []
 
 

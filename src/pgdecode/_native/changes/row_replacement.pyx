@@ -18,21 +18,21 @@ def replaced_rows(const int32_t[::1] keys, const int32_t[::1] removed, const uin
     `keys` has the key of each row; `removed` the key of the row that each change removes, or -1; `is_added` whether the
     change adds its new row. Of several rows with one key, the last one is removed.
 
-    Returns (buffer of int64, buffer of int64): the row that each change removed, or -1; the rows that are left.
+    Returns (buffer of int64, buffer of uint8): the row that each change removed, or -1; whether each row is left.
     """
     cdef Py_ssize_t n = keys.shape[0]
     cdef Py_ssize_t n_changes = removed.shape[0]
     cdef Py_ssize_t n_present = n - n_changes
     cdef Bytes before, left
-    cdef Py_ssize_t i, n_left
+    cdef Py_ssize_t i
     cdef int32_t key
     cdef int64_t row
     cdef int64_t *to
+    cdef uint8_t *is_left
     cdef bint is_valid = False
     # One more than the number of the last row of each key, and of the row before it with the same key; 0 for none.
     cdef int64_t *last = NULL
     cdef int64_t *previous = NULL
-    cdef uint8_t *is_left = NULL
     if n_present < 0 or is_added.shape[0] != n_changes:
         raise ValueError("each change has a new row, a key to remove and a flag")
     memset(&before, 0, sizeof(before))
@@ -40,12 +40,13 @@ def replaced_rows(const int32_t[::1] keys, const int32_t[::1] removed, const uin
     try:
         last = <int64_t *>calloc(<size_t>max(n_keys, 0) + 1, sizeof(int64_t))
         previous = <int64_t *>calloc(<size_t>n + 1, sizeof(int64_t))
-        is_left = <uint8_t *>calloc(<size_t>n + 1, 1)
-        if last == NULL or previous == NULL or is_left == NULL or grow(&before, 8 * <size_t>n_changes) != OK:
+        if last == NULL or previous == NULL:
             raise MemoryError("no memory for the rows of a table")
-        before.size = 8 * <size_t>n_changes
-        to = <int64_t *>before.data
-        n_left = 0
+        if grow(&before, 8 * <size_t>n_changes) != OK or grow(&left, <size_t>n) != OK:
+            raise MemoryError("no memory for the rows of a table")
+        before.size, left.size = 8 * <size_t>n_changes, <size_t>n
+        to, is_left = <int64_t *>before.data, left.data
+        memset(is_left, 0, left.size)
         with nogil:
             for i in range(n):
                 if i >= n_present:
@@ -58,7 +59,6 @@ def replaced_rows(const int32_t[::1] keys, const int32_t[::1] removed, const uin
                         if row >= 0:
                             last[key] = previous[row]
                             is_left[row] = 0
-                            n_left -= 1
                     to[i - n_present] = row
                     if not is_added[i - n_present]:
                         continue
@@ -68,25 +68,14 @@ def replaced_rows(const int32_t[::1] keys, const int32_t[::1] removed, const uin
                 previous[i] = last[key]
                 last[key] = i + 1
                 is_left[i] = 1
-                n_left += 1
             else:
                 is_valid = True
         if not is_valid:
             raise IndexError("there is no such key")
-        if grow(&left, 8 * <size_t>n_left) != OK:
-            raise MemoryError("no memory for the rows of a table")
-        left.size = 8 * <size_t>n_left
-        to = <int64_t *>left.data
-        with nogil:
-            for i in range(n):
-                if is_left[i]:
-                    to[0] = i
-                    to += 1
         return hand_over(&before), hand_over(&left)
     finally:
         free(last)
         free(previous)
-        free(is_left)
         free_bytes(&before)
         free_bytes(&left)
 
