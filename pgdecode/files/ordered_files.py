@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -15,7 +16,7 @@ from pgdecode._native.arrow.int64_kernels import descent
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.files.payload_batches import read_files
 from pgdecode.files.payload_file import BATCH_ROWS, CAPTURE_SESSION, FileFault, PayloadFile
-from pgdecode.files.payload_files import FILES_AT_ONCE, payload_files
+from pgdecode.files.payload_files import FILES_AT_ONCE, find_files, open_files
 from pgdecode.payloads.workers import ONE_WORKER, Workers, map_io
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.errors import PathError
@@ -231,16 +232,40 @@ def ordered_files(
     PathError
         As in `payload_files`, and for a position column that does not have integers.
     """
-    sessions = () if session is None else (session,)
-    found = payload_files(path, payload, sessions, unwrap)
-    chosen = position or next((name for name in USUAL_NAMES if all(_has_integers(file, name) for file in found)), None)
+    paths = find_files(path)
+
+    def opened(
+        paths: Sequence[FilePath], columns: tuple[str | None, str | None], before: Sequence[PayloadFile] = ()
+    ) -> list[PayloadFile]:
+        keep = tuple(dict.fromkeys(name for name in columns if name is not None))
+        return open_files(paths, payload, keep, unwrap, before)
+
+    first = opened(paths[:1], (None, session))
+    columns = _order_columns(first, position, session)
+    found = None
+    # Most often the other files are like the first one. Then each of them is opened only once.
+    with suppress(PathError):
+        found = opened(paths, columns, first)
+    if found is None or _order_columns(found, position, session) != columns:
+        found = opened(paths, (None, session), first)
+        columns = _order_columns(found, position, session)
+        found = opened(paths, columns, found)
+    chosen, session = columns
     if chosen is None:
         return OrderedFiles(tuple(found), None, session)
-    if session is None and is_captured(found):
-        session, sessions = CAPTURE_SESSION, (CAPTURE_SESSION,)
-    found = payload_files(path, payload, tuple(dict.fromkeys((chosen, *sessions))), unwrap, found)
     check_positions(found, chosen)
     return OrderedFiles(tuple(in_slot_order(found, chosen)), chosen, session)
+
+
+def _order_columns(
+    files: Sequence[PayloadFile], position: str | None, session: str | None
+) -> tuple[str | None, str | None]:
+    """Choose the columns with positions and sessions, if files have any."""
+    if position is None:
+        position = next((name for name in USUAL_NAMES if all(_has_integers(file, name) for file in files)), None)
+    if position is not None and session is None and is_captured(files):
+        session = CAPTURE_SESSION
+    return position, session
 
 
 def in_slot_order(files: Sequence[PayloadFile], position: str) -> list[PayloadFile]:

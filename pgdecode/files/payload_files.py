@@ -40,13 +40,7 @@ FILES_AT_ONCE = 32
 _OUR_KEYS = b"pgdecode."
 
 
-def payload_files(
-    path: FilePath,
-    payload: str,
-    keep: Sequence[str] = (),
-    unwrap: Unwrap = "auto",
-    opened: Sequence[PayloadFile] = (),
-) -> list[PayloadFile]:
+def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap: Unwrap = "auto") -> list[PayloadFile]:
     """Open and check a Parquet file, or all `*.parquet` files below a folder in sorted order.
 
     As in Spark, files and folders whose names begin with `_` or `.` are ignored, except partitions such as `_x=1`.
@@ -64,8 +58,6 @@ def payload_files(
         a frame, and "capture_session", the number of the session in which `pgdecode capture` received the row.
     unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
         The form of the payloads, as in `pgdecode.unwrap`.
-    opened : sequence of PayloadFile
-        The same files with other `keep` columns. A file that was converted for these is not converted again.
 
     Raises
     ------
@@ -76,11 +68,36 @@ def payload_files(
     FileFault
         If a file that is not Parquet cannot be converted, or the footer of a Parquet file contradicts itself.
     """
+    return open_files(find_files(path), payload, keep, unwrap)
+
+
+def open_files(
+    paths: Sequence[FilePath],
+    payload: str,
+    keep: Sequence[str] = (),
+    unwrap: Unwrap = "auto",
+    opened: Sequence[PayloadFile] = (),
+) -> list[PayloadFile]:
+    """Open and check files.
+
+    Parameters
+    ----------
+    paths : sequence of Path or ObjectPath
+        At least one, as `find_files` lists them.
+    payload, keep, unwrap
+        As in `payload_files`.
+    opened : sequence of PayloadFile
+        Some of the files with other `keep` columns. A file that was converted for these is not converted again.
+
+    Raises
+    ------
+    PathError, AccessDenied, StoreUnreachable, FileFault
+        As in `payload_files`.
+    """
     check_option("unwrap", unwrap, Unwrap)
-    found = find_files(path)
     converted = {file.path: file.converted for file in opened if file.converted is not None}
     checked = partial(_checked, payload=payload, keep=tuple(keep), unwrap=unwrap, converted=converted, shared=_Shared())
-    return list(map_io(checked, found, FILES_AT_ONCE, is_remote=isinstance(path, ObjectPath)))
+    return list(map_io(checked, paths, FILES_AT_ONCE, is_remote=isinstance(paths[0], ObjectPath)))
 
 
 class _Shared:

@@ -1,0 +1,84 @@
+"""Which columns have the positions and sessions of files, and how often files are opened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgdecode.files import payload_files
+from pgdecode.files.ordered_files import ordered_files
+from pgdecode.files.payload_file import CAPTURE_KEY
+from pgdecode.storage.errors import PathError
+
+NUMBERS = pa.array([1, 2])
+CAPTURED = {CAPTURE_KEY: json.dumps({"file": {"session": 1, "first_seq": 1, "open_streams": 0}})}
+
+
+def written(folder: Path, *files: dict[str, pa.Array], metadata: Any = (None,) * 5) -> Path:
+    """Write files with two payloads and these columns."""
+    for number, (columns, content) in enumerate(zip(files, metadata, strict=False)):
+        table = pa.table({"data": pa.array([b"B", b"C"], pa.binary()), **columns})
+        pq.write_table(table.replace_schema_metadata(content), folder / f"{number}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (["seq"], ["seq"], "seq"),
+        (["seq", "position"], ["position", "seq"], "seq"),
+        (["seq", "position"], ["position"], "position"),
+        (["position"], ["seq", "position"], "position"),
+        (["seq"], ["position"], None),
+        (["seq"], [], None),
+        ([], ["seq"], None),
+    ],
+)
+def test_the_position_is_a_usual_column_of_all_files(
+    tmp_path: Path, first: list[str], second: list[str], expected: str | None
+) -> None:
+    folder = written(tmp_path, dict.fromkeys(first, NUMBERS), dict.fromkeys(second, NUMBERS))
+    found = ordered_files(folder, "data")
+    assert found.position == expected
+    assert [file.keep for file in found.files] == [() if expected is None else (expected,)] * 2
+
+
+def test_a_column_that_has_text_in_one_file_is_no_position(tmp_path: Path) -> None:
+    folder = written(
+        tmp_path, {"seq": NUMBERS, "position": NUMBERS}, {"seq": NUMBERS.cast("string"), "position": NUMBERS}
+    )
+    assert ordered_files(folder, "data").position == "position"
+
+
+@pytest.mark.parametrize("captured", [(CAPTURED, CAPTURED), (CAPTURED, None), (None, CAPTURED)])
+def test_sessions_are_those_of_captured_files_if_all_are(tmp_path: Path, captured: Any) -> None:
+    folder = written(tmp_path, {"seq": NUMBERS}, {"seq": NUMBERS}, metadata=captured)
+    assert ordered_files(folder, "data").session == ("capture_session" if all(captured) else None)
+
+
+@pytest.mark.parametrize("position", [None, "seq"])
+def test_each_file_is_opened_once_and_the_first_one_to_see_its_columns(
+    tmp_path: Path, position: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    readable = payload_files.readable
+
+    def counted(path: Path) -> Any:
+        opened.append(path.name)
+        return readable(path)
+
+    monkeypatch.setattr(payload_files, "readable", counted)
+    folder = written(tmp_path, *[{"seq": NUMBERS}] * 5)
+    assert len(ordered_files(folder, "data", position).files) == 5
+    assert sorted(opened) == ["0.parquet", "0.parquet", "1.parquet", "2.parquet", "3.parquet", "4.parquet"]
+
+
+def test_a_column_that_a_file_lacks_is_an_error_with_its_name(tmp_path: Path) -> None:
+    folder = written(tmp_path, {"lsn": NUMBERS}, {"seq": NUMBERS})
+    with pytest.raises(PathError, match=r"1\.parquet: no column 'lsn'; columns: data, seq"):
+        ordered_files(folder, "data", "lsn")
