@@ -261,7 +261,7 @@ def _order_columns(
     files: Sequence[PayloadFile], position: str | None, session: str | None
 ) -> tuple[str | None, str | None]:
     """Choose the columns with positions and sessions, if files have any."""
-    if position is None:
+    if not position:
         position = next((name for name in USUAL_NAMES if all(_has_integers(file, name) for file in files)), None)
     if position is not None and session is None and is_captured(files):
         session = CAPTURE_SESSION
