@@ -244,12 +244,13 @@ def ordered_files(
     columns = _order_columns(first, position, session)
     found = None
     # Most often the other files are like the first one. Then each of them is opened only once.
-    with suppress(PathError):
+    with suppress(PathError, FileFault):
         found = opened(paths, columns, first)
     if found is None or _order_columns(found, position, session) != columns:
         found = opened(paths, (None, session), first)
         columns = _order_columns(found, position, session)
-        found = opened(paths, columns, found)
+        if columns != (None, session):
+            found = opened(paths, columns, found)
     chosen, session = columns
     if chosen is None:
         return OrderedFiles(tuple(found), None, session)

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pgdecode.arrow.thrift import COLUMNS, I64, META_DATA, ROW_GROUPS, Struct, Value
 from pgdecode.files import payload_files
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.storage.errors import PathError
+from support.payload_files import N_VALUES, with_footer
 
 NUMBERS = pa.array([1, 2])
 CAPTURED = {CAPTURE_KEY: json.dumps({"file": {"session": 1, "first_seq": 1, "open_streams": 0}})}
@@ -82,3 +84,13 @@ def test_a_column_that_a_file_lacks_is_an_error_with_its_name(tmp_path: Path) ->
     folder = written(tmp_path, {"lsn": NUMBERS}, {"seq": NUMBERS})
     with pytest.raises(PathError, match=r"1\.parquet: no column 'lsn'; columns: data, seq"):
         ordered_files(folder, "data", "lsn")
+
+
+def test_a_damaged_column_that_is_not_used_does_not_matter(tmp_path: Path) -> None:
+    def damaged(footer: Struct) -> None:
+        footer[ROW_GROUPS].value[1][0][COLUMNS].value[1][1][META_DATA].value[N_VALUES] = Value(I64, 1)
+
+    folder = written(tmp_path, {"seq": NUMBERS}, {"seq": NUMBERS}, {})
+    with_footer(folder / "1.parquet", damaged)
+    found = ordered_files(folder, "data")
+    assert (found.position, found.n_rows) == (None, 6)
