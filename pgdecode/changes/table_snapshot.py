@@ -355,7 +355,7 @@ class SnapshotRows:
             if places.null_count:
                 is_unknown[name] = places.is_null()
         columns["_unknown"] = self._with_unknown(sets.filter(is_left), is_unknown)
-        # Select the rows that are left before they are copied together.
+        # Select the remaining rows first, then copy each column into one array.
         others = rows.select([name for name in names if name not in columns]).filter(is_left)
         every = [columns[name] if name in columns else others[name] for name in self.kept.names]
         return pa.table(every, schema=self.kept).combine_chunks()
@@ -363,10 +363,10 @@ class SnapshotRows:
     def _unchanged_values(
         self, changes: pa.Table, is_update: pa.Array, before: pa.Buffer, sets: pa.Array, is_left: pa.Array
     ) -> Iterator[tuple[str, pa.Array]]:
-        """For each column that an update did not change, find the rows that were sent with the values of the rows left.
+        """For each column that an update did not change, find the rows that were sent with the remaining rows' values.
 
-        `before` has the row that each change removed, `sets` the unknown columns of each row. The rows found are null
-        if the value is unknown.
+        `before` has the row that each change removed, `sets` the unknown columns of each row. `is_left` selects the
+        remaining rows. The rows found are null if the value is unknown.
         """
         unchanged = changes["_unchanged"].combine_chunks()
         names = unchanged.flatten().dictionary_encode()

@@ -234,23 +234,21 @@ def ordered_files(
     """
     paths = find_files(path)
 
-    def opened(
-        paths: Sequence[FilePath], columns: tuple[str | None, str | None], before: Sequence[PayloadFile] = ()
-    ) -> list[PayloadFile]:
+    def open_with(columns: tuple[str | None, str | None], opened: Sequence[PayloadFile]) -> list[PayloadFile]:
         keep = tuple(dict.fromkeys(name for name in columns if name is not None))
-        return open_files(paths, payload, keep, unwrap, before)
+        return open_files(paths, payload, keep, unwrap, opened)
 
-    first = opened(paths[:1], (None, session))
+    first = open_files(paths[:1], payload, () if session is None else (session,), unwrap)
     columns = _order_columns(first, position, session)
     found = None
     # Most often the other files are like the first one. Then each of them is opened only once.
     with suppress(PathError, FileFault):
-        found = opened(paths, columns, first)
+        found = open_with(columns, first)
     if found is None or _order_columns(found, position, session) != columns:
-        found = opened(paths, (None, session), first)
+        found = open_with((None, session), first)
         columns = _order_columns(found, position, session)
         if columns != (None, session):
-            found = opened(paths, columns, found)
+            found = open_with(columns, found)
     chosen, session = columns
     if chosen is None:
         return OrderedFiles(tuple(found), None, session)
@@ -261,7 +259,7 @@ def ordered_files(
 def _order_columns(
     files: Sequence[PayloadFile], position: str | None, session: str | None
 ) -> tuple[str | None, str | None]:
-    """Choose the columns with positions and sessions, if files have any."""
+    """Choose the columns with positions and sessions, if all files have them."""
     if not position:
         position = next((name for name in USUAL_NAMES if all(_has_integers(file, name) for file in files)), None)
     if position is not None and session is None and is_captured(files):

@@ -11,6 +11,7 @@ from changes.test_changes import TYPES
 
 import pgdecode
 from pgdecode import RelationCatalog, snapshot
+from pgdecode.arrow import batch_sizes
 from pgdecode.changes import table_snapshot
 from pgdecode.changes.table_snapshot import ABOUT, SnapshotRows
 from support import captures
@@ -682,6 +683,8 @@ def test_changes_leave_the_same_rows_if_they_are_applied_at_once_or_one_by_one(
     monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", rng.choice([1, 5, 1000]))
     monkeypatch.setattr(table_snapshot, "_BYTES", rng.choice([1, 2000, 10**9]))
     monkeypatch.setattr(table_snapshot, "_FEW_SETS", rng.choice([-100, 0, 1000]))
+    # With 0, small batches are not joined.
+    monkeypatch.setattr(batch_sizes, "_FEW_ROWS", rng.choice([0, 8192]))
     found = []
     for is_at_once in (True, False):
         with monkeypatch.context() as patch:

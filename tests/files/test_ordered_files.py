@@ -21,9 +21,9 @@ NUMBERS = pa.array([1, 2])
 CAPTURED = {CAPTURE_KEY: json.dumps({"file": {"session": 1, "first_seq": 1, "open_streams": 0}})}
 
 
-def written(folder: Path, *files: dict[str, pa.Array], metadata: Any = (None,) * 5) -> Path:
+def written(folder: Path, *files: dict[str, pa.Array], metadata: Any = None) -> Path:
     """Write files with two payloads and these columns."""
-    for number, (columns, content) in enumerate(zip(files, metadata, strict=False)):
+    for number, (columns, content) in enumerate(zip(files, metadata or [None] * len(files), strict=True)):
         table = pa.table({"data": pa.array([b"B", b"C"], pa.binary()), **columns})
         pq.write_table(table.replace_schema_metadata(content), folder / f"{number}.parquet")
     return folder
@@ -61,6 +61,15 @@ def test_a_column_that_has_text_in_one_file_is_no_position(tmp_path: Path) -> No
 def test_sessions_are_those_of_captured_files_if_all_are(tmp_path: Path, captured: Any) -> None:
     folder = written(tmp_path, {"seq": NUMBERS}, {"seq": NUMBERS}, metadata=captured)
     assert ordered_files(folder, "data").session == ("capture_session" if all(captured) else None)
+
+
+def test_without_a_position_captured_files_have_no_session(tmp_path: Path) -> None:
+    found = ordered_files(written(tmp_path, {}, {}, metadata=(CAPTURED, CAPTURED)), "data")
+    assert (found.position, found.session) == (None, None)
+
+
+def test_an_empty_name_of_the_position_is_none(tmp_path: Path) -> None:
+    assert ordered_files(written(tmp_path, {"seq": NUMBERS}), "data", "").position == "seq"
 
 
 @pytest.mark.parametrize("position", [None, "seq"])

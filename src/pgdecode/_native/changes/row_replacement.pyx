@@ -40,9 +40,10 @@ def replaced_rows(const int32_t[::1] keys, const int32_t[::1] removed, const uin
     try:
         last = <int64_t *>calloc(<size_t>max(n_keys, 0) + 1, sizeof(int64_t))
         previous = <int64_t *>calloc(<size_t>n + 1, sizeof(int64_t))
-        if last == NULL or previous == NULL:
-            raise MemoryError("no memory for the rows of a table")
-        if grow(&before, 8 * <size_t>n_changes) != OK or grow(&left, <size_t>n) != OK:
+        if (
+            last == NULL or previous == NULL
+            or grow(&before, 8 * <size_t>n_changes) != OK or grow(&left, <size_t>n) != OK
+        ):
             raise MemoryError("no memory for the rows of a table")
         before.size, left.size = 8 * <size_t>n_changes, <size_t>n
         to, is_left = <int64_t *>before.data, left.data
