@@ -202,6 +202,8 @@ class PayloadFile:
         for column, low, _ in self.groups[0].ranges if self.groups else ():
             if column == name:
                 return low
+        if name not in self.columns.names:  # LSNs of frames, or the session of a captured file
+            return self.first_rows(1).column(name)[0].as_py() if self.n_rows else None
         with self._reader() as reader, reader() as file:
             for batch in file.iter_batches(1, row_groups=self._numbers, columns=[name], use_threads=False):
                 return batch.column(0)[0].as_py()

@@ -12,7 +12,7 @@ import pytest
 
 from pgdecode.arrow.thrift import COLUMNS, I64, META_DATA, ROW_GROUPS, Struct, Value
 from pgdecode.files import payload_files
-from pgdecode.files.ordered_files import ordered_files
+from pgdecode.files.ordered_files import OrderFault, ordered_files
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.storage.errors import PathError
 from support.payload_files import N_VALUES, with_footer
@@ -24,7 +24,7 @@ CAPTURED = {CAPTURE_KEY: json.dumps({"file": {"session": 1, "first_seq": 1, "ope
 def written(folder: Path, *files: dict[str, pa.Array], metadata: Any = None) -> Path:
     """Write files with two payloads and these columns."""
     for number, (columns, content) in enumerate(zip(files, metadata or [None] * len(files), strict=True)):
-        table = pa.table({"data": pa.array([b"B", b"C"], pa.binary()), **columns})
+        table = pa.table({"data": pa.array([b"B", b"C"], pa.binary())} | columns)
         pq.write_table(table.replace_schema_metadata(content), folder / f"{number}.parquet")
     return folder
 
@@ -103,3 +103,22 @@ def test_a_damaged_column_that_is_not_used_does_not_matter(tmp_path: Path) -> No
     with_footer(folder / "1.parquet", damaged)
     found = ordered_files(folder, "data")
     assert (found.position, found.n_rows) == (None, 6)
+
+
+def test_files_of_frames_may_be_ordered_by_the_lsn_of_frames(tmp_path: Path) -> None:
+    def frames(*lsns: int) -> pa.Array:
+        return pa.array([b"w" + lsn.to_bytes(8, "big") + bytes(16) + b"B" for lsn in lsns], pa.binary())
+
+    folder = written(tmp_path, {"data": frames(30, 40)}, {"data": frames()}, {"data": frames(10, 20)})
+    found = ordered_files(folder, "data", "frame_lsn")
+    assert [batch.positions.to_pylist() for batch in found.batches() if len(batch.positions)] == [[10, 20], [30, 40]]
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [("frame_lsn", "frame_lsn is null"), ("capture_session", "capture_session 1 does not come after 1")],
+)
+def test_a_position_that_files_do_not_have_must_ascend_too(tmp_path: Path, position: str, expected: str) -> None:
+    found = ordered_files(written(tmp_path, {}, {}, metadata=(CAPTURED, CAPTURED)), "data", position)
+    with pytest.raises(OrderFault, match=expected):
+        list(found.batches())
