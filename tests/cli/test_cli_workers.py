@@ -63,9 +63,10 @@ def test_files_do_not_depend_on_the_number_of_workers(run: Shell, name: str, wor
     assert _content(Path("out3")) == _content(Path("out1"))
 
 
+@pytest.mark.parametrize("batch_rows", [full(1), 7, 64])
 @pytest.mark.parametrize("name", [full("18.shop.v1"), *NAMES[1:]])
 def test_reports_do_not_depend_on_batches_or_the_number_of_workers(
-    run: Shell, monkeypatch: pytest.MonkeyPatch, name: str
+    run: Shell, monkeypatch: pytest.MonkeyPatch, name: str, batch_rows: int
 ) -> None:
     _in_files(name, Path("raw"))
     expected = run("inspect", "raw", "--json", "--workers", 1)
@@ -73,10 +74,9 @@ def test_reports_do_not_depend_on_batches_or_the_number_of_workers(
     defaults = prepared_batches.__kwdefaults__
     assert defaults is not None
     # Batches end in the middle of transactions and streams.
-    for batch_rows in (1, 7, 64):
-        monkeypatch.setitem(defaults, "batch_rows", batch_rows)
-        for workers in (1, 3):
-            assert run("inspect", "raw", "--json", "--workers", workers).out == expected.out
+    monkeypatch.setitem(defaults, "batch_rows", batch_rows)
+    for workers in (1, 3):
+        assert run("inspect", "raw", "--json", "--workers", workers).out == expected.out
 
 
 def test_a_bad_boundary_does_not_change_the_stream_state_of_later_batches(run: Shell) -> None:
