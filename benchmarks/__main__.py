@@ -24,8 +24,8 @@ except ImportError as problem:
     sys.exit(f"{problem}\nthe benchmarks need the compiled package and extras: python -m pip install -e '.[bench]'")
 
 from benchmarks import datasets, measure, plot, report, values
-from benchmarks.case import Case
-from benchmarks.cases import CASES
+from benchmarks.cases.all_cases import CASES
+from benchmarks.cases.case import Case
 
 PROGRAM = "python -m benchmarks"
 ON_SPARK = "on Spark"

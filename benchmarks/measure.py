@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
-from benchmarks.case import Case, Work, WrongResult
-from benchmarks.cases import CASES, SLOW_BASELINES
+from benchmarks.cases.all_cases import CASES, SLOW_BASELINES
+from benchmarks.cases.case import Case, Work, WrongResult
 from benchmarks.datasets import MESSAGES, DataSet
 
 

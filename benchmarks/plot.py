@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.cases import CASES
+from benchmarks.cases.all_cases import CASES
 from benchmarks.datasets import MESSAGES
 from benchmarks.report import Report, scaled
 

@@ -18,8 +18,8 @@ from rich.measure import Measurement
 from rich.table import Table
 
 import pgdecode
-from benchmarks.baselines import FLAGS, compiler_version
-from benchmarks.case import (
+from benchmarks.cases.baselines import FLAGS, compiler_version
+from benchmarks.cases.case import (
     BINARY,
     C_ROWS,
     C_WALK,

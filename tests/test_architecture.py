@@ -98,6 +98,7 @@ PYTHON = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if path.name not in ("__init__.py", "__main__.py")
 )
+BENCHMARKS = sorted(path for part in ("", "cases") for path in (ROOT / "benchmarks" / part).glob("[a-z]*.py"))
 SOURCES = sorted(path for path in NATIVE.rglob("*.p[xy]*") if path.stem != "__init__")
 
 
@@ -134,7 +135,7 @@ def test_a_native_module_imports_only_native_packages_above_its_own() -> None:
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:
     modules: dict[str, set[str]] = {}
-    for path in [*PYTHON, *SOURCES]:
+    for path in [*PYTHON, *SOURCES, *BENCHMARKS]:
         modules.setdefault(module_of(path), set()).update(imports_of(path, at_run_time=True) - {module_of(path)})
     while modules:
         lowest = {name for name, imported in modules.items() if not imported & set(modules)}
@@ -149,7 +150,7 @@ def test_every_module_is_in_an_ordered_package() -> None:
 
 def test_no_folder_has_too_many_modules() -> None:
     folders: dict[Path, set[str]] = {}
-    for path in [*PYTHON, *SOURCES]:
+    for path in [*PYTHON, *SOURCES, *BENCHMARKS]:
         folders.setdefault(path.parent, set()).add(path.stem)
     assert {path.name: len(stems) for path, stems in folders.items() if len(stems) > MOST_MODULES} == {}
 

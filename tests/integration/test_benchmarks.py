@@ -117,7 +117,8 @@ def test_messages_in_streams_are_measured_by_cases_that_keep_their_order(report:
 @pytest.mark.parametrize("name", ["pgbench.text", "tiny.text", "streamed.text", "toast.text", "columns.text"])
 def test_changes_are_verified_on_every_recording_with_complete_transactions(name: str) -> None:
     script = f"""
-from benchmarks import cases, changes, datasets, measure
+from benchmarks import datasets, measure
+from benchmarks.cases import all_cases as cases, changes
 
 data = datasets.load({name!r}, len(datasets.recorded({name!r})))
 for case in cases.CASES:
@@ -294,7 +295,8 @@ def test_a_full_run_measures_memory(tmp_path: Path) -> None:
 def test_a_wrong_result_stops_the_run() -> None:
     script = """
 import dataclasses
-from benchmarks import case, cases, datasets, measure
+from benchmarks import datasets, measure
+from benchmarks.cases import all_cases as cases, case
 
 data = dataclasses.replace(datasets.load("wide.text", 50), relation_id_sum=1)
 for tried in cases.CASES:
@@ -317,7 +319,8 @@ def test_a_wrong_row_or_value_stops_the_run() -> None:
     script = """
 import dataclasses
 import pyarrow as pa
-from benchmarks import case, cases, datasets, measure, values
+from benchmarks import datasets, measure, values
+from benchmarks.cases import all_cases as cases, case
 
 rows = datasets.load("wide.bin, rows", 50)
 few = dataclasses.replace(cases.typed_rows(rows), payloads=[rows.payloads.slice(1)])
@@ -347,7 +350,8 @@ for check in (
 def test_a_wrong_change_or_output_stops_the_run() -> None:
     script = """
 import dataclasses
-from benchmarks import case, changes, datasets, workers
+from benchmarks import datasets
+from benchmarks.cases import case, changes, workers
 
 data = datasets.load("pgbench.text", 40_000)
 few = dataclasses.replace(data, payloads=data.payloads.slice(0, 20_000))

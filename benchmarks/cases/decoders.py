@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.case import Case, Work, require
+from benchmarks.cases.case import Case, Work, require
 from benchmarks.datasets import DataSet, recorded
 
 NODE_SCRIPT = Path(__file__).with_name("node_decoder.cjs")
-NODE_MODULES = Path(__file__).with_name("node_modules")
+NODE_MODULES = Path(__file__).parents[1] / "node_modules"
 
 
 @dataclass(frozen=True)

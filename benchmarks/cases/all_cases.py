@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgdecode
-from benchmarks.baselines import CellWalk, MemoryRead, NoCompiler, WideRows, library
-from benchmarks.case import (
+from benchmarks.cases.baselines import CellWalk, MemoryRead, NoCompiler, WideRows, library
+from benchmarks.cases.case import (
     BINARY,
     C_ROWS,
     C_WALK,
@@ -34,7 +34,7 @@ from benchmarks.case import (
     Work,
     require,
 )
-from benchmarks.changes import (
+from benchmarks.cases.changes import (
     all_changes,
     digest_changes,
     digest_snapshot,
@@ -47,8 +47,7 @@ from benchmarks.changes import (
     without_snapshot,
     without_transactions,
 )
-from benchmarks.datasets import FILES, MESSAGES, ROWS, VALUES, DataSet, key_of
-from benchmarks.decoders import (
+from benchmarks.cases.decoders import (
     load_pypgoutput,
     load_reference,
     node_decoder,
@@ -56,10 +55,18 @@ from benchmarks.decoders import (
     without_pypgoutput,
     without_reference,
 )
-from benchmarks.files import copy_messages, copy_table, decode_messages, decode_table, digest_file, verify_files
-from benchmarks.ideal_threads import IdealThreads, digest_ideal, ideal_messages, ideal_rows, verify_ideal, without_start
+from benchmarks.cases.files import copy_messages, copy_table, decode_messages, decode_table, digest_file, verify_files
+from benchmarks.cases.ideal_threads import (
+    IdealThreads,
+    digest_ideal,
+    ideal_messages,
+    ideal_rows,
+    verify_ideal,
+    without_start,
+)
+from benchmarks.cases.workers import COMMANDS, Command, WholeRun, digest_output, verify_one_worker, verify_two_workers
+from benchmarks.datasets import FILES, MESSAGES, ROWS, VALUES, DataSet, key_of
 from benchmarks.values import ValueSet
-from benchmarks.workers import COMMANDS, Command, WholeRun, digest_output, verify_one_worker, verify_two_workers
 
 IDEAL_THREADS = ", ideal two threads"
 TUPLES = ("kind", "relation_id", "old", "old_formats", "new", "new_formats")

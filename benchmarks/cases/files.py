@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.case import require
-from benchmarks.changes import committed_rows, table_of
+from benchmarks.cases.case import require
+from benchmarks.cases.changes import committed_rows, table_of
 from benchmarks.datasets import BATCH_ROWS, DataSet
 from pgdecode.cli.main import main
 from pgdecode.envelope.schema import envelope_schema

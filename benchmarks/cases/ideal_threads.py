@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgdecode
-from benchmarks.case import require
+from benchmarks.cases.case import require
 from benchmarks.datasets import DataSet
 
 Decode = Callable[[pa.BinaryArray], pa.RecordBatch]

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.case import can_run, require
-from benchmarks.changes import TABLES, committed_rows, keys_at_end, without_transactions
+from benchmarks.cases.case import can_run, require
+from benchmarks.cases.changes import TABLES, committed_rows, keys_at_end, without_transactions
+from benchmarks.cases.files import run_command, write_payloads
 from benchmarks.datasets import DataSet
-from benchmarks.files import run_command, write_payloads
 
 # Rows in each file, but there are at least so many files.
 FILE_ROWS, LEAST_FILES = 250_000, 8

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgdecode
-from benchmarks.case import require
+from benchmarks.cases.case import require
 from benchmarks.datasets import DataSet, Seen, followed, key_of
 
 # Table with typed columns, by the first part of the data set's name.
