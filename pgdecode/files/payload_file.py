@@ -202,12 +202,7 @@ class PayloadFile:
         for column, low, _ in self.groups[0].ranges if self.groups else ():
             if column == name:
                 return low
-        if name not in self.columns.names:  # LSNs of frames, or the session of a captured file
-            return self.first_rows(1).column(name)[0].as_py() if self.n_rows else None
-        with self._reader() as reader, reader() as file:
-            for batch in file.iter_batches(1, row_groups=self._numbers, columns=[name], use_threads=False):
-                return batch.column(0)[0].as_py()
-        return None
+        return next((column[0].as_py() for column in self._column(name, 1) if len(column)), None)
 
     def range_of(self, name: str) -> tuple[Any, Any] | None:
         """Read a column, and find its least and greatest value; None without values.
@@ -217,12 +212,20 @@ class PayloadFile:
         FileFault
             If the file is damaged.
         """
-        found = []
+        found = [pc.min_max(column) for column in self._column(name, BATCH_ROWS)]
+        values = [item for item in found if item["min"].is_valid]
+        if not values:
+            return None
+        return min(item["min"].as_py() for item in values), max(item["max"].as_py() for item in values)
+
+    def _column(self, name: str, batch_rows: int) -> Iterator[pa.Array]:
+        """Yield the values of a column. LSNs of frames and the session of a captured file come with the payloads."""
+        if name not in self.columns.names:
+            yield from (batch.column(name) for batch in self.batches(batch_rows))
+            return
         with self._reader() as reader, reader() as file:
-            for batch in file.iter_batches(row_groups=self._numbers, columns=[name], use_threads=False):
-                found.append(pc.min_max(batch.column(0)).as_py())
-        values = [item for item in found if item["min"] is not None]
-        return (min(item["min"] for item in values), max(item["max"] for item in values)) if values else None
+            for batch in file.iter_batches(batch_rows, row_groups=self._numbers, columns=[name], use_threads=False):
+                yield batch.column(0)
 
     def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Read the payload and `keep` columns in order, at most `batch_rows` and about `BATCH_BYTES` at once.

@@ -112,6 +112,7 @@ def test_files_of_frames_may_be_ordered_by_the_lsn_of_frames(tmp_path: Path) -> 
     folder = written(tmp_path, {"data": frames(30, 40)}, {"data": frames()}, {"data": frames(10, 20)})
     found = ordered_files(folder, "data", "frame_lsn")
     assert [batch.positions.to_pylist() for batch in found.batches() if len(batch.positions)] == [[10, 20], [30, 40]]
+    assert sorted(map(str, (file.range_of("frame_lsn") for file in found.files))) == ["(10, 20)", "(30, 40)", "None"]
 
 
 @pytest.mark.parametrize(
