@@ -202,7 +202,9 @@ class PayloadFile:
         for column, low, _ in self.groups[0].ranges if self.groups else ():
             if column == name:
                 return low
-        return next((column[0].as_py() for column in self._column(name, 1) if len(column)), None)
+        if name not in self.columns.names:
+            return self.first_rows(1).column(name)[0].as_py() if self.n_rows else None
+        return next((column[0].as_py() for column in self._column(name, 1)), None)
 
     def range_of(self, name: str) -> tuple[Any, Any] | None:
         """Read a column, and find its least and greatest value; None without values.
@@ -219,7 +221,7 @@ class PayloadFile:
         return min(item["min"].as_py() for item in values), max(item["max"].as_py() for item in values)
 
     def _column(self, name: str, batch_rows: int) -> Iterator[pa.Array]:
-        """Yield the values of a column. LSNs of frames and the session of a captured file come with the payloads."""
+        """Yield the values of a column in batches. LSNs of frames and sessions of captured files come with payloads."""
         if name not in self.columns.names:
             yield from (batch.column(name) for batch in self.batches(batch_rows))
             return

@@ -112,7 +112,16 @@ def test_files_of_frames_may_be_ordered_by_the_lsn_of_frames(tmp_path: Path) -> 
     folder = written(tmp_path, {"data": frames(30, 40)}, {"data": frames()}, {"data": frames(10, 20)})
     found = ordered_files(folder, "data", "frame_lsn")
     assert [batch.positions.to_pylist() for batch in found.batches() if len(batch.positions)] == [[10, 20], [30, 40]]
-    assert sorted(map(str, (file.range_of("frame_lsn") for file in found.files))) == ["(10, 20)", "(30, 40)", "None"]
+    assert [file.range_of("frame_lsn") for file in found.files] == [None, (10, 20), (30, 40)]
+
+
+def test_the_range_of_a_column_is_that_of_all_row_groups(tmp_path: Path) -> None:
+    payloads = [b"B", *(b"w" + lsn.to_bytes(8, "big") + bytes(16) + b"B" for lsn in (20, 10, 40, 30)), b"C"]
+    table = pa.table({"data": pa.array(payloads, pa.binary()), "seq": pa.array([None, 2, 1, 4, 3, None])})
+    pq.write_table(table, tmp_path / "0.parquet", row_group_size=2)
+    (file,) = payload_files.payload_files(tmp_path, "data", ("frame_lsn", "seq"))
+    assert (file.range_of("frame_lsn"), file.range_of("seq")) == ((10, 40), (1, 4))
+    assert (file.first_value("frame_lsn"), file.first_value("seq")) == (None, None)
 
 
 @pytest.mark.parametrize(
