@@ -16,6 +16,7 @@ from pgdecode.files.ordered_files import OrderFault, ordered_files
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.storage.errors import PathError
 from support.payload_files import N_VALUES, with_footer
+from support.payload_files import written as written_file
 
 NUMBERS = pa.array([1, 2])
 CAPTURED = {CAPTURE_KEY: json.dumps({"file": {"session": 1, "first_seq": 1, "open_streams": 0}})}
@@ -24,7 +25,7 @@ CAPTURED = {CAPTURE_KEY: json.dumps({"file": {"session": 1, "first_seq": 1, "ope
 def written(folder: Path, *files: dict[str, pa.Array], metadata: Any = None) -> Path:
     """Write files with two payloads and these columns."""
     for number, (columns, content) in enumerate(zip(files, metadata or [None] * len(files), strict=True)):
-        table = pa.table({"data": pa.array([b"B", b"C"], pa.binary())} | columns)
+        table = pa.table({"data": pa.array([b"B", b"C"], pa.binary()), **columns})
         pq.write_table(table.replace_schema_metadata(content), folder / f"{number}.parquet")
     return folder
 
@@ -105,21 +106,23 @@ def test_a_damaged_column_that_is_not_used_does_not_matter(tmp_path: Path) -> No
     assert (found.position, found.n_rows) == (None, 6)
 
 
-def test_files_of_frames_may_be_ordered_by_the_lsn_of_frames(tmp_path: Path) -> None:
-    def frames(*lsns: int) -> pa.Array:
-        return pa.array([b"w" + lsn.to_bytes(8, "big") + bytes(16) + b"B" for lsn in lsns], pa.binary())
+def frames(*lsns: int) -> list[bytes]:
+    """Make an XLogData frame for each LSN."""
+    return [b"w" + lsn.to_bytes(8, "big") + bytes(16) + b"B" for lsn in lsns]
 
-    folder = written(tmp_path, {"data": frames(30, 40)}, {"data": frames()}, {"data": frames(10, 20)})
-    found = ordered_files(folder, "data", "frame_lsn")
+
+def test_files_of_frames_may_be_ordered_by_the_lsn_of_frames(tmp_path: Path) -> None:
+    for number, lsns in enumerate(((30, 40), (), (10, 20))):
+        written_file(tmp_path / f"{number}.parquet", frames(*lsns))
+    found = ordered_files(tmp_path, "data", "frame_lsn")
     assert [batch.positions.to_pylist() for batch in found.batches() if len(batch.positions)] == [[10, 20], [30, 40]]
     assert [file.range_of("frame_lsn") for file in found.files] == [None, (10, 20), (30, 40)]
 
 
 def test_the_range_of_a_column_is_that_of_all_row_groups(tmp_path: Path) -> None:
-    payloads = [b"B", *(b"w" + lsn.to_bytes(8, "big") + bytes(16) + b"B" for lsn in (20, 10, 40, 30)), b"C"]
-    table = pa.table({"data": pa.array(payloads, pa.binary()), "seq": pa.array([None, 2, 1, 4, 3, None])})
-    pq.write_table(table, tmp_path / "0.parquet", row_group_size=2)
-    (file,) = payload_files.payload_files(tmp_path, "data", ("frame_lsn", "seq"))
+    seq = pa.array([None, 2, 1, 4, 3, None])
+    path = written_file(tmp_path / "0.parquet", [b"B", *frames(20, 10, 40, 30), b"C"], rows_per_group=2, seq=seq)
+    (file,) = payload_files.payload_files(path, "data", ("frame_lsn", "seq"))
     assert (file.range_of("frame_lsn"), file.range_of("seq")) == ((10, 40), (1, 4))
     assert (file.first_value("frame_lsn"), file.first_value("seq")) == (None, None)
 
