@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ from pgdecode.relations.version_tracker import (
 
 FORMAT = "pgdecode.ChangeDecoder"
 FORMAT_VERSION = 3
+T = TypeVar("T")
 ROWS = (b"I", b"U", b"D", b"T")  # tags of the messages that are buffered
 
 
@@ -257,11 +258,13 @@ def _skipped_from_json(plain: Mapping[str, Any]) -> Skipped:
 
 
 def _relations_to_json(relations: RelationTracker, with_versions: bool) -> dict[str, Any]:
+    # Sorted by OID and xid: the order of the dictionaries depends on messages that no longer count, such as those of
+    # an aborted sub-transaction. Equal states have equal JSON.
     return {
         "versions": [version_to_json(item) for item in relations.versions] if with_versions else [],
         "shape": sorted(relations.in_shape) if with_versions else [],
-        "visible": [[oid, *sent] for oid, sent in relations.common.items()],
-        "types": [[sent.position, type_to_json(sent.type)] for sent in relations.types.values()],
+        "visible": [[oid, *sent] for oid, sent in _in_order(relations.common)],
+        "types": [[sent.position, type_to_json(sent.type)] for _, sent in _in_order(relations.types)],
         "contradictions": [
             [
                 asdict(item.relation),
@@ -269,24 +272,28 @@ def _relations_to_json(relations: RelationTracker, with_versions: bool) -> dict[
                 item.other_position,
                 item.common_position,
             ]
-            for item in relations.contradictions.values()
+            for _, item in _in_order(relations.contradictions)
         ],
         "scopes": [
             {
                 "xid": xid,
                 "visible": [
-                    [oid, own, *sent] for oid, sendings in scope.relations.items() for own, sent in sendings.in_order
+                    [oid, own, *sent] for oid, sendings in _in_order(scope.relations) for own, sent in sendings.in_order
                 ],
-                "numbers": list(scope.numbers_by_xid.items()),
+                "numbers": _in_order(scope.numbers_by_xid),
                 "types": [
                     [own, sent.position, type_to_json(sent.type)]
-                    for sendings in scope.types.values()
+                    for _, sendings in _in_order(scope.types)
                     for own, sent in sendings.in_order
                 ],
             }
-            for xid, scope in relations.scopes.items()
+            for xid, scope in _in_order(relations.scopes)
         ],
     }
+
+
+def _in_order(items: Mapping[int, T]) -> list[tuple[int, T]]:
+    return [(key, items[key]) for key in sorted(items)]
 
 
 def _relations_from_json(plain: Mapping[str, Any], versions: Iterable[RelationVersion] | None) -> RelationTracker:

@@ -421,7 +421,8 @@ class RelationTracker:
                 self.undo_log.put(self.types, type_id, sent_type)
         if scope.types:
             self._forget_payloads()
-        for relation_id in scope.relations:
+        # By OID: new versions get their numbers here, and the order of the dictionary depends on aborted messages too.
+        for relation_id in sorted(scope.relations):
             sent = self._last_sent(stream, relation_id)
             if sent is None:
                 continue

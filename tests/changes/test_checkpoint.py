@@ -85,6 +85,41 @@ def test_follow_and_decode_reach_the_same_state() -> None:
     assert following.decode(column[3000:]).equals(decoding.decode(column[3000:]))
 
 
+def test_a_state_does_not_depend_on_what_an_aborted_subtransaction_sent_first() -> None:
+    # Relation 20003 comes first from the sub-transaction, and 20001 from one that stays: only these count at the end.
+    slot = Slot()
+    slot.start(700, first=True)
+    slot.relation(20003, ["a"], xid=701)
+    slot.stop()
+    slot.stream_abort(700, 701)
+    slot.start(700)
+    slot.relation(20002, ["a"], xid=700)
+    slot.relation(20001, ["a"], xid=700)
+    slot.relation(20003, ["a"], xid=702)
+    slot.stop()
+    slot.stream_commit(700)
+    whole = ChangeDecoder()
+    whole.follow(slot.payloads)
+    for cut in range(len(slot.payloads)):
+        first = ChangeDecoder()
+        first.follow(slot.payloads[:cut])
+        second = through_json(first)
+        second.follow(slot.payloads[cut:])
+        assert json.dumps(second.state) == json.dumps(whole.state), cut
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 40), st.data())
+def test_relations_after_a_cut_anywhere_are_those_of_one_decoder(rng: Any, n_steps: int, data: st.DataObject) -> None:
+    payloads = RandomSlot(rng, n_steps).payloads
+    cut = data.draw(st.integers(0, len(payloads)))
+    whole, first = ChangeDecoder(), ChangeDecoder()
+    whole.follow(payloads)
+    first.follow(payloads[:cut])
+    second = through_json(first)
+    second.follow(payloads[cut:])
+    assert json.dumps(second.state["catalog"]) == json.dumps(whole.state["catalog"])
+
+
 def test_a_decoder_does_not_change_the_state_that_it_starts_from() -> None:
     column = captures.capture("18.streams.v2").column
     decoder = ChangeDecoder()
