@@ -1,6 +1,7 @@
 # One way to do each chore; CONTRIBUTING.md says when. PYTHON is the interpreter of the development environment.
 PYTHON ?= .venv/bin/python
 FUZZ_SECONDS ?= 60
+SEEDS ?= 1
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
 .PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme docs scoreboard killed-drivers store-cost
@@ -71,8 +72,11 @@ fuzz:  ## coverage-guided, FUZZ_SECONDS in all; needs clang, and says so
 corpus:  ## the least of what the fuzzer has found on this machine and the repository has, as tests/fuzz/corpus
 	PYTHONPATH=tests $(PYTHON) -m fuzz merge
 
-properties:  ## long property runs
-	$(PYTHON) -m pytest tests/property/test_mutations.py tests/envelope/test_decode.py tests/property/test_random_sequences.py -m "" --hypothesis-profile=long
+properties:  ## long property runs with random data, then SEEDS runs of all property tests
+	PGDECODE_TEST_SEED=$${PGDECODE_TEST_SEED:-random} $(PYTHON) -m pytest tests/property/test_mutations.py tests/envelope/test_decode.py tests/property/test_random_sequences.py -m "" --hypothesis-profile=long
+	for seed in $$(shuf -i 1-4294967295 -n $(SEEDS)); do \
+		PGDECODE_TEST_SEED=$$seed $(PYTHON) -m pytest -q -n 2 -m hypothesis --ignore=tests/spark || exit 1; \
+	done
 
 spark-servers:  ## tests of a standalone cluster and of Spark Connect, and the tests of jobs on both
 	$(PYTHON) -m pytest -m "" tests/spark/servers
