@@ -1,8 +1,9 @@
 r"""Writes Arrow columns of any type as text for JSON and CSV, column by column.
 
-Timestamps are in ISO 8601, with Z if they have a time zone; outside the years 1 to 9999 they are integer microseconds
-since 1970. Binary values are \x and hexadecimal digits. Decimals are exact text. NaN and infinity are
-written as in PostgreSQL.
+Dates and timestamps are in the form of PostgreSQL's `to_json`, which is ISO 8601 from the year 1 on: years after 9999
+have more digits, and those before 1 end with " BC" (0044-03-15 BC). Timestamps have six digits of a second, and Z if
+they have a time zone (0044-03-15T12:00:00.000000Z BC). Binary values are \x and hexadecimal digits. Decimals are exact
+text. NaN and infinity are written as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECONDS_OF_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
-# The years 1 to 9999.
-_FIRST_SECOND, _END_SECOND = -62_135_596_800, 253_402_300_800
+_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000}
+_SECONDS_PER_DAY = 86_400
+# Days since 1970: 0001-01-01 and 10000-01-01. Arrow writes the years between them as PostgreSQL does.
+_FIRST_DAY, _END_DAY = -719_162, 2_932_897
+# The Gregorian calendar repeats itself after 400 years.
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 # Characters that move a terminal's cursor or reverse text, and that JSON does not escape: C1 controls, bidi overrides.
@@ -45,6 +49,9 @@ def json_text(array: pa.Array) -> pa.Array:
     text, is_number = _text(array)
     if is_number is True:
         return text
+    if pa.types.is_temporal(array.type):
+        # Nothing to escape.
+        return _joined('"', text, '"')
     quoted = quote(text)
     return quoted if is_number is False else pc.if_else(is_number, text, quoted)
 
@@ -111,12 +118,12 @@ def each(write: Callable[[Any], str], values: Iterable[Any]) -> pa.Array:
     return pa.array([None if value is None else write(value) for value in values], pa.string())
 
 
-def timestamp_to_text(microseconds: int) -> str | int:
-    """Write microseconds since 1970 as ISO 8601 in UTC. Outside the years 1 to 9999 the number stays unchanged."""
+def timestamp_to_text(microseconds: int) -> str:
+    """Write microseconds since 1970 in UTC, as `json_text` does."""
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
-        return microseconds
+        return str(_timestamps(pa.array([microseconds], pa.timestamp("us", "UTC")))[0].as_py())
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
@@ -141,7 +148,9 @@ def _text(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:
     if types.is_null(kind) or types.is_integer(kind) or types.is_boolean(kind):
         return array.cast(pa.string()), True
     if types.is_timestamp(kind):
-        return _timestamps(array)
+        return _timestamps(array), False
+    if types.is_date32(kind):
+        return _iso(array, 1), False
     if types.is_floating(kind):
         return _floats(array)
     if types.is_decimal(kind):
@@ -158,28 +167,54 @@ def _text(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:
     return each(bytes_to_text, array.to_pylist()), False
 
 
-def _timestamps(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:
+def _timestamps(array: pa.Array) -> pa.Array:
     unit, zone = array.type.unit, "" if array.type.tz is None else "Z"
     array = array.cast(pa.timestamp(unit))
-    if unit == "ns":
-        # All values are in the years 1677 to 2262.
-        return _joined(_iso(array), zone), False
-    numbers = array.cast(pa.int64())
-    scale = _MICROSECONDS_OF_UNIT[unit]
-    per_second = 1_000_000 // scale
-    first, end = (pa.scalar(second * per_second, pa.int64()) for second in (_FIRST_SECOND, _END_SECOND))
+    # All values in nanoseconds are in the years 1677 to 2262.
+    return _arrow_text(array, zone) if unit == "ns" else _iso(array, _PER_SECOND[unit] * _SECONDS_PER_DAY, zone)
+
+
+def _iso(array: pa.Array, per_day: int, zone: str = "") -> pa.Array:
+    """Write dates, or timestamps with a zone; `per_day` units are a day."""
+    numbers = array.cast(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
+    first, end = _FIRST_DAY * per_day, _END_DAY * per_day
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is None or (first <= ends["min"] and ends["max"] < end):
+        return _arrow_text(array, zone)
+    numbers = numbers.cast(pa.int64())
     is_usual = pc.and_(pc.greater_equal(numbers, first), pc.less(numbers, end))
-    usual = pc.if_else(is_usual, array, pa.scalar(None, array.type)).cast(pa.timestamp("us"))
-    text = _joined(_iso(usual), zone)
-    if pc.all(is_usual).as_py() is not False:
-        return text, False
-    # The numbers of other units may be too large for microseconds in Arrow.
-    others = each(lambda number: str(number * scale), pc.if_else(is_usual, None, numbers).to_pylist())
-    return pc.if_else(is_usual, text, others), pc.invert(is_usual)
+    usual = _arrow_text(pc.if_else(is_usual, array, pa.scalar(None, array.type)), zone)
+    others = _other_years(numbers.filter(pc.invert(is_usual)), array.type, per_day, zone)
+    return pc.replace_with_mask(usual, pc.fill_null(pc.invert(is_usual), False), others)
 
 
-def _iso(array: pa.Array) -> pa.Array:
-    return pc.replace_substring(array.cast(pa.string()), " ", "T")
+def _other_years(numbers: pa.Array, kind: pa.DataType, per_day: int, zone: str) -> pa.Array:
+    """Write any dates or timestamps: each as the same day of the years 1970 to 2369, whose year is then replaced."""
+    cycle = _CYCLE_DAYS * per_day
+    cycles = pc.divide(numbers, cycle)
+    # Arrow's division rounds to zero.
+    is_rounded_up = pc.less(pc.subtract(numbers, pc.multiply(cycles, cycle)), 0)
+    cycles = pc.subtract(cycles, is_rounded_up.cast(pa.int64()))
+    remainders = pc.subtract(numbers, pc.multiply(cycles, cycle))
+    same_days = remainders.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else remainders.cast(kind)
+    text = _arrow_text(same_days, zone)
+    years = pc.add(pc.utf8_slice_codeunits(text, 0, 4).cast(pa.int64()), pc.multiply(cycles, _CYCLE_YEARS))
+    # The year before 1 is 1 BC.
+    is_before = pc.less(years, 1)
+    years = pc.if_else(is_before, pc.subtract(1, years), years)
+    digits = pc.utf8_lpad(years.cast(pa.string()), 4, "0")
+    return _joined(digits, pc.utf8_slice_codeunits(text, 4), pc.if_else(is_before, " BC", ""))
+
+
+def _arrow_text(array: pa.Array, zone: str) -> pa.Array:
+    """Write dates, or timestamps with a zone, of the years that Arrow writes as ISO 8601."""
+    if pa.types.is_date32(array.type):
+        return array.cast(pa.string())
+    if array.type.unit != "ns":
+        # Numbers in seconds may be too large for microseconds, but not in these years.
+        array = array.cast(pa.timestamp("us"))
+    text = pc.replace_substring(array.cast(pa.string()), " ", "T", max_replacements=1)
+    return _joined(text, zone) if zone else text
 
 
 def _floats(array: pa.Array) -> tuple[pa.Array, pa.Array | bool]:

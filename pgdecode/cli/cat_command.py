@@ -76,10 +76,9 @@ def cat(
     on its own line.
 
     An object has the fields of its message that are not null. LSNs are in PostgreSQL's form (16/B374D848). Times are
-    in UTC; outside the years 1 to 9999 they are microseconds since 1970. Values of tuples are strings; those in binary
-    format or not in UTF-8 are \x and hexadecimal digits. Columns whose TOASTed value was not sent are null, and
-    "unchanged" has their ordinals, counted from 0. A null row is {}. With --mode PERMISSIVE a bad message is
-    {"row": ..., "error": ...}.
+    in UTC and ISO 8601; years before 1 end with " BC". Values of tuples are strings; those in binary format or not in
+    UTF-8 are \x and hexadecimal digits. Columns whose TOASTed value was not sent are null, and "unchanged" has their
+    ordinals, counted from 0. A null row is {}. With --mode PERMISSIVE a bad message is {"row": ..., "error": ...}.
 
     With --changes, print the changes that the transactions in PATH commit, in the order in which to apply them. "old"
     and "new" map columns to PostgreSQL's text form, also for binary values. They do not have columns that were not

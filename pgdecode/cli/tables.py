@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 WIDEST_COLUMN = 40
 _GAP = 3  # columns between two cells: padding, and a space of the box
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-_NO_FRACTION = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.000000")
+_NO_FRACTION = re.compile(r"^(\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d)\.000000")
 _STYLES = {
     **{"insert": "green", "update": "yellow", "delete": "red", "truncate": "magenta"},
     **{"begin": "cyan", "commit": "cyan", "relation": "blue", "type": "blue"},

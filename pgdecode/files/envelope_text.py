@@ -1,8 +1,8 @@
 r"""Formats envelope rows as text: JSON objects for `cat` and JSON lines, flat columns for CSV.
 
-LSNs are in PostgreSQL's form (16/B374D848). Timestamps are in ISO 8601 with Z; outside the years 1 to 9999 they are
-integer microseconds since 1970. Binary values are \x and hexadecimal digits. In a tuple, values in text format that are
-UTF-8 are strings, null and unchanged values are null, and all others are binary.
+LSNs are in PostgreSQL's form (16/B374D848). `json_text` describes the form of timestamps. Binary values are
+\x and hexadecimal digits. In a tuple, values in text format that are UTF-8 are strings, null and unchanged values are
+null, and all others are binary.
 """
 
 from __future__ import annotations

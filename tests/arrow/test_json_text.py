@@ -19,7 +19,8 @@ from support.oracles.json_values import encode, json_values
 
 TEXT = 'ab"\\\n\t\0\x7f\x9b\u202e\u061c\u2028é☃😀/ ,'
 TEXTS = ["", "null", "a", *TEXT, TEXT]
-DATES = [0, -1, 2**31 - 1, -(2**31), 19_000]
+# Among them 0001-12-31 BC, 0001-01-01, 9999-12-31, 10000-01-01 and 5874897-12-31.
+DATES = [0, -1, 2**31 - 1, -(2**31), 19_000, -719_163, -719_162, 2_932_896, 2_932_897, 2_145_042_905]
 FLOATS = [0.0, -0.0, 1.0, -1.5, 1e16, 1e-7, 1e22, 5e-324, math.pi, math.nan, math.inf, -math.inf]
 MOMENTS = [0, -1, 1, 10**15, 2**62, -(2**62), -62_135_596_800_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
 SECONDS = [0, -1, 1, -62_135_596_800, -62_135_596_801, 253_402_300_799, 253_402_300_800, 2**61]
@@ -134,6 +135,24 @@ def test_values_are_json(name: str) -> None:
     else:
         column = pa.array([*values, None], kind)
     assert json_text.json_text(column).to_pylist() == expected(column)
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1) | st.none()), st.integers(0, 3))
+def test_any_day_is_a_date(days: list[int | None], first: int) -> None:
+    column = pa.array(days, pa.int32()).cast(pa.date32())[first:]
+    assert json_text.flat(column).to_pylist() == json_values(column)
+
+
+@given(
+    st.sampled_from([pa.timestamp(unit, zone) for unit in ("s", "ms", "us") for zone in (None, "UTC", "Asia/Tokyo")]),
+    st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**17), 10**18) | st.none()),
+)
+def test_any_moment_is_a_timestamp(kind: pa.DataType, numbers: list[int | None]) -> None:
+    column = pa.array(numbers, pa.int64()).cast(kind)
+    assert json_text.flat(column).to_pylist() == json_values(column)
+    if kind == pa.timestamp("us", "UTC"):
+        texts = [None if number is None else json_text.timestamp_to_text(number) for number in numbers]
+        assert texts == json_values(column)
 
 
 @given(st.randoms(use_true_random=False))

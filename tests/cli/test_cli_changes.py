@@ -142,6 +142,44 @@ def test_a_row_of_a_table_has_all_its_columns_in_json_and_in_csv(run: Shell) -> 
     }
 
 
+# Source: github.com/readysettech/readyset/issues/1169. The texts are the server's own, with its T and Z in JSON.
+AGES = {
+    "d": (1082, ["0044-03-15 BC", "0001-12-31 BC", "0001-01-01", "10000-01-01", "5874897-12-31"]),
+    "t": (1114, ["0214-02-05T15:40:00.000000 BC", "15000-01-01T00:00:00.000000", "294247-01-10T04:00:54.775807"]),
+    "z": (1184, ["4713-02-29T12:00:00.000000Z BC", "10000-01-01T00:00:00.000000Z"]),
+    "r": (3908, ["4714-11-24T00:00:00.000000 BC", "10001-02-28T00:00:00.500000"]),
+    "a": (1182, ["0005-02-29 BC", "12000-02-29"]),
+}
+
+
+@pytest.mark.parametrize("what", ["--table", "--snapshot"])
+def test_dates_of_all_years_are_those_of_the_server_in_json_and_in_csv(run: Shell, what: str) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", *AGES], keys=["id"], types=[25, *(oid for oid, _ in AGES.values())])
+    for number in range(5):
+        chosen = {name: texts[number % len(texts)] for name, (_, texts) in AGES.items()}
+        plain = {name: text.replace("T", " ").replace("Z", "+00") for name, text in chosen.items()}
+        bounds, items = f'["{plain["r"]}",)', f"{{{plain['a']},NULL}}"
+        slot.insert(T, str(number), plain["d"], plain["t"], plain["z"], bounds, items)
+    slot.commit()
+    path = written("in.parquet", slot.payloads)
+    for target in ("out.jsonl", "out.csv", "out.parquet"):
+        done = run("decode", path, target, what, "public.t16385", "--show", "5", "--json")
+        assert done.code == 0, done.err
+        if target == "out.parquet":
+            rows = done.objects
+        elif target == "out.jsonl":
+            rows = [json.loads(line) for line in Path(target).read_text().splitlines()]
+        else:
+            with Path(target).open(newline="") as file:
+                rows = [{**row, "r": json.loads(row["r"]), "a": json.loads(row["a"])} for row in csv.DictReader(file)]
+        for number, row in enumerate(rows):
+            chosen = {name: texts[number % len(texts)] for name, (_, texts) in AGES.items()}
+            assert {name: row[name] for name in "dtz"} == {name: chosen[name] for name in "dtz"}
+            assert (row["r"]["lower"], row["a"]) == (chosen["r"], [chosen["a"], None])
+
+
 def test_old_and_new_are_json_text_in_csv(run: Shell) -> None:
     slot = Slot()
     slot.begin(7)

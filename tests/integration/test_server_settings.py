@@ -5,6 +5,7 @@ Nothing is recorded here: dates and timestamps come from generate_series over al
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import pgdecode
 from pgdecode import Relation, Type
+from pgdecode.files.change_text import flat_table, table_lines
 from pgdecode.types.encodings import CODECS
 from support.tiers import full
 
@@ -113,3 +115,49 @@ def test_text_of_any_column_is_what_the_server_prints(server: live.Server) -> No
         .select(list(columns))
         .equals(text.select(list(columns)))
     )
+
+
+# The era is not in the patterns of `to_char`, because that writes AD too.
+ERA = "case when {0} < '0001-01-01' then ' BC' else '' end"
+DATE = "{0}::text"  # `to_char` does not have all dates
+MOMENT = f"""to_char({{0}}, 'YYYY-MM-DD"T"HH24:MI:SS.US') || {ERA}"""
+IN_UTC = MOMENT.replace("US')", "US') || 'Z'").replace("{0}", "({0} at time zone 'UTC')")
+
+
+def members(row: Any, *path: str | int) -> Any:
+    """A value inside the objects and lists of a row."""
+    for name in path:
+        row = None if row is None else row[name]
+    return row
+
+
+@pytest.mark.parametrize(
+    ("path", "column", "form"),
+    [
+        pytest.param(["d"], "d", DATE, id="date"),
+        pytest.param(["t"], "t", MOMENT, id="timestamp"),
+        pytest.param(["z"], "z", IN_UTC, id="timestamptz"),
+        pytest.param(["r", "lower"], "lower(r)", MOMENT, id="bound of a range"),
+        pytest.param(["ds", 2], "ds[3]", DATE, id="element of an array"),
+        pytest.param(["p", "born"], "(p).born", DATE, id="date of a struct"),
+        pytest.param(["p", "at"], "(p).at", IN_UTC, id="timestamptz of a struct"),
+    ],
+)
+def test_dates_of_all_ages_are_written_as_the_server_does(
+    server: live.Server, path: list[str | int], column: str, form: str
+) -> None:
+    batch = table(server.payloads("moments", binary=True))
+    found = [members(json.loads(line), *path) for line in table_lines(batch).to_pylist()]
+    wanted = f"case when isfinite({column}) then {form.format(column)} end"
+    assert found == [row or None for row in server.rows(f"select {wanted} from moments order by ctid")]
+    if len(path) == 1:
+        assert flat_table(batch)[str(path[0])].to_pylist() == found
+        # The server reads what was written, and finds the same value.
+        texts = ", ".join(f"('{text}')" for text in found if text is not None)
+        kind = {"d": "date", "t": "timestamp", "z": "timestamptz"}[column]
+        same = f"""
+            select count(*) from (select row_number() over () n, column1::{kind} v from (values {texts}) s) a
+            join (select row_number() over (order by ctid) n, {column} v from moments where isfinite({column})) b
+            using (n) where a.v = b.v
+        """
+        assert server.rows(same) == [str(sum(text is not None for text in found))]

@@ -1,7 +1,7 @@
 r"""Converts Arrow columns of any type to values for JSON, value by value in plain Python.
 
-Timestamps are in ISO 8601, with Z if they have a time zone; outside the years 1 to 9999 they are integer microseconds
-since 1970. Binary values are \x and hexadecimal digits. Decimals are exact text. NaN and infinity are
+Dates and timestamps are in ISO 8601, with Z if they have a time zone. Years after 9999 have more digits, and those
+before 1 end with " BC". Binary values are \x and hexadecimal digits. Decimals are exact text. NaN and infinity are
 written as in PostgreSQL.
 """
 
@@ -11,13 +11,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECONDS_PER_DAY = 86_400_000_000
 _MICROSECONDS_OF_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -42,6 +41,8 @@ def json_values(array: pa.Array) -> list[Any]:
         return values
     if pa.types.is_timestamp(type):
         return _timestamps(array)
+    if pa.types.is_date32(type):
+        return each(date_to_text, array.cast(pa.int32()))
     if pa.types.is_temporal(type):
         return each(str, array.cast(pa.string()))
     if pa.types.is_nested(type):
@@ -76,13 +77,30 @@ def cut(values: Sequence[Any], lengths: Sequence[int | None]) -> list[Any]:
     return rows
 
 
-def timestamp_to_text(microseconds: int) -> str | int:
-    """Write microseconds since 1970 as ISO 8601 in UTC. Outside the years 1 to 9999 the number stays unchanged."""
-    try:
-        moment = _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
-        return microseconds
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+def date_to_text(days: int, rest: str = "") -> str:
+    """Write days since 1970 as a date, with the rest of a timestamp.
+
+    Source: `civil_from_days`, howardhinnant.github.io/date_algorithms.html, which is exact for all whole numbers.
+    """
+    days += 719_468  # since 0000-03-01
+    era = days // 146_097
+    day_of_era = days - era * 146_097
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month = (5 * day_of_year + 2) // 153  # from March
+    day = day_of_year - (153 * month + 2) // 5 + 1
+    month = month + 3 if month < 10 else month - 9
+    year = year_of_era + era * 400 + (month <= 2)
+    text = f"{year if year > 0 else 1 - year:04}-{month:02}-{day:02}{rest}"
+    return text if year > 0 else f"{text} BC"
+
+
+def timestamp_to_text(microseconds: int, zone: str = "Z") -> str:
+    """Write microseconds since 1970 as ISO 8601 with a zone."""
+    days, rest = divmod(microseconds, _MICROSECONDS_PER_DAY)
+    seconds, fraction = divmod(rest, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    return date_to_text(days, f"T{minutes // 60:02}:{minutes % 60:02}:{second:02}.{fraction:06}{zone}")
 
 
 def bytes_to_text(value: bytes) -> str:
@@ -90,15 +108,14 @@ def bytes_to_text(value: bytes) -> str:
     return "\\x" + value.hex()
 
 
-def _timestamps(array: pa.Array) -> list[str | int | None]:
+def _timestamps(array: pa.Array) -> list[str | None]:
     zone = "" if array.type.tz is None else "Z"
     if array.type.unit == "ns":
-        # datetime has no nanoseconds, but Arrow's text has them. All values are within its range of years.
+        # Arrow's text has the nanoseconds. All values are in the years 1677 to 2262.
         text = array.cast(pa.timestamp("ns")).cast(pa.string())
         return each(lambda value: value.replace(" ", "T") + zone, text)
     scale = _MICROSECONDS_OF_UNIT[array.type.unit]
-    moments = each(lambda number: timestamp_to_text(number * scale), array.cast(pa.int64()))
-    return moments if zone else [moment.removesuffix("Z") if isinstance(moment, str) else moment for moment in moments]
+    return each(lambda number: timestamp_to_text(number * scale, zone), array.cast(pa.int64()))
 
 
 def _nested(array: pa.Array) -> list[Any]:
