@@ -16,13 +16,7 @@ from pgdecode.capture.channel import Channel
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import CaptureError, GapError, RequestError, ServerError, StoppedError
 from pgdecode.capture.journal import Journal, metadata_of, origin_of
-from pgdecode.capture.options import (
-    PluginOptions,
-    quoted_name,
-    quoted_text,
-    seconds_from_text,
-    session_settings,
-)
+from pgdecode.capture.options import PluginOptions, quoted_name, quoted_text, seconds_from_text
 from pgdecode.capture.receiver import Receiver, Session
 from pgdecode.capture.recorder import Counts, FileRules, Recorder, Target
 from pgdecode.capture.retention import Retention, delete_old
@@ -312,9 +306,6 @@ class Capture:
             catalog = closing.enter_context(self._catalog_connection())
             identity = server.identify(connection)
             self._options.check(identity.version)
-            settings = session_settings(identity.version)
-            for name, value in settings.items():
-                connection.rows(f"SET {name} TO {quoted_text(value)}")
             timeout = server.timeout_seconds(connection)
             if is_first:
                 for warning in server.publication_warnings(catalog, self._publications):
@@ -336,7 +327,7 @@ class Capture:
                 "origin": origin_of(identity, self._slot, self._publications),
                 "server_version": identity.version,
                 "options": options,
-                "settings": settings,
+                "settings": connection.settings,
             }
             catalog.close()
             closing.pop_all()
@@ -402,10 +393,8 @@ class Capture:
     @contextlib.contextmanager
     def _catalog_connection(self) -> Iterator[Connection]:
         """Open a connection for catalog queries. Timeouts keep them from waiting for locks."""
-        connection = Connection(self._dsn)
+        connection = Connection(self._dsn, settings={"statement_timeout": "30s", "lock_timeout": "2s"})
         try:
-            connection.rows("SET lock_timeout TO '2s'")
-            connection.rows("SET statement_timeout TO '30s'")
             yield connection
         finally:
             connection.close()

@@ -7,10 +7,11 @@ import re
 import select
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pgdecode.capture.errors import RequestError, ServerError
+from pgdecode.capture.options import quoted_text, session_settings
 
 # Microseconds from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL.
 EPOCH_US = 946_684_800_000_000
@@ -79,6 +80,13 @@ class Connection:
         Connection string of libpq: a URI, a keyword string, or "". PG* variables, service and password files apply.
     replication : bool
         Whether to connect to a walsender of the database.
+    settings : mapping, optional
+        Other values for pinned settings.
+
+    Attributes
+    ----------
+    settings : dict
+        The settings of the session that were set.
 
     Raises
     ------
@@ -92,7 +100,7 @@ class Connection:
     next_frame: Callable[[int], tuple[int, memoryview]]
     read: Callable[[], None]
 
-    def __init__(self, dsn: str, *, replication: bool = False) -> None:
+    def __init__(self, dsn: str, *, replication: bool = False, settings: Mapping[str, str] | None = None) -> None:
         self._pq = libpq()
         changes = {"replication": "database"} if replication else {}
         self._conn: Any = self._pq.PGconn.connect_start(connection_text(dsn, **changes).encode())
@@ -102,6 +110,18 @@ class Connection:
         # SQLSTATE and text of the last warning from the server, until the receiver resets it.
         self.warning: tuple[str, str] | None = None
         self.server_version: int = self._conn.server_version
+        self.settings = session_settings(self.server_version) | dict(settings or {})
+        try:
+            self._pin()
+        except ServerError:
+            self.close()
+            raise
+
+    def _pin(self) -> None:
+        commands = [f"SET {name} TO {quoted_text(value)}" for name, value in self.settings.items()]
+        # Before PostgreSQL 15, a walsender accepts only one statement at a time.
+        for command in ["; ".join(commands)] if self.server_version >= 150000 else commands:
+            self.rows(command)
 
     def _connect(self) -> None:
         """Connect without blocking other threads."""

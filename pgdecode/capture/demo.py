@@ -130,6 +130,6 @@ def run_shop(dsn: str) -> None:
 
 
 def _execute(dsn: str, statements: tuple[str, ...]) -> None:
-    with contextlib.closing(Connection(dsn)) as connection:
+    with contextlib.closing(Connection(dsn, settings={"search_path": "public"})) as connection:
         for statement in statements:
             connection.rows(statement)

@@ -16,19 +16,51 @@ Origin = Literal["any", "none"]
 FIRST_MAJOR = {1: 10, 2: 14, 3: 15, 4: 16}
 _NEEDED_BY = {"on": 2, "parallel": 4}
 
-# Settings that determine the text form of values, and timeouts that would end a session that waits for changes.
-SETTINGS = {
-    "datestyle": "ISO",
-    "intervalstyle": "postgres",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "client_encoding": "UTF8",
-    "statement_timeout": "0",
-    "lock_timeout": "0",
-    "idle_session_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-}
-_FIRST_WITH_SETTING = {"idle_session_timeout": 14}
+
+@dataclass(frozen=True)
+class PinnedSetting:
+    """A setting that every connection of a capture sets, so that role, database and server do not decide it.
+
+    Attributes
+    ----------
+    name, value : str
+    why : str
+        What another value would change.
+    since : int
+        The first major version of PostgreSQL that has it.
+    """
+
+    name: str
+    value: str
+    why: str
+    since: int = 10
+
+
+# The timeouts come first, because they may end the statement that sets the rest.
+# tests/capture/test_capture_settings.py has the settings that a role can set and that do not matter, with reasons.
+PINNED = (
+    PinnedSetting("statement_timeout", "0", "ends a statement"),
+    PinnedSetting("transaction_timeout", "0", "ends the session while a large transaction is sent", 17),
+    PinnedSetting("idle_in_transaction_session_timeout", "0", "ends the session"),
+    PinnedSetting("idle_session_timeout", "0", "ends the session", 14),
+    PinnedSetting("lock_timeout", "0", "ends a statement"),
+    PinnedSetting("tcp_user_timeout", "0", "ends the session on a slow network", 12),
+    PinnedSetting("exit_on_error", "off", "ends the session at any error"),
+    PinnedSetting("client_min_messages", "warning", "hides the warning that the server leaves out changes"),
+    PinnedSetting("role", "none", "changes the permissions of the session"),
+    PinnedSetting("standard_conforming_strings", "on", "changes the meaning of a backslash in names"),
+    PinnedSetting("default_transaction_isolation", "read committed", "serializable fails on a standby"),
+    PinnedSetting("default_transaction_read_only", "off", "queries may wait for other transactions"),
+    PinnedSetting("default_transaction_deferrable", "off", "queries may wait for other transactions"),
+    PinnedSetting("client_encoding", "UTF8", "text in another encoding"),
+    PinnedSetting("datestyle", "ISO", "text of dates and times"),
+    PinnedSetting("timezone", "UTC", "text of timestamptz"),
+    PinnedSetting("intervalstyle", "postgres", "text of intervals"),
+    PinnedSetting("extra_float_digits", "3", "digits of float4 and float8"),
+    PinnedSetting("bytea_output", "hex", "text of bytea"),
+    PinnedSetting("quote_all_identifiers", "off", "quotes in regclass and in names of types"),
+    PinnedSetting("search_path", "", "whether regclass has a schema: always"),
+)
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
@@ -133,9 +165,9 @@ class PluginOptions:
 
 
 def session_settings(server_version: int) -> dict[str, str]:
-    """Choose the settings of the capturing session that a server supports."""
+    """Choose the pinned settings that a server has, in the order in which they are set."""
     major = server_version // 10000
-    return {name: value for name, value in SETTINGS.items() if major >= _FIRST_WITH_SETTING.get(name, 10)}
+    return {setting.name: setting.value for setting in PINNED if major >= setting.since}
 
 
 def quoted_name(name: str) -> str:

@@ -14,6 +14,8 @@ from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
 _SHOWN = 5
 _OPERATIONS = {"pubinsert": "insert", "pubupdate": "update", "pubdelete": "delete", "pubtruncate": "truncate"}
+# Seconds. A shorter wal_sender_timeout would end the session whenever the capture is busy.
+_LEAST_TIMEOUT = 1
 # Warn if fewer bytes of WAL are left until a slot is lost.
 _LITTLE_WAL = 2**30
 
@@ -186,13 +188,19 @@ def drop_slot(dsn: str, slot: str) -> None:
 
 
 def server_warnings(connection: Connection) -> Iterator[str]:
-    """Yield warnings about settings of the server that may invalidate slots."""
+    """Yield warnings about settings that may invalidate slots, or change what is sent."""
     limit = setting(connection, "max_slot_wal_keep_size")
     if limit not in (None, "-1"):
         yield f"the server invalidates slots that hold more than max_slot_wal_keep_size = {limit}"
     idle = setting(connection, "idle_replication_slot_timeout")
     if idle not in (None, "0"):
         yield f"the server invalidates slots that nobody reads for idle_replication_slot_timeout = {idle}"
+    money = connection.value(
+        "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'lc_monetary' "
+        "AND source IN ('user', 'database user', 'client')"
+    )
+    if money is not None:
+        yield f"lc_monetary = {money} is set for the role of the capture: money is sent with its decimal places"
 
 
 def publication_warnings(connection: Connection, publications: Sequence[str]) -> Iterator[str]:
@@ -273,8 +281,13 @@ def waits_for_wal(connection: Connection, slot: str) -> bool:
 
 
 def timeout_seconds(replication: Connection) -> float:
-    """Read wal_sender_timeout in seconds; 0 if it is disabled."""
-    return seconds_from_text(replication.value("SHOW wal_sender_timeout") or "") or 0.0
+    """Read wal_sender_timeout in seconds; 0 if it is disabled. A timeout that no client can meet is made longer."""
+    seconds = seconds_from_text(replication.value("SHOW wal_sender_timeout") or "") or 0.0
+    # Since PostgreSQL 12, a role can set it.
+    if 0 < seconds < _LEAST_TIMEOUT and replication.server_version >= 120000:
+        replication.rows(f"SET wal_sender_timeout TO '{_LEAST_TIMEOUT}s'")
+        seconds = float(_LEAST_TIMEOUT)
+    return seconds
 
 
 def described_gap(recorded: int | None, confirmed: int) -> str:

@@ -49,7 +49,7 @@ def capture(dsn: str, folder: Path, slot: str) -> None:
 
 
 def write(dsn: str, n: int) -> None:
-    connection = Connection(dsn)
+    connection = Connection(dsn, settings={"search_path": "public"})
     for number in range(3):
         connection.rows(f"INSERT INTO t VALUES ({3 * n + number}, 'x')")
     connection.close()
