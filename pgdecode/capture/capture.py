@@ -107,6 +107,9 @@ class Capture:
     accept_gap : bool
         Continue at the start of the slot even if changes before it are missing, or if it is another server. The gap is
         written to the log.
+    change_publications : bool
+        Continue without a publication that the folder had. Its later changes are passed over and confirmed. The log
+        has from which LSN which publications count.
     rules : FileRules
         When files end.
     retention : Retention, optional
@@ -133,6 +136,7 @@ class Capture:
         temporary: bool = False,
         failover: bool = False,
         accept_gap: bool = False,
+        change_publications: bool = False,
         rules: FileRules | None = None,
         retention: Retention | None = None,
         retry_seconds: float = 300.0,
@@ -153,6 +157,7 @@ class Capture:
         self._temporary = temporary
         self._failover = failover
         self._accept_gap = accept_gap
+        self._change_publications = change_publications
         self._rules = rules or FileRules()
         self._retention = retention
         self._retry_seconds = retry_seconds
@@ -314,7 +319,11 @@ class Capture:
             state = server.usable_slot(catalog, self._slot, identity.database)
             if state.is_two_phase and not self._options.two_phase:
                 self._warn(f"slot {self._slot!r} has two_phase, the capture does not")
+            former = self._former_publications(journal)
             start = self._continuation(journal, connection, catalog, identity, state, may_accept=is_first)
+            if set(former) != set(self._publications):
+                names = list(self._publications)
+                journal.append("publications", **{"from": lsn_to_text(start)}, publications=names, former=former)
             number = journal.contents.sessions + 1
             options = self._options.as_dict(self._publications)
             given = ", ".join(f"{name} {quoted_text(value)}" for name, value in options.items())
@@ -351,6 +360,18 @@ class Capture:
             two_phase=self._options.two_phase,
             failover=self._failover,
         )
+
+    def _former_publications(self, journal: Journal) -> list[str]:
+        """Find the publications of the folder, and refuse to leave one out without a request."""
+        origin = journal.contents.origin
+        former: list[str] = list(self._publications if origin is None else origin["publications"])
+        removed = [name for name in former if name not in self._publications]
+        if removed and not self._change_publications:
+            raise RequestError(
+                f"{self._folder}: has changes of {_named(former)}, and this call names {_named(self._publications)}: "
+                f"later changes of {_named(removed)} would be passed over and confirmed; change_publications does so"
+            )
+        return former
 
     def _continuation(
         self,
@@ -464,6 +485,10 @@ def _target(until: str | int | float | None, max_messages: int | None) -> tuple[
     else:
         target.lsn = until
     return False, target
+
+
+def _named(publications: Sequence[str]) -> str:
+    return f"publication{'s' * (len(publications) > 1)} {', '.join(map(repr, publications))}"
 
 
 def _branch(origin: dict[str, Any], found: dict[str, Any], connection: Connection) -> int | None:

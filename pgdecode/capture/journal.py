@@ -104,6 +104,8 @@ class Contents:
         Number of sessions so far.
     gaps : list
         Gaps that were accepted.
+    publication_changes : list
+        From which LSN the folder has other publications than before.
     deleted_files, deleted_bytes : int
         Number and size of the files that a retention rule has deleted.
     """
@@ -114,6 +116,7 @@ class Contents:
     next_seq: int = 0
     sessions: int = 0
     gaps: list[dict[str, Any]] = field(default_factory=list)
+    publication_changes: list[dict[str, Any]] = field(default_factory=list)
     deleted_files: int = 0
     deleted_bytes: int = 0
 
@@ -142,6 +145,9 @@ class Contents:
             self.gaps.append(line)
             self.origin = {**(self.origin or {}), **line["server"]}
             self.recorded = lsn_from_text(line["to"])
+        elif event == "publications":
+            self.publication_changes.append(line)
+            self.origin = {**(self.origin or {}), "publications": line["publications"]}
         elif event == "deleted":
             gone = self.files.pop(line["name"], None)
             self.deleted_files += 1
@@ -209,7 +215,7 @@ class Journal:
                 raise RequestError(f"{self.folder}: contains {name}, which no capture has written")
         if self.contents.origin is None and unlogged:
             # The log is lost. The footers have its contents, except gaps and the positions of an idle slot.
-            self.contents.origin = metadata_of(self.folder / unlogged[0].name)["origin"]
+            self.contents.origin = metadata_of(self.folder / unlogged[-1].name)["origin"]
             self.contents.recorded = unlogged[-1].recorded
         return unlogged
 
@@ -227,7 +233,8 @@ class Journal:
             "sessions": contents.sessions,
             "deleted": [contents.deleted_files, contents.deleted_bytes],
         }
-        lines = [begin, *contents.gaps, *({"event": "file", **item.as_dict()} for item in contents.files.values())]
+        events = sorted([*contents.gaps, *contents.publication_changes], key=lambda line: str(line.get("time")))
+        lines = [begin, *events, *({"event": "file", **item.as_dict()} for item in contents.files.values())]
         # The last line sets the recorded LSN, because lines of files and gaps set it too.
         return [*lines, {"event": "position", "recorded": lsn_to_text(contents.recorded or 0)}]
 

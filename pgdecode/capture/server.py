@@ -204,7 +204,7 @@ def server_warnings(connection: Connection) -> Iterator[str]:
 
 
 def publication_warnings(connection: Connection, publications: Sequence[str]) -> Iterator[str]:
-    """Yield warnings about operations that publications leave out, and about tables without a replica identity.
+    """Yield warnings about publications without tables or operations, and about tables without a replica identity.
 
     Raises
     ------
@@ -221,13 +221,28 @@ def publication_warnings(connection: Connection, publications: Sequence[str]) ->
             raise RequestError(
                 f"publication {name!r} does not exist in this database: CREATE PUBLICATION ... FOR ALL TABLES makes one"
             )
+    with_tables = _with_tables(connection)
     for row in rows:
         # PostgreSQL 10 does not publish truncates and has no column for them.
         left_out = [word for column, word in _OPERATIONS.items() if row.get(column) is False]
+        if not row["puballtables"] and row["pubname"] not in with_tables:
+            yield f"publication {row['pubname']!r} publishes no table: nothing of it is sent"
         if left_out:
             yield f"publication {row['pubname']!r} leaves out {', '.join(left_out)}"
     if any(row["pubupdate"] or row["pubdelete"] for row in rows):
         yield from _identity_warnings(connection, names)
+
+
+def _with_tables(connection: Connection) -> set[str | None]:
+    by_schema = (
+        " UNION SELECT p.pubname FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_namespace s "
+        "ON s.pnpubid = p.oid JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid AND c.relkind IN ('r', 'p')"
+    )
+    rows = connection.rows(
+        "SELECT p.pubname FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid"
+        + (by_schema if connection.server_version >= 150000 else "")
+    )
+    return {row[0] for row in rows}
 
 
 def _identity_warnings(connection: Connection, names: str) -> Iterator[str]:

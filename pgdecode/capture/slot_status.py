@@ -33,6 +33,10 @@ class Status:
         Number and size of the files that retention rules have deleted.
     gaps : list
         Accepted gaps, as in the log.
+    publications : list of str
+        Publications that the folder has now.
+    publication_changes : list
+        From which LSN it has other publications than before, as in the log.
     current : int
         LSN up to which the server has WAL.
     lag_bytes : int or None
@@ -55,6 +59,8 @@ class Status:
     deleted_files: int
     deleted_bytes: int
     gaps: list[dict[str, Any]]
+    publications: list[str]
+    publication_changes: list[dict[str, Any]]
     current: int
     lag_bytes: int | None
     lag_seconds: float | None
@@ -115,6 +121,8 @@ def read_status(dsn: str, folder: Path, slot: str) -> Status:
         deleted_files=contents.deleted_files,
         deleted_bytes=contents.deleted_bytes,
         gaps=contents.gaps,
+        publications=list((contents.origin or {}).get("publications", ())),
+        publication_changes=contents.publication_changes,
         current=current,
         lag_bytes=lag,
         lag_seconds=0.0 if lag == 0 else since,

@@ -54,6 +54,7 @@ _SLOT_COLUMNS = (
 _FLAGS = {
     "two_phase": "--two-phase",
     "create_slot makes it": "--create-slot makes it",
+    "change_publications does so": "--change-publications does so",
     "temporary and failover require create_slot": "--temporary and --failover require --create-slot",
 }
 
@@ -160,6 +161,11 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
 )
 @click.option("--accept-gap", is_flag=True, help="Continue although changes are missing. The log of OUT records this.")
 @click.option(
+    "--change-publications",
+    is_flag=True,
+    help="Continue without a publication that OUT had: its changes are passed over. The log of OUT records this.",
+)
+@click.option(
     "--file-size",
     default="256MB",
     show_default=True,
@@ -209,6 +215,7 @@ def capture(
     until: str | None,
     max_messages: int | None,
     accept_gap: bool,
+    change_publications: bool,
     file_size: int,
     file_time: float,
     retain: Retention | None,
@@ -253,6 +260,7 @@ def capture(
                 temporary=temporary,
                 failover=failover,
                 accept_gap=accept_gap,
+                change_publications=change_publications,
                 rules=FileRules(max_bytes=file_size, max_seconds=file_time),
                 retention=retain,
                 retry_seconds=retry,
@@ -368,6 +376,10 @@ def _status_rows(status: Status) -> Iterator[tuple[str, str]]:
         value = status.slot.get(name)
         if value is not None:
             yield f"slot {name}", {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    yield "publications", ", ".join(status.publications)
+    for change in status.publication_changes:
+        names = [", ".join(change[key]) for key in ("former", "publications")]
+        yield "publications changed", f"from {change['from']}: {names[0]} to {names[1]}"
     for gap in status.gaps:
         yield "accepted gap", f"{gap['from']} to {gap['to']}: {gap['reason']}"
     for text in status.warnings:
