@@ -28,7 +28,10 @@ SCHEMA = pa.schema(
     ]
 )
 
-# Offset of the LSN from which the server can continue after this message without sending its transaction again.
+# Offset of the LSN from which the server can continue after this message without sending it again. It is always the end
+# of the message's WAL record (logicalmsg_decode and DecodeCommit, replication/logical/decode.c). The server sends again
+# what begins at or after the LSN where it starts (SnapBuildXactNeedsSkip), so it neither repeats that record nor leaves
+# out the next one, which may begin at the same LSN.
 _LSN_AT = {ord("C"): 10, ord("P"): 10, ord("K"): 10, ord("r"): 10, ord("c"): 14, ord("p"): 10, ord("M"): 2}
 _OPENS, _CLOSES = b"BbS", b"CPE"
 _OUTCOME = re.compile(rb"[CPKrcpM]")
@@ -172,18 +175,35 @@ def is_open_after(tags: bytes, is_open: bool) -> bool:
     return opened > closed if max(opened, closed) >= 0 else is_open
 
 
-def last_position(messages: Messages, count: int) -> int | None:
+def last_position(messages: Messages, count: int, is_open: bool) -> int | None:
     """Find the LSN at which the server would continue after the first `count` messages; None if they complete nothing.
 
-    It is the end of the last record that completed a transaction or a message. For a non-transactional message it is
-    the byte after the start of its record: the server does not send records again that begin before its start LSN.
+    It is the end of the last record that completed a transaction or a message.
+
+    Parameters
+    ----------
+    messages : Messages
+    count : int
+        Number of messages before a boundary.
+    is_open : bool
+        Whether the first message is inside B..C, b..P or S..E.
     """
-    closed = max(messages.tags.rfind(tag, 0, count) for tag in _CLOSES)
-    # A transactional message is inside a transaction. A message after the last end is outside all transactions.
-    rows = [messages.tags.rfind(tag, 0, count) for tag in _LSN_AT if tag != ord("M")]
-    rows.append(messages.tags.rfind(b"M", max(closed, 0), count))
-    row = max(rows)
+    row = max(messages.tags.rfind(tag, 0, count) for tag in _LSN_AT if tag != ord("M"))
+    row = max(row, _last_message_outside(messages.tags, row + 1, count, is_open=is_open and row < 0))
     return None if row < 0 else _position(messages, row)
+
+
+def _last_message_outside(tags: bytes, start: int, stop: int, *, is_open: bool) -> int:
+    """Find the last Message outside B..C, b..P and S..E; -1 if there is none. Those inside are of a transaction."""
+    row = tags.rfind(b"M", start, stop)
+    while row >= 0:
+        opened = max(tags.rfind(tag, start, row) for tag in _OPENS)
+        closed = max(tags.rfind(tag, start, row) for tag in _CLOSES)
+        # They are equal only if there is neither.
+        if closed > opened or (closed == opened and not is_open):
+            break
+        row = tags.rfind(b"M", start, max(opened, start))
+    return row
 
 
 def positions(messages: Messages, is_open: bool) -> Iterator[tuple[int, int]]:
@@ -195,6 +215,5 @@ def positions(messages: Messages, is_open: bool) -> Iterator[tuple[int, int]]:
 
 
 def _position(messages: Messages, row: int) -> int:
-    tag, payload = messages.tags[row], messages.payload(row)
-    at = _LSN_AT[tag]
-    return int.from_bytes(payload[at : at + 8], "big") + (tag == ord("M"))
+    at = _LSN_AT[messages.tags[row]]
+    return int.from_bytes(messages.payload(row)[at : at + 8], "big")

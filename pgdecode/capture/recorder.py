@@ -253,7 +253,7 @@ class Recorder(threading.Thread):
         self._tail, self._tail_bytes, self._spilling = [], 0, False
         if count:
             self._write(messages, count)
-        self._position = max(self._position, last_position(messages, count) or 0)
+        self._position = max(self._position, last_position(messages, count, self._is_open) or 0)
 
     def _write(self, messages: Messages, count: int) -> None:
         if self._file is None:
@@ -356,7 +356,8 @@ class Recorder(threading.Thread):
         if target.deadline is not None and time.monotonic() >= target.deadline:
             return boundary_after(messages.tags, self._is_open, 0)
         if target.lsn is not None:
-            found_lsn = last_position(messages, last_boundary(messages.tags, self._is_open) or 0)
+            boundary = last_boundary(messages.tags, self._is_open) or 0
+            found_lsn = last_position(messages, boundary, self._is_open)
             if found_lsn is not None and found_lsn >= target.lsn:
                 return next(count for count, lsn in positions(messages, self._is_open) if lsn >= target.lsn)
         return None

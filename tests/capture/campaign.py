@@ -8,6 +8,8 @@ user-defined types, prepared transactions. `pgdecode capture` runs at the same t
 random moments the process gets SIGKILL, the proxy cuts its connections, or the server is restarted (fast or immediate).
 At the end the files are read in order, in FAILFAST, and compared with test_decoding's text of the same WAL, with the
 tables, and with what each session knows.
+
+Other workloads are cut after every single frame, in every mode (tests/capture/cuts.py).
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import cuts
+import pyarrow as pa
 import pyarrow.parquet as pq
 from cluster import Cluster, Proxy, running
 
@@ -313,12 +317,79 @@ def open_streams(messages: list[Message]) -> set[int]:
     return found
 
 
+def cut_after_every_frame(cluster: Cluster, seed: int, folder: Path) -> bool:
+    """Cut the workload of a seed after every frame, in every mode; return whether all ends were right."""
+    begun = time.monotonic()
+    total = cuts.CutTrial()
+    for number, mode in enumerate(cuts.text_modes(cluster.major)):
+        place = folder / f"cuts {seed} {mode.name}"
+        place.mkdir()
+        try:
+            trial = cuts.run(cluster, seed + number, mode, 80, place)
+        except ServerError as error:
+            if "could not map filen" not in str(error):
+                raise
+            # The server loses the catalog of some transactions, and then cannot read its own slot.
+            continue
+        total.problems += [f"{mode.name}, seed {seed + number}: {problem}" for problem in trial.problems]
+        for name in ("frames", "keepalives", "cuts", "messages"):
+            setattr(total, name, getattr(total, name) + getattr(trial, name))
+    print(
+        f"PostgreSQL {cluster.major}, seed {seed}: cut after each of {total.frames} frames, {total.keepalives} of them "
+        f"keepalives, {total.messages} messages outside transactions; {total.cuts} sessions, "
+        f"{time.monotonic() - begun:.0f} s: {'; '.join(total.problems) or 'equal'}",
+        flush=True,
+    )
+    return not total.problems
+
+
+def stopped_after_a_message(cluster: Cluster, number: int, folder: Path) -> bool:
+    """Stop a capture by a signal while the rows of a large transaction are sent whose message was sent before them."""
+    name = f"message_{signal.Signals(number).name.lower()}"
+    n_rows = 100_000
+    mode = Mode("v1", 10, {"proto_version": "1"})
+    with contextlib.ExitStack() as closing:
+        admin = cluster.connect()
+        closing.callback(admin.close)
+        admin.execute(f"CREATE DATABASE {name}")
+        session = cluster.connect(name)
+        captor = Captor(cluster, name, folder / name, mode, random.Random(number))
+        closing.callback(captor.close)
+        session.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION everything FOR ALL TABLES")
+        session.execute(f"SELECT pg_create_logical_replication_slot('{captor.slot}', 'pgoutput')")
+        session.execute(
+            f"BEGIN; INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, {n_rows}) i; "
+            "SELECT pg_logical_emit_message(false, 'm', 'loaded'); COMMIT"
+        )
+        captor.start()
+        deadline = time.monotonic() + 60
+        # The server reads the whole transaction, sends the message, and then the rows.
+        while not read_log(captor.folder).files and time.monotonic() < deadline:
+            time.sleep(0.005)
+        captor.kill(number)
+        n_before = sum(entry.rows for entry in read_log(captor.folder).files.values())
+        found = captor.finish()
+        payloads = pa.concat_tables([pq.read_table(path) for path in sorted(captor.folder.glob("*.parquet"))])["data"]
+        count = ChangeDecoder().decode(payloads).num_rows
+        found += [f"{count} rows are captured, the table has {n_rows}"] * (count != n_rows)
+        session.execute(f"SELECT pg_drop_replication_slot('{captor.slot}')")
+        session.close()
+        admin.execute(f"DROP DATABASE {name}")
+    print(
+        f"PostgreSQL {cluster.major}: {signal.Signals(number).name} after {n_before} messages of a large transaction "
+        f"with a message: {'; '.join(found) or 'equal'}",
+        flush=True,
+    )
+    return not found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--majors", type=int, nargs="+", choices=MAJORS, default=list(MAJORS), metavar="N")
     parser.add_argument("--install", type=Path, metavar="FOLDER")
     parser.add_argument("--scenarios", type=int, default=3, metavar="N", help="for each server")
     parser.add_argument("--events", type=int, default=12, metavar="N", help="in each scenario")
+    parser.add_argument("--cuts", type=int, default=2, metavar="N", help="cut workloads, in each mode of each server")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--weights", default="kill=8,cut=2.2,fast=0.5,immediate=0.5,stop=0.8")
     arguments = parser.parse_args()
@@ -349,6 +420,11 @@ def main() -> int:
                     flush=True,
                 )
                 failed |= bool(trial.problems)
+            for number in range(arguments.cuts):
+                failed |= not cut_after_every_frame(cluster, base + 10 * number, Path(folder))
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if major >= 14:
+                    failed |= not stopped_after_a_message(cluster, number, Path(folder))
     print("in total: " + ", ".join(f"{count:,} {name}" for name, count in totals.items()), flush=True)
     return int(failed)
 

@@ -100,7 +100,8 @@ PREPARE = bytes.fromhex("5000000000000000005000000000000000600000000000000000000
 COMMIT_PREPARED = bytes.fromhex("4b00000000000000007000000000000000800000000000000000000000076700")
 ROLLBACK = bytes.fromhex("72000000000000000050000000000000009000" * 16 + "000000076700")  # r
 STREAM_PREPARE = bytes.fromhex("700000000000000000a000000000000000b00000000000000000000000076700")
-MESSAGE = bytes.fromhex("4d0000000000000000c0700000000000")  # M: flags 0, LSN, prefix, no content
+# M: flags 0, LSN of the end of its record (logicalmsg_decode, replication/logical/decode.c), prefix, no content
+MESSAGE = bytes.fromhex("4d0000000000000000c0700000000000")
 
 
 @pytest.mark.parametrize(
@@ -112,19 +113,46 @@ MESSAGE = bytes.fromhex("4d0000000000000000c0700000000000")  # M: flags 0, LSN, 
         pytest.param(COMMIT_PREPARED, 0x80, id="commit prepared"),
         pytest.param(ROLLBACK, 0x90, id="rollback prepared"),
         pytest.param(STREAM_PREPARE, 0xB0, id="stream prepare"),
-        pytest.param(MESSAGE, 0xC1, id="message outside"),
+        pytest.param(MESSAGE, 0xC0, id="message outside"),
     ],
 )
 def test_a_completing_message_gives_the_lsn_to_continue_from(payload: bytes, position: int) -> None:
-    assert last_position(messages(payload), 1) == position
+    assert last_position(messages(payload), 1, is_open=False) == position
     assert list(positions(messages(payload), is_open=False)) == [(1, position)]
 
 
 def test_a_message_inside_a_transaction_completes_nothing() -> None:
     found = messages(b"B", MESSAGE, COMMIT, MESSAGE, b"B", MESSAGE)
-    assert last_position(found, 4) == 0xC1
-    assert last_position(found, 3) == 0x20
+    assert last_position(found, 4, is_open=False) == 0xC0
+    assert last_position(found, 3, is_open=False) == 0x20
     assert [count for count, _ in positions(found, is_open=False)] == [3, 4]
+
+
+def slow_positions(tags: str, is_open: bool) -> list[tuple[int, int]]:
+    """Each boundary that completes something, found by checking each place. The LSN is the number of the message."""
+    found = []
+    for number, tag in enumerate(tags, 1):
+        if tag in "CPKrcp" or (tag == "M" and not is_open):
+            found.append((number, number))
+        is_open = tag in "BbS" or (is_open and tag not in "CPE")
+    return found
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_positions_are_those_of_all_outcomes_and_of_messages_outside_transactions(*, is_open: bool) -> None:
+    for pieces in itertools.product(("BMIC", "bMP", "SMIE", "M", "K", "A", "c"), repeat=3):
+        tags = ("MIE" if is_open else "") + "".join(pieces)
+        payloads = [
+            tag.encode() + bytes(13 if tag == "c" else 1 if tag == "M" else 9) + number.to_bytes(8, "big")
+            for number, tag in enumerate(tags, 1)
+        ]
+        found = messages(*payloads)
+        expected = slow_positions(tags, is_open)
+        assert list(positions(found, is_open)) == expected, tags
+        for count in range(len(tags) + 1):
+            if slow_boundary(tags[:count], is_open) == count:
+                lsn = max((lsn for number, lsn in expected if number <= count), default=None)
+                assert last_position(found, count, is_open) == lsn, (tags, count)
 
 
 RELATION = bytes.fromhex("00004001700074006400010169640000000017ffffffff")  # 16385 p.t (id)

@@ -97,6 +97,12 @@ class Connection:
 
         Nothing is confirmed, so that the slot can be read again.
         """
+        for frame in self.frames(until_lsn):
+            if frame[:1] == b"w":
+                yield int.from_bytes(frame[1:9], "big"), frame[25:]
+
+    def frames(self, until_lsn: int) -> Iterator[bytes]:
+        """The frames of a started replication, keepalives too, up to a keepalive with at least an LSN."""
         while True:
             # A status update that requests a reply: everything up to the LSN in the reply was sent before it.
             self.send(b"d", struct.pack("!cQQQqB", b"r", 0, 0, 0, 0, 1))
@@ -104,9 +110,8 @@ class Connection:
                 tag, body = self.receive()
                 if tag == b"E":
                     raise error_of(body)
-                if body[:1] == b"w":
-                    yield int.from_bytes(body[1:9], "big"), body[25:]
-                elif body[:1] == b"k" and int.from_bytes(body[1:9], "big") >= until_lsn:
+                yield body
+                if body[:1] == b"k" and int.from_bytes(body[1:9], "big") >= until_lsn:
                     return
                 # If asked again before it is idle, the walsender would only answer and never send.
                 if self.is_quiet(0.005):

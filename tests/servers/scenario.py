@@ -122,7 +122,7 @@ class Scenario:
                 **{self.write: 50, self.savepoint: 12, self.rollback_to: 8, self.release: 4, self.truncate: 3},
                 **{self.alter: 6, self.create: 1, self.drop: 1, self.emit: 1},
                 **{self.commit: 6, self.rollback: 3, self.prepare: 3, self.alter_under_savepoint: 3},
-                self.alter_and_prepare: 3,
+                **{self.alter_and_prepare: 3, self.emit_alone: 2},
             }
         [action] = self.rng.choices(list(actions), weights=list(actions.values()))
         action(session)
@@ -138,7 +138,12 @@ class Scenario:
         self.commit(session)
 
     def emit_alone(self, session: Session) -> None:
-        self.run(session.connection, "SELECT pg_logical_emit_message(false, 'prefix', 'outside')")
+        self.run(session.connection, f"SELECT pg_logical_emit_message(false, 'prefix', 'outside {self.fresh()}')")
+
+    def perhaps_emit(self) -> None:
+        """Often make a message the last WAL record before that of an outcome, from the same session or another one."""
+        if self.rng.random() < 0.4:
+            self.emit_alone(self.rng.choice(self.sessions))
 
     def emit(self, session: Session) -> None:
         self.run(session.connection, "SELECT pg_logical_emit_message(true, 'prefix', E'COMMIT 1\\ninside')")
@@ -293,6 +298,7 @@ class Scenario:
     def commit(self, session: Session) -> None:
         if self.would_be_missed(self.owner(session)):
             return
+        self.perhaps_emit()
         self.run(session.connection, "COMMIT")
         self.end(self.owner(session), committed=True)
         session.transaction = None
@@ -307,6 +313,7 @@ class Scenario:
         # Long scenarios would reach max_prepared_transactions.
         if owner.xid is not None and len(self.prepared) < MOST_PREPARED:
             owner.gid = f"gid ☃ {self.database} {self.fresh()}"
+            self.perhaps_emit()
             self.run(session.connection, f"PREPARE TRANSACTION '{owner.gid}'")
             self.covered["prepared transactions with DDL"] += owner.changes_catalog
             self.prepared.append(owner)
@@ -319,6 +326,7 @@ class Scenario:
             if committed and self.would_be_missed(owner):
                 return
             self.prepared.remove(owner)
+            self.perhaps_emit()
             self.run(session.connection, f"{'COMMIT' if committed else 'ROLLBACK'} PREPARED '{owner.gid}'")
             self.end(owner, committed=committed)
 
