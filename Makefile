@@ -62,6 +62,7 @@ store-cost:  ## CPU time of decoding through the S3 emulator, beside copying
 
 servers:  ## random scenarios on PostgreSQL servers, everything that reads them compared
 	PYTHONPATH=tests $(PYTHON) -m servers --install build/servers
+	PYTHONPATH=tests $(PYTHON) -m servers.type_changes --servers build/servers
 
 capture-servers:  ## capture of random workloads on PostgreSQL servers that are killed, restarted and cut
 	PYTHONPATH=tests:tests/capture $(PYTHON) -m campaign --install build/servers

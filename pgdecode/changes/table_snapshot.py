@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +24,10 @@ from pgdecode.changes.table_rows import VERSION
 from pgdecode.payloads.payload_input import payload_array
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import Empty, Mode, Start, UnrepresentableValues
+from pgdecode.relations.altered_types import AlteredTypes
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.types.type_changes import TypeChange
 
 _LIMITS = Limits()
 _UNKNOWN = pa.field("_unknown", pa.list_(pa.string()))
@@ -39,6 +41,9 @@ _BYTES = 1 << 26
 _BATCH_ROWS = 65_536
 # How many sets of unknown columns are kept that no row has.
 _FEW_SETS = 1000
+# A set of unknown columns also has the names, after this, of columns whose values were converted from another type. No
+# name of a column has this character.
+_CONVERTED = "\0"
 
 Key = tuple[Any, ...]
 
@@ -96,15 +101,21 @@ def snapshot(
     KeyError
         If no payload has described the table, or its last name is another.
     ValueError
-        If an update or delete may refer to several rows, because a column of the replica identity is unknown in them.
+        If an update or delete may refer to several rows, because a column of the replica identity is unknown in them;
+        if it finds no row, and may refer to one whose key was converted because its type was altered.
 
     Notes
     -----
     Updates and deletes find their row by its replica identity. A row from before the first payload is included from its
     first update. These values are unknown, because they are not in the payloads: a TOAST value that has not changed
     since before the first payload; a column that was added later, in older rows, also if a default or an expression
-    filled it; a renamed column, in older rows, if it is the last column. If a column's type was altered, older rows
-    keep the values that were sent.
+    filled it; a renamed column, in older rows, if it is the last column; a column whose type was altered, in older
+    rows, unless PostgreSQL keeps its values, as for a longer varchar.
+
+    If the type of a column of the replica identity was altered, its older values become those of PostgreSQL's cast
+    where that is certain (int4 to numeric(10,2): 1 becomes 1.00), and are unknown otherwise (text to int4). pgoutput
+    does not send whether USING computed other values. A change that then finds no row raises ValueError, unless an
+    integer only became longer or shorter. The concepts in the documentation have the details.
 
     pgoutput does not report that a column was renamed. PostgreSQL keeps the order of columns, and adds new ones at the
     end. So the new names before a column that kept its name are renamed columns, if as many columns of the same types
@@ -224,6 +235,7 @@ class SnapshotRows:
         self.with_errors = with_errors
         self.schema = snapshot_schema(schema, self.last_names, with_errors=with_errors)
         self.shapes = {number: self._shape(number, versions) for number in versions}
+        self.altered = AlteredTypes(versions, self.columns)
         self.bad: list[pa.RecordBatch] = []
         self.live = self.kept.empty_table()
         self.waiting: list[tuple[pa.RecordBatch, list[bool] | None]] = []
@@ -296,6 +308,7 @@ class SnapshotRows:
     def table(self) -> pa.Table:
         """Return the present rows."""
         self._apply_waiting()
+        self._alter_types(None)
         last = set(self.last_names)
         lists = pa.array([sorted(names & last) for names in self.unknown_sets], _UNKNOWN.type)
         found = self.live.set_column(len(ABOUT), _UNKNOWN, lists.take(self.live["_unknown"]))
@@ -319,6 +332,14 @@ class SnapshotRows:
         if any(kept is not None for _, kept in self.waiting):
             is_kept = [item for batch, kept in self.waiting for item in kept or [True] * len(batch)]
         self.waiting, self.n_waiting, self.bytes_waiting = [], 0, 0
+        if not self.altered.is_any:
+            self._apply_changes(changes, is_kept)
+            return
+        for first, n, version in self.altered.runs(changes[VERSION.name]):
+            self._alter_types(version)
+            self._apply_changes(changes.slice(first, n), None if is_kept is None else is_kept[first : first + n])
+
+    def _apply_changes(self, changes: pa.Table, is_kept: list[bool] | None) -> None:
         found = self._apply_at_once(changes, is_kept)
         if found is None:
             found = _RowByRow(self, self.live, changes, is_kept or [True] * len(changes)).run()
@@ -334,6 +355,9 @@ class SnapshotRows:
         if shape is None:
             return None
         truncates = pc.indices_nonzero(pc.equal(changes["_op"], "truncate"))
+        has_converted = self._has_converted(shape)
+        if len(truncates) and has_converted:
+            return None
         if len(truncates):
             first = truncates[-1].as_py() + 1
             sets = sets.slice(len(live) + first)
@@ -348,6 +372,11 @@ class SnapshotRows:
         if is_kept is not None:
             is_added = pc.and_(is_added, pa.array(is_kept, pa.bool_()))
         before, left = replaced_rows(values_of(keys), values_of(removed), values_of(is_added.cast(pa.uint8())), n_keys)
+        if has_converted:
+            replaced = pa.Array.from_buffers(pa.int64(), len(changes), [None, before])
+            if pc.any(pc.and_(pc.less(replaced, 0), pc.not_equal(ops, "insert"))).as_py():
+                # Whether this is an error depends on the other columns of the replica identity.
+                return None
         is_left = pa.Array.from_buffers(pa.uint8(), len(rows), [None, left]).cast(pa.bool_())
         columns, is_unknown = {}, {}
         for name, places in self._unchanged_values(changes, is_update, before, sets, is_left):
@@ -417,6 +446,45 @@ class SnapshotRows:
             numbers.append(self.number_of(every[code].union(names)))
         return pa.array(numbers, sets.type).take(codes)
 
+    def _alter_types(self, version: int | None) -> None:
+        """Make of the present rows what changes of types up to a version, or to the last one, have made of them.
+
+        A column of the replica identity is converted as PostgreSQL does without USING, so that later changes find their
+        rows. The values of other columns are unknown, unless PostgreSQL keeps them.
+        """
+        if not self.altered.is_any:
+            return
+        for before, after, changes in self.altered.advance(version):
+            identity = {*self.shapes[before].identity}.intersection(self.shapes[after].identity)
+            for name, change in changes.items() if len(self.live) else ():
+                self._alter_type(name, change, is_key=name in identity)
+
+    def _alter_type(self, name: str, change: TypeChange, *, is_key: bool) -> None:
+        if not (change.is_kept or (is_key and change.is_certain)):
+            self._set_values(name, pa.chunked_array([null_array(len(self.live), self.live[name].type)]))
+            self._add_unknown(name)
+            return
+        values = self.live[name]
+        found = change.converted(values)
+        self._set_values(name, found)
+        if found.null_count > values.null_count:
+            self._add_unknown(name, pc.and_(found.is_null(), values.is_valid()))
+        if not change.is_kept and not change.is_same_number:
+            self._add_unknown(_CONVERTED + name)
+
+    def _set_values(self, name: str, values: pa.ChunkedArray) -> None:
+        at = self.live.schema.get_field_index(name)
+        self.live = self.live.set_column(at, self.live.field(at), values)
+
+    def _add_unknown(self, name: str, rows: pa.ChunkedArray | None = None) -> None:
+        """Add a name to the unknown columns of all present rows, or of those that `rows` selects."""
+        every, sets = list(self.unknown_sets), self.live["_unknown"]
+        numbers = list(range(len(every)))
+        for number in sets.unique().to_pylist():
+            numbers[number] = self.number_of(every[number] | {name})
+        found = pa.chunked_array([pa.array(numbers, _UNKNOWN_SET.type).take(sets.combine_chunks())])
+        self._set_values("_unknown", found if rows is None else pc.if_else(rows, found, sets))
+
     def _forget_sets(self) -> None:
         """Forget sets of unknown columns that no present row has, and number the others again."""
         every, column = list(self.unknown_sets), self.live["_unknown"]
@@ -425,6 +493,13 @@ class SnapshotRows:
         for number in column.unique().to_pylist():
             numbers[number] = self.number_of(every[number])
         self.live = self.live.set_column(len(ABOUT), _UNKNOWN_SET, pa.array(numbers, pa.int32()).take(column))
+
+    def _has_converted(self, shape: _Shape) -> bool:
+        """Whether a present row has a converted value in its replica identity."""
+        if not self.altered.is_any:
+            return False
+        every, names = list(self.unknown_sets), {_CONVERTED + name for name in shape.identity}
+        return any(names & every[number] for number in self.live["_unknown"].unique().to_pylist())
 
     def number_of(self, unknown: frozenset[str]) -> int:
         """Return the number of a set of unknown columns."""
@@ -495,6 +570,9 @@ class _RowByRow:
         self.index: dict[Key, list[_Row]] = {}
         # Rows with unknown columns in their replica identity: by these columns, and by the values of the others.
         self.loose: dict[frozenset[str], dict[Key, list[_Row]]] = {}
+        # How many rows have converted values in their replica identity: by these columns and the unknown ones, and by
+        # the values of the others.
+        self.converted: dict[frozenset[str], Counter[Key]] = {}
         # Rows that are not indexed yet.
         sets = list(rows.unknown_sets)
         self.first = [_Row(number, sets[unknown]) for number, unknown in enumerate(live["_unknown"].to_pylist())]
@@ -509,7 +587,7 @@ class _RowByRow:
         keys: list[Key] = []
         for at, (op, old_type, unchanged) in enumerate(zip(*columns, strict=True)):
             if op == "truncate":
-                self.index, self.loose, self.first = {}, {}, []
+                self.index, self.loose, self.converted, self.first = {}, {}, {}, []
                 continue
             shape = self._shape_of(at)
             if shape.identity != self.identity:
@@ -557,13 +635,15 @@ class _RowByRow:
     def _identify(self, identity: tuple[str, ...]) -> None:
         """Index the rows by another replica identity."""
         present = self._present()
-        self.identity, self.index, self.loose, self.first = identity, {}, {}, []
+        self.identity, self.index, self.loose, self.converted, self.first = identity, {}, {}, {}, []
         for row in sorted(present, key=lambda row: row.change):
             self._add(row)
 
     def _add(self, row: _Row) -> None:
         identity = self.identity or ()
         unknown = row.unknown.intersection(identity) if row.unknown else row.unknown
+        if row.unknown:
+            self._count_converted(row, 1)
         if unknown:
             key = tuple(self._value(row, name) for name in identity if name not in unknown)
             self.loose.setdefault(unknown, {}).setdefault(key, []).append(row)
@@ -581,10 +661,19 @@ class _RowByRow:
         ValueError
             If several rows may have the key.
         """
-        if key in self.index:
-            return _pop(self.index, key)
-        if exactly or not self.loose:
-            return None
+        row = self.index[key][-1] if key in self.index else None
+        if row is not None:
+            _pop(self.index, key)
+        elif not exactly:
+            row = self._remove_loose(key, shape, at)
+            if row is None:
+                self._check_converted(key, shape, at)
+        if row is not None and row.unknown:
+            self._count_converted(row, -1)
+        return row
+
+    def _remove_loose(self, key: Key, shape: _Shape, at: int) -> _Row | None:
+        """Remove and return a row whose key is partly unknown and may be this one."""
         wanted = dict(zip(shape.identity, key, strict=True))
         found = []
         for unknown, rows in self.loose.items():
@@ -600,13 +689,41 @@ class _RowByRow:
             position = self.changes["_position"][at].as_py()
             raise ValueError(
                 f"position {position}: the changed row is not found by its replica identity: column {name!r} is "
-                f"unknown in {n_rows} rows, which were written before it was added or renamed"
+                f"unknown in {n_rows} rows, which were written before it was added, renamed or altered"
             )
         [(unknown, known)] = found
         row = _pop(self.loose[unknown], known)
         if not self.loose[unknown]:
             del self.loose[unknown]
         return row
+
+    def _count_converted(self, row: _Row, n: int) -> None:
+        """Count a row that has converted values in its replica identity."""
+        identity = self.identity or ()
+        converted = {name for name in identity if _CONVERTED + name in row.unknown}
+        if converted:
+            columns = frozenset(converted.union(row.unknown.intersection(identity)))
+            key = tuple(self._value(row, name) for name in identity if name not in columns)
+            self.converted.setdefault(columns, Counter())[key] += n
+
+    def _check_converted(self, key: Key, shape: _Shape, at: int) -> None:
+        """Check that a change that finds no row is not of one whose key PostgreSQL has converted otherwise.
+
+        Raises
+        ------
+        ValueError
+            If it may be.
+        """
+        wanted = dict(zip(shape.identity, key, strict=True))
+        for columns, rows in self.converted.items():
+            n_rows = rows[tuple(value for name, value in wanted.items() if name not in columns)]
+            if n_rows:
+                position = self.changes["_position"][at].as_py()
+                raise ValueError(
+                    f"position {position}: the changed row is not found by its replica identity: column "
+                    f"{min(columns)!r} was written with another type in {n_rows} rows, and ALTER COLUMN ... TYPE ... "
+                    "USING may have computed other values"
+                )
 
     # -- the result --------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,10 @@ from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues, Unwrap
+from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.types.type_changes import compare_alike
 from spark_udfs.dataframes.changes import Catalogs, count_bad_rows, decode_indexed, indexed_rows, tables_of
 from spark_udfs.dataframes.control_index import IndexedRows
 from spark_udfs.dataframes.outputs import TableOutput
@@ -105,7 +107,10 @@ def snapshot(
     The notes of `pgdecode.snapshot` on rows and unknown values apply. Transactions that were delivered twice are
     applied twice, which gives wrong results for tables without a key.
 
-    The changes are shuffled by the key of their row. If an update changes a key and leaves out a TOAST value, the value
+    The changes are shuffled by the key of their row. If the type of a key column was altered, by the other columns of
+    the key; if there is none, one task has all changes of the table, unless an integer or a string only became longer.
+
+    If an update changes a key and leaves out a TOAST value, the value
     comes from the row with the old key, so both keys must be in the same bucket. If the payloads may have such updates,
     the call itself decodes the table's changes once to find them.
 
@@ -195,9 +200,12 @@ def _key_hashes(
 ) -> tuple[Column, Column | None]:
     """Return hashes of the key of the new values, and of the old values, if any. Changes of a row have equal hashes.
 
-    The hash uses the columns that all versions have, and that are in every replica identity.
+    The hash uses the columns that all versions have, and that are in every replica identity. A column whose type was
+    altered is not used, unless its values are compared as they were sent.
     """
     shared = set(names)
+    versions = list(versions)
+    kinds_of = [column_types(version) for version in versions]
     identities = []
     for version in versions:
         shared &= {column.name for column in version.columns}
@@ -208,7 +216,11 @@ def _key_hashes(
         # Without a replica identity, there are only inserts.
         return F.xxhash64("_position"), None
     kinds = {field.name: field.dataType.typeName() for field in changes.schema.fields}
-    chosen = [name for name in sorted(shared.intersection(*identities)) if kinds[name] != "map"]
+    chosen = [
+        name
+        for name in sorted(shared.intersection(*identities))
+        if kinds[name] != "map" and compare_alike(item[name] for item in kinds_of)
+    ]
     new = [F.col(_quoted(name)) for name in chosen]
     old = [F.col("_old").getField(name) for name in chosen]
     return F.xxhash64(F.lit(0), *by_source, *new), F.xxhash64(F.lit(0), *by_source, *old)

@@ -201,6 +201,128 @@ def test_a_new_replica_identity_finds_earlier_rows() -> None:
     assert table_of(slot) == [("3", "x", None, ["c"])]
 
 
+def test_a_key_is_found_by_its_value_after_its_type_was_altered() -> None:
+    # Source: risingwavelabs/risingwave issue 22368, PostHog/posthog pull 86510.
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "v"], types=[16, 25], keys=["id"])
+    slot.insert(T, "t", "x")
+    slot.insert(T, "f", "y")
+    slot.relation(T, ["id", "v"], types=[25, 25], keys=["id"])
+    slot.update(T, "true", "z")
+    slot.delete(T, "false", None, old_type="K")
+    slot.commit()
+    assert table_of(slot) == [("true", "z", [])]
+
+
+@pytest.mark.parametrize("identity", ["d", "f"])
+@pytest.mark.parametrize("at_a_time", [1, 3, 1000])
+def test_rows_that_no_later_change_touches_have_the_new_value_of_their_key(
+    identity: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
+    monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+    keys = ["id", "v"] if identity == "f" else ["id"]
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "v"], types=[650, 25], keys=keys, identity=identity)
+    for key in ("10.0.0.1/32", "10.0.0.0/8", "::1/128"):
+        slot.insert(T, key, "x")
+    slot.relation(T, ["id", "v"], types=[869, 25], keys=keys, identity=identity)
+    if identity == "f":
+        slot.update(T, "10.0.0.1", "y", old=["10.0.0.1", "x"], old_type="O")
+    else:
+        slot.update(T, "10.0.0.1", "y")
+    slot.relation(T, ["id", "v"], types=[25, 25], keys=keys, identity=identity)
+    slot.insert(T, "10.0.0.2/32", "z")
+    slot.commit()
+    expected = [("10.0.0.0/8", "x"), ("10.0.0.1/32", "y"), ("10.0.0.2/32", "z"), ("::1/128", "x")]
+    assert table_of(slot) == [(*row, []) for row in expected]
+
+
+def test_a_key_that_using_has_computed_is_an_error_at_the_change_that_finds_no_row() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "id"], types=[25, 23], keys=["a", "id"])
+    slot.insert(T, "x", "1")
+    slot.insert(T, "y", "2")
+    slot.relation(T, ["a", "id"], types=[25, 25], keys=["a", "id"])
+    # A row from before the first payload, because no row has its other column.
+    slot.update(T, "z", "k3")
+    slot.commit()
+    assert table_of(slot) == [("x", "1", []), ("y", "2", []), ("z", "k3", [])]
+    slot.begin(701)
+    slot.delete(T, "y", "k2", old_type="K")
+    slot.truncate(T)
+    slot.commit()
+    message = (
+        "position 8: the changed row is not found by its replica identity: column 'id' was written with another type "
+        r"in 1 rows, and ALTER COLUMN ... TYPE ... USING may have computed other values"
+    )
+    with pytest.raises(ValueError, match=message):
+        table_of(slot)
+
+
+def test_a_key_whose_new_value_is_not_certain_is_unknown() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "v"], types=[25, 25], keys=["id"])
+    slot.insert(T, "1", "x")
+    slot.relation(T, ["id", "v"], types=[23, 25], keys=["id"])
+    slot.insert(T, "2", "y")
+    slot.commit()
+    assert table_of(slot) == [("2", "y", []), (None, "x", ["id"])]
+    slot.begin(701)
+    slot.update(T, "1", "z")
+    slot.commit()
+    with pytest.raises(ValueError, match=r"position 7: .* column 'id' is unknown in 1 rows, .* renamed or altered"):
+        table_of(slot)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 1000])
+def test_other_columns_are_unknown_after_their_type_was_altered_until_they_are_sent(
+    at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
+    monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "n", "toast"], types=[25, 25, 1043], keys=["id"])
+    for number in range(4):
+        slot.insert(T, str(number), "5", "long")
+    # USING n::int * 10. PostgreSQL does not rewrite varchar to text.
+    slot.relation(T, ["id", "n", "toast"], types=[25, 23, 25], keys=["id"])
+    slot.update(T, "1", "50", UNCHANGED)
+    slot.update(T, "2", UNCHANGED, "short")
+    slot.delete(T, "3", None, None, old_type="K")
+    slot.commit()
+    expected = [("0", None, "long", ["n"]), ("1", "50", "long", []), ("2", None, "short", ["n"])]
+    assert table_of(slot) == expected
+
+
+def test_an_alteration_counts_that_no_change_of_a_row_follows() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "n"], types=[23, 25], keys=["id"])
+    slot.insert(T, "1", "5")
+    slot.relation(T, ["id", "n"], types=[23, 23], keys=["id"])
+    slot.relation(T, ["id", "n"], types=[20, 25], keys=["id"])
+    slot.commit()
+    assert table_of(slot) == [(1, None, ["n"])]
+
+
+def test_transactions_that_are_delivered_again_after_an_alteration_have_their_own_types() -> None:
+    slot = Slot()
+    for _ in range(2):
+        for xid, kind, value in ((700, 23, "t"), (701, 20, "long")):
+            slot.begin(xid)
+            slot.relation(T, ["id", "b"], types=[kind, 16 if kind == 23 else 25], keys=["id"])
+            slot.update(T, "1", value)
+            slot.insert(T, str(xid), value)
+            slot.commit()
+    assert table_of(slot) == [(1, "long", []), (700, None, ["b"]), (701, "long", [])]
+
+
 def test_a_column_that_was_dropped_and_added_again_is_another_column() -> None:
     slot = Slot()
     slot.begin(700)

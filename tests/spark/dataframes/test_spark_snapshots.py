@@ -119,6 +119,42 @@ def test_an_identity_that_shares_no_column_with_the_one_before_finds_its_rows(sp
     assert rows_of(snapshot(frame(spark, slot.payloads), TABLE)) == expected
 
 
+def test_rows_are_found_after_the_type_of_their_key_was_altered(spark: SparkSession) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "n", "v"], types=[650, 23, 25], keys=["id", "n"])
+    for number in range(200):
+        slot.insert(T, f"10.0.0.{number}/32", str(number), "x")
+    slot.relation(T, ["id", "n", "v"], types=[25, 20, 23], keys=["id", "n"])
+    for number in range(0, 200, 2):
+        slot.update(T, f"10.0.0.{number}/32", str(number), "7")
+    for number in range(0, 200, 4):
+        slot.delete(T, f"10.0.0.{number}/32", str(number), None, old_type="K")
+    slot.commit()
+    expected = rows_of_local(slot)
+    assert len(expected) == 150
+    assert {tuple(row[3]) for row in expected} == {(), ("v",)}
+    assert rows_of(snapshot(frame(spark, slot.payloads), TABLE)) == expected
+
+
+@pytest.mark.full
+def test_a_key_that_using_has_computed_is_an_error_with_its_position(spark: SparkSession) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "v"], types=[23, 25], keys=["id"])
+    slot.insert(T, "1", "x")
+    slot.relation(T, ["id", "v"], types=[25, 25], keys=["id"])
+    slot.update(T, "k1", "y")
+    slot.commit()
+    with pytest.raises(Exception, match=r"position 4: the changed row is not found .* column 'id' was written with"):
+        rows_of(snapshot(frame(spark, slot.payloads), TABLE))
+
+
+def rows_of_local(slot: Slot) -> list[tuple[Any, ...]]:
+    rows = pgdecode.snapshot(slot.payloads, TABLE).drop(pgdecode.changes.table_snapshot.ABOUT).to_pylist()
+    return sorted(((*(v for k, v in row.items() if k != "_unknown"), row["_unknown"]) for row in rows), key=repr)
+
+
 @pytest.mark.full
 def test_a_missing_table_is_reported(spark: SparkSession) -> None:
     slot = Slot()
