@@ -14,7 +14,7 @@ import pgdecode
 from pgdecode.capture import server, user_types
 from pgdecode.capture.channel import Channel
 from pgdecode.capture.connection import Connection
-from pgdecode.capture.errors import CaptureError, GapError, RequestError, ServerError, StoppedError
+from pgdecode.capture.errors import CaptureError, GapError, RequestError, ServerError, StoppedError, StopRequestedError
 from pgdecode.capture.journal import Journal, metadata_of, origin_of
 from pgdecode.capture.options import PluginOptions, quoted_name, quoted_text, seconds_from_text
 from pgdecode.capture.receiver import Receiver, Session
@@ -26,6 +26,8 @@ from pgdecode.storage.object_path import local_path
 
 # Bytes of messages that may wait for the writer. Other buffers have their own limits.
 QUEUE_BYTES = 32 * 2**20
+# Seconds for reading the user-defined types of the last file after a stop.
+_STOP_SECONDS = 5.0
 _PAGE = 8192
 # Sizes in bytes of short and long WAL page headers, which may lie between the end of a record and the next record.
 _PAGE_HEADERS = (24, 40)
@@ -165,11 +167,14 @@ class Capture:
         self._on_progress = on_progress
         self._on_warning = on_warning
         self._warned: set[str] = set()
-        # A plain flag: a signal handler may interrupt a thread that holds a lock, and an event has a lock too.
+        self._creation_wait: set[str] = set()
+        # Plain values: a signal handler may interrupt a thread that holds a lock, and an event has a lock too.
         self._stopping = False
+        self._stopped_at = 0.0
 
     def stop(self) -> None:
         """Make `run` end: it completes the file at the last boundary and confirms it. Safe in a signal handler."""
+        self._stopped_at = time.monotonic()
         self._stopping = True
 
     def run(self, *, until: str | int | float | None = None, max_messages: int | None = None) -> CaptureResult:
@@ -208,6 +213,9 @@ class Capture:
                 return self._run(journal, first, target, begun)
             finally:
                 first.connection.close()
+        except StopRequestedError:
+            self._warn("stopped before the slot could be read: nothing was captured")
+            return CaptureResult(0, 0, 0, 0, journal.contents.recorded or 0, 0, time.monotonic() - begun)
         except ServerError as error:
             raise RequestError(str(error)) from error
         finally:
@@ -234,6 +242,7 @@ class Capture:
             channel,
             lambda: recorder.recorded,
             0.0 if self._temporary else self._retry_seconds,
+            self._is_working,
             self._warn,
         )
         recorder.start()
@@ -297,16 +306,18 @@ class Capture:
             try:
                 return self._open_session(journal, is_first=True)
             except ServerError as error:
-                if error.sqlstate != "55006" or time.monotonic() >= deadline or self._stopping:
+                if error.sqlstate != "55006" or time.monotonic() >= deadline:
                     raise
-                self._warn(f"waiting for the slot: {error}")
+                self._warn(f"waiting up to {self._retry_seconds:,.0f} s for the slot: {error}")
                 time.sleep(0.5)
+                if self._stopping:
+                    raise StopRequestedError from error
 
     def _open_session(self, journal: Journal, *, is_first: bool) -> Session:
         # All queries of the catalog use a second connection. Functions such as pg_get_publication_tables open tables
         # in their present state. A walsender would cache that state and then use it to decode older rows.
         with contextlib.ExitStack() as closing:
-            connection = Connection(self._dsn, replication=True)
+            connection = Connection(self._dsn, replication=True, stopped=lambda: self._stopping)
             closing.callback(connection.close)
             catalog = closing.enter_context(self._catalog_connection())
             identity = server.identify(connection)
@@ -330,6 +341,9 @@ class Capture:
             connection.start_copy(
                 f"START_REPLICATION SLOT {quoted_name(self._slot)} LOGICAL {lsn_to_text(start)} ({given})"
             )
+            # Not before: until here, another session may hold the slot, and move it.
+            if journal.contents.origin is None:
+                journal.begin(identity, self._slot, self._publications, start)
             journal.append("session", session=number, start=lsn_to_text(start))
             metadata = {
                 "pgdecode": pgdecode.__version__,
@@ -359,7 +373,17 @@ class Capture:
             temporary=self._temporary,
             two_phase=self._options.two_phase,
             failover=self._failover,
+            on_wait=lambda: self._report_creation(catalog, connection.pid),
         )
+
+    def _report_creation(self, catalog: Connection, pid: int) -> None:
+        """Say what the creation of the slot waits for, each time that it is another transaction."""
+        with contextlib.suppress(StopRequestedError):
+            waiting = server.creation_wait(catalog, pid)
+            key = re.sub(r"open for \d+", "", waiting or "")
+            if waiting and key not in self._creation_wait:
+                self._creation_wait.add(key)
+                self._on_warning(f"the server creates slot {self._slot!r}: {waiting}")
 
     def _former_publications(self, journal: Journal) -> list[str]:
         """Find the publications of the folder, and refuse to leave one out without a request."""
@@ -386,7 +410,6 @@ class Capture:
         """Find the LSN to continue from: the recorded one, if nothing is missing between it and the slot."""
         contents = journal.contents
         if contents.origin is None:
-            journal.begin(identity, self._slot, self._publications, state.confirmed)
             return state.confirmed
         recorded = contents.recorded or 0
         found = origin_of(identity, self._slot, self._publications)
@@ -412,9 +435,16 @@ class Capture:
     # Queries on another connection than the stream's.
 
     @contextlib.contextmanager
-    def _catalog_connection(self) -> Iterator[Connection]:
-        """Open a connection for catalog queries. Timeouts keep them from waiting for locks."""
-        connection = Connection(self._dsn, settings={"statement_timeout": "30s", "lock_timeout": "2s"})
+    def _catalog_connection(self, *, patience: float = 0.0) -> Iterator[Connection]:
+        """Open a connection for catalog queries. Timeouts keep them from waiting for locks.
+
+        A stop ends it after some seconds of patience.
+        """
+        connection = Connection(
+            self._dsn,
+            settings={"statement_timeout": "30s", "lock_timeout": "2s"},
+            stopped=lambda: self._stopping and time.monotonic() >= self._stopped_at + patience,
+        )
         try:
             yield connection
         finally:
@@ -445,10 +475,16 @@ class Capture:
                     target.idle_seen = time.monotonic()
         receiver.ask()
 
+    def _is_working(self, pid: int) -> bool:
+        """Whether the server works on the stream of a silent connection. If it does not, its process is ended."""
+        with contextlib.suppress(ServerError), self._catalog_connection() as connection:
+            return server.is_working(connection, self._slot, pid)
+        return False
+
     def _read_types(self) -> str | None:
         """Read the present user-defined types of the database."""
         try:
-            with self._catalog_connection() as connection:
+            with self._catalog_connection(patience=_STOP_SECONDS) as connection:
                 return file_metadata.to_json(user_types.read_user_types(connection))
         except CaptureError as error:
             self._warn(f"types of the database cannot be read: {error}")

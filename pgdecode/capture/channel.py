@@ -141,16 +141,23 @@ class Waker:
         with contextlib.suppress(OSError):
             os.write(self._write, b"\0")
 
-    def wait(self, socket: int | None, timeout: float) -> None:
-        """Wait until a socket is readable, `wake` is called, or the timeout, in seconds, has passed."""
+    def wait(self, socket: int | None, timeout: float) -> bool:
+        """Wait until a socket is readable, `wake` is called, or the timeout, in seconds, has passed.
+
+        Returns whether the socket is readable.
+        """
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         if socket is not None:
             poll.register(socket, select.POLLIN)
+        is_readable = False
         for descriptor, _ in poll.poll(max(timeout, 0) * 1000):
             if descriptor == self._read:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._read, 4096)
+            else:
+                is_readable = True
+        return is_readable
 
     def close(self) -> None:
         """Close the pipe."""

@@ -6,11 +6,12 @@ import contextlib
 import re
 import select
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pgdecode.capture.errors import RequestError, ServerError
+from pgdecode.capture.errors import CaptureError, RequestError, ServerError, StopRequestedError
 from pgdecode.capture.options import quoted_text, session_settings
 
 # Microseconds from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL.
@@ -26,6 +27,14 @@ _REFUSED = re.compile(
 _REFUSED_STATE = "28000"  # invalid_authorization_specification
 # Seconds to wait for a server that does not answer, if connect_timeout is not set.
 _CONNECT_SECONDS = 30.0
+# Seconds to wait for the answer to a statement. Those that read catalogs have a shorter statement_timeout.
+_ANSWER_SECONDS = 60.0
+# Seconds between looks at what a long statement waits for.
+_LOOK_SECONDS = 1.0
+# Seconds until a server has cancelled a statement.
+_CANCEL_SECONDS = 5.0
+# Seconds between checks whether the capture was asked to stop.
+_STOP_SECONDS = 0.2
 
 
 def libpq() -> Any:
@@ -82,6 +91,8 @@ class Connection:
         Whether to connect to a walsender of the database.
     settings : mapping, optional
         Other values for pinned settings.
+    stopped : callable, optional
+        Whether to stop waiting for the server.
 
     Attributes
     ----------
@@ -93,15 +104,23 @@ class Connection:
     RequestError
         If the DSN cannot be read.
     ServerError
-        If the connection cannot be made.
+        If the connection cannot be made; `StopRequestedError`, also of methods, after `stopped`.
     """
 
     # libpq's own functions, called for each message of the stream. The first returns a length and a frame.
     next_frame: Callable[[int], tuple[int, memoryview]]
     read: Callable[[], None]
 
-    def __init__(self, dsn: str, *, replication: bool = False, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        replication: bool = False,
+        settings: Mapping[str, str] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._pq = libpq()
+        self._stopped = stopped
         changes = {"replication": "database"} if replication else {}
         self._conn: Any = self._pq.PGconn.connect_start(connection_text(dsn, **changes).encode())
         self._secrets = [secret for secret in (_password(self._pq, dsn),) if secret]
@@ -133,11 +152,11 @@ class Connection:
                 given = next((item.val for item in self._conn.info if item.keyword == b"connect_timeout"), None)
                 seconds = int(given or 0) if (given or b"").lstrip(b"-").isdigit() else 0
                 deadline = time.monotonic() + (seconds if seconds > 0 else _CONNECT_SECONDS)
-            waiter = select.poll()
-            waiter.register(self._conn.socket, select.POLLIN if state == states.READING else select.POLLOUT)
-            if not waiter.poll(max(deadline - time.monotonic(), 0) * 1000):
-                self._conn.finish()
-                raise ServerError("the server did not answer in time")
+            while not self._is_ready(select.POLLIN if state == states.READING else select.POLLOUT):
+                is_late = time.monotonic() >= deadline
+                if is_late or self._stopped():
+                    self._conn.finish()
+                    raise ServerError("the server did not answer in time") if is_late else StopRequestedError()
             state = poll()
             if state == states.FAILED:
                 break
@@ -153,20 +172,82 @@ class Connection:
         """Close the connection at once."""
         self._conn.finish()
 
-    def rows(self, sql: str) -> list[list[str | None]]:
+    def _is_ready(self, event: int) -> bool:
+        """Wait a short time until the socket can be read or written."""
+        waiter = select.poll()
+        waiter.register(self._conn.socket, event)
+        return bool(waiter.poll(_STOP_SECONDS * 1000))
+
+    def rows(self, sql: str, on_wait: Callable[[], None] | None = None) -> list[list[str | None]]:
         """Run one statement and return its rows as text.
+
+        Parameters
+        ----------
+        sql : str
+        on_wait : callable, optional
+            Called every second of a statement that may take long. Without it, a late answer is an error.
 
         Raises
         ------
         ServerError
         """
-        result = self._conn.exec_(sql.encode())
+        result = self._result(sql, on_wait)
         if result.status not in (self._pq.ExecStatus.TUPLES_OK, self._pq.ExecStatus.COMMAND_OK):
             raise self.error(result.error_message, result)
         return [
             [_decoded(result.get_value(row, column)) for column in range(result.nfields)]
             for row in range(result.ntuples)
         ]
+
+    def _result(self, sql: str, on_wait: Callable[[], None] | None = None) -> Any:
+        """Run a statement and return its last result. Waits without blocking other threads and signal handlers."""
+        deadline = None if on_wait is not None else time.monotonic() + _ANSWER_SECONDS
+        next_look = time.monotonic() + _LOOK_SECONDS
+        is_cancelled = False
+        found = None
+        try:
+            self._conn.send_query(sql.encode())
+            while True:
+                while self._conn.is_busy():
+                    if not self._is_ready(select.POLLIN):
+                        if self._stopped() and not is_cancelled:
+                            if on_wait is None:
+                                raise StopRequestedError
+                            is_cancelled, deadline = True, time.monotonic() + _CANCEL_SECONDS
+                            self._cancel()
+                        now = time.monotonic()
+                        if deadline is not None and now >= deadline:
+                            raise (
+                                StopRequestedError if is_cancelled else ServerError("the server did not answer in time")
+                            )
+                        if on_wait is not None and not is_cancelled and now >= next_look:
+                            on_wait()
+                            next_look = time.monotonic() + _LOOK_SECONDS
+                        continue
+                    self._conn.consume_input()
+                result = self._conn.get_result()
+                if result is None:
+                    return found
+                found = result
+                if result.status == self._pq.ExecStatus.COPY_BOTH:
+                    return found
+                if is_cancelled and result.status == self._pq.ExecStatus.FATAL_ERROR:
+                    raise StopRequestedError
+        except CaptureError:
+            raise
+        except Exception as error:  # psycopg's own class, which is imported late
+            raise self.lost(error) from error
+
+    def _cancel(self) -> None:
+        """Cancel the running statement. libpq makes a connection for it, which may block."""
+
+        def cancel() -> None:
+            with contextlib.suppress(Exception):
+                self._conn.get_cancel().cancel()
+
+        thread = threading.Thread(target=cancel, name="pgdecode-capture-cancel", daemon=True)
+        thread.start()
+        thread.join(_CANCEL_SECONDS)
 
     def value(self, sql: str) -> str | None:
         """Run a statement that returns one value or no row."""
@@ -180,7 +261,7 @@ class Connection:
         ------
         ServerError
         """
-        result = self._conn.exec_(command.encode())
+        result = self._result(command)
         if result.status != self._pq.ExecStatus.COPY_BOTH:
             raise self.error(result.error_message, result)
         self._conn.nonblocking = 1
@@ -193,6 +274,11 @@ class Connection:
             found = [notice.error_field(field) for field in (fields.MESSAGE_PRIMARY, fields.MESSAGE_DETAIL)]
             text = ": ".join(_decoded(part) for part in found if part)
             self.warning = (_decoded(notice.error_field(fields.SQLSTATE)), text)
+
+    @property
+    def pid(self) -> int:
+        """Process ID of the server's process for this connection."""
+        return int(self._conn.backend_pid)
 
     @property
     def is_encrypted(self) -> bool:

@@ -47,3 +47,10 @@ class ServerError(CaptureError):
         slot that another session still holds (55006), because the server has not yet noticed that its client is gone.
         """
         return self.sqlstate[:2] in ("", "08", "57") or self.sqlstate in ("53300", "55006")
+
+
+class StopRequestedError(ServerError):
+    """The capture was asked to stop while it waited for the server."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped while waiting for the server")

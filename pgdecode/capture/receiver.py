@@ -10,7 +10,7 @@ from typing import Any
 
 from pgdecode.capture.channel import Channel, Item, Keepalive, SessionEnd, SessionStart, Waker
 from pgdecode.capture.connection import Connection
-from pgdecode.capture.errors import CaptureError, ServerError, StoppedError
+from pgdecode.capture.errors import ServerError, StoppedError
 from pgdecode.capture.frames import HEADER_BYTES, Chunk
 
 # A chunk goes to the recorder when it reaches one of these sizes, or after `_LINGER_SECONDS`.
@@ -30,6 +30,9 @@ _PAUSE_SECONDS = 0.0005
 _PUBLICATION_MISSING = "55000"
 # Seconds without a frame after which a keepalive may be requested.
 _QUIET_SECONDS = 0.05
+# Seconds without a frame after which the connection is given up, if the server has no timeout: that of PostgreSQL's own
+# receiver (wal_receiver_timeout).
+_SILENT_SECONDS = 60.0
 
 
 @dataclass
@@ -56,6 +59,43 @@ class Session:
         """Seconds between status updates: less than half of the server's timeout."""
         return min(_MOST_SECONDS, self.timeout / 3) if self.timeout else _MOST_SECONDS
 
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds without a frame after which the connection is given up."""
+        return self.timeout or _SILENT_SECONDS
+
+
+class _Silence:
+    """How long nothing has come from the server.
+
+    Parameters
+    ----------
+    limit : float
+        Seconds. After half of them a keepalive is requested, and the silence is over if the other half passes too.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._half = limit / 2
+        self._has_asked = False
+        self.next_check = time.monotonic() + self._half
+
+    def end(self) -> None:
+        """Begin anew, because something has come."""
+        self._has_asked = False
+        self.next_check = time.monotonic() + self._half
+
+    def asks(self, now: float) -> bool:
+        """Whether a keepalive must be requested now."""
+        if self._has_asked or now < self.next_check:
+            return False
+        self._has_asked = True
+        self.next_check = now + self._half
+        return True
+
+    def is_over(self, now: float) -> bool:
+        """Whether the connection must be given up."""
+        return self._has_asked and now >= self.next_check
+
 
 class Receiver(threading.Thread):
     """Reads one session after the other until it is stopped.
@@ -71,6 +111,8 @@ class Receiver(threading.Thread):
         Returns the LSN up to which everything is recorded.
     retry_seconds : float
         How long to try to connect again after a connection is lost.
+    is_working : callable
+        Returns whether the server process of a silent connection, given by its ID, is working.
     on_warning : callable
     """
 
@@ -81,6 +123,7 @@ class Receiver(threading.Thread):
         channel: Channel,
         recorded: Callable[[], int],
         retry_seconds: float,
+        is_working: Callable[[int], bool],
         on_warning: Callable[[str], None],
     ) -> None:
         super().__init__(name="pgdecode-capture-receiver", daemon=True)
@@ -91,6 +134,7 @@ class Receiver(threading.Thread):
         self._channel = channel
         self._recorded = recorded
         self._retry_seconds = retry_seconds
+        self._is_working = is_working
         self._on_warning = on_warning
         self._waker = Waker()
         self._stopping = threading.Event()
@@ -120,7 +164,10 @@ class Receiver(threading.Thread):
                 lost = self._one_session()
                 if lost is None:
                     return
-                self._session = self._next_session(lost)
+                session = self._next_session(lost)
+                if session is None:
+                    return
+                self._session = session
         except BaseException as error:
             self.failure = error
         finally:
@@ -168,6 +215,7 @@ class Receiver(threading.Thread):
         # With TLS, bytes may wait in a buffer of the library, where poll does not see them.
         n_reads = 2 if connection.is_encrypted else 1
         last_frame = time.monotonic()
+        silence = _Silence(session.silent_seconds)
         chunk = Chunk()
         due = 0.0
         while True:
@@ -175,6 +223,7 @@ class Receiver(threading.Thread):
             add_end = ends.append
             reads_left = n_reads
             is_full = False
+            n_before = len(ends)
             while True:
                 try:
                     length, frame = next_frame(1)
@@ -211,11 +260,18 @@ class Receiver(threading.Thread):
             if len(chunk) and (is_full or now >= due or self._stopping.is_set()):
                 self._put_chunk(chunk, session)
                 chunk = Chunk()
+                # Nothing was read while the recorder was busy.
+                silence.end()
+            elif length or len(ends) > n_before:
+                silence.end()
             if length:
                 last_frame = now
             if self._stopping.is_set():
                 return
-            if self._asking and now - last_frame > _QUIET_SECONDS:
+            if silence.is_over(now):
+                self._check_silence(session)
+                silence.end()
+            if silence.asks(now) or (self._asking and now - last_frame > _QUIET_SECONDS):
                 self._asking, self._asked_at = False, now
                 self._send_status(session, ask=True)
             else:
@@ -224,7 +280,24 @@ class Receiver(threading.Thread):
                 if len(chunk):
                     time.sleep(_PAUSE_SECONDS)
                 wake_at = due if len(chunk) else now + (_QUIET_SECONDS if self._asking else _MOST_SECONDS)
-                self._waker.wait(connection.socket, min(self._next_status, wake_at) - now)
+                # A large frame may take long, but its bytes come.
+                if self._waker.wait(connection.socket, min(self._next_status, wake_at, silence.next_check) - now):
+                    silence.end()
+
+    def _check_silence(self, session: Session) -> None:
+        """Give up a connection on which nothing comes, unless the server works.
+
+        Servers before PostgreSQL 16 are silent while they decode a large transaction of which nothing is published. A
+        new session would begin with it again.
+
+        Raises
+        ------
+        ServerError
+        """
+        text = f"the server has sent nothing for {session.silent_seconds:g} s, although a keepalive was requested"
+        if not self._is_working(session.connection.pid):
+            raise ServerError(text)
+        self._on_warning(f"{text}; it is working on the slot")
 
     def _take_keepalive(self, frame: bytes, session: Session) -> None:
         if frame[:1] != b"k" or len(frame) != 18:
@@ -292,8 +365,8 @@ class Receiver(threading.Thread):
 
     # From one session to the next.
 
-    def _next_session(self, lost: ServerError) -> Session:
-        """Connect again, if a new connection may succeed."""
+    def _next_session(self, lost: ServerError) -> Session | None:
+        """Connect again, if a new connection may succeed; None if the capture was stopped meanwhile."""
         failure: ServerError = lost
         deadline = time.monotonic() + self._retry_seconds
         delay = 0.1
@@ -314,5 +387,6 @@ class Receiver(threading.Thread):
                 self.n_reconnects += 1
                 return found
         if self._stopping.is_set():
-            raise CaptureError("stopped while the server could not be reached")
+            self._on_warning("stopped while the server could not be reached")
+            return None
         raise StoppedError(f"the server ended the capture: {failure}") from failure

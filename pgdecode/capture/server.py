@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pgdecode.capture.connection import Connection
-from pgdecode.capture.errors import RequestError, ServerError, StoppedError
+from pgdecode.capture.errors import RequestError, ServerError, StoppedError, StopRequestedError
 from pgdecode.capture.options import quoted_name, quoted_text, seconds_from_text
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
 _SHOWN = 5
+# SQLSTATE of a slot that another session uses (object_in_use).
+_SLOT_IN_USE = "55006"
 _OPERATIONS = {"pubinsert": "insert", "pubupdate": "update", "pubdelete": "delete", "pubtruncate": "truncate"}
 # Seconds. A shorter wal_sender_timeout would end the session whenever the capture is busy.
 _LEAST_TIMEOUT = 1
@@ -128,6 +130,8 @@ def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
         If the slot does not exist, does not use pgoutput, or belongs to another database.
     StoppedError
         If the server has invalidated it.
+    ServerError
+        With the SQLSTATE of a slot that is in use, if it is still being created.
     """
     found = find_slot(connection, slot)
     if found is None:
@@ -139,13 +143,44 @@ def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
         raise RequestError(f"slot {slot!r} belongs to database {found.columns['database']!r}, not {database!r}")
     if found.loss:
         raise StoppedError(f"slot {slot!r} {found.loss}; a new slot begins with a gap")
+    if found.columns["confirmed_flush_lsn"] is None:
+        pid = found.columns.get("active_pid")
+        waiting = None if pid is None else creation_wait(connection, int(pid))
+        by = "" if pid is None else f" by PID {pid}"
+        raise ServerError(f"slot {slot!r} is still being created{by}{f': {waiting}' if waiting else ''}", _SLOT_IN_USE)
     return found
 
 
+def creation_wait(connection: Connection, pid: int) -> str | None:
+    """Describe what the creation of a slot by a process of the server waits for; None if it is nothing known."""
+    rows = connection.rows(
+        "SELECT a.pid, a.application_name, a.datname, "
+        "extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared))::bigint, x.gid, x.database "
+        "FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.backend_xid = l.transactionid "
+        "LEFT JOIN pg_catalog.pg_prepared_xacts x ON x.transaction = l.transactionid "
+        f"WHERE l.pid = {pid} AND l.locktype = 'transactionid' AND NOT l.granted"
+    )
+    for holder, application, database, seconds, gid, prepared_in in rows:
+        what = f"PID {holder}, application {application or ''!r}" if gid is None else f"prepared transaction {gid!r}"
+        age = "" if seconds is None else f", open for {seconds} s"
+        return f"it waits for older transactions to end; now for {what}, database {database or prepared_in!r}{age}"
+    if connection.value("SELECT pg_catalog.pg_is_in_recovery()") == "t":
+        return "it waits for the primary to log its transactions; SELECT pg_log_standby_snapshot() there does so now"
+    return None
+
+
 def create_slot(
-    replication: Connection, slot: str, *, temporary: bool = False, two_phase: bool = False, failover: bool = False
+    replication: Connection,
+    slot: str,
+    *,
+    temporary: bool = False,
+    two_phase: bool = False,
+    failover: bool = False,
+    on_wait: Callable[[], None] | None = None,
 ) -> int:
     """Create a slot on a replication connection, and return the LSN at which it begins.
+
+    `on_wait` is called every second while the server waits for older transactions.
 
     Raises
     ------
@@ -164,7 +199,9 @@ def create_slot(
     else:
         command += " NOEXPORT_SNAPSHOT"
     try:
-        [[_, start, *_]] = replication.rows(command)
+        [[_, start, *_]] = replication.rows(command, on_wait)
+    except StopRequestedError:
+        raise
     except ServerError as error:
         raise RequestError(f"slot {slot!r} cannot be created: {error}") from error
     return lsn_from_text(str(start))
@@ -293,6 +330,22 @@ def waits_for_wal(connection: Connection, slot: str) -> bool:
     )
     # The event is WalSenderWaitForWAL up to PostgreSQL 16, WalSenderWaitForWal later. WalSenderMain may come before it.
     return (event or "").lower() == "walsenderwaitforwal"
+
+
+def is_working(connection: Connection, slot: str, pid: int) -> bool:
+    """Whether the walsender of a slot decodes, as it does in a transaction of which nothing is published.
+
+    Otherwise, it waits for a client that it does not reach, and holds the slot. It is ended then.
+    """
+    rows = connection.rows(
+        "SELECT a.wait_event_type FROM pg_catalog.pg_replication_slots s "
+        "JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid "
+        f"WHERE s.slot_name = {quoted_text(slot)} AND a.pid = {pid}"
+    )
+    if rows and rows[0][0] in ("Activity", "Client"):
+        connection.rows(f"SELECT pg_catalog.pg_terminate_backend({pid})")
+        return False
+    return bool(rows)
 
 
 def timeout_seconds(replication: Connection) -> float:

@@ -100,6 +100,8 @@ def read_status(dsn: str, folder: Path, slot: str) -> Status:
         warnings.append(f"slot {slot!r} does not exist")
     else:
         warnings += [f"slot {slot!r} {state.loss}"] if state.loss else state.warnings()
+        if state.columns["confirmed_flush_lsn"] is None:
+            warnings.append(f"slot {slot!r} is still being created")
         if (
             contents.recorded is not None
             and state.columns["confirmed_flush_lsn"]

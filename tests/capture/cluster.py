@@ -91,7 +91,7 @@ def running(programs: Path, **settings: str) -> Iterator[Cluster]:
 
 
 class Proxy:
-    """Forwards TCP connections to a server's socket until it cuts them."""
+    """Forwards TCP connections to a server's socket until it cuts them, or is silent."""
 
     def __init__(self, socket_path: Path) -> None:
         self._target = str(socket_path)
@@ -100,6 +100,9 @@ class Proxy:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self.n_cuts = 0
+        # While cleared, nothing is forwarded, and connections stay open.
+        self.forwards = threading.Event()
+        self.forwards.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> int:
@@ -114,6 +117,7 @@ class Proxy:
         return len(found) // 2
 
     def close(self) -> None:
+        self.forwards.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -140,6 +144,7 @@ class Proxy:
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                self.forwards.wait()
                 target.sendall(data)
         for end in (source, target):
             with contextlib.suppress(OSError):

@@ -13,12 +13,13 @@ from cluster import Cluster
 from pgdecode.capture import Capture, CaptureError
 from pgdecode.capture.options import PINNED
 
-# A value of each pinned setting that would change the capture, hide a warning, or end the session.
+# A value of each pinned setting that would change the capture, hide a warning, or end the session. The timeouts leave
+# time to set others after connecting.
 HOSTILE = {
-    "statement_timeout": "20ms",
-    "transaction_timeout": "20ms",
-    "idle_in_transaction_session_timeout": "20ms",
-    "idle_session_timeout": "20ms",
+    "statement_timeout": "200ms",
+    "transaction_timeout": "200ms",
+    "idle_in_transaction_session_timeout": "200ms",
+    "idle_session_timeout": "200ms",
     "lock_timeout": "1ms",
     "tcp_user_timeout": "1ms",
     "exit_on_error": "on",
@@ -51,7 +52,7 @@ _ROWS = (
     "INSERT INTO odd.v SELECT n, '2020-02-01', '2020-02-01 04:05', '2020-02-01 04:05+00', '-1 day 2:03', "
     "0.12345678901234567, 1e-6, "
     r"'\x00ff', 'odd.v', 'odd.mood', U&'caf\00e9', 'glad', ARRAY['2020-02-01 04:05+00'::timestamptz] "
-    "FROM generate_series(1, 20000) n",
+    "FROM generate_series(1, 40000) n",
     r'INSERT INTO odd."back\slash" VALUES (1)',
 )
 

@@ -25,7 +25,10 @@ SLOT = (
     '{"slot_name": "s", "slot_type": "logical", "plugin": "pgoutput", "database": "d", "active": false, '
     '"confirmed_flush_lsn": "0/100", "wal_status": "reserved"}'
 )
-PUBLICATION = '{"pubname": "p", "puballtables": true, "pubinsert": true, "pubupdate": false, "pubdelete": false, "pubtruncate": false}'
+PUBLICATION = (
+    '{"pubname": "p", "puballtables": true, '
+    '"pubinsert": true, "pubupdate": false, "pubdelete": false, "pubtruncate": false}'
+)
 
 
 def message(tag: bytes, body: bytes) -> bytes:
