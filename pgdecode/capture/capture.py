@@ -20,7 +20,7 @@ from pgdecode.capture.options import PluginOptions, quoted_name, quoted_text, se
 from pgdecode.capture.receiver import Receiver, Session
 from pgdecode.capture.recorder import Counts, FileRules, Recorder, Target
 from pgdecode.capture.retention import Retention, delete_old
-from pgdecode.files import file_metadata
+from pgdecode.files.file_metadata import UserType
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.storage.object_path import local_path
 
@@ -481,13 +481,16 @@ class Capture:
             return server.is_working(connection, self._slot, pid)
         return False
 
-    def _read_types(self) -> str | None:
-        """Read the present user-defined types of the database."""
+    def _read_types(self, oids: set[int]) -> tuple[UserType, ...] | None:
+        """Read the present types of columns, as far as their meaning depends on the database."""
         try:
             with self._catalog_connection(patience=_STOP_SECONDS) as connection:
-                return file_metadata.to_json(user_types.read_user_types(connection))
+                return user_types.read_types(connection, oids, self._slot)
         except CaptureError as error:
-            self._warn(f"types of the database cannot be read: {error}")
+            self._warn(
+                f"types of the database cannot be read: {error}; values of types that no file describes are text, and "
+                "binary ones need types="
+            )
             return None
 
     def _warn(self, text: str) -> None:

@@ -23,7 +23,7 @@ from pgdecode.capture.frames import (
 from pgdecode.capture.journal import Journal
 from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.capture.undecided import SessionState
-from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY
+from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY, UserType, merged, referred, to_json
 
 # Bytes of an open transaction that are kept in memory before they are written to a separate file.
 TAIL_BYTES = 16 * 2**20
@@ -100,7 +100,8 @@ class Recorder(threading.Thread):
     prepared : set of str
         GIDs of prepared transactions without an outcome in the existing files.
     read_types : callable
-        Reads the user-defined types of the database as JSON; returns None on failure.
+        Reads types of the database by their OIDs, with those that they consist of; returns None on failure, of which it
+        warns.
     on_recorded : callable
         Called when more is recorded, and when the channel has room.
     on_finished : callable
@@ -115,7 +116,7 @@ class Recorder(threading.Thread):
         target: Target,
         retention: Retention | None,
         prepared: set[str],
-        read_types: Callable[[], str | None],
+        read_types: Callable[[set[int]], tuple[UserType, ...] | None],
         on_recorded: Callable[[], None],
         on_finished: Callable[[], None],
     ) -> None:
@@ -133,10 +134,12 @@ class Recorder(threading.Thread):
         self._on_finished = on_finished
         self._closing = threading.Event()
         self._state = SessionState(prepared)
-        self._types: str | None = None
+        # By OID, the types that this run has read, and those that it has read for the file.
+        self._types: dict[int, UserType] = {}
+        self._file_types: list[UserType] = []
+        self._asked: set[int] = set()
         self._session = SessionStart(0, {})
         self._file: FileWriter | None = None
-        self._file_catalog = "{}"
         # Messages after the last boundary. They are dropped if the session ends.
         self._tail: list[Messages] = []
         self._tail_bytes = 0
@@ -190,7 +193,6 @@ class Recorder(threading.Thread):
     def _begin_session(self, session: SessionStart) -> None:
         self._session = session
         self._state.begin_session()
-        self._state.saw_type = self._types is None
         self._is_open = False
 
     def _end_session(self) -> None:
@@ -258,9 +260,15 @@ class Recorder(threading.Thread):
     def _write(self, messages: Messages, count: int) -> None:
         if self._file is None:
             self._file = FileWriter(self._folder, messages.first_seq, self._rules.compression)
-            self._file_catalog = self._state.catalog().to_json()
+            self._state.begin_file()
+            self._file_types = []
         self._file.add(messages.rows.slice(0, count))
         self._state.add(messages, 0, count)
+        new = self._state.described_types() - self._asked
+        if new:
+            # A type may be altered or dropped before the file is complete.
+            self._asked |= new
+            self._read_file_types(new)
         self.counts.payload_bytes += messages.rows.column("data").slice(0, count).nbytes
 
     def _spill(self) -> None:
@@ -278,11 +286,9 @@ class Recorder(threading.Thread):
         """Complete the file, which ends at a boundary."""
         if self._file is None:
             return
-        if self._state.saw_type:
-            self._types = self._read_types() or self._types
-            self._state.saw_type = False
+        types = self._types_of_file()
         file, self._file = self._file, None
-        others = {CATALOG_KEY: self._file_catalog, **({TYPES_KEY: self._types} if self._types else {})}
+        others = {CATALOG_KEY: self._state.catalog().to_json(), **({TYPES_KEY: to_json(types)} if types else {})}
         undecided = len(self._state.streams), len(self._state.prepared)
         metadata = {**self._session.metadata, "prepared": sorted(self._state.prepared)}
         try:
@@ -297,6 +303,24 @@ class Recorder(threading.Thread):
         self.counts.file_bytes += entry.bytes
         if self._retention is not None:
             delete_old(self._journal, self._retention)
+
+    def _read_file_types(self, oids: set[int]) -> None:
+        """Read types for the file."""
+        found = self._read_types(oids) or ()
+        self._file_types += found
+        self._types |= {item.oid: item for item in found}
+
+    def _types_of_file(self) -> tuple[UserType, ...]:
+        """Describe the types that the file needs, as they are now; of those that were dropped, what is known."""
+        left = self._state.type_oids()
+        if not left:
+            return ()
+        self._read_file_types(left)
+        types = {item.oid: item for item in merged(self._file_types)}
+        while left := {oid for oid in left if oid in self._types and oid not in types}:
+            types |= {oid: self._types[oid] for oid in left}
+            left = {oid for item in types.values() for oid in referred(item)}
+        return tuple(types.values())
 
     def _record_position(self) -> None:
         if self._file is None and self._position > self.recorded:

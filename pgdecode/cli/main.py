@@ -29,6 +29,7 @@ _OPTIONS = {
     "call reconnected()": "name the column of the connection by --session",
     "pass catalog= with its Relation message": "pass its Relation message by --catalog",
     "name it by types=": "name it by --types",
+    "binary ones need types=": "binary ones need --types",
     **{f'unwrap="{form}"': f"--unwrap {form}" for form in get_args(Unwrap)},
 }
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from pgdecode.files.payload_file import CAPTURE_KEY, FileFault, PayloadFile
 from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.relation_version import RelationVersion, used_from
 from pgdecode.runs.continuity import IDENTITY
 from pgdecode.storage.object_path import FilePath
 from pgdecode.storage.parquet_input import read_metadata
-from pgdecode.types.type_parser import declared
+from pgdecode.types.type_parser import BY_OID, declared
 
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
@@ -31,21 +34,36 @@ class UserType:
     ----------
     oid : int
     name : str
-        "schema.type", as in the stream.
+        "schema.type", as in the stream. After `BY_OID`, columns find the type by its OID only.
     declaration : str
-        The type, as a value of `types=`: "enum", "numeric(12,2)", "(x int4, y int4)", "range(float8)".
+        The type, as a value of `types=`: "enum", "numeric(12,2)", "(x int4, y 16400)", "range(float8)".
     """
 
     oid: int
     name: str
     declaration: str
 
+    @property
+    def key(self) -> str:
+        """The name as a key of `types=`."""
+        return self.name.removeprefix(BY_OID)
+
+
+def by_oid(oid: int, name: str, declaration: str) -> UserType:
+    """Make a type that columns find by its OID only: another type may have had its name before, or get it later."""
+    return UserType(oid, BY_OID + name, declaration)
+
+
+def referred(item: UserType) -> set[int]:
+    """Return the numbers in a declaration, which include the OIDs of the types that it refers to."""
+    return {int(number) for number in re.findall(r"\b\d+\b", item.declaration)}
+
 
 def readable(types: Iterable[UserType]) -> tuple[UserType, ...]:
     """Leave out types whose declaration, or one that it uses, pgdecode cannot parse. They remain unknown types."""
     left = tuple(types)
     while True:
-        known: dict[str | int, str] = {item.name: item.declaration for item in left}
+        known = {key: item.declaration for item in left for key in (item.oid, item.name)}
         kept = tuple(item for item in left if _is_readable(item.declaration, known))
         if len(kept) == len(left):
             return kept
@@ -86,7 +104,7 @@ def overridden(types: Iterable[UserType], given: Mapping[str | int, str] | None)
     chosen = dict(given or {})
     found: dict[str | int, str] = {}
     for item in types:
-        declaration = chosen.get(item.oid, chosen.get(item.name, item.declaration))
+        declaration = chosen.get(item.oid, chosen.get(item.key, item.declaration))
         # The Type message of a domain has the domain's OID but the name of its base type. Arrays are found by their
         # element type. So both the OID and the name are keys.
         found[item.oid] = found[item.name] = declaration
@@ -119,7 +137,7 @@ def user_types_of(files: Iterable[FileWithFooter], before: Iterable[UserType] = 
     FileFault
         If a footer cannot be read.
     """
-    found = {item.oid: item for item in before}
+    versions = [*before]
     contents: dict[bytes, None] = {}
     for file in files:
         content = _entry(file, TYPES_KEY)
@@ -129,10 +147,41 @@ def user_types_of(files: Iterable[FileWithFooter], before: Iterable[UserType] = 
             contents[content] = None
     for content in contents:
         try:
-            found |= {item.oid: item for item in from_json(content)}
+            versions += from_json(content)
         except ValueError as error:
             raise FileFault(f"types in the footers of the files: {error}") from error
-    return readable(found.values())
+    return readable(merged(versions))
+
+
+def merged(versions: Iterable[UserType]) -> tuple[UserType, ...]:
+    """Take the last description of each type. A composite type that has changed is text.
+
+    Values do not tell which attributes they have: a dropped attribute may have had the type of one that was added.
+    """
+    by_type: dict[int, dict[str, UserType]] = {}
+    for item in versions:
+        # The last description moves to the end.
+        described = by_type.setdefault(item.oid, {})
+        described.pop(item.declaration, None)
+        described[item.declaration] = item
+    found = {oid: [*described.values()] for oid, described in by_type.items()}
+    known = {key: items[-1].declaration for items in found.values() for key in (items[-1].oid, items[-1].name)}
+    known |= {items[-1].key: items[-1].declaration for items in found.values()}
+    return tuple(
+        replace(items[-1], declaration="record") if _is_altered(items, known) else items[-1] for items in found.values()
+    )
+
+
+def _is_altered(items: Sequence[UserType], known: Mapping[str | int, str]) -> bool:
+    """Whether the descriptions of a type are of different composites."""
+    if len(items) == 1 or not all(item.declaration.startswith("(") for item in items):
+        return any(item.declaration == "record" for item in items)
+    try:
+        # Files of earlier versions of pgdecode name types that others refer to by OID.
+        first, *others = [declared(item.declaration, known) for item in items]
+    except ValueError:
+        return True
+    return any(other != first for other in others)
 
 
 def source_of(files: Iterable[FileWithFooter]) -> dict[str, Any] | None:
@@ -160,21 +209,42 @@ def source_of(files: Iterable[FileWithFooter]) -> dict[str, Any] | None:
 
 
 def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:
-    """Read the relations that were described before the first row, from the footer of the first file; None without any.
+    """Read the relations that were described before the first row, from the footers of files; None without any.
+
+    A footer has the relations that its file uses. The first file may not use all that later files use.
 
     Raises
     ------
     FileFault
-        If the footer cannot be read.
+        If a footer cannot be read.
     """
-    content = _entry(files[0], CATALOG_KEY) if files else None
-    if content is None:
+    if not files:
         return None
+    found = {version.relation_id: version for version in _catalog_in(files[0])}
+    first = _first_seq(files[0])
+    if first is not None:
+        for version in chain.from_iterable(map(_catalog_in, files[1:])):
+            # Later ones are in the payloads.
+            if used_from(version) < first and version.position < first:
+                found.setdefault(version.relation_id, version)
+    return RelationCatalog(sorted(found.values(), key=used_from)) if found else None
+
+
+def _catalog_in(file: FileWithFooter) -> Iterable[RelationVersion]:
+    content = _entry(file, CATALOG_KEY)
     try:
-        catalog = RelationCatalog.from_json(content)
+        return () if content is None else RelationCatalog.from_json(content)
     except (ValueError, KeyError, TypeError) as error:
-        raise FileFault(f"{files[0]}: relations in the footer: {error}") from error
-    return catalog if len(catalog) else None
+        raise FileFault(f"{file}: relations in the footer: {error}") from error
+
+
+def _first_seq(file: FileWithFooter) -> int | None:
+    """Return the number of the first message of a captured file; None for another file."""
+    content = _entry(file, CAPTURE_KEY)
+    try:
+        return None if content is None else int(json.loads(content)["file"]["first_seq"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _entry(file: FileWithFooter, key: bytes) -> bytes | None:

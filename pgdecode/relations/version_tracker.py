@@ -239,6 +239,19 @@ class RelationTracker:
                 self._preloaded.setdefault(version.position, []).append(number)
         self.fill_table()
 
+    def add_visible(self, versions: Iterable[RelationVersion], position: int) -> None:
+        """Add versions that became visible before a position, of relations that are unknown outside streams."""
+        for version in versions:
+            since = version.visible_from
+            if since is None or since > position or version.relation_id in self.common:
+                continue
+            number = self.append(version)
+            self.undo_log.add(self.in_shape, number)
+            self._set_common(version.relation_id, Sent(number, since))
+            for item in version.types:
+                if item.type_id not in self.types:
+                    self.undo_log.put(self.types, item.type_id, SentType(item, since))
+
     # -- lookup ------------------------------------------------------------------------------------------------------
 
     def number_for(self, stream: int | None, relation_id: int, began: int = 0) -> int:

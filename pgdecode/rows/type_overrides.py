@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pgdecode.protocol.messages import Column, Type
 from pgdecode.types.pgtypes import (
-    FIRST_USER_OID,
+    ENUM,
     FLOAT8_OID,
     NAME_BY_OID,
     NUMERIC_OID,
@@ -19,7 +19,7 @@ from pgdecode.types.pgtypes import (
     named,
     numeric_as_float8,
 )
-from pgdecode.types.type_parser import EXTENSIONS, builtin_name, declared, without_underscore
+from pgdecode.types.type_parser import BY_OID, EXTENSIONS, builtin_name, declared, without_underscore
 
 
 class Overrides:
@@ -38,7 +38,7 @@ class Overrides:
         self._types = dict(types or {})
         self._by_name: dict[str, str] = {}
         for key, text in self._types.items():
-            if isinstance(key, str):
+            if isinstance(key, str) and not key.startswith(BY_OID):
                 self._by_name[builtin_name(key) or key] = text
         # The OID of a built-in type also stands for its name, because a domain's Type message has only the name.
         for key, text in self._types.items():
@@ -50,7 +50,7 @@ class Overrides:
         own, certain = _own(column, message)
         wanted = self.columns.get(column.name) or self._of_type(column.type_id, message)
         if wanted is None:
-            return own
+            return self._of_former_type(message) if own is None and message is not None else own
         found = declared(wanted, self._types)
         # The caller defines what a user-defined type is. Values of a known type can only be converted.
         if own is None or (not certain and found.oid != TEXT_OID):
@@ -62,6 +62,23 @@ class Overrides:
                 "can be converted only to text, and numeric also to another numeric or to float8"
             )
         return converted
+
+    def _of_former_type(self, message: Type) -> Decoding | None:
+        """Find the decoding of a type that was dropped before the types were read, as text.
+
+        A type that has its name now tells what kind of type it may have been.
+        """
+        full, element = f"{message.namespace}.{message.name}", f"{message.namespace}.{message.name[1:]}"
+        for key, is_array in ((BY_OID + full, False), (BY_OID + element, message.name.startswith("_"))):
+            if key not in self._types:
+                continue
+            found = declared(self._types[key], self._types)
+            if found.codec in ("composite", "record"):
+                found = declared("record", self._types)
+            elif found != ENUM:
+                return None
+            return array_of(found) if is_array else found
+        return None
 
     def _of_type(self, type_id: int, message: Type | None) -> str | None:
         if type_id in self._types:
@@ -97,9 +114,9 @@ def _own(column: Column, message: Type | None) -> tuple[Decoding | None, bool]:
     A domain's message has the name of its base type; the schema pg_catalog is sent as an empty string. In other
     schemas, only the names of extensions' types are meaningful: a user-defined type may be called date or path.
     """
-    if column.type_id < FIRST_USER_OID:
-        name = NAME_BY_OID.get(column.type_id)
-        return (named(name, column.type_modifier) if name else None), name is not None
+    name = NAME_BY_OID.get(column.type_id)
+    if name is not None:
+        return named(name, column.type_modifier), True
     if message is None:
         return None, False
     if message.namespace in ("", "pg_catalog"):

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-FIRST_USER_OID = 16384  # FirstNormalObjectId, access/transam.h: smaller OIDs are the same on every server
-TEXT_OID, FLOAT8_OID, NUMERIC_OID = 25, 701, 1700
+FIRST_USER_OID = 16384  # FirstNormalObjectId, access/transam.h: of objects that users and extensions have made
+FIRST_GENERATED_OID = 10000  # FirstGenbkiObjectId: smaller OIDs are the same on every server
+TEXT_OID, FLOAT8_OID, MONEY_OID, MONEY_ARRAY_OID, NUMERIC_OID = 25, 701, 790, 791, 1700
 
 
 class PgType(NamedTuple):

@@ -11,14 +11,18 @@ from pgdecode.types.pgtypes import (
     ENUM,
     NAME_BY_OID,
     NAMED,
+    RECORD,
     Decoding,
     array_of,
+    as_text,
     composite_of,
     multirange_of,
     named,
     range_of,
 )
 
+# Before the name of a type in `types`: only other declarations refer to it by this name. Columns have its OID.
+BY_OID = "="
 MAX_DEPTH = 16  # nested composites and ranges: bounds the recursion of the native codecs
 
 # SQL names of types -> PostgreSQL's own names (the documentation's table 8.1).
@@ -74,9 +78,9 @@ def declared(text: str, types: Mapping[str | int, str] | None = None) -> Decodin
     ----------
     text : str
         A type's name with modifiers and `[]`, as in SQL; "enum"; "(name type, ...)" for a composite; "range(type)" or
-        "multirange(type)" for a user-defined range.
+        "multirange(type)" for a user-defined range; the OID of a type, which is built in or in `types`.
     types : mapping of OID or "schema.type" to such a text, optional
-        Meaning of each "schema.type" inside `text`.
+        Meaning of each OID and "schema.type" inside `text`.
 
     Raises
     ------
@@ -111,9 +115,11 @@ def without_underscore(name: str) -> str:
 
 
 class _Reader:
-    """Parses one text. `within` are the names of the user's types that are being resolved around it."""
+    """Parses one text. `within` are the keys of the user's types that are being resolved around it."""
 
-    def __init__(self, text: str, types: Mapping[str | int, str], within: tuple[str, ...], depth: int = 0) -> None:
+    def __init__(
+        self, text: str, types: Mapping[str | int, str], within: tuple[str | int, ...], depth: int = 0
+    ) -> None:
         self.text = text
         self.types = types
         self.within = within
@@ -225,6 +231,8 @@ class _Reader:
         return found
 
     def scalar(self) -> Decoding:
+        if self.peek().isdecimal():
+            return self.of_oid(int(self.take()))
         schema, name, modifiers = self.scalar_name()
         return self.qualified(schema, name, modifiers) if schema else self.known(name, modifiers)
 
@@ -267,17 +275,52 @@ class _Reader:
     def qualified(self, schema: str, name: str, modifiers: list[int]) -> Decoding:
         """Make the decoding of a type with a schema: built in, described by `types`, or an extension's."""
         key = f"{schema}.{name}"
-        if key in self.types and schema != "pg_catalog" and not modifiers:
-            if key in self.within or len(self.within) == MAX_DEPTH:
-                raise self.wrong(f"{key} contains itself, or is nested too deeply")
-            return _Reader(self.types[key], self.types, (*self.within, key), self.depth).everything()
+        if schema != "pg_catalog" and not modifiers:
+            for known in (key, BY_OID + key):
+                if known in self.types:
+                    return self.described(known)
         if schema == "pg_catalog" or name in EXTENSIONS:
             return self.known(name, modifiers)
         raise self.wrong(
             f'types does not describe {key} as "enum", "(name type, ...)", "range(type)", or a domain\'s base type'
         )
 
+    def of_oid(self, oid: int) -> Decoding:
+        """Make the decoding of a type by its OID: described by `types`, or built in."""
+        if oid in self.types:
+            return self.described(oid)
+        if oid not in NAME_BY_OID:
+            raise self.wrong(f"types does not describe the type with OID {oid}")
+        found = named(NAME_BY_OID[oid])
+        assert found is not None
+        return replace(found, declared=True)
+
+    def described(self, key: str | int) -> Decoding:
+        """Make the decoding of a type that `types` describes."""
+        if key in self.within or len(self.within) == MAX_DEPTH:
+            raise self.wrong(f"{key} contains itself, or is nested too deeply")
+        return _Reader(self.types[key], self.types, (*self.within, key), self.depth).everything()
+
+    def record(self) -> Decoding:
+        """Make the decoding of a composite to text. In binary, its fields have a built-in type, or one of `types`."""
+        fields = {field.oid: field for field in RECORD.fields}
+        for oid in self.types:
+            # A composite does not contain itself. In a record in a record, fields have built-in types.
+            if isinstance(oid, int) and oid not in self.within and sum(map(self.is_record, self.within)) < 2:
+                try:
+                    fields[oid] = replace(as_text(self.described(oid)), oid=oid)
+                except ValueError:
+                    # The field is an unknown type.
+                    continue
+        return replace(RECORD, fields=tuple(fields[oid] for oid in sorted(fields)), declared=True)
+
+    def is_record(self, key: str | int) -> bool:
+        """Whether `types` describes a type as a composite without fields."""
+        return self.types[key] == "record"
+
     def known(self, name: str, modifiers: list[int]) -> Decoding:
+        if name == "record" and not modifiers and self.types:
+            return self.record()
         limits = _MODIFIERS.get(name, ())
         if len(modifiers) > len(limits):
             raise self.wrong(f"{name} takes {len(limits) or 'no'} modifiers")

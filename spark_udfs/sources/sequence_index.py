@@ -111,6 +111,14 @@ class SequenceIndex:
             or state.relations.contradictions
         )
 
+    def know(self, catalog: RelationCatalog | None, position: int) -> None:
+        """Add relations in the footer of the next file, which begins at a position.
+
+        Footers have only the relations that their files use, so that of the first file may lack them.
+        """
+        if self.job.catalog is None:
+            self.state.relations.add_visible(catalog or (), position)
+
     def add(self, files: Iterable[PayloadFile]) -> None:
         """Read the next files.
 

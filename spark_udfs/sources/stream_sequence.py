@@ -189,6 +189,7 @@ class StreamSequence:
             # The footer has the visible relations, so that a restart need not read earlier files.
             before = Offset(before.position, start=item.first, earlier=before.earlier + before.files)
         if self.index is not None:
+            self.index.know(catalog_of([item.file]), item.first)
             self.index.add([item.file])
         self.last_file = item
         self.offsets.append(

@@ -157,6 +157,8 @@ def test_positions_are_those_of_all_outcomes_and_of_messages_outside_transaction
 
 RELATION = bytes.fromhex("00004001700074006400010169640000000017ffffffff")  # 16385 p.t (id)
 BEGIN = bytes.fromhex("420000000000000010000000000000000000000005")
+TUPLE = bytes.fromhex("4e0001740000000135")  # N, one column: '5'
+INSERT = bytes.fromhex("4900004001") + TUPLE
 
 
 def stream(xid: int, first: int, *inside: bytes) -> tuple[bytes, ...]:
@@ -187,8 +189,43 @@ def test_relations_are_visible_once_their_transaction_has_committed(
 ) -> None:
     state = SessionState()
     state.add(messages(*payloads), 0, len(payloads))
-    assert state.catalog().names == names
     assert len(state.streams) == open_streams
+    state.begin_file()
+    assert state.catalog().names == ()
+    state.add(messages(BEGIN, INSERT, COMMIT), 0, 3)
+    assert state.catalog().names == names
+
+
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        pytest.param((BEGIN, b"I" + struct.pack("!I", 16385) + TUPLE, COMMIT), id="plain"),
+        pytest.param(stream(9, 1, b"I" + struct.pack("!II", 9, 16385) + TUPLE), id="streamed"),
+        pytest.param((BEGIN, b"T" + struct.pack("!IBII", 2, 0, 16999, 16385), COMMIT), id="truncate of two"),
+        pytest.param(stream(9, 1, b"T" + struct.pack("!IIBI", 9, 1, 0, 16385)), id="streamed truncate"),
+    ],
+)
+def test_a_file_has_the_earlier_relations_that_its_messages_name(payloads: tuple[bytes, ...]) -> None:
+    state = SessionState()
+    other = b"R" + struct.pack("!I", 16390) + RELATION[4:]
+    state.add(messages(BEGIN, b"R" + RELATION, other, COMMIT), 0, 4)
+    state.begin_file()
+    state.add(messages(*payloads), 0, len(payloads))
+    [version] = state.catalog()
+    assert (version.relation_id, version.position, version.visible_from) == (16385, 11, 11)
+    state.begin_file()
+    state.add(messages(BEGIN, COMMIT), 0, 2)
+    assert len(state.catalog()) == 0
+
+
+def test_a_relation_of_a_stream_is_visible_from_its_commit() -> None:
+    state = SessionState()
+    payloads = (*stream(7, 1, described(7)), STREAM_COMMIT)
+    state.add(messages(*payloads), 0, len(payloads))
+    state.begin_file()
+    state.add(messages(BEGIN, INSERT, COMMIT), 0, 3)
+    [version] = state.catalog()
+    assert (version.position, version.visible_from) == (11, 13)
 
 
 def test_prepared_transactions_survive_a_session() -> None:

@@ -121,7 +121,7 @@ def test_the_footer_has_the_origin_of_messages(database: Database, tmp_path: Pat
     assert said["file"]["last_seq"] == len(rows(tmp_path / "out")) - 1
     assert pgdecode.lsn_from_text(said["file"]["recorded"]) == database.slot_lsn()
     [[oid]] = database.execute("SELECT 'mood'::regtype::oid")
-    assert json.loads(metadata[b"pgdecode.types"]) == [[int(oid or 0), "public.mood", "enum"]]
+    assert json.loads(metadata[b"pgdecode.types"]) == [[int(oid or 0), "=public.mood", "enum"]]
 
 
 def test_a_file_in_the_middle_has_the_relations_that_its_rows_use(database: Database, tmp_path: Path) -> None:

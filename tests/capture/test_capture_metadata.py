@@ -13,7 +13,16 @@ from conftest import Database
 
 from pgdecode import ChangeDecoder
 from pgdecode.capture import Capture, FileRules, PluginOptions
-from pgdecode.files.file_metadata import UserType, catalog_of, from_json, overridden, to_json, types_of
+from pgdecode.files.file_metadata import (
+    UserType,
+    by_oid,
+    catalog_of,
+    from_json,
+    merged,
+    overridden,
+    to_json,
+    types_of,
+)
 from support.tiers import full
 
 SQL = """
@@ -125,3 +134,39 @@ def test_types_that_cannot_be_read_are_left_out() -> None:
 @pytest.mark.parametrize("key", [20001, "public.price"], ids=["by OID", "by name"])
 def test_the_caller_declares_a_type_by_oid_or_name(key: int | str) -> None:
     assert overridden(TYPES, {key: "text"})[20001] == "text"
+
+
+MOOD = by_oid(20000, "public.mood", "enum")
+OLD = (UserType(20000, "public.mood", "enum"), UserType(20001, "public.pair", "(m public.mood)"))
+
+
+def pair(fields: str, name: str = "public.pair") -> UserType:
+    return by_oid(20001, name, fields)
+
+
+@pytest.mark.parametrize(
+    ("versions", "declaration"),
+    [
+        pytest.param((pair("(m 20000)"), MOOD, pair("(m 20000)", "public.two")), "(m 20000)", id="renamed"),
+        pytest.param((pair("(m 20000)"), MOOD, pair("(m 20000, n int4)")), "record", id="altered"),
+        pytest.param((MOOD, pair("(m 20000)"), pair("(k 20000)"), pair("(m 20000)")), "record", id="altered and back"),
+        pytest.param((MOOD, pair("record"), pair("(m 20000)")), "record", id="altered within a file"),
+        pytest.param((MOOD, pair("(a numeric(12, 2))"), pair("(a numeric(12,2))")), "(a numeric(12,2))", id="spelling"),
+        pytest.param(
+            (*OLD, MOOD, pair("(m 20000)")),
+            "(m 20000)",
+            id="files of an earlier version of pgdecode",
+        ),
+    ],
+)
+def test_a_composite_that_was_described_in_different_ways_is_text(
+    versions: tuple[UserType, ...], declaration: str
+) -> None:
+    assert {item.oid: item.declaration for item in merged(versions)}[20001] == declaration
+
+
+def test_a_type_that_is_found_by_oid_is_overridden_by_its_name() -> None:
+    array = by_oid(20002, "public.mood[]", "20000[]")
+    found = overridden((MOOD, array), {"public.mood": "text", "public.outer": "(a public.mood)"})
+    assert (found[20000], found[20002]) == ("text", "20000[]")
+    assert overridden((MOOD, array), {"public.mood[]": "text"})[20002] == "text"

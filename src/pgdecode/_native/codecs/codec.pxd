@@ -66,5 +66,6 @@ cdef struct Codec:
 
 cdef inline bint is_of_type(const Codec *codec, uint32_t oid) noexcept nogil:
     """Whether the OID that a container sends with an element or field is what was to be expected of it."""
-    # FirstNormalObjectId, access/transam.h: an OID from there on is a type of the database's own.
-    return codec.oid == 0 or codec.oid == oid or (codec.declared and oid >= 16384)
+    # FirstGenbkiObjectId, access/transam.h: an OID from there on is a type of the database's own, or a domain of
+    # information_schema.
+    return codec.oid == 0 or codec.oid == oid or (codec.declared and oid >= 10000)
