@@ -83,7 +83,8 @@ class ChangeDecoder:
     drop_duplicates : bool
         Leave out transactions that were delivered before: those whose commit LSN is not greater than all earlier ones.
         Logical replication delivers at least once: after a reconnect the server sends unconfirmed transactions again.
-        Without this option, (commit_lsn, xid) identifies repeated transactions.
+        `repeated` counts them. Without this option, such a transaction is an error, unless `reconnected` was called
+        before it: then it is returned again, and (commit_lsn, xid) identifies it.
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
         Types that the stream does not describe, as in `decode_rows`.
     columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
@@ -306,6 +307,11 @@ class ChangeDecoder:
         return self._state.skipped.count
 
     @property
+    def repeated(self) -> int:
+        """Number of commits so far whose LSN is not greater than that of all before: sent again, or out of order."""
+        return self._state.n_repeated
+
+    @property
     def bad_rows(self) -> dict[str, int]:
         """Number of rows with an error so far, returned or left out, by error code."""
         return dict(self._counts.bad_rows)
@@ -318,8 +324,8 @@ class ChangeDecoder:
     def reconnected(self) -> None:
         """Declare that the next payloads come from a new connection. The server sends unconfirmed transactions again.
 
-        Open plain and streamed transactions are discarded; prepared ones stay. With `drop_duplicates`, transactions
-        that were committed before are left out.
+        Open plain and streamed transactions are discarded; prepared ones stay. Transactions that were committed before
+        may come again: they are returned again, or with `drop_duplicates` left out.
         """
         with self._alone:
             self._state.is_reconnected = True
@@ -375,7 +381,8 @@ class ChangeDecoder:
         ------
         DecodeError
             For a bad payload, with `row` and `offset`; `TransactionDesync` and `StreamDesync` if a message is missing,
-            `UnknownRelation` if no message has described a relation.
+            `CommitOrder` if transactions are out of order or were sent again, `UnknownRelation` if no message has
+            described a relation.
         """
         with self._alone, self._call() as call:
             found = self._built(call, payloads, position, ONE_BATCH, lambda: [self._change_builder()])

@@ -58,6 +58,8 @@ def state_to_json(state: ReplicationState, *, with_versions: bool = True, with_p
         "is_reconnected": state.is_reconnected,
         "last_lsn": state.last_lsn,
         "last_lsn_position": state.last_lsn_position,
+        "session_lsn": state.session_lsn,
+        "n_repeated": state.n_repeated,
         "stream": state.stream,
         "open": None if state.open is None else to_json(state.open),
         "streamed": [to_json(item) for item in state.streamed.values()],
@@ -117,6 +119,9 @@ def state_from_json(
             is_reconnected=bool(plain["is_reconnected"]),
             last_lsn=whole_number(plain["last_lsn"], -1, MAX_LSN),
             last_lsn_position=whole_number(plain["last_lsn_position"], -1, MAX_POSITION),
+            # States of earlier releases do not have the next two.
+            session_lsn=whole_number(plain.get("session_lsn", plain["last_lsn"]), -1, MAX_LSN),
+            n_repeated=whole_number(plain.get("n_repeated", 0), 0, MAX_POSITION),
             stream=None if plain["stream"] is None else whole_number(plain["stream"], 0, MAX_XID),
             open=None if plain["open"] is None else transaction(plain["open"]),
             streamed={item.xid: item for item in streamed},

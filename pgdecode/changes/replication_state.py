@@ -117,6 +117,8 @@ class ReplicationState:
     in_stream: bool | None = None  # whether the next payload is in a stream block, according to the scan
     last_lsn: int = -1  # the greatest commit LSN so far
     last_lsn_position: int = -1  # position of that commit
+    session_lsn: int = -1  # the greatest commit LSN of the present session
+    n_repeated: int = 0  # commits whose LSN was not greater than all before
     stream: int | None = None  # top-level xid of the stream block that is open
     open: Transaction | None = None  # between Begin and Commit, or Begin Prepare and Prepare
     streamed: dict[int, Transaction] = field(default_factory=dict)

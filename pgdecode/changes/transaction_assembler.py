@@ -12,7 +12,15 @@ from pgdecode._native.arrow.int64_kernels import ChunkedInt64
 from pgdecode._native.changes.transaction_index import TransactionIndex
 from pgdecode.changes.replication_state import CommittedChanges, ReplicationState, Transaction
 from pgdecode.changes.scanned_batch import NO_KIND, ScannedBatch
-from pgdecode.protocol.errors import DecodeError, InvalidRelation, StreamDesync, TransactionDesync, UnknownRelation
+from pgdecode.protocol.errors import (
+    CommitOrder,
+    DecodeError,
+    InvalidRelation,
+    StreamDesync,
+    TransactionDesync,
+    UnknownRelation,
+)
+from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.messages import MESSAGES, Relation
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.version_tracker import INVALID, SchemaChanged
@@ -20,6 +28,10 @@ from pgdecode.relations.version_tracker import INVALID, SchemaChanged
 _HEAD = (
     '; payloads begin inside a transaction: pass state= of the previous decoder, or start="anywhere" to leave such '
     "transactions out"
+)
+_ORDER = (
+    ": put the payloads into slot order; if transactions were sent again, leave them out with drop_duplicates=True, "
+    "or say where connections begin (session=, reconnected())"
 )
 _RECONNECT = "; if the connection was lost before this message, call reconnected()"
 
@@ -106,6 +118,7 @@ class TransactionAssembler:
             self.batch.relation_ids,
             self.batch.stream_flags,
             state.last_lsn,
+            -1 if state.is_reconnected else state.session_lsn,
             options.drop_duplicates,
             not (self.outcomes.wants_lost or options.include_uncommitted),
             partial(_is_repeated, state, self.batch),
@@ -138,6 +151,10 @@ class TransactionAssembler:
         if transaction_index.last_lsn_row >= 0:
             self._set("last_lsn", transaction_index.last_lsn)
             self._set("last_lsn_position", self.batch.position(transaction_index.last_lsn_row))
+        if transaction_index.session_lsn != state.session_lsn:
+            self._set("session_lsn", transaction_index.session_lsn)
+        if transaction_index.n_repeated:
+            self._set("n_repeated", state.n_repeated + transaction_index.n_repeated)
         if self.begun != state.begun:
             self._set("begun", self.begun)
         if self.batch.n_rows:
@@ -381,6 +398,19 @@ class TransactionAssembler:
         hint = _RECONNECT if begun else _HEAD
         self._fail(row, TransactionDesync, f"{kind} {where}: its {beginning} is missing{hint}")
 
+    def _check_commit_order(self, row: int) -> None:
+        """Report a commit whose LSN does not come after those of its session, as a server sends them."""
+        lsn, last = self.batch.value("lsn", row), self.transaction_index.session_lsn
+        if lsn > last or self.options.drop_duplicates or row in self.row_errors:
+            return
+        # After an announced reconnect, the greatest of all commits may be of an earlier session.
+        where = f" at position {self._last_lsn_position}" if last == self.transaction_index.last_lsn else ""
+        detail = (
+            f"commit LSN {lsn_to_text(lsn)} at position {self.batch.position(row)} does not come after "
+            f"{lsn_to_text(last)}{where}{_ORDER}"
+        )
+        self._fail(row, CommitOrder, detail)
+
     def _cross_boundary(self, row: int) -> None:
         """Process a message that must be outside streams and transactions. End and report an open one."""
         state, batch = self.state, self.batch
@@ -454,6 +484,7 @@ class TransactionAssembler:
         self._move_plain_to_state()
         if state.stream is None and state.open is not None:
             self._pause()
+            self._check_commit_order(row)
             self.outcomes.commit(self, row, state.open)
             self._close()
         else:
@@ -652,6 +683,7 @@ class TransactionAssembler:
     def _on_stream_commit(self, row: int) -> None:
         transaction = self._end_stream(row)
         if transaction is not None:
+            self._check_commit_order(row)
             self.outcomes.commit(self, row, transaction)
         elif self.options.start == "anywhere":
             self.state.undo_log.discard(self.state.skipped.xids, self.batch.value("xid", row))
@@ -738,6 +770,7 @@ class TransactionAssembler:
         self._cross_boundary(row)
         state, gid = self.state, self.batch.value("gid", row)
         is_sent_again = self.batch.value("lsn", row) <= self.transaction_index.last_lsn
+        self._check_commit_order(row)
         prepared = state.prepared.get(gid)
         if is_sent_again and prepared is not None and prepared.xid != self.batch.value("xid", row):
             # It was committed before another transaction was prepared with the same gid.

@@ -388,6 +388,9 @@ def _decode_changes(run: RunRequest, target: FilePath) -> tuple[str, str]:
     is_file = run.folders.as_file and run.folders.state is None
     kept = "left out" if isinstance(target, ObjectPath) or is_file else "kept for the next run"
     left = _without_rows(totals.skipped, totals.undecided, run.options, kept)
+    if totals.repeated:
+        left += f", {counted(totals.repeated, 'transaction')} sent again or out of order"
+        left += " left out" if run.options.change_options.drop_duplicates else ""
     if totals.empty_payloads:
         left += f", {counted(totals.empty_payloads, 'empty payload')} ignored"
     mode = run.options.change_options.mode

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from pgdecode.cli import parameters
+from pgdecode.cli.main import in_shell
 from pgdecode.cli.report import report_text
 from pgdecode.cli.state_report import state_figures, state_text
 from pgdecode.cli.terminal import counted, progress, standard_output
@@ -119,6 +120,8 @@ def inspect(
         "files": len(files.files),
         **message_statistics.as_dict(transaction_statistics),
     }
+    if figures["order"]["fault"]:
+        figures["order"]["fault"] = in_shell(figures["order"]["fault"])
     with standard_output() as write:
         if as_json:
             write(_json(figures))

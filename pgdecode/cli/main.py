@@ -26,6 +26,8 @@ _EXTRA = ("click", "rich")
 _OPTIONS = {
     ANY_ORDER: "--in-stream auto",
     'start="anywhere"': "--start anywhere",
+    "with drop_duplicates=True": "with --drop-duplicates",
+    "(session=, reconnected())": "(--session COLUMN)",
     "call reconnected()": "name the column of the connection by --session",
     "pass catalog= with its Relation message": "pass its Relation message by --catalog",
     "name it by types=": "name it by --types",
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunFault as error:
         return _fail(str(error), DATA_FAULT)
     except FileFault as error:
-        return _fail(_in_shell(str(error)), DATA_FAULT)
+        return _fail(in_shell(str(error)), DATA_FAULT)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", DATA_FAULT)
@@ -147,7 +149,7 @@ def _exit(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _in_shell(text: str) -> str:
+def in_shell(text: str) -> str:
     """Replace parameters of functions, which an error text names, by options of commands."""
     for parameter, option in _OPTIONS.items():
         text = text.replace(parameter, option)

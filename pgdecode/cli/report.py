@@ -87,11 +87,13 @@ def _overview(figures: dict[str, Any]) -> Table:
 
 def _order(order: dict[str, Any]) -> Text:
     """Describe how the order of the messages was found, or the first fault in it."""
-    if order["fault"]:
-        return safe_text(order["fault"])
     if not order["followed"]:
-        return safe_text("not followed")
-    return safe_text("as in the files" if order["position"] is None else f"by column {order['position']}")
+        return safe_text(order["fault"] or "not followed")
+    text = order["fault"] or ("as in the files" if order["position"] is None else f"by column {order['position']}")
+    n = order["repeated"]
+    if n:
+        text += f"; {n:,} transaction{'' if n == 1 else 's'} with a commit LSN that is not greater than one before"
+    return safe_text(text)
 
 
 def _kinds(kinds: dict[str, dict[str, int]]) -> Table:

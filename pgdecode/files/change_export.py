@@ -41,6 +41,7 @@ class ChangeTotals:
     bad_rows: dict[str, int] = field(default_factory=dict)  # by error code
     skipped: int = 0  # transactions without a beginning that this run has left out
     undecided: int = 0  # transactions without an outcome
+    repeated: int = 0  # transactions whose commit LSN is not greater than that of all before
     empty_payloads: int = 0
     files: list[OutputFile] = field(default_factory=list)
 
@@ -219,6 +220,7 @@ def _write(
         decoder.n_undecided,
         decoder.empty_payloads,
     )
+    totals.repeated = reader.n_repeated
     return totals, reader
 
 

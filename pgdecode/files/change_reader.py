@@ -310,6 +310,12 @@ class FileChanges:
         stored = self.options.stored
         return self.decoder.skipped - (0 if stored is None else stored.state.skipped.count)
 
+    @property
+    def n_repeated(self) -> int:
+        """Number of commits of this run whose LSN is not greater than that of all before."""
+        stored = self.options.stored
+        return self.decoder.repeated - (0 if stored is None else stored.state.n_repeated)
+
     def apply(self, name: str, rows: pa.RecordBatch) -> None:
         """Apply changes to the rows of a table.
 

@@ -181,6 +181,9 @@ class MessageStatistics:
             "order": {
                 "position": None if transaction_statistics is None else transaction_statistics.position,
                 "followed": followed,
+                "repeated": transaction_statistics.n_repeated
+                if transaction_statistics is not None and followed
+                else None,
                 "fault": None
                 if transaction_statistics is None or transaction_statistics.fault is None
                 else printable(transaction_statistics.fault),

@@ -17,6 +17,7 @@ from pgdecode.changes.committed_changes import values_of
 from pgdecode.files.payload_batches import read_files
 from pgdecode.files.payload_file import BATCH_ROWS, CAPTURE_SESSION, FileFault, PayloadFile
 from pgdecode.files.payload_files import FILES_AT_ONCE, find_files, open_files
+from pgdecode.payloads.payload_input import holds_positions
 from pgdecode.payloads.workers import ONE_WORKER, Workers, map_io
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.errors import PathError
@@ -219,8 +220,8 @@ def ordered_files(
     path : Path or ObjectPath
     payload : str
     position : str, optional
-        The column with positions, of an integer type. By default it is `seq` or `position`, if all files have such a
-        column; otherwise rows are in the order of the files' names.
+        The column with positions, which are integers. By default it is `seq` or `position`, if all files have a column
+        of that name; otherwise rows are in the order of the files' names.
     session : str, optional
         The column whose value changes when the client reconnected to the server. By default, the footers of files from
         `pgdecode capture` say it.
@@ -261,7 +262,9 @@ def _order_columns(
 ) -> tuple[str | None, str | None]:
     """Choose the columns with positions and sessions, if all files have them."""
     if not position:
-        position = next((name for name in USUAL_NAMES if all(_has_integers(file, name) for file in files)), None)
+        position = next(
+            (name for name in USUAL_NAMES if all(file.columns.names.count(name) == 1 for file in files)), None
+        )
     if position is not None and session is None and is_captured(files):
         session = CAPTURE_SESSION
     return position, session
@@ -307,10 +310,8 @@ def check_positions(files: Sequence[PayloadFile], position: str) -> None:
     """
     for file in files:
         type = file.schema.field(position).type
-        if not pa.types.is_integer(type):
-            raise PathError(f"{file.path}: column {position!r} is {type}, not integers")
-
-
-def _has_integers(file: PayloadFile, name: str) -> bool:
-    columns: Sequence[pa.Field] = [field for field in file.columns if field.name == name]
-    return len(columns) == 1 and bool(pa.types.is_integer(columns[0].type))
+        if not holds_positions(type):
+            raise PathError(
+                f"{file.path}: column {position!r} is {type}, not integers: write it as integers, or name another "
+                "column as the position"
+            )

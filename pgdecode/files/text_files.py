@@ -30,7 +30,10 @@ TEXT_SUFFIXES = (".csv", *JSON_LINES)
 _CHUNK_ROWS = 8192
 _CHUNK_BYTES = 1 << 26
 _MOST = 2**63 - 1
-_XID = re.compile(r"0*(\d{1,19})")
+# Columns with positions, as in `pgdecode.files.ordered_files`, and the mark of a table that has one.
+_POSITIONS = ("seq", "position")
+_OWN_POSITIONS = b"own positions"
+_DIGITS = re.compile(r"0*(\d{1,19})")
 _TAGS = {ord(message.tag): message for message in MESSAGES}
 _SIZES = {Form.FLAGS: 1, Form.LETTER: 1, Form.UINT32: 4, Form.INT32: 4, Form.LSN: 8, Form.TIMESTAMP: 8}
 
@@ -41,16 +44,18 @@ class ConvertedFile:
     Attributes
     ----------
     path : Path
+    has_positions : bool
+        Whether the other file has a column with positions. Otherwise `seq` counts its rows.
     """
 
     def __init__(self, source: Path, payload: str) -> None:
         folder = tempfile.mkdtemp(prefix="pgdecode-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.path = Path(folder, "payloads.parquet")
-        convert_to_parquet(source, self.path, payload)
+        self.has_positions = convert_to_parquet(source, self.path, payload)
 
 
-def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> None:
+def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> bool:
     """Write the payloads of a file that is not Parquet to a Parquet file.
 
     Parameters
@@ -62,6 +67,11 @@ def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> Non
     payload : str
         The column, or key, with the payloads as text.
 
+    Returns
+    -------
+    bool
+        Whether the file has positions of its own, in `seq` or `position`.
+
     Raises
     ------
     UnwrapError
@@ -71,23 +81,26 @@ def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> Non
     if suffix == ".csv":
         with open(source, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             csv.field_size_limit(2**31 - 1)
-            _write(target, _from_lines(csv.DictReader(_utf8(file, n_heads=1)), payload, _without_column))
+            return _write(target, _from_lines(csv.DictReader(_utf8(file, n_heads=1)), payload, _without_column))
     elif suffix in JSON_LINES:
         with open(source, encoding="utf-8-sig", errors="surrogateescape") as file:
-            _write(target, _from_lines(_objects(_utf8(file)), payload, _without_key))
+            return _write(target, _from_lines(_objects(_utf8(file)), payload, _without_key))
     elif source.stat().st_size == 0:
         raise UnwrapError(0, "the file is empty")
     else:
         with open(source, "rb") as raw, mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as content:
             _write_recvlogical(target, content, payload)
+    return False
 
 
-def _write(target: Path, tables: Iterator[pa.Table]) -> None:
+def _write(target: Path, tables: Iterator[pa.Table]) -> bool:
+    """Write tables, and return whether the first one has positions that were not counted."""
     first = next(tables)
     with pq.ParquetWriter(target, first.schema) as writer:
         writer.write_table(first)
         for table in tables:
             writer.write_table(table)
+    return (first.schema.metadata or {}).get(_OWN_POSITIONS) is not None
 
 
 # Files of pg_recvlogical.
@@ -274,18 +287,28 @@ def _without_key(line: dict[str, Any]) -> str:
 def _from_lines(
     lines: Iterator[dict[str, Any]], payload: str, missing: Callable[[dict[str, Any]], str]
 ) -> Iterator[pa.Table]:
-    """Convert lines to tables of seq, lsn, xid and payload. `seq` is the number of the line."""
+    """Convert lines to tables of seq, lsn, xid and payload.
+
+    If the first line has `seq` or `position`, that column has the positions. Otherwise `seq` is the number of the line.
+    """
     start = 0
+    position: str | None = None
     while (chunk := list(islice(lines, _CHUNK_ROWS))) or not start:
+        if not start and chunk:
+            position = next((name for name in _POSITIONS if name in chunk[0] and name != payload), None)
         try:
-            yield _of_lines(chunk, payload, start, missing)
+            yield _of_lines(chunk, payload, start, missing, position)
         except UnwrapError as error:
             raise UnwrapError(start + error.row, error.reason) from None
         start += max(len(chunk), 1)
 
 
 def _of_lines(
-    lines: Sequence[dict[str, Any]], payload: str, start: int, missing: Callable[[dict[str, Any]], str]
+    lines: Sequence[dict[str, Any]],
+    payload: str,
+    start: int,
+    missing: Callable[[dict[str, Any]], str],
+    position: str | None,
 ) -> pa.Table:
     for row, line in enumerate(lines):
         if not isinstance(line.get(payload), str):
@@ -305,17 +328,21 @@ def _of_lines(
             raise UnwrapError(row, "'lsn' is not an LSN such as 16/B374D848") from None
         if (lsns[-1] or 0) > _MOST:
             raise UnwrapError(row, "'lsn' is above 7FFFFFFF/FFFFFFFF")
-    xids = []
-    for row in rows:
-        xid = lines[row].get("xid")
-        match = _XID.fullmatch(str(xid)) if xid else None
-        if xid and (match is None or int(match[1]) > _MOST):
-            raise UnwrapError(row, "'xid' is not a whole number below 2**63")
-        xids.append(None if match is None else int(match[1]))
+    xids = [_whole_number(lines[row], "xid", row) if lines[row].get("xid") else None for row in rows]
+    counted = pc.add(found.rows, start)
     columns = {
-        "seq": pc.add(found.rows, start),
+        position or "seq": counted
+        if position is None
+        else pa.array([_whole_number(lines[row], position, row) for row in rows], pa.int64()),
         "lsn": pa.array(lsns, pa.int64()),
         "xid": pa.array(xids, pa.int64()),
         payload: found.payloads,
     }
-    return pa.table(columns)
+    return pa.table(columns, metadata=None if position is None else {_OWN_POSITIONS: b""})
+
+
+def _whole_number(line: dict[str, Any], name: str, row: int) -> int:
+    match = _DIGITS.fullmatch(str(line.get(name)))
+    if match is None or int(match[1]) > _MOST:
+        raise UnwrapError(row, f"{name!r} is not a whole number below 2**63")
+    return int(match[1])

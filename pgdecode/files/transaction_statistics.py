@@ -226,7 +226,9 @@ class TransactionStatistics:
         self._sizes = _Sizes()
         self._times: dict[int, int] = {}  # by the position of a Relation message: the last time before it
         self._last_time: int | None = None
-        self.position = files.position
+        # Text files without positions have the numbers of their rows.
+        is_counted = any(file.converted is not None and not file.converted.has_positions for file in files.files)
+        self.position = None if is_counted else files.position
         self.fault: str | None = None
         self.complete = True
 
@@ -234,6 +236,11 @@ class TransactionStatistics:
     def n_undecided(self) -> int:
         """Number of transactions without an outcome: those still open, and those that were lost."""
         return self._outcomes.n_lost + self._state.n_undecided
+
+    @property
+    def n_repeated(self) -> int:
+        """Number of commits whose LSN is not greater than that of all before."""
+        return self._state.n_repeated
 
     @property
     def largest(self) -> list[TransactionSize]:

@@ -231,10 +231,9 @@ class IndexOutcomes:
         """Record a commit."""
         batch = assembler.batch
         lsn = batch.value("lsn", row)
-        if assembler.options.drop_duplicates and lsn <= assembler.transaction_index.last_lsn:
+        if assembler.transaction_index.record_lsn(row, lsn) and assembler.options.drop_duplicates:
             self._note(transaction, replace(LOST, is_duplicate=True))
             return
-        assembler.transaction_index.record_lsn(row, lsn)
         assembler.state.relations.count_for_shape(transaction.relations)
         self._note(transaction, TransactionOutcome(1, batch.position(row), lsn, batch.value("timestamp", row)))
 
@@ -324,7 +323,7 @@ def index_partitions(
         As for `ChangeDecoder`. It requires `in_full`.
     commits : mapping, optional
         By the first position of a partition, the greatest commit LSN in it, and the position of that commit. Without
-        `in_full`, the `last_lsn` of the `end` is exact only with them.
+        `in_full`, the `last_lsn` of the states is exact only with them.
 
     Raises
     ------
@@ -368,6 +367,7 @@ def index_partitions(
         lsn, position = (commits or {}).get(partition.first, (-1, -1))
         if lsn > state.last_lsn:
             state.last_lsn, state.last_lsn_position = lsn, position
+        state.session_lsn = max(state.session_lsn, lsn)
         first = last
     outcomes.end(state)
     return PartitionIndex(

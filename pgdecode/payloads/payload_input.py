@@ -70,6 +70,13 @@ def ascending(first: int, n: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), n, [None, counted(first, n)])
 
 
+def holds_positions(type: pa.DataType) -> bool:
+    """Whether a column of this type may have positions: whole numbers."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    return bool(pa.types.is_integer(type) or (pa.types.is_decimal(type) and type.scale == 0))
+
+
 def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
     """Convert positions of payloads to int64; by default they count up from `first`.
 
@@ -90,13 +97,16 @@ def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
             raise ValueError(f"position exceeds int64: {error}") from error
     if isinstance(arrow, pa.ChunkedArray):
         arrow = pa.concat_arrays(arrow.chunks) if arrow.num_chunks else pa.array([], arrow.type)
-    if not pa.types.is_integer(arrow.type):
+    if not holds_positions(arrow.type):
         raise TypeError(f"position is a column of integers, not {arrow.type}")
     if len(arrow) != n_rows:
         raise ValueError(f"position has {len(arrow)} values for {n_rows} payloads")
     if arrow.null_count:
         raise ValueError(f"position has {arrow.null_count} nulls")
-    arrow = arrow.cast(pa.int64())
+    try:
+        arrow = arrow.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"position exceeds int64: {error}") from error
     if n_rows and arrow[0].as_py() < first:
         raise ValueError(f"position starts at {arrow[0].as_py()}, but earlier payloads end at {first - 1}")
     descents = pc.less_equal(arrow.slice(1), arrow.slice(0, max(n_rows - 1, 0)))

@@ -250,6 +250,20 @@ class TransactionDesync(DecodeError):
     remedy = 'Pass the `state` of the run before. Or leave such transactions out: `start="anywhere"`.'
 
 
+class CommitOrder(TransactionDesync):
+    """A commit whose LSN does not come after that of the commit before: servers send commits in ascending order.
+
+    Transactions are out of order, or were sent again after a reconnect that nothing announces.
+    """
+
+    code = "STATE_COMMIT_ORDER"
+    wording = "{field}"
+    remedy = (
+        "Sort the payloads by their sequence number. If transactions were sent again, leave them out with "
+        "`drop_duplicates=True`, or say where connections begin with `session=` or `reconnected()`."
+    )
+
+
 class UnknownRelation(DecodeError):
     """A row of a relation that no earlier message describes.
 

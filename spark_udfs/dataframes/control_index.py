@@ -134,10 +134,13 @@ def payload_rows(
     chosen = {word: item for word, item in wanted.items() if item[0] is not None}
     given = df.select(*(_column(item) for item, _, _ in chosen.values()))  # type: ignore[arg-type]
     fields = given.schema.fields
+    # What Parquet calls UINT_64 is a decimal in Spark.
+    is_decimal = isinstance(fields[0].dataType, T.DecimalType) and fields[0].dataType.scale == 0
     for (word, (_, types, expected)), field in zip(chosen.items(), fields, strict=True):
-        if not isinstance(field.dataType, types):
+        if not isinstance(field.dataType, types) and not (word == "position" and is_decimal):
             raise TypeError(f"{word} is a column of {expected}, {field.name!r} is {field.dataType.simpleString()}")
-    rows = given.toDF(*chosen).withColumn("position", F.col("position").cast("bigint"))
+    # A cast of a decimal that is too large may give another number, so `_check_positions` gets a null.
+    rows = given.toDF(*chosen).withColumn("position", F.expr("try_cast(position as bigint)"))
     rows = rows.withColumn("payload", unwrapped(F.col("payload"), fields[1].dataType, unwrap))
     return rows, fields[2].name if source is not None else None
 
@@ -258,9 +261,16 @@ def _indexes(
             options,
             in_full=in_full,
             state=state,
+            commits=None if in_full else _commits(partitions.take(places)),
         )
         for item, places in sorted(_by_source(partitions).items(), key=lambda entry: (entry[0] is not None, entry[0]))
     )
+
+
+def _commits(partitions: pa.Table) -> dict[int, tuple[int, int]]:
+    """Find the greatest commit LSN of each partition, as `index_partitions` takes it."""
+    columns = (partitions[name].to_pylist() for name in ("first", "commit_lsn", "commit_position"))
+    return {first: (lsn, position) for first, lsn, position in zip(*columns, strict=True) if lsn is not None}
 
 
 def is_enough(found: SourceIndex, tables: Collection[str] | None, known: Collection[int] = ()) -> bool:
@@ -399,7 +409,11 @@ def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
         F.max(at_end).alias("last_end"),
         F.min(F.when(tag.isin(_bytes(ROWS)) | is_logical, F.col("position"))).alias("first_row"),
         F.min(F.when(tag.isin(_bytes(DELIMITERS)) & ~is_cut, F.col("position"))).alias("first_boundary"),
+        F.max("lsn").alias("commit_lsn"),
+        F.max_by("position", "lsn").alias("commit_position"),
     ]
+    lsn = F.expr("try_cast(conv(hex(substring(payload, 3, 8)), 16, 10) as bigint)")
+    rows = rows.withColumn("lsn", F.when((tag == F.lit(b"C")) & ~is_cut, lsn))
     if "distance" in rows.columns:
         in_order = F.min("distance") == F.max("distance")
         without_gaps = F.max("position") - F.min("position") == F.count("*") - 1
@@ -479,7 +493,9 @@ def _range(bounds: Sequence[int]) -> Column:
 def _check_positions(found: pa.Table) -> None:
     n_nulls = pc.sum(pc.subtract(found["n"], found["n_positions"])).as_py()
     if n_nulls:
-        raise ValueError(f"position is null in {n_nulls} rows, but each payload needs its position in slot order")
+        raise ValueError(
+            f"position is null in {n_nulls} rows, or exceeds 2**63 - 1, but each payload needs one, in slot order"
+        )
     first = pc.min(found["first"]).as_py()
     if first is not None and first < 0:
         raise ValueError(f"position {first} is negative")

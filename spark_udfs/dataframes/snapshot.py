@@ -104,8 +104,8 @@ def snapshot(
 
     Notes
     -----
-    The notes of `pgdecode.snapshot` on rows and unknown values apply. Transactions that were delivered twice are
-    applied twice, which gives wrong results for tables without a key.
+    The notes of `pgdecode.snapshot` on rows and unknown values apply. Transactions that a session
+    delivers again are applied again, which gives wrong results for tables without a key: use `drop_duplicates`.
 
     The changes are shuffled by the key of their row. If the type of a key column was altered, by the other columns of
     the key; if there is none, one task has all changes of the table, unless an integer or a string only became longer.

@@ -134,6 +134,7 @@ class PayloadFolder:
         first, last = file.range_of(self.options.position) or (None, None)
         if first is None or last is None:
             raise OrderFault(f"{file.path}: {self.options.position} is null in all rows")
+        first, last = int(first), int(last)  # of a decimal
         if first < 0:
             raise OrderFault(f"{file.path}: {self.options.position} {first} is negative")
         name = os.path.relpath(str(file.path), self.options.path)

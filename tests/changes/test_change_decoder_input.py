@@ -102,6 +102,7 @@ def test_default_positions_continue_from_call_to_call() -> None:
     decoder = ChangeDecoder()
     assert [row["position"] for row in changes_of(decoder.decode(slot.payloads))] == [2]
     decoder.decode([b"E"[:0] or None], [99])
+    decoder.reconnected()  # the same transaction again
     assert [row["position"] for row in changes_of(decoder.decode(slot.payloads))] == [102]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -88,11 +89,67 @@ def test_the_position_is_in_seq_or_position_or_the_column_that_is_named(run: She
         ({"position": high}, [], 102),
         ({"seq": high, "position": low}, [], 102),
         ({"seq": high, "offset": low}, ["--position", "offset"], 2),
-        # A text column is not used as the position by default.
-        ({"seq": [str(number) for number in high]}, [], 2),
     ]:
         path = written("in.parquet", payloads, **columns)
         assert run("cat", path, "--changes", "--limit", "1", *options).objects[0]["position"] == expected
+
+
+COMMANDS = {
+    "cat": ["cat", "in.parquet", "--changes"],
+    "inspect": ["inspect", "in.parquet"],
+    "changes": ["decode", "in.parquet", "out.jsonl", "--changes"],
+    "a table": ["decode", "in.parquet", "out.jsonl", "--table", f"public.t{T}"],
+    "a snapshot": ["decode", "in.parquet", "out.jsonl", "--snapshot", f"public.t{T}"],
+    "a run": ["decode", "in.parquet", "out", "--changes", "--state", "state"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_position_column_that_does_not_have_integers_is_refused(run: Shell, command: str) -> None:
+    payloads = two_transactions().payloads
+    for seq, type in ((["6", "5", "4", "3", "2", "1", "0"], "string"), ([*map(float, range(7))], "double")):
+        written("in.parquet", payloads, seq=seq)
+        done = run(*COMMANDS[command])
+        assert (done.code, done.out) == (2, "")
+        assert done.err == (
+            f"pgdecode: in.parquet: column 'seq' is {type}, not integers: write it as integers, or name another column "
+            "as the position\n"
+        )
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "inspect"])
+def test_a_transaction_that_is_there_again_is_refused(run: Shell, command: str) -> None:
+    payloads = two_transactions().payloads
+    written("in.parquet", [*payloads, *payloads[:4]])
+    done = run(*COMMANDS[command])
+    assert done.code == 1
+    assert re.fullmatch(
+        r"pgdecode: in\.parquet: row 10: STATE_COMMIT_ORDER at offset 0: commit LSN 0/\w+ at position 10 does not come "
+        r"after 0/\w+ at position 6: put the payloads into slot order; if transactions were sent again, leave them out "
+        r"with --drop-duplicates, or say where connections begin \(--session COLUMN\)\n",
+        done.err,
+    )
+    assert not Path("out").exists()
+
+
+def test_inspect_counts_transactions_that_are_there_again(run: Shell) -> None:
+    payloads = two_transactions().payloads
+    written("in.parquet", [*payloads, *payloads])
+    order = json.loads(run("inspect", "in.parquet", "--json").out)["order"]
+    assert (order["followed"], order["position"], order["repeated"]) == (True, None, 2)
+    assert order["fault"].startswith("in.parquet: row 10: STATE_COMMIT_ORDER at offset 0: commit LSN ")
+    text = " ".join(run("inspect", "in.parquet").out.split())
+    assert "(--session COLUMN); 2 transactions with a commit LSN that is not greater than one before" in text
+
+
+def test_the_report_counts_transactions_that_were_sent_again(run: Shell) -> None:
+    payloads = two_transactions().payloads
+    written("in.parquet", [*payloads, *payloads], session=[1] * len(payloads) + [2] * len(payloads))
+    done = run("decode", "in.parquet", "a.jsonl", "--changes", "--drop-duplicates")
+    assert ", 2 transactions sent again or out of order left out;" in done.err
+    done = run("decode", "in.parquet", "b.jsonl", "--changes", "--session", "session")
+    assert ", 2 transactions sent again or out of order;" in done.err
+    assert len(Path("b.jsonl").read_text().splitlines()) == 2 * len(Path("a.jsonl").read_text().splitlines())
 
 
 ORDERS = {

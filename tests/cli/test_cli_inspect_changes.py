@@ -83,8 +83,10 @@ def test_inspect_counts_transactions_without_an_outcome_and_blocks(run: Shell) -
     assert found["order"] == {
         "position": None,
         "followed": True,
+        "repeated": 0,
         "fault": "in.parquet: row 11: STATE_TRANSACTION at offset 0: stream_start inside a transaction: the commit "
-        "before it is missing; if the connection was lost before this message, call reconnected()",
+        "before it is missing; if the connection was lost before this message, name the column of the connection by "
+        "--session",
     }
 
 
@@ -114,6 +116,7 @@ def test_inspect_reports_messages_out_of_order_and_continues(run: Shell) -> None
     assert figures_of(run, path, "--in-stream", "auto")["order"] == {
         "position": None,
         "followed": False,
+        "repeated": None,
         "fault": None,
     }
 

@@ -134,6 +134,7 @@ def test_runs_with_other_numbers_of_workers_follow_each_other(run: Shell) -> Non
 @pytest.mark.parametrize("words", [[], ["--changes"]], ids=["messages", "changes"])
 def test_the_first_bad_row_is_reported_and_nothing_is_left(run: Shell, words: list[str]) -> None:
     good = [BEGIN, MESSAGE, COMMIT] * 100
+    words = [*words, "--drop-duplicates"] if words else words
     written("raw.parquet", [*good, BEGIN, b"?", COMMIT, *good, b"!", *good], seq=pa.array(range(904), pa.int64()))
     found = {
         run("decode", "raw.parquet", "out.jsonl", *words, "--batch-rows", 10, "--workers", workers).err

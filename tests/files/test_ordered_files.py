@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import pgdecode
 from pgdecode.arrow.thrift import COLUMNS, I64, META_DATA, ROW_GROUPS, Struct, Value
 from pgdecode.files import payload_files
 from pgdecode.files.ordered_files import OrderFault, ordered_files
@@ -51,11 +53,53 @@ def test_the_position_is_a_usual_column_of_all_files(
     assert [file.keep for file in found.files] == [() if expected is None else (expected,)] * 2
 
 
-def test_a_column_that_has_text_in_one_file_is_no_position(tmp_path: Path) -> None:
-    folder = written(
-        tmp_path, {"seq": NUMBERS, "position": NUMBERS}, {"seq": NUMBERS.cast("string"), "position": NUMBERS}
-    )
-    assert ordered_files(folder, "data").position == "position"
+NOT_POSITIONS = {
+    "string": NUMBERS.cast("string"),
+    "double": NUMBERS.cast("double"),
+    "decimal128(9, 2)": NUMBERS.cast(pa.decimal128(38, 0)).cast(pa.decimal128(9, 2)),
+    "timestamp[us]": NUMBERS.cast(pa.timestamp("us")),
+    "list<element: int64>": pa.array([[number] for number in NUMBERS.to_pylist()]),
+}
+
+
+@pytest.mark.parametrize("position", [None, "seq"], ids=["by default", "named"])
+@pytest.mark.parametrize("type", NOT_POSITIONS)
+def test_a_column_of_positions_that_does_not_have_integers_is_refused(
+    tmp_path: Path, type: str, position: str | None
+) -> None:
+    folder = written(tmp_path, {"seq": NUMBERS, "position": NUMBERS}, {"seq": NOT_POSITIONS[type], "position": NUMBERS})
+    text = rf"1\.parquet: column 'seq' is {re.escape(type)}, not integers: write it as integers, or name another column"
+    with pytest.raises(PathError, match=text):
+        ordered_files(folder, "data", position)
+    assert ordered_files(folder, "data", "position").position == "position"
+
+
+POSITIONS = {
+    "uint64": NUMBERS.cast(pa.uint64()),
+    "int8": NUMBERS.cast(pa.int8()),
+    "decimal of scale 0": NUMBERS.cast(pa.decimal128(20, 0)),
+    "dictionary": NUMBERS.dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("type", POSITIONS)
+def test_whole_numbers_of_any_type_are_positions(tmp_path: Path, type: str) -> None:
+    files = ordered_files(written(tmp_path, {"seq": POSITIONS[type]}), "data")
+    found = [position for batch in files.batches() for position in batch.positions.to_pylist()]
+    assert (files.position, found) == ("seq", NUMBERS.to_pylist())
+    # The same in Python.
+    decoder = pgdecode.ChangeDecoder(mode="PERMISSIVE")
+    decoder.follow([None] * len(NUMBERS), POSITIONS[type])
+    assert decoder.state["position"] == NUMBERS[-1].as_py() + 1
+
+
+@pytest.mark.parametrize("type", [pa.uint64(), pa.decimal128(20, 0)])
+def test_a_position_that_exceeds_int64_is_an_error(tmp_path: Path, type: pa.DataType) -> None:
+    large = pa.array([2**63, 2**63 + 1], pa.uint64()).cast(type)
+    with pytest.raises(OrderFault, match=r"rows from 0: seq exceeds 2\*\*63 - 1"):
+        list(ordered_files(written(tmp_path, {"seq": large}), "data").batches())
+    with pytest.raises(ValueError, match="position exceeds int64"):
+        pgdecode.ChangeDecoder().follow([None] * len(NUMBERS), large)
 
 
 @pytest.mark.parametrize("captured", [(CAPTURED, CAPTURED), (CAPTURED, None), (None, CAPTURED)])

@@ -200,3 +200,36 @@ def test_a_parquet_file_that_is_damaged_is_not_read_as_text(tmp_path: Path) -> N
     (tmp_path / "a.bin").write_bytes(BEGIN + b"\n\0")
     with pytest.raises(FileFault, match=r"a\.bin: not a Parquet file, and cannot be read as text: row 1: byte 22"):
         payload_files(tmp_path / "a.bin", "data")
+
+
+# -- positions ---------------------------------------------------------------------------------------------------------
+
+
+def with_positions(path: Path, name: str, positions: list[Any]) -> Path:
+    """Write two payloads with positions."""
+    texts = ["\\x" + payload.hex() for payload in (BEGIN, COMMIT)]
+    rows = list(zip(positions, texts, strict=True))
+    lines = [json.dumps({name: position, "data": text}) for position, text in rows]
+    if path.suffix == ".csv":
+        lines = [f"{name},data", *(f"{position},{text}" for position, text in rows)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("name", ["seq", "position"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_column_of_positions_is_that_of_the_payloads(name: str, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{suffix}"
+    files = ordered_files(with_positions(path, name, [10, 20]), "data")
+    assert (files.position, [batch.positions.to_pylist() for batch in files.batches()]) == (name, [[10, 20]])
+    for wrong in ("1.5", "", "x", "-1", str(2**63)):
+        with pytest.raises(FileFault, match=f"row 1: '{name}' is not a whole number below 2\\*\\*63"):
+            ordered_files(with_positions(path, name, [10, wrong]), "data")
+
+
+def test_without_a_column_of_positions_rows_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("".join(["data\n", *(f"\\x{payload.hex()}\n" for payload in (BEGIN, COMMIT))]))
+    (file,) = ordered_files(path, "data").files
+    assert file.converted is not None
+    assert not file.converted.has_positions

@@ -32,7 +32,7 @@ from pgdecode.partitions.partition_index import (
     slices,
 )
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, are_good, needed
-from pgdecode.protocol.options import ChangeOptions, Start
+from pgdecode.protocol.options import ChangeOptions, Mode, Start
 from pgdecode.rows.value_options import ValueOptions
 from support import captures
 from support.change_rows import changes_of, with_errors
@@ -91,6 +91,15 @@ def indexed(
             if payloads[at][:1] in ROWS or payloads[at][:2] == b"M\1"
         }
     chosen = list(range(len(payloads))) if of_all else sorted(wanted)
+    if commits is None and not in_full:
+        found = [
+            (number, int.from_bytes(payload[2:10], "big"), position)
+            for payload, position in zip(payloads, positions, strict=True)
+            for number, run in enumerate(runs)
+            if payload[:1] == b"C" and run.first <= position <= run.last
+        ]
+        # Of each run the greatest LSN, which is the last one when sorted.
+        commits = {runs[number].first: (lsn, position) for number, lsn, position in sorted(found)}
     index = index_partitions(
         pa.array([payloads[at] for at in chosen], pa.binary()),
         pa.array([positions[at] for at in chosen], pa.int64()),
@@ -654,3 +663,31 @@ def test_an_index_records_that_a_transaction_was_sent_again_before_its_commit() 
     slot.commit()
     payloads, positions = pa.array(slot.payloads, pa.binary()), pa.array(range(3), pa.int64())
     assert index_partitions(payloads, positions, [Partition(0, 2)]).transaction_outcomes[0] == LOST
+
+
+# -- the order of commits ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])
+@pytest.mark.parametrize("name", ["18.shop.v1", "18.streams.v4", "18.txns.v2"])
+def test_the_partitions_judge_the_order_of_commits_as_one_decoder_does(
+    name: str, mode: Mode, rng: random.Random
+) -> None:
+    payloads = captures.capture(name).payloads
+    # Where no transaction is open: parts between such places have changed places, or are there again.
+    quiet = [0, *(at + 1 for at, payload in enumerate(payloads) if payload[:1] in b"CcK")]
+    for again in (True, False):
+        a, b, c = sorted(rng.sample(quiet[1:], 3))
+        middle = [*payloads[a:b], *payloads[a:c]] if again else [*payloads[b:c], *payloads[a:b]]
+        broken = [*payloads[:a], *middle, *payloads[c:]]
+        for n_partitions in (2, 5, 40):
+            bounds = bounds_of(rng, len(broken), n_partitions)
+            if mode == "PERMISSIVE":
+                expected = together(broken, mode=mode)
+                assert any(row["error"] and row["error"].startswith("STATE_") for row in expected)
+                assert apart(broken, bounds, 500, ChangeOptions(mode)) == expected
+                continue
+            with pytest.raises(pgdecode.DecodeError):
+                together(broken, mode=mode)
+            with pytest.raises(pgdecode.DecodeError):
+                apart(broken, bounds, 500, ChangeOptions(mode))

@@ -323,9 +323,10 @@ def test_a_catalog_applies_to_the_first_payload_of_runs_with_a_state(
     Path("catalog.json").write_text(catalog.to_json())
     for day, part in enumerate([[], payloads, payloads]):
         positions = {"seq": pa.array([3 * day + at for at in range(len(part))], pa.int64())}
-        written(f"{day}.parquet", part, **positions if has_positions else {})
+        sessions = {"session": pa.array([day] * len(part), pa.int64())}
+        written(f"{day}.parquet", part, **sessions, **positions if has_positions else {})
         words = ["--changes", "--state", "state", *(["--catalog", "catalog.json"] if day in days else [])]
-        done = run("decode", f"{day}.parquet", f"{day}.jsonl", *words)
+        done = run("decode", f"{day}.parquet", f"{day}.jsonl", *words, "--session", "session")
         assert done.code == 0, done.err
         found = [json.loads(line)["new"] for line in Path(f"{day}.jsonl").read_text().splitlines()]
         assert found == [{"id": "1"}] * bool(part)

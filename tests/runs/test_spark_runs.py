@@ -174,14 +174,19 @@ def test_duplicates_are_dropped_as_in_the_shell(spark: SparkSession) -> None:
         slot.relation(T, ["id"])
         slot.insert(T, str(xid))
         slot.commit()
-    written("0.parquet", slot.payloads[:8], seq=range(8))
-    written("1.parquet", slot.payloads[4:], seq=range(8, 16))
+    written("0.parquet", slot.payloads[:8], seq=range(8), session=[0] * 8)
+    written("1.parquet", slot.payloads[4:], seq=range(8, 16), session=[1] * 8)
     for drop, expected in ((True, ["9"]), (False, ["8", "9"])):
         first, second = f"out0-{drop}", f"out1-{drop}"
-        decode_files(spark, "0.parquet", first, what="changes", drop_duplicates=drop)
-        decode_files(spark, "1.parquet", second, what="changes", drop_duplicates=drop, resume=first)
+        decode_files(
+            spark, "0.parquet", first, what="changes", drop_duplicates=drop, session=None if drop else "session"
+        )
+        # A session column tells that the second connection may send a transaction again.
+        session = None if drop else "session"
+        decode_files(spark, "1.parquet", second, what="changes", drop_duplicates=drop, resume=first, session=session)
         assert ids_of(rows_of(second)) == expected
-        found = changes(read(spark, "1.parquet"), drop_duplicates=drop, state=first).orderBy("position")
+        found = changes(read(spark, "1.parquet"), drop_duplicates=drop, state=first, session=session)
+        found = found.orderBy("position")
         assert ids_of(found.toArrow()["new"].to_pylist()) == expected
 
 

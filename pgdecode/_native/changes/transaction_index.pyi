@@ -15,6 +15,9 @@ class TransactionIndex:
     block_row: int
     stream: int
     last_lsn: int
+    session_lsn: int
+    first_lsn: int
+    n_repeated: int
     last_lsn_row: int
     has_streamed: bool
     has_relations: bool
@@ -32,6 +35,7 @@ class TransactionIndex:
         relations: Any,
         stream_flags: Any,
         last_lsn: int,
+        session_lsn: int,
         drop_duplicates: bool,
         drop_undecided: bool,
         is_repeated: Callable[[bytes, int], bool],
@@ -56,7 +60,7 @@ class TransactionIndex:
     def row_of(self, change: int) -> int: ...
     def first_unknown(self) -> tuple[int, int, int] | None: ...
     def on_end(self, row: int) -> None: ...
-    def record_lsn(self, row: int, lsn: int) -> None: ...
+    def record_lsn(self, row: int, lsn: int) -> bool: ...
     def delivered(
         self, positions: ChunkedInt64, n_versions: int, wanted: bytes | None = None
     ) -> tuple[dict[str, pa.Buffer], bool, bool, bool, bool, list[int]]: ...

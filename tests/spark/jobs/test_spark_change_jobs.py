@@ -6,6 +6,7 @@ import csv
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -171,3 +172,31 @@ def test_invalid_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> N
     with pytest.raises(JobFailed, match="position is null in 1 rows"):
         decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
     assert os.listdir(tmp_path) == ["raw.parquet"]
+
+
+@pytest.mark.parametrize("route", ["files", full("dataframe")])
+@pytest.mark.parametrize("name", ["18.shop.v1", full("18.txns.v2")])
+def test_the_order_of_commits_is_judged_as_without_spark(
+    spark: SparkSession, tmp_path: Path, name: str, route: Any
+) -> None:
+    payloads = captures.capture(name).payloads
+    twice = [*payloads, *payloads]
+    (tmp_path / "raw").mkdir()
+    for number in range(4):
+        first, end = (len(twice) * cut // 4 for cut in (number, number + 1))
+        part = pa.table(
+            {"seq": pa.array(range(first, end), pa.int64()), "data": pa.array(twice[first:end], pa.binary())}
+        )
+        pq.write_table(part, tmp_path / "raw" / f"{number}.parquet", row_group_size=50)
+    expected = pgdecode.ChangeDecoder(mode="PERMISSIVE").decode(twice)
+    found = decode_files(spark, tmp_path / "raw", tmp_path / "bad", what="changes", mode="PERMISSIVE", route=route)
+    n_commits = sum(payload[:1] == b"C" for payload in payloads)
+    assert found.bad_rows == {"STATE_COMMIT_ORDER": n_commits}
+    rows = pa.concat_tables([pq.read_table(part) for part in parts(tmp_path / "bad", ".parquet")]).to_pylist()
+
+    def of(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row["position"], row["commit_position"], row["relation_id"], row["error"]
+
+    assert sorted(map(of, rows), key=str) == sorted(map(of, expected.to_pylist()), key=str)
+    with pytest.raises(JobFailed, match=r"position \d+: STATE_COMMIT_ORDER at offset 0: commit LSN "):
+        decode_files(spark, tmp_path / "raw", tmp_path / "out", what="changes", route=route)

@@ -31,7 +31,7 @@ ROW_KINDS = ("insert", "update", "delete", "truncate")
 # Messages that occur outside a stream block or end it; only Stream Start begins one.
 DELIMITERS = b"BCSEcAbPKrp"
 
-DESYNC, STREAM_DESYNC = "STATE_TRANSACTION", "STATE_DESYNC"
+DESYNC, STREAM_DESYNC, COMMIT_ORDER = "STATE_TRANSACTION", "STATE_DESYNC", "STATE_COMMIT_ORDER"
 
 
 class Refused(Exception):
@@ -149,11 +149,14 @@ class Fold:
         self.headless_block: Transaction | None = None
         # LSN of the newest commit, and its position.
         self.newest_lsn = self.newest_position = -1
+        # LSN of the newest commit of the session.
+        self.session_lsn = -1
         items = list(payloads)
         in_stream = begins_in_a_block([payload for _, payload in items if payload])
         for position, payload in items:
             if position in reconnects:
                 self.reconnect()
+                self.session_lsn = -1
                 in_stream = False
             if payload is not None:
                 in_stream = self.read(position, payload, in_stream)
@@ -336,6 +339,7 @@ class Fold:
     def take_commit(self, position: int, message: Message) -> None:
         transaction = self.end_of_plain(position, message)
         if transaction is not None:
+            self.check_order(position, message)
             self.commit(transaction, position, message)
 
     def take_prepare(self, position: int, message: Message) -> None:
@@ -378,6 +382,7 @@ class Fold:
     def take_stream_commit(self, position: int, message: Message) -> None:
         transaction = self.end_of_stream(position, message)
         if transaction.known:
+            self.check_order(position, message)
             self.commit(transaction, position, message)
 
     def take_stream_prepare(self, position: int, message: Message) -> None:
@@ -430,6 +435,7 @@ class Fold:
 
     def take_commit_prepared(self, position: int, message: Message) -> None:
         self.between(position, message)
+        self.check_order(position, message)
         gid = message["gid"]
         transaction = self.prepared.get(gid)
         if transaction is not None and message["lsn"] <= self.newest_lsn and message["xid"] != transaction.xid:
@@ -455,11 +461,17 @@ class Fold:
         if transaction is not None:
             transaction.committed = False
 
+    def check_order(self, position: int, message: Message) -> None:
+        """A server sends the commits of a session in order of LSN."""
+        if message["lsn"] <= self.session_lsn and not self.drop_duplicates:
+            self.fault(position, COMMIT_ORDER, "the commit does not come after the one before")
+
     def commit(self, transaction: Transaction, position: int, message: Message) -> None:
         transaction.committed = True
         transaction.repeated = self.drop_duplicates and message["lsn"] <= self.newest_lsn
         transaction.commit_position = position
         transaction.commit = message
+        self.session_lsn = max(self.session_lsn, message["lsn"])
         if message["lsn"] > self.newest_lsn:
             self.newest_lsn, self.newest_position = message["lsn"], position
 

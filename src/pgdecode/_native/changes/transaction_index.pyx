@@ -174,7 +174,10 @@ cdef class TransactionIndex:
     cdef readonly int64_t lsn        # its final LSN
     cdef readonly int64_t start      # its first change
     cdef readonly int64_t begin_row  # of its Begin
-    cdef public int64_t last_lsn     # of the newest commit
+    cdef public int64_t last_lsn     # the greatest of all commits
+    cdef public int64_t session_lsn  # the greatest of the commits of this session
+    cdef readonly int64_t first_lsn  # of the first commit in this batch, else -1
+    cdef readonly int64_t n_repeated  # commits in this batch whose LSN is not greater than that of all before
     cdef readonly int64_t last_lsn_row  # of its message where that is in this batch, else -1
     # Whether streamed transactions are open, which a Begin that is sent again may end; whether a Relation message has
     # come in the plain transaction, so that its end is the caller's.
@@ -193,6 +196,7 @@ cdef class TransactionIndex:
         relations,
         stream_flags,
         int64_t last_lsn,
+        int64_t session_lsn,
         bint drop_duplicates,
         bint drop_undecided,
         object is_repeated,
@@ -242,8 +246,9 @@ cdef class TransactionIndex:
         self.wanted = wanted
         if wanted is not None:
             self.filter = version_filter(wanted)
-        self.first_end = self.last_end = self.last_lsn_row = self.block_row = -1
+        self.first_end = self.last_end = self.last_lsn_row = self.block_row = self.first_lsn = -1
         self.last_lsn = last_lsn
+        self.session_lsn = session_lsn
         self.table = table
         self.versions = &table.versions
         self.stream = NO_STREAM
@@ -383,7 +388,7 @@ cdef class TransactionIndex:
             elif role == BEGIN and (state == OUTSIDE or state == PLAIN) and self.may_begin(&payloads, row, state):
                 self.begin_at(&payloads, row)
                 state = PLAIN
-            elif role == COMMIT and state == PLAIN and not self.has_relations:
+            elif role == COMMIT and state == PLAIN and not self.has_relations and self.may_commit(&payloads, row):
                 code = self.put_commit(&payloads, row)
                 state = OUTSIDE
             elif role == LOGICAL_MESSAGE and (state != OUTSIDE or not self.is_transactional(&payloads, row)):
@@ -424,6 +429,10 @@ cdef class TransactionIndex:
         if state == PLAIN:
             return not self.has_streamed and not self.has_relations and self.is_sent_again(payloads, row)
         return not self.has_streamed or int64_at(payloads, row, ENDS.begin_lsn) > self.last_lsn
+
+    cdef inline bint may_commit(self, const Segment *payloads, int64_t row) noexcept nogil:
+        """Whether a Commit comes after those of its session, as servers send them, or is left out if it does not."""
+        return self.drop_duplicates or int64_at(payloads, row, ENDS.commit_lsn) > self.session_lsn
 
     cdef inline void begin_at(self, const Segment *payloads, int64_t row) noexcept nogil:
         self.begun = True
@@ -473,12 +482,8 @@ cdef class TransactionIndex:
         cdef int64_t lsn = int64_at(payloads, row, ENDS.commit_lsn)
         cdef int64_t since_2000 = int64_at(payloads, row, ENDS.commit_timestamp)
         self.end_at(row)
-        if lsn <= self.last_lsn:
-            if self.drop_duplicates:
-                return OK
-        else:
-            self.last_lsn = lsn
-            self.last_lsn_row = row
+        if self.repeats(row, lsn) and self.drop_duplicates:
+            return OK
         if self.start == <int64_t>self.n_changes:
             return OK
         # As numbers without sign: the sum may pass the greatest.
@@ -487,6 +492,19 @@ cdef class TransactionIndex:
         ) != OK:
             return FAULT_NO_MEMORY
         return self.put_range(self.start, <int64_t>self.n_changes)
+
+    cdef inline bint repeats(self, int64_t row, int64_t lsn) noexcept nogil:
+        """Take notice of a commit. Whether its LSN is not greater than that of all before."""
+        if self.first_lsn < 0:
+            self.first_lsn = lsn
+        if lsn > self.session_lsn:
+            self.session_lsn = lsn
+        if lsn <= self.last_lsn:
+            self.n_repeated += 1
+            return True
+        self.last_lsn = lsn
+        self.last_lsn_row = row
+        return False
 
     cdef FaultCode put_outcome(
         self, int64_t row, int64_t xid, int64_t lsn, int64_t timestamp, int8_t committed
@@ -633,10 +651,8 @@ cdef class TransactionIndex:
         self.end_at(row)
 
     def record_lsn(self, int64_t row, int64_t lsn):
-        """Take notice of a commit that the caller deals with."""
-        if lsn > self.last_lsn:
-            self.last_lsn = lsn
-            self.last_lsn_row = row
+        """Take notice of a commit that the caller deals with, as `repeats` does."""
+        return self.repeats(row, lsn)
 
     def delivered(self, positions, int64_t n_versions, bytes wanted=None):
         """What is delivered, in order, as buffers by name, and what all of it has: see `delivered_of`.
