@@ -455,6 +455,8 @@ class Capture:
         with contextlib.suppress(ServerError), self._catalog_connection() as connection:
             for warning in server.server_warnings(connection):
                 self._warn(warning)
+            if (text := server.standby_warning(connection, self._slot)) is not None:
+                self._warn(text)
             state = server.find_slot(connection, self._slot)
             for warning in () if state is None else state.warnings():
                 self._warn(warning)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -238,6 +239,29 @@ def server_warnings(connection: Connection) -> Iterator[str]:
     )
     if money is not None:
         yield f"lc_monetary = {money} is set for the role of the capture: money is sent with its decimal places"
+
+
+def standby_warning(connection: Connection, slot: str) -> str | None:
+    """Say that the capture of a slot is, or may become, a synchronous standby; None if it is not."""
+    standbys = setting(connection, "synchronous_standby_names")
+    if not standbys:
+        return None
+    rows = connection.rows(
+        "SELECT r.sync_priority, a.application_name FROM pg_catalog.pg_replication_slots s "
+        "JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid "
+        "LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid "
+        f"WHERE s.slot_name = {quoted_text(slot)}"
+    )
+    for priority, application in rows:
+        # A role without pg_read_all_stats does not see the priority. Names are compared without case.
+        names = {name.strip('" ').lower() for name in re.split(r"[(),]", standbys)}
+        is_named = priority is None and bool(names & {"*", (application or "").lower()})
+        if is_named or (priority or "0") != "0":
+            return (
+                f"the capture is a synchronous standby (synchronous_standby_names = {standbys}): commits wait until "
+                "its files are complete. Name other standbys there, or let files end early (max_seconds)"
+            )
+    return None
 
 
 def publication_warnings(connection: Connection, publications: Sequence[str]) -> Iterator[str]:

@@ -55,6 +55,7 @@ _FLAGS = {
     "two_phase": "--two-phase",
     "create_slot makes it": "--create-slot makes it",
     "change_publications does so": "--change-publications does so",
+    "let files end early (max_seconds)": "let files end early (--file-time)",
     "temporary and failover require create_slot": "--temporary and --failover require --create-slot",
 }
 
@@ -265,7 +266,7 @@ def capture(
                 retention=retain,
                 retry_seconds=retry,
                 on_progress=show,
-                on_warning=warn,
+                on_warning=lambda text: warn(_with_flags(text)),
             )
             with _stopped_by_signals(running):
                 result = running.run(until=until, max_messages=max_messages)
