@@ -31,6 +31,8 @@ _STOP_SECONDS = 5.0
 _PAGE = 8192
 # Sizes in bytes of short and long WAL page headers, which may lie between the end of a record and the next record.
 _PAGE_HEADERS = (24, 40)
+# SQLSTATE of a slot that another session holds (object_in_use).
+_IN_USE = "55006"
 
 
 @dataclass(frozen=True)
@@ -306,7 +308,7 @@ class Capture:
             try:
                 return self._open_session(journal, is_first=True)
             except ServerError as error:
-                if error.sqlstate != "55006" or time.monotonic() >= deadline:
+                if error.sqlstate != _IN_USE or time.monotonic() >= deadline:
                     raise
                 self._warn(f"waiting up to {self._retry_seconds:,.0f} s for the slot: {error}")
                 time.sleep(0.5)
@@ -323,28 +325,43 @@ class Capture:
             identity = server.identify(connection)
             self._options.check(identity.version)
             timeout = server.timeout_seconds(connection)
+            is_created = False
             if is_first:
                 for warning in server.publication_warnings(catalog, self._publications):
                     self._warn(warning)
-                self._create_if_asked(connection, catalog, journal)
+                is_created = self._create_if_asked(connection, catalog, journal)
             state = server.usable_slot(catalog, self._slot, identity.database)
             if state.is_two_phase and not self._options.two_phase:
                 self._warn(f"slot {self._slot!r} has two_phase, the capture does not")
             former = self._former_publications(journal)
-            start = self._continuation(journal, connection, catalog, identity, state, may_accept=is_first)
-            if set(former) != set(self._publications):
-                names = list(self._publications)
-                journal.append("publications", **{"from": lsn_to_text(start)}, publications=names, former=former)
+            start, gap = self._continuation(journal, connection, catalog, identity, state, may_accept=is_first)
+            # Asked before the stream begins, which counts as reading.
+            was_read = journal.contents.origin is None and not is_created and server.was_read(catalog, state)
             number = journal.contents.sessions + 1
             options = self._options.as_dict(self._publications)
             given = ", ".join(f"{name} {quoted_text(value)}" for name, value in options.items())
             connection.start_copy(
                 f"START_REPLICATION SLOT {quoted_name(self._slot)} LOGICAL {lsn_to_text(start)} ({given})"
             )
-            # Not before: until here, another session may hold the slot, and move it.
+            # From here on, nobody else can advance the slot. Another session may have done so until now.
+            held = server.usable_slot(catalog, self._slot, identity.database)
             if journal.contents.origin is None:
-                journal.begin(identity, self._slot, self._publications, start)
-            journal.append("session", session=number, start=lsn_to_text(start))
+                start = max(start, held.confirmed)
+                journal.begin(identity, self._slot, self._publications, start, was_read=was_read)
+                if was_read:
+                    self._warn(
+                        f"slot {self._slot!r} was read or advanced before: {self._folder} begins at "
+                        f"{lsn_to_text(start)}, and earlier changes of the slot are not in it"
+                    )
+            elif held.confirmed > start:
+                raise ServerError("another session has advanced the slot", _IN_USE)
+            if gap is not None:
+                found = origin_of(identity, self._slot, self._publications)
+                journal.add_gap(journal.contents.recorded or 0, start, gap, found)
+            if set(former) != set(self._publications):
+                names = list(self._publications)
+                journal.append("publications", **{"from": lsn_to_text(start)}, publications=names, former=former)
+            journal.append("session", session=number, start=lsn_to_text(start), timeline=identity.timeline)
             metadata = {
                 "pgdecode": pgdecode.__version__,
                 "origin": origin_of(identity, self._slot, self._publications),
@@ -356,9 +373,10 @@ class Capture:
             closing.pop_all()
             return Session(connection, number, timeout, metadata)
 
-    def _create_if_asked(self, connection: Connection, catalog: Connection, journal: Journal) -> None:
+    def _create_if_asked(self, connection: Connection, catalog: Connection, journal: Journal) -> bool:
+        """Create the slot if it is asked for and does not exist; return whether it was created."""
         if not self._create_slot or server.find_slot(catalog, self._slot) is not None:
-            return
+            return False
         if journal.contents.origin is not None and not self._accept_gap:
             recorded = journal.contents.recorded or 0
             raise GapError(
@@ -375,6 +393,7 @@ class Capture:
             failover=self._failover,
             on_wait=lambda: self._report_creation(catalog, connection.pid),
         )
+        return True
 
     def _report_creation(self, catalog: Connection, pid: int) -> None:
         """Say what the creation of the slot waits for, each time that it is another transaction."""
@@ -406,14 +425,21 @@ class Capture:
         state: server.SlotState,
         *,
         may_accept: bool,
-    ) -> int:
-        """Find the LSN to continue from: the recorded one, if nothing is missing between it and the slot."""
+    ) -> tuple[int, str | None]:
+        """Find the LSN to continue from: the recorded one, if nothing is missing between it and the slot.
+
+        If something is missing and that is accepted, also return the reason.
+        """
         contents = journal.contents
         if contents.origin is None:
-            return state.confirmed
+            return state.confirmed, None
         recorded = contents.recorded or 0
         found = origin_of(identity, self._slot, self._publications)
         left_at = _branch(contents.origin, found, connection)
+        if left_at is not None and max(left_at, contents.session_start) < state.confirmed <= recorded:
+            # The last session has advanced this slot beyond the branch, so it followed the server's promotion: what is
+            # recorded after the branch is of the new timeline.
+            contents.origin["timeline"] = identity.timeline
         reason = _difference(contents.origin, found, left_at, recorded)
         if reason is None and state.confirmed > recorded:
             reason = f"gap: {server.described_gap(recorded, state.confirmed)}"
@@ -421,16 +447,14 @@ class Capture:
             # For example, the server was restored from an earlier backup.
             reason = f"the server's WAL ends at {lsn_to_text(present)}, recorded is {lsn_to_text(recorded)}"
         if reason is None:
-            return recorded
+            return recorded, None
         if not (self._accept_gap and may_accept):
             raise GapError(f"{self._folder}: {reason}", recorded, state.confirmed)
         self._warn(f"{reason}; accepted")
         # After a failover, the LSNs after the branch belong to other changes than those that are recorded.
         known = recorded if left_at is None else min(recorded, left_at)
         is_behind = contents.origin["system"] == identity.system and state.confirmed <= known
-        start = known if is_behind and known <= server.current_lsn(catalog) else state.confirmed
-        journal.append("gap", **{"from": lsn_to_text(recorded)}, to=lsn_to_text(start), reason=reason, server=found)
-        return start
+        return known if is_behind and known <= server.current_lsn(catalog) else state.confirmed, reason
 
     # Queries on another connection than the stream's.
 

@@ -80,10 +80,18 @@ class FileEntry:
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> FileEntry:
-        """Convert back what `as_dict` returned."""
+        """Convert back what `as_dict` returned.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If a value is missing or wrong.
+        """
         lsns = {name: lsn_from_text(found[name]) for name in ("first_lsn", "last_lsn", "recorded")}
-        names = cls.__dataclass_fields__
-        return cls(**{name: lsns.get(name, found[name]) for name in names})
+        names = [name for name in cls.__dataclass_fields__ if name != "name" and name not in lsns]
+        if not _FILE_NAME.fullmatch(found["name"]):
+            raise ValueError("the name is not that of a captured file")
+        return cls(found["name"], **lsns, **{name: _whole(found[name]) for name in names})
 
 
 @dataclass
@@ -102,8 +110,12 @@ class Contents:
         Number of the next message.
     sessions : int
         Number of sessions so far.
+    beginning : dict or None
+        Where the folder begins: the LSN, whether the slot had been read before, and the first file once there is one.
+    session_start : int
+        LSN at which the last session began.
     gaps : list
-        Gaps that were accepted.
+        Gaps that were accepted, each with the name of the file after it once there is one.
     publication_changes : list
         From which LSN the folder has other publications than before.
     deleted_files, deleted_bytes : int
@@ -115,24 +127,40 @@ class Contents:
     recorded: int | None = None
     next_seq: int = 0
     sessions: int = 0
+    beginning: dict[str, Any] | None = None
+    session_start: int = 0
     gaps: list[dict[str, Any]] = field(default_factory=list)
     publication_changes: list[dict[str, Any]] = field(default_factory=list)
     deleted_files: int = 0
     deleted_bytes: int = 0
 
     def take(self, line: dict[str, Any]) -> None:
-        """Apply a line of the log."""
+        """Apply a line of the log.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If a value is missing or wrong.
+        """
         event = line["event"]
+        if (event == "begin") != (self.origin is None):
+            raise ValueError("the first line, and no other one, is the beginning")
         if event == "begin":
-            if line["version"] > FORMAT_VERSION:
+            if _whole(line["version"]) > FORMAT_VERSION:
                 raise RequestError(f"{LOG_NAME} has version {line['version']}, this pgdecode reads {FORMAT_VERSION}")
-            self.origin = line
+            self.origin = checked_origin(line)
             self.recorded = lsn_from_text(line["recorded"])
-            self.next_seq = max(self.next_seq, line.get("next_seq", 0))
-            self.sessions = max(self.sessions, line.get("sessions", 0))
-            self.deleted_files, self.deleted_bytes = line.get("deleted", (0, 0))
+            self.next_seq = _whole(line.get("next_seq", 0))
+            self.sessions = _whole(line.get("sessions", 0))
+            self.session_start = lsn_from_text(line.get("session_start", "0/0"))
+            self.beginning = None if line.get("beginning") is None else dict(line["beginning"])
+            self.deleted_files, self.deleted_bytes = map(_whole, line.get("deleted", (0, 0)))
         elif event == "file":
             entry = FileEntry.from_dict(line)
+            for before in self.before_next_file():
+                # A log that was written anew has all gaps before all files.
+                if entry.first_seq >= before.get("next_seq", 0):
+                    before["file"] = entry.name
             self.files[entry.name] = entry
             self.recorded = entry.recorded
             self.next_seq = max(self.next_seq, entry.last_seq + 1)
@@ -140,18 +168,35 @@ class Contents:
         elif event == "position":
             self.recorded = lsn_from_text(line["recorded"])
         elif event == "session":
-            self.sessions = max(self.sessions, line["session"])
+            self.sessions = max(self.sessions, _whole(line["session"]))
+            self.session_start = lsn_from_text(line["start"])
+            # A standby may have been promoted while it was captured.
+            self.origin = checked_origin({**(self.origin or {}), "timeline": line.get("timeline", self.timeline)})
         elif event == "gap":
-            self.gaps.append(line)
-            self.origin = {**(self.origin or {}), **line["server"]}
+            lsn_from_text(line["from"])
+            _whole(line.get("next_seq", 0))
+            self.origin = checked_origin({**(self.origin or {}), **line["server"]})
             self.recorded = lsn_from_text(line["to"])
+            self.gaps.append(line)
         elif event == "publications":
+            self.origin = checked_origin({**(self.origin or {}), "publications": line["publications"]})
             self.publication_changes.append(line)
-            self.origin = {**(self.origin or {}), "publications": line["publications"]}
         elif event == "deleted":
             gone = self.files.pop(line["name"], None)
             self.deleted_files += 1
             self.deleted_bytes += gone.bytes if gone else 0
+        else:
+            raise ValueError("there is no such event")
+
+    @property
+    def timeline(self) -> int:
+        """The timeline of the folder; 0 before its beginning."""
+        return 0 if self.origin is None else int(self.origin["timeline"])
+
+    def before_next_file(self) -> list[dict[str, Any]]:
+        """List the beginning of the folder and the gaps after which no file has been completed."""
+        found = [*([] if self.beginning is None else [self.beginning]), *self.gaps]
+        return [item for item in found if "file" not in item]
 
 
 class Journal:
@@ -194,9 +239,10 @@ class Journal:
     def _open(self) -> None:
         self.contents = read_log(self.folder)
         unlogged = self._repair()
-        self._rewrite([*self._lines(), *({"event": "file", **entry.as_dict()} for entry in unlogged)])
         for entry in unlogged:
             self.contents.take({"event": "file", **entry.as_dict()})
+        if self.contents.origin is not None:
+            self._rewrite(self._lines())
 
     def _repair(self) -> list[FileEntry]:
         """Delete incomplete files, and find the complete files that the log does not have."""
@@ -214,8 +260,11 @@ class Journal:
             elif name.endswith(".parquet"):
                 raise RequestError(f"{self.folder}: contains {name}, which no capture has written")
         if self.contents.origin is None and unlogged:
-            # The log is lost. The footers have its contents, except gaps and the positions of an idle slot.
-            self.contents.origin = metadata_of(self.folder / unlogged[-1].name)["origin"]
+            # The log is lost. The footers have its contents, except the positions of an idle slot.
+            for entry in unlogged:
+                metadata = metadata_of(self.folder / entry.name)
+                self.contents.origin = metadata["origin"]
+                self.contents.gaps += [{**gap, "file": entry.name} for gap in metadata.get("gaps", ())]
             self.contents.recorded = unlogged[-1].recorded
         return unlogged
 
@@ -231,9 +280,12 @@ class Journal:
             "recorded": lsn_to_text(contents.recorded or 0),
             "next_seq": contents.next_seq,
             "sessions": contents.sessions,
+            "session_start": lsn_to_text(contents.session_start),
+            "beginning": contents.beginning,
             "deleted": [contents.deleted_files, contents.deleted_bytes],
         }
-        events = sorted([*contents.gaps, *contents.publication_changes], key=lambda line: str(line.get("time")))
+        gaps = [{**gap, "event": "gap", "server": gap.get("server", {})} for gap in contents.gaps]
+        events = sorted([*gaps, *contents.publication_changes], key=lambda line: str(line.get("time")))
         lines = [begin, *events, *({"event": "file", **item.as_dict()} for item in contents.files.values())]
         # The last line sets the recorded LSN, because lines of files and gaps set it too.
         return [*lines, {"event": "position", "recorded": lsn_to_text(contents.recorded or 0)}]
@@ -282,14 +334,50 @@ class Journal:
             self.contents.take(line)
             self._positions += event == "position"
             if self._positions >= _MOST_POSITIONS:
-                self._rewrite(self._lines())
+                self._rewrite(self._lines()[:1])
         except OSError as error:
             raise StoppedError(f"{self.folder / LOG_NAME}: cannot be written: {error.strerror or error}") from error
 
-    def begin(self, identity: Identity, slot: str, publications: tuple[str, ...], recorded: int) -> None:
-        """Write the origin of the folder and its first LSN."""
+    def begin(
+        self,
+        identity: Identity,
+        slot: str,
+        publications: tuple[str, ...],
+        recorded: int,
+        *,
+        was_read: bool = False,
+    ) -> None:
+        """Write the origin of the folder and its first LSN. They are on disk, or there is no log, when this returns.
+
+        Raises
+        ------
+        StoppedError
+            If they cannot be written.
+        """
+        beginning = {"lsn": lsn_to_text(recorded), "slot_was_read": was_read}
         origin = origin_of(identity, slot, publications)
-        self.append("begin", version=FORMAT_VERSION, **origin, recorded=lsn_to_text(recorded))
+        line = {"event": "begin", "version": FORMAT_VERSION, **origin, "recorded": lsn_to_text(recorded)}
+        self.contents.take({**line, "beginning": beginning})
+        try:
+            self._rewrite(self._lines()[:1])
+        except OSError as error:
+            raise StoppedError(f"{self.folder / LOG_NAME}: cannot be written: {error.strerror or error}") from error
+
+    def before_next_file(self) -> dict[str, Any]:
+        """Describe for a footer what comes before a file: the beginning of the folder, and accepted gaps."""
+        found: dict[str, Any] = {}
+        for item in self.contents.before_next_file():
+            if item is self.contents.beginning:
+                found["beginning"] = dict(item)
+            elif item["from"] != item["to"]:
+                gap = {name: item.get(name) for name in ("time", "from", "to", "reason")}
+                found.setdefault("gaps", []).append(gap)
+        return found
+
+    def add_gap(self, recorded: int, start: int, reason: str, server: dict[str, Any]) -> None:
+        """Record that changes between two LSNs are missing, and the origin of what comes next."""
+        lsns = {"from": lsn_to_text(recorded), "to": lsn_to_text(start)}
+        self.append("gap", **lsns, reason=reason, server=server, next_seq=self.contents.next_seq)
 
     def add_file(self, entry: FileEntry) -> None:
         """Add a complete file that is in the folder."""
@@ -318,22 +406,62 @@ def origin_of(identity: Identity, slot: str, publications: tuple[str, ...]) -> d
     }
 
 
+def checked_origin(found: dict[str, Any]) -> dict[str, Any]:
+    """Check the description of the origin of a folder.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If a value is missing or wrong.
+    """
+    _whole(found["timeline"])
+    texts = [found["system"], found["database"], found["slot"], *found["publications"]]
+    if not isinstance(found["publications"], list) or not all(isinstance(text, str) for text in texts):
+        raise TypeError("the origin is not text")
+    return found
+
+
+def _whole(value: Any) -> int:
+    """Check that a value is a whole number that is not negative."""
+    if type(value) is not int or value < 0:
+        raise TypeError("not a whole number")
+    return value
+
+
 def read_log(folder: Path) -> Contents:
-    """Read a folder's log up to the first incomplete line."""
+    """Read a folder's log up to an incomplete last line.
+
+    Raises
+    ------
+    RequestError
+        If the log is damaged, or of another version.
+    """
     contents = Contents()
+    path = folder / LOG_NAME
     try:
-        content = (folder / LOG_NAME).read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         return contents
-    for line in content.splitlines(keepends=True):
+    except OSError as error:
+        raise RequestError(f"{path}: cannot be read: {error.strerror}") from error
+    lines = content.split(b"\n")
+    # A crash can damage only the last line, and not the first one, which is written under another name. Files that are
+    # missing in the log are found by their footers.
+    complete, last = lines[:-1], len(lines) - (1 if lines[-1] else 2)
+    for number, line in enumerate(complete or [b""]):
         try:
-            found = json.loads(line) if line.endswith(b"\n") else None
-        except ValueError:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
             found = None
-        if not isinstance(found, dict):
-            # A crash can damage only the last line. Files that are missing in the log are found by their footers.
-            break
-        contents.take(found)
+            if number == last > 0:
+                break
+        try:
+            contents.take(found)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RequestError(
+                f"{path}: line {number + 1} is damaged: restore the log from a copy; without the log, a capture goes "
+                "on from the footers of the files in the folder, and begins anew if there are none"
+            ) from error
     return contents
 
 
@@ -348,14 +476,25 @@ def metadata_of(path: Path) -> dict[str, Any]:
     try:
         found = pq.read_metadata(path).metadata or {}
         metadata: dict[str, Any] = json.loads(found[CAPTURE_KEY])
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        checked_origin(metadata["origin"])
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StoppedError(f"{path}: not a complete file of a capture") from error
     return metadata
 
 
 def entry_of(path: Path) -> FileEntry:
-    """Make a log entry from a file's footer."""
-    return FileEntry.from_dict({**metadata_of(path)["file"], "name": path.name, "bytes": path.stat().st_size})
+    """Make a log entry from a file's footer.
+
+    Raises
+    ------
+    StoppedError
+        If it is not a file of a capture.
+    """
+    metadata = metadata_of(path)
+    try:
+        return FileEntry.from_dict({**metadata["file"], "name": path.name, "bytes": path.stat().st_size})
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoppedError(f"{path}: not a complete file of a capture") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -290,7 +290,8 @@ class Recorder(threading.Thread):
         file, self._file = self._file, None
         others = {CATALOG_KEY: self._state.catalog().to_json(), **({TYPES_KEY: to_json(types)} if types else {})}
         undecided = len(self._state.streams), len(self._state.prepared)
-        metadata = {**self._session.metadata, "prepared": sorted(self._state.prepared)}
+        before = self._journal.before_next_file()
+        metadata = {**self._session.metadata, **before, "prepared": sorted(self._state.prepared)}
         try:
             entry = file.seal(self._position, self._session.number, undecided, metadata, others)
         except BaseException:

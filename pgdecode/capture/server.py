@@ -19,6 +19,8 @@ _SLOT_IN_USE = "55006"
 _OPERATIONS = {"pubinsert": "insert", "pubupdate": "update", "pubdelete": "delete", "pubtruncate": "truncate"}
 # Seconds. A shorter wal_sender_timeout would end the session whenever the capture is busy.
 _LEAST_TIMEOUT = 1
+# Most bytes of a record of running transactions and a page header.
+_RUNNING_XACTS_BYTES = 512
 # Warn if fewer bytes of WAL are left until a slot is lost.
 _LITTLE_WAL = 2**30
 
@@ -120,6 +122,22 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
         f"SELECT row_to_json(s)::text FROM pg_catalog.pg_replication_slots s WHERE slot_name = {quoted_text(slot)}"
     )
     return None if found is None else SlotState(json.loads(found))
+
+
+def was_read(connection: Connection, state: SlotState) -> bool:
+    """Whether a slot was read or advanced since it was made, as far as the server tells.
+
+    A new slot has confirmed what ends with the record at its restart_lsn, unless transactions were running then.
+    """
+    if connection.server_version >= 140000:
+        sent = connection.value(
+            "SELECT total_txns FROM pg_catalog.pg_stat_replication_slots "
+            f"WHERE slot_name = {quoted_text(state.columns['slot_name'])}"
+        )
+        if int(sent or 0) > 0:
+            return True
+    restart = state.columns.get("restart_lsn")
+    return restart is not None and state.confirmed - lsn_from_text(restart) > _RUNNING_XACTS_BYTES
 
 
 def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from pgdecode.capture.errors import RequestError, StoppedError
 from pgdecode.capture.file_writer import FileWriter
 from pgdecode.capture.frames import SCHEMA
-from pgdecode.capture.journal import LOG_NAME, FileEntry, Journal, read_log
+from pgdecode.capture.journal import LOG_NAME, FileEntry, Journal, file_name, read_log
 from pgdecode.capture.options import PluginOptions, bytes_from_text, seconds_from_text
 from pgdecode.capture.retention import Retention, deletable
 from pgdecode.capture.server import Identity
@@ -121,6 +122,135 @@ def test_a_gap_that_was_accepted_stays_in_the_log(tmp_path: Path) -> None:
         assert again.contents.recorded == 0x40
         assert again.contents.origin is not None
         assert again.contents.origin["timeline"] == 2
+
+
+def footer(folder: Path, first_seq: int, journal: Journal) -> dict[str, object]:
+    """Complete a file as a capture does, and return what its footer has of what comes before it."""
+    before = journal.before_next_file()
+    journal.add_file(sealed(folder, first_seq, first_seq + 10))
+    return before
+
+
+def test_a_gap_is_described_in_the_next_file_and_in_no_other_one(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    assert footer(tmp_path, 0, journal) == {"beginning": {"lsn": "0/5", "slot_was_read": False}}
+    journal.add_gap(10, 0x40, "why", ORIGIN)
+    journal.add_gap(0x40, 0x50, "again", ORIGIN)
+    for _ in range(2):
+        journal.close()
+        journal = opened(tmp_path)
+        found = journal.before_next_file()
+        assert [(gap["from"], gap["to"], gap["reason"]) for gap in found["gaps"]] == [
+            ("0/A", "0/40", "why"),
+            ("0/40", "0/50", "again"),
+        ]
+    assert list(footer(tmp_path, 3, journal)) == ["gaps"]
+    for _ in range(2):
+        assert journal.before_next_file() == {}
+        journal.close()
+        journal = opened(tmp_path)
+    journal.close()
+    assert [gap["file"] for gap in journal.contents.gaps] == ["00000000000000000003.parquet"] * 2
+
+
+def test_another_server_that_goes_on_at_the_recorded_lsn_is_no_gap_for_readers(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    footer(tmp_path, 0, journal)
+    journal.add_gap(10, 10, "another timeline", {**ORIGIN, "timeline": 2})
+    assert journal.before_next_file() == {}
+    journal.close()
+
+
+def test_gaps_survive_the_loss_of_the_log(tmp_path: Path) -> None:
+    gap = {"time": "t", "from": "0/5", "to": "0/40", "reason": "why"}
+    opened(tmp_path).close()
+    writer = FileWriter(tmp_path, 0, "zstd")
+    writer.add(pa.RecordBatch.from_pylist([{"seq": 0, "lsn": 1, "received": 0, "data": b"B"}], schema=SCHEMA))
+    writer.seal(0x50, 1, (0, 0), {"origin": ORIGIN, "gaps": [gap]}, {})
+    (tmp_path / LOG_NAME).unlink()
+    for _ in range(2):
+        journal = Journal(tmp_path)
+        journal.close()
+        assert [(item["from"], item["file"]) for item in journal.contents.gaps] == [("0/5", file_name(0))]
+        assert journal.before_next_file() == {}
+
+
+DAMAGES = {
+    "empty": lambda lines: [],
+    "not JSON": lambda lines: [b"x\n", *lines[1:]],
+    "a first line that is not whole": lambda lines: [lines[0][:20]],
+    "not UTF-8": lambda lines: [lines[0], b'{"event": "\xff"}\n', *lines[2:]],
+    "a line in the middle": lambda lines: [lines[0], lines[1][:10] + b"\n", *lines[2:]],
+    "zeros in the middle": lambda lines: [lines[0], bytes(len(lines[1]) - 1) + b"\n", *lines[2:]],
+    "no beginning": lambda lines: lines[1:],
+    "two beginnings": lambda lines: [lines[0], *lines],
+    "lines of another log": lambda lines: [b"[]\n", *lines],
+    "a number": lambda lines: [*lines[:-1], b"7\n"],
+    "deeply nested": lambda lines: [lines[0], b"[" * 100_000 + b"\n", *lines[1:]],
+}
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_log_is_an_error_that_names_the_line_and_the_way_on(
+    tmp_path: Path, damage: str, *, has_files: bool
+) -> None:
+    journal = opened(tmp_path)
+    if has_files:
+        journal.add_file(sealed(tmp_path, 0, 20))
+    journal.add_position(30)
+    journal.add_position(40)
+    journal.close()
+    log = tmp_path / LOG_NAME
+    damaged = b"".join(DAMAGES[damage](log.read_bytes().splitlines(keepends=True)))
+    log.write_bytes(damaged)
+    for read in (Journal, read_log):
+        with pytest.raises(RequestError, match=r"_capture\.jsonl: line \d is damaged: restore") as caught:
+            read(tmp_path)
+        assert "\n" not in str(caught.value)
+    assert log.read_bytes() == damaged
+
+
+LINES = {
+    "begin": lambda journal, folder: None,
+    "file": lambda journal, folder: journal.add_file(sealed(folder, 0, 20)),
+    "position": lambda journal, folder: journal.add_position(30),
+    "session": lambda journal, folder: journal.append("session", session=1, start="0/5", timeline=1),
+    "gap": lambda journal, folder: journal.add_gap(10, 40, "why", ORIGIN),
+    "deleted": lambda journal, folder: journal.append("deleted", name="x"),
+}
+NEEDED = {
+    "begin": {"version", "recorded", "system", "timeline", "database", "slot", "publications"},
+    "file": set(FileEntry.__dataclass_fields__),
+    "position": {"recorded"},
+    "session": {"session", "start"},
+    "gap": {"from", "to", "server"},
+    "deleted": {"name"},
+}
+
+
+@pytest.mark.parametrize("event", LINES)
+def test_values_of_the_log_that_are_missing_or_of_another_type_are_errors(tmp_path: Path, event: str) -> None:
+    journal = opened(tmp_path)
+    LINES[event](journal, tmp_path)
+    journal.close()
+    log = tmp_path / LOG_NAME
+    lines = log.read_bytes().splitlines()
+    last = json.loads(lines[-1])
+    assert last["event"] == event
+    others = [None, True, -1, 1.5, "x", [], [1], {}, {"x": 1}]
+    cases = [{**last, name: other} for name in last for other in others if other != last[name]]
+    cases += [{name: last[name] for name in last if name != left_out} for left_out in last]
+    for case in cases:
+        log.write_bytes(b"\n".join([*lines[:-1], json.dumps(case).encode(), b""]))
+        contents = None
+        with contextlib.suppress(RequestError):
+            contents = read_log(tmp_path)
+        if contents is not None:
+            assert case.keys() >= {"event", *NEEDED[event]}
+            assert case["event"] == event
+            assert isinstance(contents.recorded, int)
+            assert isinstance(contents.next_seq, int)
 
 
 def entry(number: int, *, open_streams: int = 0, prepared: int = 0, session: int = 1, age: float = 0) -> FileEntry:

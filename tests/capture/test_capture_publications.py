@@ -121,5 +121,6 @@ def test_a_publication_without_tables_is_said(two_tables: Database, tmp_path: Pa
         assert capture(database, tmp_path / "schema", "of_bare", "of_public") == [
             "publication 'of_bare' publishes no table: nothing of it is sent"
         ]
-    assert capture(database, tmp_path / "raw", "empty", "everything", "pa") == expected
+    found = capture(database, tmp_path / "raw", "empty", "everything", "pa")
+    assert [text for text in found if "publishes" in text] == expected
     assert json.loads((tmp_path / "raw" / "_capture.jsonl").read_text().splitlines()[0])["publications"]
