@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -232,15 +233,13 @@ def drop_slot(dsn: str, slot: str) -> None:
     Raises
     ------
     RequestError
-        If the slot does not exist or is in use.
+        If the slot does not exist or is in use, or the server cannot be reached.
     """
-    connection = Connection(dsn)
     try:
-        connection.rows(f"SELECT pg_catalog.pg_drop_replication_slot({quoted_text(slot)})")
+        with contextlib.closing(Connection(dsn)) as connection:
+            connection.rows(f"SELECT pg_catalog.pg_drop_replication_slot({quoted_text(slot)})")
     except ServerError as error:
         raise RequestError(f"slot {slot!r} cannot be dropped: {error}") from error
-    finally:
-        connection.close()
 
 
 def server_warnings(connection: Connection) -> Iterator[str]:

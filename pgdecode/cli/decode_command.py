@@ -43,7 +43,7 @@ from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap
 from pgdecode.runs.atomic_output import check_target, staged
 from pgdecode.runs.manifest import read_manifest
-from pgdecode.storage.object_path import FilePath, ObjectPath, file_path
+from pgdecode.storage.object_path import FilePath, ObjectPath, file_path, real_path
 
 Engine = Literal["local", "spark"]
 # A folder may be called 2026.11.23, but not orders.parq.
@@ -334,8 +334,8 @@ def _mode_with_bad(
         raise click.UsageError("--bad is not for --mode FAILFAST, which stops at the first bad message")
     if bad.suffix != ".parquet":
         raise click.UsageError(f"--bad {bad}: the file must end in .parquet")
-    place = bad.resolve()
-    if isinstance(target, Path) and (place == target.resolve() or target.resolve() in place.parents):
+    place = real_path(bad)
+    if isinstance(target, Path) and (place == real_path(target) or real_path(target) in place.parents):
         raise click.UsageError(f"--bad {bad}: must not be OUT or in OUT")
     check_target(bad, source if isinstance(source, Path) else None, overwrite=overwrite)
     return "DROPMALFORMED" if mode == "FAILFAST" else mode

@@ -20,6 +20,7 @@ from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.options import Unwrap
 from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.storage.errors import PathError, TargetExists
+from pgdecode.types.type_parser import InvalidTypes
 
 FINE, DATA_FAULT, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _EXTRA = ("click", "rich")
@@ -61,6 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
         return _fail("the command line needs: pip install 'pgdecode[cli]'", MISUSE)
+    if any("\0" in word for word in arguments or ()):
+        # No process has such arguments, because NUL ends them.
+        return _fail("an argument has a NUL character", MISUSE)
     try:
         with _signals(), _interruptions(click.Abort):
             code = pgdecode.main(args=arguments, prog_name="pgdecode", standalone_mode=False)
@@ -69,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.format_message().rstrip('.')} (see {command} --help)", MISUSE)
     except TableError as error:
         return _fail(f"--{error.what} {error.relation}: {error.reason}", MISUSE)
+    except InvalidTypes as error:
+        return _fail(f"--types: {error}", MISUSE)
     except TargetExists as error:
         return _fail(f"{error} (--overwrite replaces it)", MISUSE)
     except PathError as error:

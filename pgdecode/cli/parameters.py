@@ -20,7 +20,7 @@ from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import local_path
-from pgdecode.types.type_parser import declared
+from pgdecode.types.type_parser import builtin_name, declared
 
 IN_STREAM: dict[str, InStream | bool] = {"ordered": "ordered", "auto": "auto", "true": True, "false": False}
 
@@ -87,8 +87,10 @@ def _types(context: click.Context, option: click.Parameter, values: Sequence[str
             raise click.BadParameter(f"{value!r} is not NAME=TYPE, such as public.price=numeric(12,2)", context, option)
         found[int(name) if name.isascii() and name.isdigit() else name] = type
     try:
-        for type in found.values():
+        for name_or_oid, type in found.items():
             declared(type, found)
+            if isinstance(name_or_oid, str):
+                builtin_name(name_or_oid)
     except ValueError as error:
         raise click.BadParameter(str(error), context, option) from error
     return found

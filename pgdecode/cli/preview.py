@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 
 from pgdecode.files.change_export import table_file_name
 
+# More than any output has, and less than what integers of C hold.
+_MOST_ROWS = 2**31 - 1
+
 
 def outputs(target: Path, tables: Sequence[str], format: str) -> dict[str, list[Path]]:
     """Find the files of each output of `decode`: of each table, or of OUT as a whole.
@@ -54,6 +57,7 @@ def first_lines(
     lines : callable
         Converts each row of a batch to a line.
     """
+    n_rows = min(n_rows, _MOST_ROWS)
     if format == "parquet":
         return islice((line for file in files for line in _parquet_lines(file, n_rows, lines)), n_rows)
     header = min(len(files), 1) if format == "csv" else 0

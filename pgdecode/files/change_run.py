@@ -31,7 +31,7 @@ from pgdecode.runs.digested_file import sync
 from pgdecode.runs.generations import Generation, StateFolder
 from pgdecode.runs.manifest import MANIFEST, Input, Manifest, read_manifest
 from pgdecode.storage.errors import PathError
-from pgdecode.storage.object_path import FilePath, relative_name, size_of
+from pgdecode.storage.object_path import FilePath, real_path, relative_name, size_of
 
 Result = TypeVar("Result")
 
@@ -177,9 +177,9 @@ def run(
 
 def _check_folders(folders: RunFolders) -> None:
     """Check that the output, the run before and the state are apart."""
-    target = folders.target.resolve()
+    target = real_path(folders.target)
     for other, what in ((folders.resume, "the run before"), (folders.state, "the state folder")):
-        place = None if other is None else other.resolve()
+        place = None if other is None else real_path(other)
         if place is not None and (place == target or place in target.parents or target in place.parents):
             raise PathError(f"{folders.target}: {what}, {other}, must be another folder")
 
@@ -198,7 +198,7 @@ def _commit(
     generation = state.begin()
     if folders.as_file:
         # Names are relative to the folder of the manifest.
-        name = Path(os.path.relpath(folders.target.resolve(), generation.resolve())).as_posix()
+        name = Path(os.path.relpath(real_path(folders.target), real_path(generation))).as_posix()
         files = [replace(item, name=name) for item in manifest.files]
         written = done.commit(generation, replace(manifest, files=files), None)
     else:
@@ -211,7 +211,7 @@ def _former(folders: RunFolders, state: StateFolder | None) -> Manifest | None:
     """Read the manifest of a complete run from the same state to the same output, if there is one."""
     if state is not None:
         current = state.current
-        if current is None or state.output_of(current).resolve() != folders.target.resolve():
+        if current is None or real_path(state.output_of(current)) != real_path(folders.target):
             return None
         return read_manifest(state.folder_of(current))
     if folders.resume is None or not (folders.target / MANIFEST).exists():

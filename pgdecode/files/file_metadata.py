@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-import pyarrow as pa
-
 from pgdecode.files.payload_file import CAPTURE_KEY, FileFault, PayloadFile
+from pgdecode.protocol.json_document import load_json
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import RelationVersion, used_from
 from pgdecode.runs.continuity import IDENTITY
 from pgdecode.storage.object_path import FilePath
-from pgdecode.storage.parquet_input import read_metadata
+from pgdecode.storage.parquet_input import PARQUET_ERRORS, read_metadata
 from pgdecode.types.type_parser import BY_OID, declared
 
 TYPES_KEY = b"pgdecode.types"
@@ -91,7 +90,7 @@ def from_json(text: str | bytes) -> tuple[UserType, ...]:
     ValueError
         If the JSON is not a list of types.
     """
-    found: Any = json.loads(text)
+    found: Any = load_json(text)
     try:
         types = tuple(UserType(int(oid), str(name), str(declaration)) for oid, name, declaration in found)
     except (TypeError, ValueError) as error:
@@ -199,7 +198,7 @@ def source_of(files: Iterable[FileWithFooter]) -> dict[str, Any] | None:
         if content is None:
             continue
         try:
-            origin = dict(json.loads(content)["origin"])
+            origin = dict(load_json(content)["origin"])
         except (ValueError, KeyError, TypeError) as error:
             raise FileFault(f"{file}: description of the capture in the footer: {type(error).__name__}") from error
         if found is not None and any(origin.get(name) != found.get(name) for name in IDENTITY):
@@ -242,7 +241,7 @@ def _first_seq(file: FileWithFooter) -> int | None:
     """Return the number of the first message of a captured file; None for another file."""
     content = _entry(file, CAPTURE_KEY)
     try:
-        return None if content is None else int(json.loads(content)["file"]["first_seq"])
+        return None if content is None else int(load_json(content)["file"]["first_seq"])
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -252,7 +251,7 @@ def _entry(file: FileWithFooter, key: bytes) -> bytes | None:
         return file.entries.get(key)
     try:
         metadata = read_metadata(file).metadata or {}
-    except (OSError, pa.ArrowException) as error:
+    except PARQUET_ERRORS as error:
         raise FileFault(f"{file}: not a Parquet file") from error
     content: bytes | None = metadata.get(key)
     return content

@@ -21,7 +21,17 @@ from pgdecode.storage.errors import StorageError
 from pgdecode.storage.object_files import ObjectReader
 from pgdecode.storage.object_path import FilePath
 from pgdecode.storage.object_store import ObjectChanged
-from pgdecode.storage.parquet_input import Footer, Source, leaves_of, opened, plan, read_footer, read_range, readable
+from pgdecode.storage.parquet_input import (
+    PARQUET_ERRORS,
+    Footer,
+    Source,
+    leaves_of,
+    opened,
+    plan,
+    read_footer,
+    read_range,
+    readable,
+)
 
 # The size of a batch: large enough for an efficient decoder, small compared with the interpreter's own memory.
 BATCH_ROWS = 131_072
@@ -373,7 +383,7 @@ class PayloadFile:
                 yield Reader(source, footer)
         except ObjectChanged as error:
             raise FileFault(str(error)) from None
-        except (pa.ArrowException, OSError) as error:
+        except PARQUET_ERRORS as error:
             cause = error.cause if isinstance(error, StorageError) else _first_line(error)
             raise FileFault(f"{self.path}: cannot be read further: {cause}") from error
 

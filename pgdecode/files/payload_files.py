@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -28,11 +27,12 @@ from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
 from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError
 from pgdecode.payloads.workers import map_io
 from pgdecode.protocol.errors import did_you_mean
+from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError, StorageError
 from pgdecode.storage.object_path import FilePath, ObjectPath
 from pgdecode.storage.object_store import found_object, listed
-from pgdecode.storage.parquet_input import EncryptedFile, is_parquet, leaves_of, read_footer, readable
+from pgdecode.storage.parquet_input import PARQUET_ERRORS, EncryptedFile, is_parquet, leaves_of, read_footer, readable
 
 # How many files are opened at the same time if this mostly waits for an object store or a disk.
 FILES_AT_ONCE = 32
@@ -193,7 +193,7 @@ def _checked(
         raise FileFault(f"{path}: not a Parquet file, and cannot be read as text: {error}") from None
     except EncryptedFile as error:
         raise PathError(f"{path}: {error}") from None
-    except (pa.ArrowException, OSError, csv.Error) as error:
+    except (*PARQUET_ERRORS, csv.Error) as error:
         raise PathError(f"{path}: not a Parquet file") from error
     known = shared.columns.get(schema)
     if known is None or (CAPTURE_SESSION in keep and captured is None):
@@ -236,7 +236,7 @@ def _captured(content: bytes | None) -> Captured | None:
     if content is None:
         return None
     try:
-        file = json.loads(content)["file"]
+        file = load_json(content)["file"]
         return Captured(int(file["session"]), int(file["first_seq"]), int(file["open_streams"]))
     except (ValueError, KeyError, TypeError):
         return None

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pgdecode._native.wire.recvlogical_file import whole_messages
 from pgdecode.payloads.payload_input import ascending
 from pgdecode.payloads.unwrap import UnwrapError, hint, unwrap
+from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.lsn import lsn_from_text
 from pgdecode.protocol.messages import MESSAGES, Column
 from pgdecode.protocol.wire import Form, wire_fields
@@ -265,7 +266,7 @@ def _utf8(lines: Iterable[str], n_heads: int = 0) -> Iterator[str]:
 def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for row, line in enumerate(lines):
         try:
-            found = json.loads(line)
+            found = load_json(line)
         except ValueError:
             found = None
         if not isinstance(found, dict):

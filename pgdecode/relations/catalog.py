@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pgdecode.envelope.decoder import MessageDecoder, decode
 from pgdecode.payloads.payload_input import payload_array, positions_of
 from pgdecode.protocol.errors import listed
+from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import (
     Message,
@@ -169,7 +170,7 @@ class RelationCatalog:
             If the JSON is not a catalog, is incomplete, has a later version of the format, or has more versions than
             `limits.max_relations`.
         """
-        plain = json.loads(text)
+        plain = load_json(text)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
             raise ValueError(f"the JSON is not a {FORMAT}")
         if plain.get("version") != FORMAT_VERSION:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pgdecode.protocol.json_document import json_type
 from pgdecode.protocol.messages import Column, Relation, Type
 from pgdecode.relations.relation_version import BEFORE, RelationVersion
 
@@ -76,13 +77,13 @@ def whole_number(value: Any, lowest: int, highest: int) -> int:
         If it is not.
     """
     if type(value) is not int or not lowest <= value <= highest:
-        raise ValueError(f"a JSON value of type {type(value).__name__}, expected an integer from {lowest} to {highest}")
+        raise ValueError(f"a JSON value of type {json_type(value)}, expected an integer from {lowest} to {highest}")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"a JSON value of type {type(value).__name__}, expected a string")
+        raise ValueError(f"a JSON value of type {json_type(value)}, expected a string")
     value.encode()  # raises UnicodeEncodeError, a ValueError, for half a surrogate pair, which JSON allows
     return value
 

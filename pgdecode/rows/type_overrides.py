@@ -19,7 +19,7 @@ from pgdecode.types.pgtypes import (
     named,
     numeric_as_float8,
 )
-from pgdecode.types.type_parser import BY_OID, EXTENSIONS, builtin_name, declared, without_underscore
+from pgdecode.types.type_parser import BY_OID, EXTENSIONS, InvalidTypes, builtin_name, declared, without_underscore
 
 
 class Overrides:
@@ -57,7 +57,7 @@ class Overrides:
             return found
         converted = _converted(own, found)
         if converted is None:
-            raise ValueError(
+            raise InvalidTypes(
                 f"column {column.name!r} is {_name(column, message)} and cannot be read as {wanted!r}: a built-in type "
                 "can be converted only to text, and numeric also to another numeric or to float8"
             )

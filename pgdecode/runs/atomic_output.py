@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pgdecode.runs.claim import LOCK, locked
 from pgdecode.storage.errors import PathError, TargetExists, storage_errors
+from pgdecode.storage.object_path import real_path
 
 # Hidden files beside an output that is being written.
 _KINDS = ("partial", "former", "spill", "lock")
@@ -28,9 +29,9 @@ def check_target(target: Path, source: Path | None, *, overwrite: bool) -> None:
     PathError
         If it cannot be replaced safely, or if its parent folder is missing.
     """
-    real = target.resolve()
+    real = real_path(target)
     if source is not None:
-        raw = source.resolve()
+        raw = real_path(source)
         if real == raw:
             raise PathError(f"{target}: is the input")
         if real in raw.parents or raw in real.parents:

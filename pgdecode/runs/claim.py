@@ -7,15 +7,25 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from pgdecode.protocol.json_document import load_json, record_from_json
 from pgdecode.runs.digested_file import write_durably
 from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import Manifest, read_manifest
 from pgdecode.runs.payload_ranges import STATE
+from pgdecode.storage.object_path import real_path
 
 LOCK = "_lock"
 NEXT = "_next.json"
+
+
+@dataclass(frozen=True)
+class Next:
+    """The run that has claimed a state. `path` of its folder is relative to the folder with the state."""
+
+    path: str
 
 
 @contextmanager
@@ -42,25 +52,25 @@ def claimed(folder: Path, manifest: Manifest, target: Path) -> Iterator[None]:
         raise RunFault(f"{folder}: has no {STATE}: the run was removed, or has no state")
     with locked(folder / STATE / LOCK, f"{folder}: another run is continuing it now"):
         other = next_of(folder)
-        if other is not None and other.resolve() != target.resolve() and _continues(other, manifest):
+        if other is not None and real_path(other) != real_path(target) and _continues(other, manifest):
             raise RunError(
                 f"{folder}: was continued already, by {other}: continue from there, or remove that folder to continue "
                 "from here again"
             )
-        path = os.path.relpath(target.resolve(), folder.resolve())
-        write_durably(folder / STATE / NEXT, json.dumps({"path": Path(path).as_posix()}).encode() + b"\n")
+        path = os.path.relpath(real_path(target), real_path(folder))
+        write_durably(folder / STATE / NEXT, json.dumps(vars(Next(Path(path).as_posix()))).encode() + b"\n")
         yield
 
 
 def next_of(folder: Path) -> Path | None:
     """Return the folder of the run that has claimed the state of a run last; None if no run has."""
     try:
-        plain = json.loads((folder / STATE / NEXT).read_bytes())
-        return Path(os.path.normpath(folder / plain["path"]))
+        plain = load_json((folder / STATE / NEXT).read_bytes())
+        return Path(os.path.normpath(folder / record_from_json(Next, plain).path))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, LookupError) as error:
-        raise RunFault(f"{folder / STATE / NEXT}: is damaged: {type(error).__name__}") from None
+    except ValueError as error:
+        raise RunFault(f"{folder / STATE / NEXT}: is damaged: {error}") from None
 
 
 @contextmanager

@@ -19,11 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgdecode.protocol.json_document import load_json, record_from_json
 from pgdecode.runs.claim import LOCK, locked
 from pgdecode.runs.digested_file import check_file, sync, write_durably
 from pgdecode.runs.errors import RunFault
 from pgdecode.runs.manifest import MANIFEST, Manifest, read_manifest
 from pgdecode.runs.payload_ranges import STATE, take_over
+from pgdecode.storage.object_path import real_path
 
 FORMAT = "pgdecode.Generation"
 FORMAT_VERSION = 1
@@ -107,7 +109,7 @@ class StateFolder:
 
     def seal(self, hidden: Path, output: Path, manifest: Manifest) -> Generation:
         """Complete the next generation, once its manifest is written, before the output gets its name."""
-        path = Path(os.path.relpath(output.resolve(), self.folder.resolve())).as_posix()
+        path = Path(os.path.relpath(real_path(output), real_path(self.folder))).as_posix()
         generation = Generation(self._number + 1, path, manifest.sha256)
         _write(hidden / CURRENT, generation)
         final = self.folder_of(generation)
@@ -153,7 +155,10 @@ def opened(folder: Path) -> Iterator[StateFolder]:
     RunFault
         If it is damaged, or not a state folder.
     """
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError:
+        raise RunFault(f"{folder}: is not a state folder: it is a file, or a link that leads nowhere") from None
     for name in sorted(item.name for item in folder.iterdir()):
         if not name[:8].isdigit() and not name.startswith((CURRENT, LOCK, f".{CURRENT}.")):
             raise RunFault(f"{folder}: is not a state folder: it has {name!r}")
@@ -180,18 +185,18 @@ def current_folder(folder: Path) -> Path | None:
 
 def _read(path: Path) -> Generation | None:
     try:
-        plain = json.loads(path.read_bytes())
-        if plain.pop("format", None) != FORMAT:
+        plain = load_json(path.read_bytes())
+        if not isinstance(plain, dict) or plain.pop("format", None) != FORMAT:
             raise RunFault(f"{path}: is not a {FORMAT}")
         if plain.pop("version", None) != FORMAT_VERSION:
             raise RunFault(f"{path}: has another version than {FORMAT_VERSION}, the one that this pgdecode reads")
-        return Generation(**plain)
+        return record_from_json(Generation, plain)
     except FileNotFoundError:
         return None
     except RunFault:
         raise
-    except (ValueError, TypeError, AttributeError) as error:
-        raise RunFault(f"{path}: is damaged: {type(error).__name__}") from None
+    except ValueError as error:
+        raise RunFault(f"{path}: is damaged: {error}") from None
 
 
 def _write(path: Path, generation: Generation) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pgdecode
+from pgdecode.protocol.json_document import load_json, record_from_json
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.runs.digested_file import FileDigest, write_durably
 from pgdecode.runs.errors import RunFault
-from pgdecode.storage.object_path import FilePath, Location, ObjectPath, file_path
+from pgdecode.storage.object_path import FilePath, Location, ObjectPath, file_path, real_path
 from pgdecode.storage.object_store import read_object
 
 FORMAT = "pgdecode.Manifest"
@@ -218,7 +219,7 @@ def parse_manifest(content: bytes, path: object) -> Manifest:
         If it is damaged or of another version.
     """
     try:
-        plain = json.loads(content)
+        plain = load_json(content)
         if not isinstance(plain, dict) or plain.pop("format", None) != FORMAT:
             raise RunFault(f"{path}: is not a {FORMAT}")
         version = plain.pop("version", None)
@@ -227,29 +228,18 @@ def parse_manifest(content: bytes, path: object) -> Manifest:
                 f"{path}: has version {_number(version)} of {FORMAT}, this pgdecode reads {FORMAT_VERSION}: decode its "
                 "input again"
             )
-        files = [OutputFile(**item) for item in plain.pop("files")]
-        tasks = [TaskSummary(**item) for item in plain.pop("tasks", ())]
-        state = [FileDigest(**item) for item in plain.pop("state")]
-        previous = plain.pop("previous")
-        lsn = plain.pop("last_lsn")
-        return Manifest(
-            **{**plain, "input": Input(**plain["input"])},
-            previous=None if previous is None else Previous(**previous),
-            last_lsn=-1 if lsn is None else lsn_from_text(lsn),
-            files=files,
-            tasks=tasks,
-            state=state,
-            sha256=hashlib.sha256(content).hexdigest(),
-        )
+        lsn = plain.pop("last_lsn", None)
+        last_lsn = -1 if lsn is None else lsn_from_text(lsn)
+        return record_from_json(Manifest, plain, last_lsn=last_lsn, sha256=hashlib.sha256(content).hexdigest())
     except RunFault:
         raise
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise RunFault(f"{path}: is damaged: {type(error).__name__}") from None
+    except (ValueError, TypeError) as error:
+        raise RunFault(f"{path}: is damaged: {error}") from None
 
 
 def previous_of(folder: Path, previous: Path, manifest: Manifest) -> Previous:
     """Make the reference from a run in `folder` to the run in the folder `previous`, which has `manifest`."""
-    return Previous(Path(os.path.relpath(previous.resolve(), folder.resolve())).as_posix(), manifest.sha256)
+    return Previous(Path(os.path.relpath(real_path(previous), real_path(folder))).as_posix(), manifest.sha256)
 
 
 def _number(value: Any) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.options import Format
 from pgdecode.runs.errors import RunError
 from pgdecode.runs.manifest import MANIFEST, Manifest, OutputFile, manifest_bytes, parse_manifest
@@ -222,7 +223,7 @@ def _refuse(path: ObjectPath) -> None:
 def _claim(path: ObjectPath) -> dict[str, str]:
     there = read_object(path / CLAIM)
     try:
-        return {} if there is None else dict(json.loads(there[0]))
+        return {} if there is None else dict(load_json(there[0]))
     except (ValueError, TypeError):
         return {}
 

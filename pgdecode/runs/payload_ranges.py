@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from pgdecode.runs.digested_file import DigestedFile, FileDigest, check_file, sync
 from pgdecode.runs.errors import RunFault
+from pgdecode.storage.parquet_input import PARQUET_ERRORS
 
 STATE = "_state"
 # Small row groups, because to read a small transaction means to read its row group.
@@ -217,7 +218,7 @@ class PayloadReader:
                     if any(column.null_count for column in batch.columns):
                         raise RunFault(f"{self.path}: rows from {start + first}: a value is null")
                     yield batch
-        except (OSError, pa.ArrowException) as error:
+        except PARQUET_ERRORS as error:
             raise RunFault(f"{self.path}: is damaged: {type(error).__name__}") from error
 
     def _open(self) -> pq.ParquetFile:

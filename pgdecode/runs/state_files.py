@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode.protocol.json_document import load_json
 from pgdecode.relations.relation_json import MAX_OID, whole_number
 from pgdecode.runs.digested_file import DigestedFile, FileDigest, check_file
 from pgdecode.runs.errors import RunFault
@@ -183,7 +184,7 @@ def read_state(folder: Path, manifest: Manifest) -> StoredFiles:
     for name, item in known.items():
         check_file(folder / name, item, only_size=name not in small_files)
     try:
-        small = json.loads((folder / STATE / _JSON).read_bytes())
+        small = load_json((folder / STATE / _JSON).read_bytes())
         if not isinstance(small, dict) or small.get("format") != FORMAT:
             raise RunFault(f"{folder / STATE / _JSON}: is not a {FORMAT}")
         if small.get("version") != FORMAT_VERSION:

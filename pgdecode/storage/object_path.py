@@ -214,6 +214,12 @@ def local_path(location: str | os.PathLike[str], what: str) -> Path:
     return Path(location)
 
 
+def real_path(path: Path) -> Path:
+    """Make a path absolute, and follow its symbolic links. One that leads to itself stays, and cannot be opened."""
+    # `Path.resolve` raises RuntimeError for such a link until Python 3.13.
+    return Path(os.path.realpath(path))
+
+
 def relative_name(path: FilePath, source: FilePath) -> str:
     """Return the name of a file relative to the folder or file where it was found, with "/"."""
     if path == source:

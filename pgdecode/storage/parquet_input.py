@@ -21,11 +21,17 @@ _READ_BUFFER = 2**20
 # The end of a file, which usually has the whole footer.
 _TAIL_BYTES = 16 * 2**10
 _SMALL_BYTES = 2**20
+# Opening a named pipe, which a folder may have instead of a file, does not wait for a process that writes to it.
+_READ = os.O_RDONLY | os.O_NONBLOCK
 # A nonce and a tag, behind the metadata of a file with encrypted columns.
 _SIGNATURE_BYTES = 12 + 16
 
 # An object; a local file; or the bytes of a small one.
 Source: TypeAlias = "ObjectReader | Path | pa.Buffer"
+
+
+# What pyarrow raises for a damaged file: a damaged footer has names that are not UTF-8.
+PARQUET_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 class EncryptedFile(OSError):
@@ -76,7 +82,7 @@ def readable(path: FilePath, *, at_once: bool = False) -> Iterator[Source]:
 
 
 def _small(path: Path) -> bytes | None:
-    file = os.open(path, os.O_RDONLY)
+    file = os.open(path, _READ)
     try:
         size = os.fstat(file).st_size
         return os.read(file, size) if size <= _SMALL_BYTES else None
@@ -159,8 +165,8 @@ def read_footer(source: Source) -> Footer:
 
     Raises
     ------
-    pa.ArrowInvalid
-        If the file does not end with a footer.
+    pa.ArrowException, OSError, UnicodeDecodeError
+        If the file does not end with a footer, or with a damaged one (`PARQUET_ERRORS`).
     EncryptedFile
         If the footer is encrypted.
     """
@@ -181,7 +187,7 @@ def _tail(source: Source) -> tuple[pa.Buffer | bytes, int]:
         return source.tail(_length(source.tail(8))), source.path.size
     if isinstance(source, pa.Buffer):
         return source[-min(_length(source[-min(source.size, 8) :]), source.size) :], source.size
-    file = os.open(source, os.O_RDONLY)
+    file = os.open(source, _READ)
     try:
         size = os.fstat(file).st_size
         found = os.pread(file, _TAIL_BYTES, max(size - _TAIL_BYTES, 0))

@@ -71,6 +71,10 @@ _INTERVAL_FIELDS = frozenset({"year", "month", "day", "hour", "minute", "second"
 _TOKENS = re.compile(r'\s*("(?:[^"]|"")+"|[^\W\d][\w$]*|-?\d+|[][(),.]|$)')
 
 
+class InvalidTypes(ValueError):
+    """A type that the caller declares for something that cannot have it."""
+
+
 def declared(text: str, types: Mapping[str | int, str] | None = None) -> Decoding:
     """Make the decoding of a type that the caller has declared.
 
@@ -95,7 +99,7 @@ def builtin_name(text: str) -> str | None:
 
     Raises
     ------
-    ValueError
+    InvalidTypes
         If the name has no schema and is not such a type.
     """
     if "." in text and not text.startswith("pg_catalog."):
@@ -104,7 +108,7 @@ def builtin_name(text: str) -> str | None:
     _, name, modifiers = reader.scalar_name()
     dimensions = reader.dimensions()
     if reader.rest() or modifiers or named(name) is None:
-        raise ValueError(f'types has the key {text!r}: a user-defined type needs its schema, such as "public.mood"')
+        raise InvalidTypes(f'types has the key {text!r}: a user-defined type needs its schema, such as "public.mood"')
     name = without_underscore(name)
     return name + "[]" if dimensions and not name.endswith("[]") else name
 

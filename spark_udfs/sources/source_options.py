@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from pgdecode import RelationCatalog
 from pgdecode.files.file_metadata import UserType, overridden
 from pgdecode.protocol.errors import unknown_names
+from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.options import ChangeOptions, Unwrap, check_option, stream_option
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import PathError
@@ -177,7 +177,7 @@ def _names(text: str) -> tuple[str, ...]:
     """Parse a list of names: separated by commas, or as JSON, which allows all names."""
     if not text.lstrip().startswith("["):
         return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    found = json.loads(text)
+    found = load_json(text)
     if not all(isinstance(name, str) for name in found):
         raise ValueError("the list has something other than names")
     return tuple(dict.fromkeys(found))
@@ -189,7 +189,7 @@ def _types(text: str) -> dict[str | int, str]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
+    found = load_json(text)
     if not isinstance(found, dict):
         raise ValueError('it is a JSON object, such as {"price": "numeric(20,4)"}')
     return found
