@@ -2,9 +2,11 @@
 PYTHON ?= .venv/bin/python
 FUZZ_SECONDS ?= 60
 SEEDS ?= 1
+CASES ?= 10000
+SEED ?= 0
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 
-.PHONY: env build test test-all lint types sanitize tsan fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme docs scoreboard killed-drivers store-cost
+.PHONY: env build test test-all lint types sanitize tsan fuzz command-fuzz corpus properties complexity soak runs servers capture-servers bench dist audit readme docs scoreboard killed-drivers store-cost
 .PHONY: clean spark-servers
 
 env:  ## a virtual environment with everything
@@ -69,6 +71,9 @@ capture-servers:  ## capture of random workloads on PostgreSQL servers that are 
 
 fuzz:  ## coverage-guided, FUZZ_SECONDS in all; needs clang, and says so
 	PYTHONPATH=tests $(PYTHON) -m fuzz run --seconds $(FUZZ_SECONDS)
+
+command-fuzz:  ## random command lines over damaged files and folders, CASES of them, by SEED
+	PYTHONPATH=tests $(PYTHON) -m command_fuzz --cases $(CASES) --seed $(SEED)
 
 corpus:  ## the least of what the fuzzer has found on this machine and the repository has, as tests/fuzz/corpus
 	PYTHONPATH=tests $(PYTHON) -m fuzz merge

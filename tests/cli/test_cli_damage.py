@@ -1,0 +1,100 @@
+"""Damaged files and folders, and values that no command can use: one line that names them, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.shell import BEGIN, COMMIT, SHOP, Shell, written
+
+
+def test_a_footer_with_a_name_that_is_not_utf8_is_refused(run: Shell) -> None:
+    path = written("in.parquet", [BEGIN, COMMIT])
+    content = path.read_bytes()
+    # The schema of Arrow in the footer repeats the name, and counts.
+    for at in (found.start() for found in re.finditer(b"data", content)):
+        path.write_bytes(content[:at] + b"\xff" + content[at + 1 :])
+        done = run("inspect", path)
+        assert (done.code, len(done.err.splitlines())) in ((0, 0), (1, 1), (2, 1)), done.err
+    assert done.err
+
+
+def test_a_named_pipe_in_a_folder_is_refused_at_once(run: Shell) -> None:
+    written("raw/0.parquet", [BEGIN, COMMIT])
+    os.mkfifo("raw/1.parquet")
+    done = run("inspect", "raw")
+    assert (done.code, done.err) == (2, "pgdecode: raw/1.parquet: not a Parquet file\n")
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["decode", "out"], ["decode", "out", "--changes"]])
+def test_a_link_to_itself_is_refused(run: Shell, words: list[str]) -> None:
+    Path("in.parquet").symlink_to("in.parquet")
+    command, *rest = words
+    done = run(command, "in.parquet", *rest)
+    assert done.code == 2
+    assert done.err == "pgdecode: in.parquet: no such file or folder\n"
+
+
+def test_a_state_folder_that_is_a_link_to_itself_is_refused(run: Shell) -> None:
+    Path("state").symlink_to("state")
+    done = run("decode", SHOP, "out", "--changes", "--state", "state")
+    assert done.code == 1
+    assert done.err == "pgdecode: state: is not a state folder: it is a file, or a link that leads nowhere\n"
+    assert not Path("out").exists()
+
+
+def test_a_catalog_in_a_footer_that_is_nested_too_deeply_is_refused(run: Shell) -> None:
+    table = pa.table({"data": pa.array([BEGIN, COMMIT], pa.binary())})
+    pq.write_table(table.replace_schema_metadata({"pgdecode.catalog": "[" * 100_000}), "in.parquet")
+    done = run("cat", "in.parquet", "--changes")
+    assert done.code == 1
+    assert done.err == "pgdecode: in.parquet: relations in the footer: the JSON is nested too deeply\n"
+
+
+def test_a_word_with_a_nul_character_is_refused(run: Shell) -> None:
+    assert run("inspect", "a\0b") == (2, "", "pgdecode: an argument has a NUL character\n")
+
+
+@pytest.mark.parametrize("words", [["cat", SHOP, "--changes"], ["decode", SHOP, "out", "--changes"]])
+def test_a_type_that_a_column_cannot_have_is_refused(run: Shell, words: list[Any]) -> None:
+    done = run(*words, "--types", "int4=date")
+    assert (done.code, done.out) == (2, "")
+    assert re.fullmatch(r"pgdecode: --types: column '\w+' is int4 and cannot be read as 'date': .*\n", done.err)
+
+
+def test_a_type_without_its_schema_is_refused_before_anything_is_read(run: Shell) -> None:
+    done = run("cat", "nope", "--changes", "--types", "x=int4")
+    assert done.code == 2
+    assert "types has the key 'x': a user-defined type needs its schema" in done.err
+
+
+def test_more_rows_are_shown_than_there_can_be(run: Shell) -> None:
+    done = run("decode", written("in.parquet", [BEGIN, COMMIT]), "out", "--show", "9" * 20)
+    assert done.code == 0
+    assert len(done.objects) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("current", {"output": 1}, "output: a JSON value of type number, expected a string"),
+        ("00000001/_manifest.json", {"rows": "x"}, "rows: a JSON value of type string, expected an integer"),
+        ("00000001/_manifest.json", {"what": [None]}, "what: a JSON value of type null, expected a string"),
+        ("00000001/_manifest.json", {"input": []}, "input: a JSON value of type array, expected an object"),
+    ],
+)
+def test_a_document_of_a_state_with_another_type_is_refused_by_the_field(
+    run: Shell, name: str, change: dict[str, Any], message: str
+) -> None:
+    assert run("decode", SHOP, "out", "--changes", "--state", "state").code == 0
+    path = Path("state", name)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    done = run("inspect", "state", "--catalog")
+    assert (done.code, done.err) == (1, f"pgdecode: state/{name}: is damaged: {message}\n")

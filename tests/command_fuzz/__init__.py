@@ -1,0 +1,1 @@
+"""Fuzzing of the command line: random options over damaged files and folders."""
