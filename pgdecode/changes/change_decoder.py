@@ -609,6 +609,7 @@ class ChangeDecoder:
             names = RelationCatalog(relations.versions).names
             hint = did_you_mean(str(relation), names)
             raise KeyError(f"no message has described {relation!r}{hint}; there are {listed(names)}")
+        self._value_options.check_names(relations.names)
         found = tuple(relations.versions[number] for number in numbers)
         if self._tables.get(relation, (None, ()))[1] != found:
             self._tables[relation] = (Table(found, self._value_options), found)

@@ -15,6 +15,7 @@ from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_ne
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.row_decoder import error_column
 from pgdecode.rows.value_options import ValueOptions
@@ -55,10 +56,19 @@ def common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
 def versions_of(
     catalog: Iterable[RelationVersion], relation: str | int, shape: Collection[int] | None = None
 ) -> dict[int, RelationVersion]:
-    """Find the versions of a table, by their numbers in a catalog: those with numbers in `shape`, or all."""
+    """Find the versions of a table, by their numbers in a catalog: those with numbers in `shape`, or all.
+
+    Raises
+    ------
+    KeyError
+        If the name may be that of several tables.
+    """
+    versions = list(catalog)
+    if isinstance(relation, str):
+        relation = named(relation, {item.qualified_name for item in versions})
     return {
         number: item
-        for number, item in enumerate(catalog)
+        for number, item in enumerate(versions)
         if relation in (item.qualified_name, item.relation_id) and (shape is None or number in shape)
     }
 

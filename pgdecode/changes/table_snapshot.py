@@ -27,6 +27,7 @@ from pgdecode.protocol.options import Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.altered_types import AlteredTypes
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.table_names import named
 from pgdecode.types.type_changes import TypeChange
 
 _LIMITS = Limits()
@@ -170,7 +171,7 @@ def last_named(catalog: RelationCatalog, relation: str) -> int:
     """
     relation_id = last_version(catalog.versions(relation)).relation_id
     last = last_version(catalog.versions(relation_id))
-    if last.qualified_name != relation:
+    if last.qualified_name != named(relation, catalog.names):
         raise KeyError(f"{relation!r} was renamed to {last.qualified_name!r}")
     return relation_id
 

@@ -17,6 +17,7 @@ from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.options import ChangeOptions, Empty, InStream, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.table_names import normal_name
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import local_path
@@ -74,8 +75,8 @@ def suggesting(remedy: str) -> Iterator[None]:
 
 
 def _distinct(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    """Remove repeated values. They are not split, because a table's name may have a comma."""
-    return tuple(dict.fromkeys(values))
+    """Remove repeated names of tables. They are not split, because a table's name may have a comma."""
+    return tuple(dict.fromkeys(map(normal_name, values)))
 
 
 def _types(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str | int, str]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_statistics import CHANGES
+from pgdecode.relations.table_names import qualified_name
 
 COLUMNS_SHOWN = 60
 VERSIONS_SHOWN = 10
@@ -197,7 +198,7 @@ def _qualified(item: dict[str, Any]) -> str:
     if item["name"] is None:
         return "(not described)"
     # The protocol sends pg_catalog as an empty namespace.
-    return f"{item['namespace'] or 'pg_catalog'}.{item['name']}"
+    return qualified_name(item["namespace"] or "pg_catalog", item["name"])
 
 
 def safe_text(text: str, style: str = "") -> Text:

@@ -14,6 +14,7 @@ from pgdecode.files.envelope_text import printable
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.relations.relation_json import version_to_json
 from pgdecode.relations.relation_version import BEFORE
+from pgdecode.relations.table_names import qualified_name
 from pgdecode.runs.generations import current_folder
 from pgdecode.runs.state_files import read_state
 
@@ -76,7 +77,7 @@ def _parts(figures: dict[str, Any]) -> Iterator[Any]:
     relations = plain_table("relation", "#oid", "#at", "columns")
     for version in figures["relations"]:
         relation = version["relation"]
-        name = safe_text(f"{relation['namespace'] or 'pg_catalog'}.{relation['name']}")
+        name = safe_text(qualified_name(relation["namespace"] or "pg_catalog", relation["name"]))
         columns = safe_text(", ".join(column["name"] for column in relation["columns"]) or "no columns")
         at = ("before" if version["position"] == BEFORE else str(version["position"])) + (
             "" if version["visible_from"] is not None else " (not committed)"

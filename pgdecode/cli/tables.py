@@ -13,6 +13,7 @@ from rich.text import Text
 
 from pgdecode.arrow.json_text import encode
 from pgdecode.files.envelope_text import printable
+from pgdecode.relations.table_names import qualified_name
 
 What = Literal["messages", "changes", "table"]
 Row = Mapping[str, Any]
@@ -117,7 +118,7 @@ def _of_change(row: Row) -> dict[str, Text]:
         if name in changed:
             shown.append_text(_cell(old[name])).append(" → ")
         shown.append_text(_cell(value))
-    name = ".".join((row.get("namespace") or "", row.get("relation_name") or ""))
+    name = qualified_name(row.get("namespace") or "", row.get("relation_name") or "")
     return {"op": Text(op, style=_STYLES.get(op, "")), "table": _text(name), "xid": _cell(row.get("xid")), "row": shown}
 
 

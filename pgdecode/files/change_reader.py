@@ -26,6 +26,7 @@ from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
 from pgdecode.protocol.options import ChangeOptions, Mode
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
+from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.state_files import SourceState
@@ -181,27 +182,33 @@ class FileChanges:
         SchemaChanged
             If it is not certain after the first pass which versions are used.
         """
+        known = self.decoder.catalog.names
+        what = "snapshot" if self.is_snapshot else "table"
+        try:
+            tables = {named(name, known) for name in self.relations}
+        except KeyError as error:
+            name = next(name for name in self.relations if repr(name) in error.args[0])
+            raise TableError(name, error.args[0], what) from None
         certain = {*self.decoder.shape_catalog}
         # A version from a transaction without a commit may be used or not. Only the rows show that.
         sent = islice(self.decoder.catalog, self._n_given, None)
         uncertain = () if with_rows else (item for item in sent if item not in certain)
-        named = {item.relation_id for item in self.decoder.catalog if item.qualified_name in self.relations}
+        relation_ids = {item.relation_id for item in self.decoder.catalog if item.qualified_name in tables}
         for item in uncertain:
-            is_wanted = item.relation_id in named if self.is_snapshot else item.qualified_name in self.relations
+            is_wanted = item.relation_id in relation_ids if self.is_snapshot else item.qualified_name in tables
             if is_wanted and (is_fixed or item.visible_from is not None):
                 raise SchemaChanged("a table is described in a transaction that has not committed")
         schemas: dict[str | None, pa.Schema] = {}
-        what = "snapshot" if self.is_snapshot else "table"
         for name in self.relations:
             try:
                 schemas[name] = self._start_snapshot(name) if self.is_snapshot else self.decoder.table_schema(name)
             except KeyError as error:
-                is_renamed = name in self.decoder.shape_catalog.names
-                reason = error.args[0] if is_renamed else _not_described(name, list(self.decoder.catalog.names))
+                is_renamed = named(name, known) in self.decoder.shape_catalog.names
+                reason = error.args[0] if is_renamed else _not_described(named(name, known), known)
                 raise TableError(name, reason, what) from None
             except ValueError as error:
                 raise TableError(name, str(error), what) from error
-        self.decoder = self.decoder.restart((*self.relations, *self._names) if is_fixed else None)
+        self.decoder = self.decoder.restart((*self.relations, *tables, *self._names) if is_fixed else None)
         return schemas
 
     def _start_snapshot(self, name: str) -> pa.Schema:

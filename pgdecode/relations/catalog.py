@@ -28,6 +28,7 @@ from pgdecode.protocol.messages import (
 )
 from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.relation_version import BEFORE, RelationVersion, repeated_column, used_from
+from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import RelationTracker
 
 FORMAT = "pgdecode.RelationCatalog"
@@ -99,12 +100,18 @@ class RelationCatalog:
         Raises
         ------
         KeyError
-            If the catalog does not have the table.
+            If the catalog does not have the table, or several tables can be meant.
         """
-        found = self._by_id if isinstance(relation, int) else self._by_name
-        if relation not in found:
+        found = self._known(relation)
+        if not found:
             raise KeyError(f"no relation {relation!r} in the catalog, which has {listed(self.names)}")
-        return tuple(found[relation])  # type: ignore[index]
+        return tuple(found)
+
+    def _known(self, relation: int | str) -> list[RelationVersion]:
+        """Versions of a table; none if the catalog does not have it."""
+        if isinstance(relation, int):
+            return self._by_id.get(relation, [])
+        return self._by_name.get(named(relation, self._by_name), [])
 
     def at(self, relation: int | str, position: int | None = None, xid: int | None = None) -> RelationVersion | None:
         """Find the version that a row at a position uses.
@@ -124,8 +131,7 @@ class RelationCatalog:
             None if no message had described the relation before that position.
         """
         own = common = None
-        known = self._by_id.get(relation, ()) if isinstance(relation, int) else self._by_name.get(relation, ())
-        for version in known:
+        for version in self._known(relation):
             if xid is not None and version.xid == xid and (position is None or version.position <= position):
                 own = version
             since = version.visible_from

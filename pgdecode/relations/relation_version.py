@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgdecode.protocol.messages import Column, Relation, Type
+from pgdecode.relations.table_names import qualified_name
 
 BEFORE = -1  # the position of versions of a catalog that were sent before payloads whose positions are counted
 
@@ -60,8 +61,11 @@ class RelationVersion:
 
     @property
     def qualified_name(self) -> str:
-        """Schema and name as "schema.table", the form that `table_changes` takes."""
-        return f"{self.namespace}.{self.name}"
+        """Schema and name as "schema.table", the form that `table_changes` takes.
+
+        A part with a dot or a quote is quoted, as in PostgreSQL.
+        """
+        return qualified_name(self.namespace, self.name)
 
     @property
     def replica_identity(self) -> str:

@@ -11,6 +11,7 @@ from pgdecode.protocol.errors import RepeatedColumn, TooManyRelations
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Relation, Type
 from pgdecode.relations.relation_version import RelationVersion, repeated_column
+from pgdecode.relations.table_names import joined_name, named
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 
 _LIMITS = Limits()
@@ -280,13 +281,26 @@ class RelationTracker:
         sent = self.common.get(relation_id)
         return UNKNOWN if sent is None else sent.number
 
+    @property
+    def names(self) -> list[str]:
+        """Qualified names of the tables."""
+        # After a rollback, a name may have no versions.
+        return [name for name, numbers in self._by_name.items() if numbers]
+
     def numbers_of(self, relation: str | int, *, everything: bool = False) -> list[int]:
         """Find the versions that determine the columns of a table, by "schema.table" or OID.
 
         These are the versions that committed transactions have sent or used; with `everything`, all versions.
+
+        Raises
+        ------
+        KeyError
+            If the name may be that of several tables.
         """
-        found = self._by_id.get(relation) if isinstance(relation, int) else self._by_name.get(relation)
-        numbers = found or []
+        if isinstance(relation, int):
+            numbers = self._by_id.get(relation, [])
+        else:
+            numbers = self._by_name.get(named(relation, self.names), [])
         return list(numbers) if everything else [number for number in numbers if number in self.in_shape]
 
     def flags_of(self, relations: Iterable[str | int]) -> bytes:
@@ -560,7 +574,8 @@ class RelationTracker:
                 return min(found, key=lambda no: (self.versions[no].types != version.types, no not in self.in_shape))
         if len(self.versions) >= self.limits.max_relations:
             raise self._too_many("version of a relation", len(self.versions), version.relation_id)
-        is_other = self._fixed is not None and self._fixed.isdisjoint((version.qualified_name, version.relation_id))
+        name = version.qualified_name
+        is_other = self._fixed is not None and self._fixed.isdisjoint((name, joined_name(name), version.relation_id))
         if self._preloaded is None or is_other:
             return self.append(version)
         raise SchemaChanged(f"no preloaded relation version has position {version.position}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from pgdecode.protocol.messages import Column, Type
+from pgdecode.relations.table_names import normal_name, qualified_name
 from pgdecode.types.pgtypes import (
     ENUM,
     FLOAT8_OID,
@@ -39,7 +40,7 @@ class Overrides:
         self._by_name: dict[str, str] = {}
         for key, text in self._types.items():
             if isinstance(key, str) and not key.startswith(BY_OID):
-                self._by_name[builtin_name(key) or key] = text
+                self._by_name[builtin_name(key) or normal_name(key)] = text
         # The OID of a built-in type also stands for its name, because a domain's Type message has only the name.
         for key, text in self._types.items():
             if isinstance(key, int) and key in NAME_BY_OID:
@@ -85,9 +86,9 @@ class Overrides:
             return self._types[type_id]
         if message is None:
             return self._by_name.get(NAME_BY_OID.get(type_id, ""))
-        full = f"{message.namespace}.{message.name}"
-        if full in self._by_name:
-            return self._by_name[full]
+        for full in (qualified_name(message.namespace, message.name), f"{message.namespace}.{message.name}"):
+            if full in self._by_name:
+                return self._by_name[full]
         # The name of an array type is "_" and the name of its element type (makeArrayTypeName, catalog/pg_type.c).
         element = f"{message.namespace}.{message.name[1:]}"
         if message.name.startswith("_") and element + "[]" in self._by_name:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from pgdecode.protocol.options import UnrepresentableValues, check_option
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.table_names import joined_name, named, normal_name
 from pgdecode.rows.row_schema import decodings, row_schema
 from pgdecode.types.pgtypes import Decoding, as_text
 from pgdecode.types.session_settings import settings_of, under
@@ -57,7 +58,23 @@ class ValueOptions:
     def columns_of(self, version: RelationVersion) -> Mapping[str, str]:
         """Return the types of a table's columns, by the name or OID of a version of the table."""
         tables = self.columns or {}
-        return {**tables.get(version.relation_id, {}), **tables.get(version.qualified_name, {})}
+        name = version.qualified_name
+        found = dict(tables.get(version.relation_id, {}))
+        for table, columns in tables.items():
+            if isinstance(table, str) and (normal_name(table) == name or table == joined_name(name)):
+                found.update(columns)
+        return found
+
+    def check_names(self, known: Collection[str]) -> None:
+        """Check that each name in `columns` can mean only one of the known tables.
+
+        Raises
+        ------
+        KeyError
+        """
+        for table in self.columns or ():
+            if isinstance(table, str):
+                named(table, known)
 
     def decodings(
         self, version: RelationVersion, columns: Mapping[str, str], text: frozenset[str] = frozenset()

@@ -282,7 +282,7 @@ def output_of(
     Raises
     ------
     KeyError
-        If no message describes the table.
+        If no message describes the table, or several tables can be meant.
     """
     everything = {item.source: tuple(versions_of(item.index.catalog, relation)) for item in indexes}
     numbers, others = everything, {}
@@ -297,6 +297,8 @@ def output_of(
         names = [*dict.fromkeys(name for item in indexes for name in item.index.catalog.names)]
         hint = did_you_mean(str(relation), names)
         raise KeyError(f"no message has described {relation!r}{hint}; there are {listed(names)}")
+    for item in indexes:
+        value_options.check_names(item.index.catalog.names)
     return TableOutput(tuple(versions), numbers, value_options, passes, has_time, others=others)
 
 

@@ -21,6 +21,7 @@ from pgdecode.files.ordered_files import session_text
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS, are_good
 from pgdecode.protocol.options import ChangeOptions, Unwrap
+from pgdecode.relations.table_names import named
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import JsonIndex
 from spark_udfs.dataframes.stored_changes import StoredPart, UsedStoredFunction, stored_parts, stored_rows
@@ -299,7 +300,9 @@ def unused_versions(index: PartitionIndex, tables: Collection[str] | None) -> fr
     A table includes all relations that have ever had its name. None means all tables.
     """
     versions = list(index.catalog)
-    relation_ids = {item.relation_id for item in versions if tables is None or item.qualified_name in tables}
+    names = index.catalog.names
+    wanted = None if tables is None else {named(table, names) for table in tables}
+    relation_ids = {item.relation_id for item in versions if wanted is None or item.qualified_name in wanted}
     return frozenset(
         number
         for number, item in enumerate(versions)

@@ -33,6 +33,7 @@ from pgdecode.protocol.options import (
     check_option,
     stream_option,
 )
+from pgdecode.relations.table_names import normal_name
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.atomic_output import check_target
 from pgdecode.runs.errors import RunFault
@@ -333,7 +334,7 @@ def _outputs(names: Sequence[str]) -> tuple[str | None, ...]:
     unknown = [name for name in names if name != CHANGES and "." not in name]
     if unknown or not names:
         raise ValueError(f'what is "messages", "changes" or tables as "schema.table", not {(unknown or names)!r}')
-    return tuple(dict.fromkeys(None if name == CHANGES else name for name in names))
+    return tuple(dict.fromkeys(None if name == CHANGES else normal_name(name) for name in names))
 
 
 def _refuse(given: Mapping[str, bool], of: str) -> None:

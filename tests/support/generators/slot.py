@@ -44,6 +44,7 @@ class Slot:
         keys: Sequence[str] = (),
         types: Sequence[int] = (),
         identity: str = "d",
+        namespace: str = "public",
     ) -> None:
         described = tuple(
             m.Column(int(column in keys), column, type_id, -1)
@@ -53,7 +54,7 @@ class Slot:
             m.Relation(
                 xid=xid,
                 relation_id=relation_id,
-                namespace="public",
+                namespace=namespace,
                 name=name or f"t{relation_id}",
                 replica_identity=identity,
                 columns=described,
