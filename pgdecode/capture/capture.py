@@ -23,6 +23,7 @@ from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.files.file_metadata import UserType
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.storage.object_path import local_path
+from pgdecode.types.encodings import SQL_ASCII, encoding_name
 
 # Bytes of messages that may wait for the writer. Other buffers have their own limits.
 QUEUE_BYTES = 32 * 2**20
@@ -114,6 +115,9 @@ class Capture:
     change_publications : bool
         Continue without a publication that the folder had. Its later changes are passed over and confirmed. The log
         has from which LSN which publications count.
+    encoding : str
+        client_encoding of the session. It is in the footers, and readers use it. "UTF8" makes the server convert text;
+        the encoding of the database, or "SQL_ASCII", makes it send the bytes that it has.
     rules : FileRules
         When files end.
     retention : Retention, optional
@@ -141,6 +145,7 @@ class Capture:
         failover: bool = False,
         accept_gap: bool = False,
         change_publications: bool = False,
+        encoding: str = "UTF8",
         rules: FileRules | None = None,
         retention: Retention | None = None,
         retry_seconds: float = 300.0,
@@ -162,6 +167,10 @@ class Capture:
         self._failover = failover
         self._accept_gap = accept_gap
         self._change_publications = change_publications
+        try:
+            self._encoding = encoding_name(encoding)
+        except ValueError as error:
+            raise RequestError(str(error)) from error
         self._rules = rules or FileRules()
         self._retention = retention
         self._retry_seconds = retry_seconds
@@ -319,7 +328,12 @@ class Capture:
         # All queries of the catalog use a second connection. Functions such as pg_get_publication_tables open tables
         # in their present state. A walsender would cache that state and then use it to decode older rows.
         with contextlib.ExitStack() as closing:
-            connection = Connection(self._dsn, replication=True, stopped=lambda: self._stopping)
+            connection = Connection(
+                self._dsn,
+                replication=True,
+                settings={"client_encoding": self._encoding},
+                stopped=lambda: self._stopping,
+            )
             closing.callback(connection.close)
             catalog = closing.enter_context(self._catalog_connection())
             identity = server.identify(connection)
@@ -334,6 +348,7 @@ class Capture:
             if state.is_two_phase and not self._options.two_phase:
                 self._warn(f"slot {self._slot!r} has two_phase, the capture does not")
             former = self._former_publications(journal)
+            self._check_encoding(journal, connection)
             start, gap = self._continuation(journal, connection, catalog, identity, state, may_accept=is_first)
             # Asked before the stream begins, which counts as reading.
             was_read = journal.contents.origin is None and not is_created and server.was_read(catalog, state)
@@ -347,7 +362,7 @@ class Capture:
             held = server.usable_slot(catalog, self._slot, identity.database)
             if journal.contents.origin is None:
                 start = max(start, held.confirmed)
-                journal.begin(identity, self._slot, self._publications, start, was_read=was_read)
+                journal.begin(identity, self._slot, self._publications, start, self._encoding, was_read=was_read)
                 if was_read:
                     self._warn(
                         f"slot {self._slot!r} was read or advanced before: {self._folder} begins at "
@@ -361,6 +376,8 @@ class Capture:
             if set(former) != set(self._publications):
                 names = list(self._publications)
                 journal.append("publications", **{"from": lsn_to_text(start)}, publications=names, former=former)
+            if journal.contents.encoding != self._encoding:
+                journal.append("encoding", encoding=self._encoding)
             journal.append("session", session=number, start=lsn_to_text(start), timeline=identity.timeline)
             metadata = {
                 "pgdecode": pgdecode.__version__,
@@ -371,7 +388,7 @@ class Capture:
             }
             catalog.close()
             closing.pop_all()
-            return Session(connection, number, timeout, metadata)
+            return Session(connection, number, timeout, metadata, connection.server_encoding)
 
     def _create_if_asked(self, connection: Connection, catalog: Connection, journal: Journal) -> bool:
         """Create the slot if it is asked for and does not exist; return whether it was created."""
@@ -415,6 +432,19 @@ class Capture:
                 f"later changes of {_named(removed)} would be passed over and confirmed; change_publications does so"
             )
         return former
+
+    def _check_encoding(self, journal: Journal, connection: Connection) -> None:
+        """Refuse an encoding that readers could not use for all files of the folder."""
+        contents = journal.contents
+        if contents.origin is None or contents.encoding == self._encoding:
+            return
+        # A database without an encoding sends the same bytes for both, or an error for UTF8.
+        if {contents.encoding, self._encoding} == {"UTF8", SQL_ASCII} and connection.server_encoding == SQL_ASCII:
+            return
+        raise RequestError(
+            f"{self._folder}: has text in {contents.encoding}, and this call asks for {self._encoding}: capture to a "
+            "new folder, which begins where this one ends"
+        )
 
     def _continuation(
         self,

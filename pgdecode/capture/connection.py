@@ -13,6 +13,7 @@ from typing import Any
 
 from pgdecode.capture.errors import CaptureError, RequestError, ServerError, StopRequestedError
 from pgdecode.capture.options import quoted_text, session_settings
+from pgdecode.types.encodings import CODECS
 
 # Microseconds from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL.
 EPOCH_US = 946_684_800_000_000
@@ -121,6 +122,8 @@ class Connection:
     ) -> None:
         self._pq = libpq()
         self._stopped = stopped
+        # Of names in statements, once client_encoding is set.
+        self._codec = "utf_8"
         changes = {"replication": "database"} if replication else {}
         self._conn: Any = self._pq.PGconn.connect_start(connection_text(dsn, **changes).encode())
         self._secrets = [secret for secret in (_password(self._pq, dsn),) if secret]
@@ -141,6 +144,7 @@ class Connection:
         # Before PostgreSQL 15, a walsender accepts only one statement at a time.
         for command in ["; ".join(commands)] if self.server_version >= 150000 else commands:
             self.rows(command)
+        self._codec = CODECS[self.settings["client_encoding"]]
 
     def _connect(self) -> None:
         """Connect without blocking other threads."""
@@ -206,7 +210,7 @@ class Connection:
         is_cancelled = False
         found = None
         try:
-            self._conn.send_query(sql.encode())
+            self._conn.send_query(sql.encode(self._codec))
             while True:
                 while self._conn.is_busy():
                     if not self._is_ready(select.POLLIN):
@@ -274,6 +278,11 @@ class Connection:
             found = [notice.error_field(field) for field in (fields.MESSAGE_PRIMARY, fields.MESSAGE_DETAIL)]
             text = ": ".join(_decoded(part) for part in found if part)
             self.warning = (_decoded(notice.error_field(fields.SQLSTATE)), text)
+
+    @property
+    def server_encoding(self) -> str:
+        """Encoding of the database."""
+        return str(_decoded(self._conn.parameter_status(b"server_encoding") or b""))
 
     @property
     def pid(self) -> int:

@@ -134,6 +134,11 @@ class Contents:
     deleted_files: int = 0
     deleted_bytes: int = 0
 
+    @property
+    def encoding(self) -> str:
+        """client_encoding of the sessions."""
+        return str((self.origin or {}).get("encoding", "UTF8"))
+
     def take(self, line: dict[str, Any]) -> None:
         """Apply a line of the log.
 
@@ -178,6 +183,8 @@ class Contents:
             self.origin = checked_origin({**(self.origin or {}), **line["server"]})
             self.recorded = lsn_from_text(line["to"])
             self.gaps.append(line)
+        elif event == "encoding":
+            self.origin = checked_origin({**(self.origin or {}), "encoding": line["encoding"]})
         elif event == "publications":
             self.origin = checked_origin({**(self.origin or {}), "publications": line["publications"]})
             self.publication_changes.append(line)
@@ -263,7 +270,9 @@ class Journal:
             # The log is lost. The footers have its contents, except the positions of an idle slot.
             for entry in unlogged:
                 metadata = metadata_of(self.folder / entry.name)
-                self.contents.origin = metadata["origin"]
+                settings = metadata.get("settings")
+                encoding = settings.get("client_encoding", "UTF8") if isinstance(settings, dict) else "UTF8"
+                self.contents.origin = {**metadata["origin"], "encoding": encoding}
                 self.contents.gaps += [{**gap, "file": entry.name} for gap in metadata.get("gaps", ())]
             self.contents.recorded = unlogged[-1].recorded
         return unlogged
@@ -275,6 +284,7 @@ class Journal:
             return []
         begin = {
             **{name: contents.origin[name] for name in ("system", "timeline", "database", "slot", "publications")},
+            "encoding": contents.encoding,
             "event": "begin",
             "version": FORMAT_VERSION,
             "recorded": lsn_to_text(contents.recorded or 0),
@@ -344,10 +354,11 @@ class Journal:
         slot: str,
         publications: tuple[str, ...],
         recorded: int,
+        encoding: str = "UTF8",
         *,
         was_read: bool = False,
     ) -> None:
-        """Write the origin of the folder and its first LSN. They are on disk, or there is no log, when this returns.
+        """Write the origin of the folder, its first LSN and its encoding. They are on disk, or there is no log.
 
         Raises
         ------
@@ -356,7 +367,13 @@ class Journal:
         """
         beginning = {"lsn": lsn_to_text(recorded), "slot_was_read": was_read}
         origin = origin_of(identity, slot, publications)
-        line = {"event": "begin", "version": FORMAT_VERSION, **origin, "recorded": lsn_to_text(recorded)}
+        line = {
+            "event": "begin",
+            "version": FORMAT_VERSION,
+            **origin,
+            "encoding": encoding,
+            "recorded": lsn_to_text(recorded),
+        }
         self.contents.take({**line, "beginning": beginning})
         try:
             self._rewrite(self._lines()[:1])
@@ -415,7 +432,7 @@ def checked_origin(found: dict[str, Any]) -> dict[str, Any]:
         If a value is missing or wrong.
     """
     _whole(found["timeline"])
-    texts = [found["system"], found["database"], found["slot"], *found["publications"]]
+    texts = [found["system"], found["database"], found["slot"], found.get("encoding", "UTF8"), *found["publications"]]
     if not isinstance(found["publications"], list) or not all(isinstance(text, str) for text in texts):
         raise TypeError("the origin is not text")
     return found

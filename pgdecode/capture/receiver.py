@@ -12,6 +12,7 @@ from pgdecode.capture.channel import Channel, Item, Keepalive, SessionEnd, Sessi
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import ServerError, StoppedError
 from pgdecode.capture.frames import HEADER_BYTES, Chunk
+from pgdecode.types.encodings import CODECS, SQL_ASCII
 
 # A chunk goes to the recorder when it reaches one of these sizes, or after `_LINGER_SECONDS`.
 CHUNK_BYTES = 2**20
@@ -28,6 +29,9 @@ _PAUSE_SECONDS = 0.0005
 # SQLSTATE of the warning with which PostgreSQL 18 omits the changes of a dropped publication
 # (object_not_in_prerequisite_state). Older servers end the stream instead.
 _PUBLICATION_MISSING = "55000"
+# SQLSTATEs of text that the server cannot convert to client_encoding (character_not_in_repertoire,
+# untranslatable_character).
+_NOT_CONVERTIBLE = ("22021", "22P05")
 # Seconds without a frame after which a keepalive may be requested.
 _QUIET_SECONDS = 0.05
 # Seconds without a frame after which the connection is given up, if the server has no timeout: that of PostgreSQL's own
@@ -47,12 +51,15 @@ class Session:
         wal_sender_timeout in seconds; 0 for no timeout.
     metadata : dict
         Metadata of the session, for the footers of files.
+    server_encoding : str
+        Encoding of the database.
     """
 
     connection: Connection
     number: int
     timeout: float
     metadata: dict[str, Any]
+    server_encoding: str = "UTF8"
 
     @property
     def status_seconds(self) -> float:
@@ -389,4 +396,11 @@ class Receiver(threading.Thread):
         if self._stopping.is_set():
             self._on_warning("stopped while the server could not be reached")
             return None
-        raise StoppedError(f"the server ended the capture: {failure}") from failure
+        raise StoppedError(f"the server ended the capture: {failure}{self._hint(failure)}") from failure
+
+    def _hint(self, failure: ServerError) -> str:
+        if failure.sqlstate in _NOT_CONVERTIBLE:
+            encoding = self._session.server_encoding
+            known = encoding if encoding in CODECS else SQL_ASCII
+            return f"; encoding={known} captures text as the database has it"
+        return ""

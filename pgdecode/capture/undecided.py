@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 
+from pgdecode.capture.errors import StoppedError
 from pgdecode.capture.frames import Messages
 from pgdecode.envelope.decoder import decode
+from pgdecode.protocol.errors import BadEncoding, DecodeError
 from pgdecode.protocol.messages import (
     CommitPrepared,
     Message,
@@ -74,11 +76,21 @@ class SessionState:
         self._file_types: set[int] = set()
 
     def add(self, messages: Messages, start: int, stop: int) -> None:
-        """Process messages of a chunk, from one boundary to another."""
+        """Process messages of a chunk, from one boundary to another.
+
+        Raises
+        ------
+        StoppedError
+            If a message cannot be read.
+        """
         self._add_named(messages, start, stop)
         for match in _CONTROL.finditer(messages.tags, start, stop):
             row = match.start()
-            message = decode(messages.payload(row), in_stream=self._stream is not None)
+            try:
+                message = decode(messages.payload(row), in_stream=self._stream is not None)
+            except DecodeError as error:
+                hint = "; names of tables and types must be ASCII" if isinstance(error, BadEncoding) else ""
+                raise StoppedError(f"the server sent a message that cannot be read: {error}{hint}") from error
             self._take(message, messages.first_seq + row)
 
     def catalog(self) -> RelationCatalog:

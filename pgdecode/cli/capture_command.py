@@ -54,6 +54,7 @@ _SLOT_COLUMNS = (
 _FLAGS = {
     "two_phase": "--two-phase",
     "create_slot makes it": "--create-slot makes it",
+    "; encoding=": "; --encoding ",
     "change_publications does so": "--change-publications does so",
     "let files end early (max_seconds)": "let files end early (--file-time)",
     "temporary and failover require create_slot": "--temporary and --failover require --create-slot",
@@ -167,6 +168,14 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     help="Continue without a publication that OUT had: its changes are passed over. The log of OUT records this.",
 )
 @click.option(
+    "--encoding",
+    default="UTF8",
+    show_default=True,
+    metavar="NAME",
+    help="client_encoding of the session. Readers of OUT use it. If the text of the database cannot be converted to "
+    "UTF8: the encoding of the database, such as SQL_ASCII.",
+)
+@click.option(
     "--file-size",
     default="256MB",
     show_default=True,
@@ -217,6 +226,7 @@ def capture(
     max_messages: int | None,
     accept_gap: bool,
     change_publications: bool,
+    encoding: str,
     file_size: int,
     file_time: float,
     retain: Retention | None,
@@ -262,6 +272,7 @@ def capture(
                 failover=failover,
                 accept_gap=accept_gap,
                 change_publications=change_publications,
+                encoding=encoding,
                 rules=FileRules(max_bytes=file_size, max_seconds=file_time),
                 retention=retain,
                 retry_seconds=retry,
@@ -278,7 +289,7 @@ def capture(
         return MISUSE
     except StoppedError as error:
         hint = " (--accept-gap continues)" if type(error).__name__ == "GapError" else ""
-        click.echo(f"pgdecode: {printable(str(error))}{hint}", err=True)
+        click.echo(f"pgdecode: {_with_flags(str(error))}{hint}", err=True)
         return STOPPED
     return 0
 

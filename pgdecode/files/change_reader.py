@@ -18,7 +18,7 @@ from pgdecode.changes.record_batches import counted_batch
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named
-from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
+from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import FileFault
 from pgdecode.payloads.unwrap import hint
@@ -138,7 +138,7 @@ class FileChanges:
             types=overridden(types, options.value_options.types) or None,
             columns=options.value_options.columns,
             unrepresentable=options.value_options.unrepresentable,
-            encoding=options.value_options.encoding,
+            encoding=encoding_of(files.files, options.value_options.encoding),
             datestyle=options.value_options.datestyle,
             spill=options.spill,
             max_held_bytes=_HELD_BYTES,

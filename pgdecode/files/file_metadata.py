@@ -16,6 +16,7 @@ from pgdecode.relations.relation_version import RelationVersion, used_from
 from pgdecode.runs.continuity import IDENTITY
 from pgdecode.storage.object_path import FilePath
 from pgdecode.storage.parquet_input import PARQUET_ERRORS, read_metadata
+from pgdecode.types.encodings import SQL_ASCII, encoding_name
 from pgdecode.types.type_parser import BY_OID, declared
 
 TYPES_KEY = b"pgdecode.types"
@@ -205,6 +206,32 @@ def source_of(files: Iterable[FileWithFooter]) -> dict[str, Any] | None:
             raise FileFault(f"{file}: was captured from another slot or server than {first}")
         found, first = origin, first or file
     return found
+
+
+def encoding_of(files: Iterable[PayloadFile], given: str) -> str:
+    """Find the encoding of values: the caller's, if it is not UTF8, else that of the session that captured the files.
+
+    Raises
+    ------
+    FileFault
+        If files have different encodings, or one that pgdecode does not know.
+    """
+    found: dict[str, PayloadFile] = {}
+    for file in files if given == "UTF8" else ():
+        if file.captured is not None:
+            found.setdefault(file.captured.encoding, file)
+    # A database without an encoding sends the same bytes for both.
+    if found.keys() == {"UTF8", SQL_ASCII}:
+        return SQL_ASCII
+    if len(found) > 1:
+        (first, _), (second, file) = list(found.items())[:2]
+        raise FileFault(f"{file}: text is in {second}, in files before it in {first}: decode them apart")
+    for name, file in found.items():
+        try:
+            return encoding_name(name)
+        except ValueError as error:
+            raise FileFault(f"{file}: {error}") from error
+    return given
 
 
 def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:

@@ -98,11 +98,14 @@ class Captured(NamedTuple):
     first_seq : int
     open_streams : int
         Number of streamed transactions without an outcome at the end of the file.
+    encoding : str
+        client_encoding of the session.
     """
 
     session: int
     first_seq: int
     open_streams: int
+    encoding: str = "UTF8"
 
 
 @dataclass(frozen=True)

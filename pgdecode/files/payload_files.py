@@ -236,9 +236,11 @@ def _captured(content: bytes | None) -> Captured | None:
     if content is None:
         return None
     try:
-        file = load_json(content)["file"]
-        return Captured(int(file["session"]), int(file["first_seq"]), int(file["open_streams"]))
-    except (ValueError, KeyError, TypeError):
+        found = load_json(content)
+        file, settings = found["file"], found.get("settings", {})
+        encoding = str(settings.get("client_encoding", "UTF8"))
+        return Captured(int(file["session"]), int(file["first_seq"]), int(file["open_streams"]), encoding)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Mapping
 
+# Bytes of no known encoding. Most clients of such a database write UTF-8; other bytes are faults.
+SQL_ASCII = "SQL_ASCII"
+
 # Name as SHOW client_encoding prints it -> Python codec.
 CODECS: Mapping[str, str] = {
     "BIG5": "cp950",
@@ -37,7 +40,7 @@ CODECS: Mapping[str, str] = {
     "LATIN10": "iso8859_16",
     "SHIFT_JIS_2004": "shift_jis_2004",
     "SJIS": "cp932",
-    "SQL_ASCII": "ascii",
+    SQL_ASCII: "utf_8",
     "UHC": "cp949",
     "UTF8": "utf_8",
     "WIN866": "cp866",

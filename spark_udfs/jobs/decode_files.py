@@ -17,7 +17,7 @@ from pgdecode.changes.run_start import options_to_json
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.files.change_export import table_file_name
 from pgdecode.files.change_run import RunFolders, StagedRun, WrittenRun, input_of, run
-from pgdecode.files.file_metadata import UserType, catalog_of, overridden, user_types_of
+from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderFault, check_positions, has_interrupted_streams, in_slot_order
 from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
@@ -396,7 +396,9 @@ def _with_types(
     """Add the types and relations from the footers of files, and what the run before knows."""
     before = SourceState() if stored is None else stored.source
     types = user_types_of(files or (), [UserType(*item) for item in before.user_types])
-    with_types = replace(config.value_options, types=overridden(types, config.value_options.types) or None)
+    given = config.value_options
+    encoding = encoding_of(files or (), given.encoding)
+    with_types = replace(given, types=overridden(types, given.types) or None, encoding=encoding)
     catalog = config.catalog or catalog_of(files or ())
     after = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
     return replace(config, value_options=with_types, catalog=catalog), after

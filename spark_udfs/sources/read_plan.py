@@ -75,7 +75,7 @@ def plan_changes(options: SourceOptions, has_time: bool) -> ChangePlan:
     files = [item.file for item in folder.files]
     source_of(files)
     types = user_types_of(files)
-    job = options.with_types(types)
+    job = options.with_types(types, files)
     first = folder.files[0].first if folder.files else 0
     index = SequenceIndex(options, job.catalog or catalog_of(files), first)
     index.add(item.file for item in folder.files)
@@ -140,6 +140,7 @@ def stream_output(
     options: SourceOptions,
     index: SequenceIndex,
     types: tuple[UserType, ...],
+    files: Iterable[PayloadFile],
     versions: Sequence[RelationVersion],
     declared: StructType,
     has_time: bool,
@@ -153,6 +154,8 @@ def stream_output(
         After the micro-batch.
     types : tuple of UserType
         Types in the footers of files.
+    files : iterable of PayloadFile
+        Those of the micro-batch.
     versions : sequence of RelationVersion
         Those that have determined the schema of the query. None if the user gave the schema.
     declared : StructType
@@ -165,7 +168,7 @@ def stream_output(
     SchemaDiffers
         If a committed transaction has changed the columns of the table.
     """
-    job = options.with_types(types)
+    job = options.with_types(types, files)
     table = options.table
     if table is None:
         return ChangeOutput(job.value_options)

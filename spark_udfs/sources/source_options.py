@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pgdecode import RelationCatalog
-from pgdecode.files.file_metadata import UserType, overridden
+from pgdecode.files.file_metadata import UserType, encoding_of, overridden
+from pgdecode.files.payload_file import PayloadFile
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.options import ChangeOptions, Unwrap, check_option, stream_option
@@ -108,13 +109,13 @@ class SourceOptions:
             return self.job.keep
         return (self.position,) if self.session is None else tuple(dict.fromkeys((self.position, self.session)))
 
-    def with_types(self, types: tuple[UserType, ...]) -> ChangeJob:
-        """Add the types in the footers of files to the job. Those of the option take precedence."""
+    def with_types(self, types: tuple[UserType, ...], files: Iterable[PayloadFile]) -> ChangeJob:
+        """Add the types and the encoding in the footers of files to the job. The options take precedence."""
         assert isinstance(self.job, ChangeJob)
-        given = self.job.value_options.types
-        if not types and given is None:
-            return self.job
-        return replace(self.job, value_options=replace(self.job.value_options, types=overridden(types, given)))
+        given = self.job.value_options
+        encoding = encoding_of(files, given.encoding)
+        own = given.types if not types and given.types is None else overridden(types, given.types)
+        return replace(self.job, value_options=replace(given, types=own, encoding=encoding))
 
 
 def _parsed(name: str, text: str) -> Any:

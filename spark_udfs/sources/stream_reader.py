@@ -78,7 +78,7 @@ class StreamReader(WorkerFunction, DataSourceStreamReader):
             return plan_messages(self._options, files)
         types = {item.oid: item for item in (*sequence.types_at(last), *self._types)}
         output = stream_output(
-            self._options, sequence.index, tuple(types.values()), self._versions, self._schema, self._has_time
+            self._options, sequence.index, tuple(types.values()), files, self._versions, self._schema, self._has_time
         )
         options = sequence.index.job.options
         return [

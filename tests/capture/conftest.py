@@ -42,10 +42,10 @@ def database(postgres: cluster.Cluster) -> Iterator[Database]:
 class Database:
     """A database with a publication of all tables, and a session in it."""
 
-    def __init__(self, server: cluster.Cluster, name: str) -> None:
+    def __init__(self, server: cluster.Cluster, name: str, more: str = "") -> None:
         self.server = server
         self.name = name
-        with_admin(server, f"CREATE DATABASE {name}")
+        with_admin(server, f"CREATE DATABASE {name} {more}")
         self.session = server.connect(name)
         self.slot = f"{name}_slot"
         self.dsn = server.dsn(name)
