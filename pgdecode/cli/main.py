@@ -33,6 +33,7 @@ _OPTIONS = {
     "pass catalog= with its Relation message": "pass its Relation message by --catalog",
     "name it by types=": "name it by --types",
     "binary ones need types=": "binary ones need --types",
+    "choose with unrepresentable=": "choose with --unrepresentable null, clamp or text",
     **{f'unwrap="{form}"': f"--unwrap {form}" for form in get_args(Unwrap)},
 }
 

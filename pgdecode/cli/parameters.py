@@ -30,6 +30,15 @@ IN_STREAM: dict[str, InStream | bool] = {"ordered": "ordered", "auto": "auto", "
 _OF_ONE_PAYLOAD = re.compile(
     r": (UNKNOWN_TAG|TRUNCATED|TRAILING|BAD_\w+|NO_NUL|EMPTY_NAME|ENCODING|OUT_OF_RANGE|WRONG_SIZE)( at offset \d+)?: "
 )
+# The faults of a value in a typed column, and what else may be the reason.
+_OF_A_VALUE = re.compile(r": (BAD_VALUE|WRONG_SIZE|OUT_OF_RANGE|ENCODING)( at offset \d+)?: column '")
+_REMEDIES = {
+    **dict.fromkeys(
+        ("BAD_VALUE", "WRONG_SIZE", "OUT_OF_RANGE"),
+        "is its type another one? --types NAME=TYPE declares it, --types NAME=text reads it as text",
+    ),
+    "ENCODING": "--encoding names the client_encoding of the capture",
+}
 
 
 class GroupedCommand(click.Command):
@@ -70,6 +79,10 @@ def suggesting(remedy: str) -> Iterator[None]:
     except FileFault as error:
         text = str(error)
         if _OF_ONE_PAYLOAD.search(text) and "--" not in text and "looks like" not in text:
+            of_value = _OF_A_VALUE.search(text)
+            if of_value is not None:
+                # The value may be good: leaving it out is not the first remedy.
+                remedy = f"{_REMEDIES[of_value[1]]}. For corrupt messages: {remedy}"
             raise FileFault(f"{text}; {remedy}") from error.__cause__
         raise
 

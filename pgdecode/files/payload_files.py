@@ -23,7 +23,8 @@ from pgdecode.files.payload_file import (
     holds_text,
     plain_type,
 )
-from pgdecode.files.text_files import TEXT_SUFFIXES, ConvertedFile
+from pgdecode.files.text_files import ConvertedFile
+from pgdecode.payloads.text_rows import TEXT_SUFFIXES, layout_hint
 from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError
 from pgdecode.payloads.workers import map_io
 from pgdecode.protocol.errors import did_you_mean
@@ -36,6 +37,8 @@ from pgdecode.storage.parquet_input import PARQUET_ERRORS, EncryptedFile, is_par
 
 # How many files are opened at the same time if this mostly waits for an object store or a disk.
 FILES_AT_ONCE = 32
+_PARQUET = b"PAR1"  # at the beginning and the end of a file
+_HEAD_BYTES = 4096
 # The beginning of the keys that are kept of a footer.
 _OUR_KEYS = b"pgdecode."
 
@@ -135,7 +138,9 @@ def find_files(path: FilePath) -> Sequence[FilePath]:
         below[:] = [name for name in below if not is_hidden(name)]
         found += [Path(folder, name) for name in names if name.endswith(".parquet") and not is_hidden(name)]
     if not found:
-        raise PathError(f"{path}: no Parquet file (*.parquet) in this folder")
+        text = sum(name.lower().endswith(TEXT_SUFFIXES) for _, _, names in os.walk(path) for name in names)
+        others = f"; it has {text:,} CSV or JSON files, which are read one at a time: name one" if text else ""
+        raise PathError(f"{path}: no Parquet file (*.parquet) in this folder{others}")
     return sorted(found)
 
 
@@ -170,10 +175,12 @@ def _checked(
     content = converted.get(path)
     try:
         if content is None and isinstance(path, Path) and unwrap != "none" and not is_parquet(path):
-            content = ConvertedFile(path, payload)
+            content = ConvertedFile(path, payload, unwrap)
         with readable(path if content is None else content.path) as source:
             footer = read_footer(source)
-        metadata, names = footer.metadata, (payload, *keep)
+        metadata = footer.metadata
+        payload = _name_in(metadata.schema.names, payload)
+        names = (payload, *keep)
         if footer.signed is not None:
             _check_plain(footer.signed, metadata, names)
         schema, groups = metadata.schema.to_arrow_schema().remove_metadata(), _row_groups(path, metadata, names)
@@ -189,18 +196,42 @@ def _checked(
         raise PathError(f"{path}: no permission to read it") from error
     except UnwrapError as error:
         if error.row == 0 and LOOKS_LIKE not in error.reason and path.suffix not in TEXT_SUFFIXES:
-            raise PathError(f"{path}: not a Parquet file") from None
+            raise PathError(f"{path}: not a Parquet file{_why_not(path)}") from None
         raise FileFault(f"{path}: not a Parquet file, and cannot be read as text: {error}") from None
     except EncryptedFile as error:
         raise PathError(f"{path}: {error}") from None
     except (*PARQUET_ERRORS, csv.Error) as error:
-        raise PathError(f"{path}: not a Parquet file") from error
+        raise PathError(f"{path}: not a Parquet file{_why_not(path)}") from error
     known = shared.columns.get(schema)
     if known is None or (CAPTURE_SESSION in keep and captured is None):
         kept = _kept_columns(path, schema, payload, keep, unwrap, is_captured=captured is not None)
         known = shared.columns.setdefault(schema, (schema, kept))
     columns, kept = known
+    if content is not None:
+        # The conversion has decoded the text.
+        unwrap = "auto"
     return PayloadFile(path, payload, keep, kept, columns, groups, footer.checksum, unwrap, content, captured, entries)
+
+
+def _name_in(names: Sequence[str], wanted: str) -> str:
+    """Find a column whose name differs in upper and lower case alone, if there is one such; else the name itself."""
+    alike = [name for name in names if name.casefold() == wanted.casefold()]
+    return alike[0] if len(alike) == 1 and wanted not in names else wanted
+
+
+def _why_not(path: FilePath) -> str:
+    """Say what a file that is no Parquet file seems to be, for the end of an error text."""
+    if not isinstance(path, Path):
+        return ""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        file.seek(-min(len(_PARQUET), path.stat().st_size), os.SEEK_END)
+        tail = file.read()
+    if not head:
+        return ": it is empty"
+    if head.startswith(_PARQUET):
+        return ": its footer is damaged" if tail == _PARQUET else ": its end is missing. Was it truncated?"
+    return layout_hint(head)
 
 
 def _kept_columns(

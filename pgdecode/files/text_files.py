@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import mmap
-import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgdecode._native.wire.recvlogical_file import whole_messages
 from pgdecode.payloads.payload_input import ascending
-from pgdecode.payloads.unwrap import UnwrapError, hint, unwrap
-from pgdecode.protocol.json_document import load_json
-from pgdecode.protocol.lsn import lsn_from_text
+from pgdecode.payloads.text_rows import OWN_POSITIONS, layout_hint, row_tables
+from pgdecode.payloads.unwrap import UnwrapError, hint
 from pgdecode.protocol.messages import MESSAGES, Column
+from pgdecode.protocol.options import Unwrap
 from pgdecode.protocol.wire import Form, wire_fields
 
-JSON_LINES = (".jsonl", ".ndjson", ".json")
-TEXT_SUFFIXES = (".csv", *JSON_LINES)
 _CHUNK_ROWS = 8192
 _CHUNK_BYTES = 1 << 26
-_MOST = 2**63 - 1
-# Columns with positions, as in `pgdecode.files.ordered_files`, and the mark of a table that has one.
-_POSITIONS = ("seq", "position")
-_OWN_POSITIONS = b"own positions"
-_DIGITS = re.compile(r"0*(\d{1,19})")
+_HEAD_BYTES = 4096  # that are looked at to name another format
 _TAGS = {ord(message.tag): message for message in MESSAGES}
 _SIZES = {Form.FLAGS: 1, Form.LETTER: 1, Form.UINT32: 4, Form.INT32: 4, Form.LSN: 8, Form.TIMESTAMP: 8}
 
@@ -49,24 +38,25 @@ class ConvertedFile:
         Whether the other file has a column with positions. Otherwise `seq` counts its rows.
     """
 
-    def __init__(self, source: Path, payload: str) -> None:
+    def __init__(self, source: Path, payload: str, how: Unwrap) -> None:
         folder = tempfile.mkdtemp(prefix="pgdecode-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.path = Path(folder, "payloads.parquet")
-        self.has_positions = convert_to_parquet(source, self.path, payload)
+        self.has_positions = convert_to_parquet(source, self.path, payload, how)
 
 
-def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> bool:
+def convert_to_parquet(source: Path, target: Path, payload: str = "data", how: Unwrap = "auto") -> bool:
     """Write the payloads of a file that is not Parquet to a Parquet file.
 
     Parameters
     ----------
     source : Path
-        CSV (`.csv`) or JSON lines (`.jsonl`, `.ndjson`, `.json`) as psql and drivers write the rows of
-        `pg_logical_slot_peek_binary_changes`; any other file is read as one of `pg_recvlogical`.
+        Text as `pgdecode.payloads.text_rows` reads it; any other file is read as one of `pg_recvlogical`.
     target : Path
     payload : str
         The column, or key, with the payloads as text.
+    how : {"auto", "hex", "base64", "xlogdata"}
+        The form of the text, as in `pgdecode.unwrap`.
 
     Returns
     -------
@@ -78,19 +68,13 @@ def convert_to_parquet(source: Path, target: Path, payload: str = "data") -> boo
     UnwrapError
         If a line or message cannot be read.
     """
-    suffix = source.suffix.lower()
-    if suffix == ".csv":
-        with open(source, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            csv.field_size_limit(2**31 - 1)
-            return _write(target, _from_lines(csv.DictReader(_utf8(file, n_heads=1)), payload, _without_column))
-    elif suffix in JSON_LINES:
-        with open(source, encoding="utf-8-sig", errors="surrogateescape") as file:
-            return _write(target, _from_lines(_objects(_utf8(file)), payload, _without_key))
-    elif source.stat().st_size == 0:
+    tables = row_tables(source, payload, how)
+    if tables is not None:
+        return _write(target, tables)
+    if source.stat().st_size == 0:
         raise UnwrapError(0, "the file is empty")
-    else:
-        with open(source, "rb") as raw, mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            _write_recvlogical(target, content, payload)
+    with open(source, "rb") as raw, mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        _write_recvlogical(target, content, payload)
     return False
 
 
@@ -101,7 +85,7 @@ def _write(target: Path, tables: Iterator[pa.Table]) -> bool:
         writer.write_table(first)
         for table in tables:
             writer.write_table(table)
-    return (first.schema.metadata or {}).get(_OWN_POSITIONS) is not None
+    return (first.schema.metadata or {}).get(OWN_POSITIONS) is not None
 
 
 # Files of pg_recvlogical.
@@ -176,13 +160,19 @@ def split_messages(content: Any, abort_bytes: int) -> Iterator[pa.Array]:
         # The message is not well-formed. It is a bad payload, unless its end cannot be found.
         tag = content[at]
         if tag not in _TAGS:
-            raise UnwrapError(row, f"byte {at}: not a pgoutput message{hint(content[at : at + 200])}")
+            raise UnwrapError(row, f"byte {at}: not a pgoutput message{_hint(content, at)}")
         end = at + abort_bytes if tag == ord("A") else _end_of(content, at, in_stream)
         if content[end : end + 1] != b"\n":
-            raise UnwrapError(row, f"byte {at}: no newline after the message, or the file ends inside it")
+            raise UnwrapError(
+                row, f"byte {at}: no newline after the message, or the file ends inside it{_hint(content, at)}"
+            )
         yield pa.array([content[at:end]], pa.large_binary())
         in_stream = (in_stream or tag == ord("S")) and tag != ord("E")
         at, row = end + 1, row + 1
+
+
+def _hint(content: Any, at: int) -> str:
+    return layout_hint(content[:_HEAD_BYTES]) if at == 0 else hint(content[at : at + _HEAD_BYTES])
 
 
 def _end_of(content: Any, at: int, in_stream: bool) -> int:
@@ -247,103 +237,3 @@ class _Cursor:
         found = self.content[self.at : self.at + size]
         self.at += size
         return int.from_bytes(found, "big")
-
-
-# Rows of pg_logical_slot_peek_binary_changes, as psql and drivers write them to files.
-
-
-def _utf8(lines: Iterable[str], n_heads: int = 0) -> Iterator[str]:
-    """Check that lines read with `surrogateescape` are UTF-8; the first `n_heads` have no rows."""
-    for number, line in enumerate(lines):
-        if not line.isascii():
-            try:
-                line.encode()
-            except UnicodeEncodeError:
-                raise UnwrapError(max(number - n_heads, 0), f"line {number + 1} of the file is not UTF-8") from None
-        yield line
-
-
-def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for row, line in enumerate(lines):
-        try:
-            found = load_json(line)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise UnwrapError(row, f"not a JSON object{hint(line)}")
-        yield found
-
-
-def _without_column(line: dict[str, Any]) -> str:
-    return "; the first line names no such column"
-
-
-def _without_key(line: dict[str, Any]) -> str:
-    """Say what a line is that does not have the key of the payload, for the end of an error text."""
-    if "action" in line or any(isinstance(value, dict | list) for value in line.values()):
-        return hint(json.dumps(line))
-    return "; the object has no such key"
-
-
-def _from_lines(
-    lines: Iterator[dict[str, Any]], payload: str, missing: Callable[[dict[str, Any]], str]
-) -> Iterator[pa.Table]:
-    """Convert lines to tables of seq, lsn, xid and payload.
-
-    If the first line has `seq` or `position`, that column has the positions. Otherwise `seq` is the number of the line.
-    """
-    start = 0
-    position: str | None = None
-    while (chunk := list(islice(lines, _CHUNK_ROWS))) or not start:
-        if not start and chunk:
-            position = next((name for name in _POSITIONS if name in chunk[0] and name != payload), None)
-        try:
-            yield _of_lines(chunk, payload, start, missing, position)
-        except UnwrapError as error:
-            raise UnwrapError(start + error.row, error.reason) from None
-        start += max(len(chunk), 1)
-
-
-def _of_lines(
-    lines: Sequence[dict[str, Any]],
-    payload: str,
-    start: int,
-    missing: Callable[[dict[str, Any]], str],
-    position: str | None,
-) -> pa.Table:
-    for row, line in enumerate(lines):
-        if not isinstance(line.get(payload), str):
-            raise UnwrapError(row, f"no text in {payload!r}{'' if payload in line else missing(line)}")
-    texts = [line[payload] for line in lines]
-    if not all(map(str.isascii, texts)):
-        # There may be half a surrogate pair, which JSON allows. A question mark is in neither form.
-        texts = [text.encode("ascii", "replace").decode() for text in texts]
-    found = unwrap(pa.array(texts, pa.large_string()))
-    rows = found.rows.to_pylist()
-    lsns = []
-    for row in rows:
-        lsn = lines[row].get("lsn")
-        try:
-            lsns.append(lsn_from_text(lsn) if lsn else None)
-        except (TypeError, ValueError):
-            raise UnwrapError(row, "'lsn' is not an LSN such as 16/B374D848") from None
-        if (lsns[-1] or 0) > _MOST:
-            raise UnwrapError(row, "'lsn' is above 7FFFFFFF/FFFFFFFF")
-    xids = [_whole_number(lines[row], "xid", row) if lines[row].get("xid") else None for row in rows]
-    counted = pc.add(found.rows, start)
-    columns = {
-        position or "seq": counted
-        if position is None
-        else pa.array([_whole_number(lines[row], position, row) for row in rows], pa.int64()),
-        "lsn": pa.array(lsns, pa.int64()),
-        "xid": pa.array(xids, pa.int64()),
-        payload: found.payloads,
-    }
-    return pa.table(columns, metadata=None if position is None else {_OWN_POSITIONS: b""})
-
-
-def _whole_number(line: dict[str, Any], name: str, row: int) -> int:
-    match = _DIGITS.fullmatch(str(line.get(name)))
-    if match is None or int(match[1]) > _MOST:
-        raise UnwrapError(row, f"{name!r} is not a whole number below 2**63")
-    return int(match[1])

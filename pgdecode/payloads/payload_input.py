@@ -134,7 +134,9 @@ def _as_binary(array: pa.Array) -> pa.Array:
     if pa.types.is_null(array.type) or pa.types.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
     if str(array.type) not in LAYOUTS:
-        raise TypeError(f"payloads are binary, large_binary or binary_view, not {array.type}")
+        text = "string" in str(array.type)
+        remedy = "; unwrap(column).payloads decodes hexadecimal and base64 text (pgdecode.unwrap)" if text else ""
+        raise TypeError(f"payloads are binary, large_binary or binary_view, not {array.type}{remedy}")
     return array
 
 

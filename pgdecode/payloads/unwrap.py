@@ -24,6 +24,9 @@ _XLOGDATA, _KEEPALIVE = ord("w"), ord("k")
 _HEADER_BYTES, _KEEPALIVE_BYTES = 25, 18
 LOOKS_LIKE = "; it looks like "
 _TAGS = {ord(message.tag) for message in MESSAGES}
+# What hexadecimal digits of a payload or frame begin with, if not with its tag's first digit, 4 to 7.
+_HEX_STARTS = (b"\\x", b"4", b"5", b"6", b"7")
+_ESCAPED = re.compile(rb"[^\\]{0,80}(\\[0-3][0-7]{2}|\\\\)")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/\r\n]{8,}={0,2}\s*")
 
 
@@ -83,7 +86,8 @@ def unwrap(values: Any, how: Unwrap = "auto") -> Unwrapped:
     values : pa.Array or ChunkedArray of binary or string
         Frames or text. A sequence of bytes or str is accepted too.
     how : {"auto", "none", "hex", "base64", "xlogdata"}
-        "auto": In a string column, values that begin with \x are hexadecimal, and all others are base64. After that
+        "auto": In a string column, values that begin with \x or with a digit from 4 to 7 are hexadecimal, and all
+        others are base64. This is exact, because the first byte of all messages and frames is a letter. After that
         step, and in a binary column, values that begin with `w` are XLogData frames. Values that begin with `k` are
         keepalives and are left out. All others are payloads. This is exact, because no pgoutput message begins with
         `w` or `k`. Base64 in a binary column is not recognised.
@@ -189,7 +193,7 @@ def _decoded(column: pa.Array, how: Unwrap) -> pa.Array:
     row, buffers = decoded_text(Source([column]), how)
     if buffers is None:
         value = column[row].as_py()
-        if value.startswith(b"\\x") and how != "base64":
+        if how == "auto" and value.startswith(_HEX_STARTS):
             raise UnwrapError(row, "not hexadecimal digits")
         raise UnwrapError(row, f"not {'hexadecimal digits' if how == 'hex' else 'base64'}{hint(value)}")
     return pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
@@ -263,8 +267,10 @@ def looks_like(value: bytes | str) -> str | None:
     content = value.encode("latin-1", "replace") if isinstance(value, str) else value
     if content[:1] == b"w" and len(content) >= _HEADER_BYTES:
         return 'an XLogData frame: unwrap="xlogdata"'
-    if re.match(rb"\\x[0-9A-Fa-f]{2}", content):
+    if re.match(rb"\\x[0-9A-Fa-f]{2}", content) or re.fullmatch(rb"[4-7][0-9A-Fa-f]{9,}\s*", content):
         return 'hexadecimal text: unwrap="hex"'
+    if content[:1] and content[0] in (*_TAGS, _XLOGDATA) and _ESCAPED.match(content):
+        return "bytea in escape format: SET bytea_output = hex, and read the slot again"
     if content[:2] == b"\x1f\x8b" or content[:4] == b"\x28\xb5\x2f\xfd":
         return "compressed data: decompress it first"
     if _BASE64.fullmatch(content) and _is_base64_of_a_payload(content):

@@ -362,7 +362,7 @@ class Unrepresentable(DecodeError):
     """A value that the Arrow type cannot hold: NaN in a decimal, infinity in a date, year 294276."""
 
     code = "NOT_REPRESENTABLE"
-    wording = "{field} does not fit its Arrow type"
+    wording = "{field} does not fit its Arrow type (choose with unrepresentable=)"
     remedy = "Choose with `unrepresentable=`: null, the nearest value, or a column of text."
 
 

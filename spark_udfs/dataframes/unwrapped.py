@@ -45,7 +45,9 @@ def unwrapped(payload: Column, type: T.DataType, how: Unwrap) -> Column:
         return _from_frames(payload, wrong)
     if how == "none":
         return payload
-    found = F.when(text.startswith("\\x"), _from_hex(text)).otherwise(_from_base64(text)) if is_text else payload
+    # No payload or frame in base64 begins with one of these digits.
+    is_hex = text.rlike(r"^(\\x|[4-7])")
+    found = F.when(is_hex, _from_hex(text)).otherwise(_from_base64(text)) if is_text else payload
     return _from_frames(found, found)
 
 

@@ -104,7 +104,7 @@ def test_help_names_the_options_and_fits_80_columns(run: Shell, command: str) ->
 
 def test_a_name_with_a_line_end_does_not_break_the_line(run: Shell) -> None:
     Path("a\nb.parquet").write_text("")
-    assert run("inspect", "a\nb.parquet").err == "pgdecode: a\\nb.parquet: not a Parquet file\n"
+    assert run("inspect", "a\nb.parquet").err == "pgdecode: a\\nb.parquet: not a Parquet file: it is empty\n"
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])

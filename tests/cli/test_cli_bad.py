@@ -113,6 +113,23 @@ def test_the_error_of_a_bad_message_names_the_option_that_leaves_it_out(run: She
     for what in ((), ("--changes",), ("--table", f"public.t{T}")):
         assert run("decode", path, "out.parquet", *what).err.endswith("; --bad FILE leaves bad messages out\n")
     assert run("cat", path).err.endswith("; --mode PERMISSIVE prints the errors of bad messages\n")
+    # A value may be good, and of another type.
+    for name, text, codes in (
+        ("mood", "x", "BAD_VALUE"),
+        ("d", "infinity", "NOT_REPRESENTABLE"),
+    ):
+        slot = Slot()
+        slot.begin(7)
+        slot.relation(T, ["mood", "d"], types=[23, 1082])
+        slot.insert(T, *({"mood": "1", "d": "2024-01-01"} | {name: text}).values())
+        slot.commit()
+        done = run("decode", written("value.parquet", slot.payloads), "out.parquet", "--table", f"public.t{T}")
+        assert f"{codes} at offset " in done.err
+        if name == "mood":
+            assert "; is its type another one? --types NAME=TYPE declares it, --types NAME=text reads it as" in done.err
+            assert done.err.endswith(". For corrupt messages: --bad FILE leaves bad messages out\n")
+        else:
+            assert done.err.endswith("(choose with --unrepresentable null, clamp or text)\n")
     # Another remedy comes first.
     encoded = written("text.parquet", [b"QgAAAAAAAAAA"])
     assert run("decode", encoded, "out.parquet").err.endswith("it looks like base64 text: --unwrap base64\n")

@@ -76,8 +76,8 @@ def test_a_repeated_column_name_is_refused(tmp_path: Path) -> None:
     ("make", "message"),
     [
         pytest.param(lambda path: None, "no such file or folder", id="nothing there"),
-        pytest.param(lambda path: path.write_bytes(b""), "not a Parquet file", id="an empty file"),
-        pytest.param(lambda path: path.write_text("seq,data\n"), "not a Parquet file", id="another file"),
+        pytest.param(lambda path: path.write_bytes(b""), "not a Parquet file: it is empty", id="an empty file"),
+        pytest.param(lambda path: path.write_text("notes\n"), "not a Parquet file", id="another file"),
         pytest.param(lambda path: path.mkdir(), "no Parquet file (*.parquet) in this folder", id="an empty folder"),
         pytest.param(os.mkfifo, "not a file or folder", id="a pipe"),
     ],
@@ -92,7 +92,32 @@ def test_a_path_without_parquet_is_reported_in_one_line(tmp_path: Path, make: An
 def test_a_file_that_is_no_parquet_is_named_among_those_of_a_folder(tmp_path: Path) -> None:
     written(tmp_path / "a.parquet", [BEGIN])
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(PathError, match=r"b\.parquet: not a Parquet file"):
+    with pytest.raises(PathError, match=r"b\.parquet: not a Parquet file: its end is missing\. Was it truncated\?$"):
+        payload_files(tmp_path, "data")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_a_truncated_parquet_file_is_named_as_such(tmp_path: Path, share: float) -> None:
+    content = written(tmp_path / "a.parquet", [BEGIN] * 100).read_bytes()
+    (tmp_path / "a.parquet").write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(PathError, match=r"a\.parquet: not a Parquet file: its end is missing\. Was it truncated\?$"):
+        payload_files(tmp_path / "a.parquet", "data")
+
+
+def test_a_payload_column_in_capitals_is_found_if_it_is_the_only_one(tmp_path: Path) -> None:
+    table = pa.table({"SEQ": [0, 1], "DATA": pa.array([BEGIN, COMMIT])})
+    pq.write_table(table, tmp_path / "raw.parquet")
+    (file,) = payload_files(tmp_path / "raw.parquet", "data")
+    assert [row for batch in file.batches() for row in batch.column(file.payload).to_pylist()] == [BEGIN, COMMIT]
+    pq.write_table(table.append_column("Data", pa.array([BEGIN, COMMIT])), tmp_path / "raw.parquet")
+    with pytest.raises(PathError, match="no column 'data'"):
+        payload_files(tmp_path / "raw.parquet", "data")
+
+
+def test_a_folder_of_text_files_says_that_these_are_read_one_at_a_time(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.CSV", "c.jsonl"):
+        (tmp_path / name).write_text("data\n")
+    with pytest.raises(PathError, match=r"it has 3 CSV or JSON files, which are read one at a time: name one$"):
         payload_files(tmp_path, "data")
 
 

@@ -15,6 +15,7 @@ from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.text_files import convert_to_parquet
 from pgdecode.payloads.unwrap import UnwrapError
+from pgdecode.protocol.options import Unwrap
 from support import captures
 
 BEGIN = bytes.fromhex("420000000001534c900002a1b2c3d4e5f6000002f1")  # B, final LSN, timestamp, xid
@@ -120,7 +121,7 @@ def test_json_lines_of_drivers_are_read(tmp_path: Path) -> None:
             "row 0: no text in 'data'; it looks like JSON from Debezium",
             id="Debezium",
         ),
-        pytest.param("a.jsonl", "[]\n", "row 0: not a JSON object", id="a list"),
+        pytest.param("a.jsonl", "[1]\n", "row 0: not a JSON object", id="a list"),
         pytest.param("a.csv", "lsn,data\nx,\\x45\n", "row 0: 'lsn' is not an LSN such as 16/B374D848", id="LSN"),
         pytest.param("a.csv", "xid,data\n-,\\x45\n", "row 0: 'xid' is not a whole number", id="xid"),
         pytest.param(
@@ -172,7 +173,7 @@ def test_a_line_that_cannot_be_read_is_named(name: str, content: str | bytes, te
 
 
 def test_rows_after_a_chunk_keep_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgdecode.files.text_files._CHUNK_ROWS", 2)
+    monkeypatch.setattr("pgdecode.payloads.text_rows._CHUNK_ROWS", 2)
     lines = ["data", *["\\x45"] * 5]
     assert [row["seq"] for row in converted(tmp_path / "a.csv", "\n".join(lines))] == [0, 1, 2, 3, 4]
     with pytest.raises(UnwrapError, match=r"^row 5: not hexadecimal digits"):
@@ -182,9 +183,9 @@ def test_rows_after_a_chunk_keep_their_numbers(tmp_path: Path, monkeypatch: pyte
 def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     converted = []
 
-    def convert(source: Path, target: Path, payload: str) -> None:
+    def convert(source: Path, target: Path, payload: str, how: Unwrap) -> bool:
         converted.append(source)
-        convert_to_parquet(source, target, payload)
+        return convert_to_parquet(source, target, payload, how)
 
     monkeypatch.setattr("pgdecode.files.text_files.convert_to_parquet", convert)
     (tmp_path / "raw.bin").write_bytes(BEGIN + b"\n" + COMMIT + b"\n")

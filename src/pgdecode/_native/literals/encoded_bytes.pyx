@@ -19,7 +19,7 @@ cdef enum:
 cdef enum Form:
     HEX
     BASE64
-    EITHER   # hexadecimal where a value begins with \x
+    EITHER   # hexadecimal where a value begins with \x or the digit of a tag
 
 
 cdef struct Decoded:
@@ -33,8 +33,8 @@ cdef struct Decoded:
 def decoded_text(Source source, str form):
     """Decode each value; returns (-1, buffers of a large_binary array), or (row, None) for the first that is invalid.
 
-    `form`: "hex", "base64", or "auto": hexadecimal digits where a value begins with \\x, and base64 elsewhere. \\x may
-    always stand before the digits. Base64 may have line breaks, and is padded.
+    `form`: "hex", "base64", or "auto": hexadecimal digits where a value begins with \\x or with the first digit of a
+    tag, and base64 elsewhere. \\x may always stand before the digits. Base64 may have line breaks, and is padded.
     """
     cdef Decoded column
     cdef Fault fault
@@ -107,7 +107,10 @@ cdef FaultCode decode_rows(Source source, Form form, Decoded *column, int64_t *r
 
 cdef inline FaultCode decode_value(Span text, Form form, Decoded *column) noexcept nogil:
     cdef bint has_prefix = text.length >= 2 and text.data[0] == c"\\" and text.data[1] == c"x"
-    cdef bint is_base64 = form == BASE64 or form == EITHER and not has_prefix
+    # All tags of messages and frames are letters, which have the first digits 4 to 7. In base64 these would begin a
+    # byte above 0xDF, which is no tag.
+    cdef bint has_tag = text.length >= 2 and c"4" <= text.data[0] <= c"7"
+    cdef bint is_base64 = form == BASE64 or form == EITHER and not has_prefix and not has_tag
     cdef uint8_t *to
     cdef uint8_t *end
     # There is room, unless the offsets are corrupt and the lengths have another sum.
