@@ -25,7 +25,8 @@ class Limits:
         Bytes of a relation, namespace, type or column name: 63 in the server's encoding, up to four times
         that in UTF-8.
     max_value_bytes : int
-        Bytes of one tuple value or of a logical message's content.
+        Bytes of one tuple value or of a logical message's content. By default as much as the server can send. A
+        length that is claimed costs nothing until its bytes are there.
     max_expansion : int
         Maximum ratio of the text in one batch to the size of its payloads; the first 16 MiB of text are free. The
         text of a binary value can be far longer than the value (a numeric of 10 bytes has up to 147,455 digits), and
@@ -43,7 +44,7 @@ class Limits:
     Notes
     -----
     Some limits are fixed. PostgreSQL itself sets two: an array has at most 6 dimensions (`MAX_DIMENSIONS`), and no
-    length exceeds 0x3fffffff. The text of one value is at most 64 MiB. A column of a batch holds at most 2147483647
+    length exceeds 0x3fffffff, nor does the text of one value. A column of a batch holds at most 2147483647
     bytes or items, because Arrow's offsets have 32 bits; more is `BatchTooLarge`.
 
     Examples
@@ -57,7 +58,7 @@ class Limits:
     max_payload_bytes: int = MAX_PAYLOAD
     max_columns: int = 1600
     max_name_bytes: int = 252
-    max_value_bytes: int = 64 * 2**20
+    max_value_bytes: int = MAX_PAYLOAD
     max_expansion: int = 16
     max_relations: int = 100_000
 

@@ -119,12 +119,17 @@ def test_one_more_than_a_limit_is_a_fault(option: str, message: Any, code: str, 
         pytest.param(insert, 1600, ("LIMIT_COLUMNS", 6, 1600, 1601), id="columns of a tuple"),
         pytest.param(relation, 1600, ("LIMIT_COLUMNS", 10, 1600, 1601), id="columns of a relation"),
         pytest.param(named, 252, ("LIMIT_NAME", 7, 252, 253), id="name"),
-        pytest.param(holding, 64 * 2**20, ("LIMIT_VALUE", 10, 64 * 2**20, 64 * 2**20 + 1), id="value"),
     ],
 )
 def test_the_defaults_are_the_documented_ones(message: Any, limit: int, fault: tuple[str, int, int, int]) -> None:
     assert outcome(encode(message(limit)), Limits()) is None
     assert outcome(encode(message(limit + 1)), Limits()) == fault
+
+
+def test_all_values_that_fit_a_payload_are_within_the_default_limit() -> None:
+    # 2**30 - 1 bytes: MaxAllocSize, utils/memutils.h.
+    assert Limits().max_value_bytes == Limits().max_payload_bytes == 2**30 - 1
+    assert outcome(encode(holding(64 * 2**20 + 1)), Limits()) is None
 
 
 def test_texts_other_than_names_have_no_own_limit() -> None:

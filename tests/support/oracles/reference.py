@@ -21,7 +21,7 @@ MAX_LENGTH = 0x3FFFFFFF  # the server allocates no more for one value (MaxAllocS
 MAX_PAYLOAD_BYTES = 2**30 - 1
 MAX_COLUMNS = 1600  # MaxHeapAttributeNumber, access/htup_details.h
 MAX_NAME_BYTES = 252  # NAMEDATALEN - 1 = 63 bytes in the server's encoding, at most 4 times that in UTF-8
-MAX_VALUE_BYTES = 64 * 2**20
+MAX_VALUE_BYTES = 2**30 - 1
 
 Row = dict[str, Any]
 

@@ -18,7 +18,7 @@ cdef extern from *:
     const char *PAIRS "PGDECODE_PAIRS"  # the digits of 0 to 99
 
 cdef enum:
-    MAX_RENDERED = 64 << 20  # bytes: a small binary value must not become a huge text
+    MAX_RENDERED = 0x3FFFFFFF  # bytes: the longest text of a server, MaxAllocSize (utils/memutils.h)
     MAX_DIGITS = 20          # of a uint64_t
     TEN_TO_8 = 100000000
 
