@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import pgdecode
@@ -177,5 +178,31 @@ def load(name: str, n_rows: int) -> DataSet:
     if n_bytes > MAX_BYTES:
         raise ValueError(f"{name}: {n_rows} messages are {n_bytes} bytes, one Arrow array holds {MAX_BYTES}")
     times, rest = divmod(n_rows, len(payloads))
-    repeated = pa.concat_arrays([payloads] * times + [payloads.slice(0, rest)])
-    return replace(slice_once, payloads=repeated, relation_id_sum=times * sum(ids) + sum(ids[:rest]))
+    long = repeated(payloads, times + 1).slice(0, n_rows)
+    return replace(slice_once, payloads=long, relation_id_sum=times * sum(ids) + sum(ids[:rest]))
+
+
+# Where the LSN of a transaction's end is in a message, in bytes from the tag on.
+_LSN_AT = {b"B": 1, b"C": 2, b"c": 6, b"b": 1, b"P": 2, b"K": 2, b"r": 10, b"p": 6}
+
+
+def repeated(payloads: pa.BinaryArray, times: int) -> pa.BinaryArray:
+    """Repeat a recording. Commits of each copy have greater LSNs than those before, as a server would send them.
+
+    Its first Begin keeps its LSN. It ends the transaction in which the recording may end, as after a reconnect.
+    """
+    starts = memoryview(payloads.buffers()[1]).cast("i")[payloads.offset :]
+    tags = pc.binary_slice(payloads, 0, 1).to_pylist()
+    placed = [(tag, start + _LSN_AT[tag]) for start, tag in zip(starts, tags, strict=False) if tag in _LSN_AT]
+    places = [place for number, (tag, place) in enumerate(placed) if number or tag != b"B"]
+    data = payloads.buffers()[2]
+    copies = []
+    for number in range(times):
+        content = bytearray(data)
+        for place in places:
+            # The upper half of the LSN.
+            upper = int.from_bytes(content[place : place + 4], "big") + (number << 8)
+            content[place : place + 4] = upper.to_bytes(4, "big")
+        buffers = [None, payloads.buffers()[1], pa.py_buffer(content)]
+        copies.append(pa.Array.from_buffers(payloads.type, len(payloads), buffers, offset=payloads.offset))
+    return pa.concat_arrays(copies)

@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
         module = import_module(_MODULES[name])
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing != "pyspark":
+        if missing not in ("pyspark", "pandas"):
             raise
         raise ModuleNotFoundError(f"spark_udfs needs {missing}: pip install 'pgdecode[spark]'", name=missing) from error
     return getattr(module, name)

@@ -238,7 +238,7 @@ class ChangeDecoder:
         folder.mkdir(parents=True, exist_ok=True)
         with self._alone, self._run.claimed(folder):
             if (folder / MANIFEST).exists():
-                raise FileExistsError(f"{folder}: has a run already")
+                raise FileExistsError(f"{folder} has the output of an earlier run; remove it, or load() from it")
             shutil.rmtree(folder / STATE, ignore_errors=True)  # of a process that ended before the manifest
             counts, before = self._counts, self._run_counts
             summary = Manifest(

@@ -26,14 +26,15 @@ from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.version_tracker import INVALID, SchemaChanged
 
 _HEAD = (
-    '; payloads begin inside a transaction: pass state= of the previous decoder, or start="anywhere" to leave such '
+    "; payloads are not in slot order, or begin inside a transaction: sort them by their sequence number, pass state= "
+    'of the previous decoder, or start="anywhere" to leave such '
     "transactions out"
 )
 _ORDER = (
     ": put the payloads into slot order; if transactions were sent again, leave them out with drop_duplicates=True, "
     "or say where connections begin (session=, reconnected())"
 )
-_RECONNECT = "; if the connection was lost before this message, call reconnected()"
+_RECONNECT = "; are the payloads in slot order? if the connection was lost before this message, call reconnected()"
 
 
 class Outcomes(Protocol):

@@ -24,9 +24,19 @@ from pgdecode.types.type_parser import InvalidTypes
 
 FINE, DATA_FAULT, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _EXTRA = ("click", "rich")
+# The extras of libraries that some commands need.
+_EXTRAS = {
+    "obstore": "cloud",
+    "boto3": "cloud",
+    "botocore": "cloud",
+    "pyspark": "spark",
+    "pandas": "spark",
+    "psycopg": "capture",
+}
 _OPTIONS = {
     ANY_ORDER: "--in-stream auto",
     'start="anywhere"': "--start anywhere",
+    "pass state= of the previous decoder": "continue the run before by --state or --resume",
     "with drop_duplicates=True": "with --drop-duplicates",
     "(session=, reconnected())": "(--session COLUMN)",
     "call reconnected()": "name the column of the connection by --session",
@@ -72,6 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "pgdecode"
         return _fail(f"{error.format_message().rstrip('.')} (see {command} --help)", MISUSE)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRAS:
+            raise
+        remedy = f"pip install 'pgdecode[{_EXTRAS[missing]}]'"
+        return _fail(str(error) if remedy in str(error) else f"{missing} is not installed: {remedy}", MISUSE)
     except TableError as error:
         return _fail(f"--{error.what} {error.relation}: {error.reason}", MISUSE)
     except InvalidTypes as error:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgdecode.storage.object_path import ObjectPath
-from pgdecode.storage.object_store import found_object, read_range, store_errors, store_of
+from pgdecode.storage.object_store import found_object, import_obstore, read_range, store_errors, store_of
 
 # The end of a Parquet file, which usually has the whole footer.
 _TAIL_BYTES = 64 * 2**10
@@ -231,8 +231,7 @@ def written_object(path: ObjectPath) -> Iterator[ObjectWriter]:
 
     A process that is killed leaves an upload without a key, which costs storage until it is removed.
     """
-    import obstore
-
+    obstore = import_obstore(path)
     with store_errors(path):
         upload = obstore.open_writer(store_of(path), path.key, buffer_size=_PART_BYTES, max_concurrency=4)
     try:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pgdecode.storage.errors import AccessDenied, StorageError, StoreUnreachable
@@ -49,6 +50,21 @@ class ObjectChanged(StorageError):
     """An object was replaced after it was found."""
 
 
+def import_obstore(path: object) -> ModuleType:
+    """Import obstore, which the path needs.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If it is not installed.
+    """
+    try:
+        import obstore
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{path} needs: pip install 'pgdecode[cloud]'", name=error.name) from None
+    return obstore
+
+
 def store_of(path: ObjectPath) -> Any:
     """Return the store of a path. It is made once in each process.
 
@@ -64,11 +80,10 @@ def store_of(path: ObjectPath) -> Any:
 
 @functools.lru_cache(32)
 def _store(root: str, options: tuple[tuple[str, str], ...]) -> Any:
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{root} needs: pip install 'pgdecode[cloud]'", name=error.name) from None
+    import_obstore(root)
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
     config = {name: value for name, value in options if name not in _OF_CLIENT}
     client: dict[str, Any] = {name: value for name, value in options if name in _OF_CLIENT}
     family = "az" if root.startswith("a") else root.partition(":")[0]
@@ -112,6 +127,7 @@ def store_errors(path: object) -> Iterator[None]:
         If there is no such object or bucket.
     AccessDenied, ObjectChanged, StoreUnreachable
     """
+    import_obstore(path)
     from obstore import exceptions as of
 
     try:
@@ -139,8 +155,7 @@ def _cause(text: str) -> str:
 
 def listed(path: ObjectPath) -> list[tuple[ObjectPath, datetime]]:
     """List all objects below a path as below a folder, with the times at which they were written."""
-    import obstore
-
+    obstore = import_obstore(path)
     with store_errors(path):
         chunks = obstore.list(store_of(path), path.key or None, chunk_size=1000)
         return [
@@ -152,10 +167,9 @@ def listed(path: ObjectPath) -> list[tuple[ObjectPath, datetime]]:
 
 def found_object(path: ObjectPath) -> ObjectPath | None:
     """Return a path with the size and the ETag of the object; None if there is none."""
-    import obstore
-
     if not path.key:
         return None
+    obstore = import_obstore(path)
     try:
         with store_errors(path):
             item = obstore.head(store_of(path), path.key)
@@ -172,19 +186,17 @@ def read_range(path: ObjectPath, start: int, end: int) -> Any:
     ObjectChanged
         If `path` has an ETag, and the object has another one now.
     """
-    import obstore
-
+    obstore = import_obstore(path)
     options: dict[str, Any] = {"range": (start, end)}
     if path.e_tag is not None:
         options["if_match"] = path.e_tag
     with store_errors(path):
-        return obstore.get(store_of(path), path.key, options=options).bytes()  # type: ignore[arg-type]
+        return obstore.get(store_of(path), path.key, options=options).bytes()
 
 
 def read_object(path: ObjectPath) -> tuple[bytes, Version] | None:
     """Read a small object and its version; None if there is none."""
-    import obstore
-
+    obstore = import_obstore(path)
     try:
         with store_errors(path):
             found = obstore.get(store_of(path), path.key)
@@ -205,7 +217,7 @@ def replace_object(path: ObjectPath, content: bytes, version: Version) -> bool:
 
 
 def _put(path: ObjectPath, content: bytes, mode: Any) -> bool:
-    import obstore
+    obstore = import_obstore(path)
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     with store_errors(path):
@@ -218,12 +230,10 @@ def _put(path: ObjectPath, content: bytes, mode: Any) -> bool:
 
 def delete_objects(paths: Sequence[ObjectPath]) -> None:
     """Delete objects, if they are there."""
-    import obstore
-
     for path in paths:
         try:
             with store_errors(path):
-                obstore.delete(store_of(path), path.key)
+                import_obstore(path).delete(store_of(path), path.key)
         except FileNotFoundError:
             continue
 

@@ -76,7 +76,7 @@ class StateAfter:
         state = index.end.copy()
         with self._start.claimed(place):
             if (place / MANIFEST).exists():
-                raise FileExistsError(f"{place}: has a run already")
+                raise FileExistsError(f"{place} has the output of an earlier run; remove it, or pass it as state=")
             for name in (STATE, KEPT):
                 shutil.rmtree(place / name, ignore_errors=True)  # of a process that ended before the manifest
             add_kept(state, keep_changes(self._found, self._options, place / KEPT, self._start.position))

@@ -116,7 +116,7 @@ def test_a_missing_message_is_reported_at_the_message_that_shows_it(messages: st
     with pytest.raises(pgdecode.DecodeError) as caught:
         ChangeDecoder().decode(slot.payloads)
     assert type(caught.value) is (pgdecode.StreamDesync if "stream:" in text else pgdecode.TransactionDesync)
-    hint = "; if the connection was lost before this message, call reconnected()"
+    hint = "; are the payloads in slot order? if the connection was lost before this message, call reconnected()"
     assert str(caught.value) == f"row {row}, offset 0: {text}{hint}"
     assert caught.value.tag == slot.payloads[row][:1].decode()
     reported = with_errors(ChangeDecoder(mode="PERMISSIVE").decode(slot.payloads))[-1]
@@ -136,8 +136,9 @@ def test_rows_before_the_first_boundary_are_errors_or_left_out_with_their_transa
     with pytest.raises(pgdecode.TransactionDesync) as caught:
         ChangeDecoder().decode(slot.payloads)
     assert str(caught.value) == (
-        "row 1, offset 0: insert outside a transaction: its begin is missing; payloads begin inside a transaction: "
-        'pass state= of the previous decoder, or start="anywhere" to leave such transactions out'
+        "row 1, offset 0: insert outside a transaction: its begin is missing; payloads are not in slot order, or begin "
+        "inside a transaction: sort them by their sequence number, pass state= of the previous decoder, or "
+        'start="anywhere" to leave such transactions out'
     )
     decoder = ChangeDecoder(mode="PERMISSIVE")
     rows = with_errors(decoder.decode(slot.payloads))

@@ -129,6 +129,30 @@ def test_without_spark_its_engine_names_the_extra(run: Shell, monkeypatch: pytes
     assert os.listdir() == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "s3://bucket/raw"],
+        ["cat", "gs://bucket/raw.parquet"],
+        ["decode", "az://bucket/raw", "out", "--changes"],
+        ["decode", "s3://bucket/raw", "out", "--messages"],
+        ["decode", SHOP, "s3://bucket/out", "--changes"],
+        ["decode", "abfss://a@b.dfs.core.windows.net/raw", "out", "--table", "public.orders"],
+        ["clean", "s3://bucket/out"],
+    ],
+)
+def test_without_the_library_of_object_stores_a_command_names_the_extra(
+    run: Shell, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("obstore")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    done = run(*words)
+    assert (done.code, done.out) == (2, "")
+    assert re.fullmatch(r"pgdecode: \w+://\S+ needs: pip install 'pgdecode\[cloud\]'\n", done.err), done.err
+    assert not Path("out").exists()
+
+
 def test_a_command_imports_neither_pandas_nor_other_commands(run: Shell) -> None:
     code = (
         "import sys; from pgdecode.cli.main import main\n"

@@ -132,6 +132,18 @@ def test_a_transaction_that_is_there_again_is_refused(run: Shell, command: str) 
     assert not Path("out").exists()
 
 
+def test_payloads_without_their_beginning_are_an_error_in_the_words_of_the_shell(run: Shell) -> None:
+    payloads = two_transactions().payloads
+    written("in.parquet", payloads[1:])
+    done = run("decode", "in.parquet", "out.jsonl", "--changes")
+    assert done.code == 1
+    assert done.err.endswith(
+        "its begin is missing; payloads are not in slot order, or begin inside a transaction: sort them by their "
+        "sequence number, continue the run before by --state or --resume, or --start anywhere to leave such "
+        "transactions out\n"
+    )
+
+
 def test_inspect_counts_transactions_that_are_there_again(run: Shell) -> None:
     payloads = two_transactions().payloads
     written("in.parquet", [*payloads, *payloads])

@@ -204,7 +204,8 @@ MISTAKES = {
     "a position that is not there": (["--changes", "--position", "no"], r"in\.parquet: no column 'no'; columns: .*"),
     "a position that is no number": (
         ["--changes", "--position", "day"],
-        r"in\.parquet: column 'day' is string, not integers",
+        r"in\.parquet: column 'day' is string, not integers: write it as integers, or name another column as the "
+        "position",
     ),
     "columns to keep": (["--changes", "--keep", "day"], r"--keep is for messages .*"),
     "fields": (["--table", "public.t16385", "--fields", "kind"], r"--fields is for messages .*"),

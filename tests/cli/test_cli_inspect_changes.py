@@ -85,8 +85,8 @@ def test_inspect_counts_transactions_without_an_outcome_and_blocks(run: Shell) -
         "followed": True,
         "repeated": 0,
         "fault": "in.parquet: row 11: STATE_TRANSACTION at offset 0: stream_start inside a transaction: the commit "
-        "before it is missing; if the connection was lost before this message, name the column of the connection by "
-        "--session",
+        "before it is missing; are the payloads in slot order? if the connection was lost before this message, name "
+        "the column of the connection by --session",
     }
 
 

@@ -482,7 +482,7 @@ def test_a_run_is_continued_once(tmp_path: Path) -> None:
         two.save(tmp_path / "2")
     (tmp_path / "1" / MANIFEST).unlink()
     two.save(tmp_path / "2")
-    with pytest.raises(FileExistsError, match="2: has a run already"):
+    with pytest.raises(FileExistsError, match=r"2 has the output of an earlier run; remove it, or load\(\) from it"):
         ChangeDecoder().save(tmp_path / "2")
 
 

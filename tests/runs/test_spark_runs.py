@@ -222,7 +222,7 @@ def test_a_state_is_continued_by_one_run_at_a_time_and_once(spark: SparkSession)
         decode_files(spark, "1.parquet", "out1", what="changes", resume="out0")
     after = replication_state(read(spark, "1.parquet"), state="out0")
     after.save("out1")
-    with pytest.raises(FileExistsError, match="out1: has a run already"):
+    with pytest.raises(FileExistsError, match="out1 has the output of an earlier run; remove it, or pass it as state="):
         after.save("out1")
     with pytest.raises(RunError, match=r"out0: was continued already, by .*out1"):
         decode_files(spark, "1.parquet", "other", what="changes", resume="out0")
