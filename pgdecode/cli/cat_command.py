@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from pgdecode.cli import parameters
 from pgdecode.cli.tables import What, print_table
-from pgdecode.cli.terminal import is_terminal, standard_output, table_console
+from pgdecode.cli.terminal import is_terminal, standard_output, table_console, warn
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.change_text import change_lines
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
 from pgdecode.files.envelope_text import fields_to_decode, json_lines, printable
+from pgdecode.files.file_metadata import notes_of
 from pgdecode.files.message_statistics import CHANGES
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_file import PayloadFile
@@ -91,11 +92,16 @@ def cat(
         parameters.refuse(context, parameters.OF_MESSAGES, "messages")
         parameters.check_names("--kind", kinds, KINDS_OF_CHANGES)
         options = parameters.change_parameters(mode, of_changes)
-        lines = _change_lines(ordered_files(path, payload, position, session, unwrap), options, kinds)
+        ordered = ordered_files(path, payload, position, session, unwrap)
+        files: Sequence[PayloadFile] = ordered.files
+        lines = _change_lines(ordered, options, kinds)
     else:
         parameters.refuse(context, parameters.OF_CHANGES, "--changes")
         parameters.check_names("--kind", kinds, KINDS)
-        lines = _message_lines(payload_files(path, payload, (), unwrap), kinds, parameters.IN_STREAM[in_stream], mode)
+        files = payload_files(path, payload, (), unwrap)
+        lines = _message_lines(files, kinds, parameters.IN_STREAM[in_stream], mode)
+    for note in notes_of(files):
+        warn(note)
     left = sys.maxsize if limit is None else limit
     remedy = "--mode PERMISSIVE prints the errors of bad messages"
     with standard_output() as write, parameters.suggesting(remedy):

@@ -28,11 +28,13 @@ from pgdecode.cli.terminal import (
     standard_output,
     table_console,
     task_progress,
+    warn,
 )
 from pgdecode.files.change_export import ChangeTotals
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.change_run import RunFolders, RunRequest, decode_changes
 from pgdecode.files.envelope_text import printable
+from pgdecode.files.file_metadata import accepted_gaps, notes_of
 from pgdecode.files.message_export import convert
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
@@ -166,6 +168,7 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
     metavar="FOLDER",
     help="A folder that keeps the state between runs, apart from the outputs. The first run makes it.",
 )
+@parameters.accept_gap
 @parameters.storage_options
 @click.option(
     "--bad",
@@ -204,6 +207,7 @@ def decode(
     batch_rows: int | None,
     resume: Path | None,
     state: Path | None,
+    accept_gap: bool,
     storage_options: dict[str, str],
     bad: Path | None,
     overwrite: bool,
@@ -279,6 +283,7 @@ def decode(
     if changes or relations:
         options = parameters.change_parameters(mode, of_changes, unrepresentable)
         files = ordered_files(source, payload, position, session, unwrap)
+        _report_gaps(files.files, accept_gap)
         n_rows = files.n_rows
         layout = TABLE_LAYOUT if relations else CHANGE_LAYOUT
         if engine == "spark" and files.position is None:
@@ -309,6 +314,7 @@ def decode(
             raise click.UsageError(f"--keep {collision}: a decoded column has that name")
         layout = message_layout(keep, fields or None)
         found = payload_files(source, payload, keep, unwrap)
+        _report_gaps(found, accept_gap)
         n_rows = sum(file.n_rows for file in found)
         with parameters.suggesting(remedy):
             done = _decode_messages(request, found, keep, fields, parameters.IN_STREAM[in_stream], bad)
@@ -324,6 +330,13 @@ def decode(
         what: What = "table" if relations else "changes" if changes else "messages"
         as_tables = is_terminal() if as_json is None else not as_json
         _show(target, show, chosen, layout, relations, what if as_tables else None)
+
+
+def _report_gaps(files: Sequence[PayloadFile], accept_gap: bool) -> None:
+    """Refuse gaps that are not accepted, and warn of the others, and of folders that begin within a used slot."""
+    accepted_gaps(files, accept_gap=accept_gap)
+    for note in notes_of(files):
+        warn(note)
 
 
 def _mode_with_bad(
@@ -476,6 +489,8 @@ def _with_spark(request: Request, **options: Any) -> Any:
                 storage_options=request.storage_options,
                 payload=request.payload,
                 unwrap=request.unwrap,
+                # Gaps that are not accepted have been refused.
+                accept_gap=True,
                 mode=request.mode,
                 format=request.format,
                 overwrite=request.overwrite,

@@ -16,6 +16,7 @@ from pgdecode.cli.state_report import state_figures, state_text
 from pgdecode.cli.terminal import counted, progress, standard_output
 from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
 from pgdecode.files.envelope_text import printable
+from pgdecode.files.file_metadata import gaps_of, notes_of
 from pgdecode.files.message_statistics import FIELDS, MessageStatistics
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault, PayloadFile
@@ -118,6 +119,8 @@ def inspect(
     figures = {
         "path": printable(str(path)),
         "files": len(files.files),
+        "gaps": [gap.as_dict(path) for gap in gaps_of(files.files)],
+        "notes": notes_of(files.files),
         **message_statistics.as_dict(transaction_statistics),
     }
     if figures["order"]["fault"]:

@@ -39,6 +39,7 @@ _OPTIONS = {
     "pass state= of the previous decoder": "continue the run before by --state or --resume",
     "with drop_duplicates=True": "with --drop-duplicates",
     "(session=, reconnected())": "(--session COLUMN)",
+    "accept_gap=True": "--accept-gap",
     "call reconnected()": "name the column of the connection by --session",
     "pass catalog= with its Relation message": "pass its Relation message by --catalog",
     "name it by types=": "name it by --types",
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PathError as error:
         return _fail(str(error), MISUSE)
     except RunError as error:
-        return _fail(str(error), MISUSE)
+        return _fail(in_shell(str(error)), MISUSE)
     except RunFault as error:
         return _fail(str(error), DATA_FAULT)
     except FileFault as error:

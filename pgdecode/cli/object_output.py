@@ -8,6 +8,7 @@ from typing import Any
 
 from pgdecode.files.change_export import ChangeTotals, convert_changes, table_file_name
 from pgdecode.files.change_run import RunRequest
+from pgdecode.files.file_metadata import gaps_of
 from pgdecode.files.message_export import Totals, convert
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.payloads.workers import Workers
@@ -40,7 +41,8 @@ def write_messages(
             for file in files
         ]
         n_rows = sum(file.rows for file in written)
-        input = Input(totals.rows, files=listed)
+        gaps = [gap.as_dict(source) for gap in gaps_of(files)]
+        input = Input(totals.rows, files=listed, gaps=gaps)
         bad_rows = dict(sorted(totals.bad_rows.items()))
         run.commit(Manifest("local", ["messages"], {}, input, rows=n_rows, bad_rows=bad_rows, files=written))
     return totals

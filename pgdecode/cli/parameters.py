@@ -281,6 +281,12 @@ def changes(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+accept_gap = click.option(
+    "--accept-gap",
+    is_flag=True,
+    help="Decode over gaps that 'pgdecode capture --accept-gap' has left between files: changes are missing there.",
+)
+
 # Names of the parameters that apply only to changes and tables, and only to messages.
 OF_CHANGES = (
     *("position", "session", "start", "empty", "drop_duplicates"),
@@ -291,7 +297,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "What to write": (
         *("messages", "changes", "tables", "snapshots", "format", "overwrite", "show", "as_json", "limit", "kinds"),
     ),
-    "Input": ("payload", "unwrap", "position", "session", "storage_options"),
+    "Input": ("payload", "unwrap", "position", "session", "accept_gap", "storage_options"),
     "Messages": OF_MESSAGES,
     "Changes and tables": (
         *("start", "empty", "drop_duplicates", "include_uncommitted", "catalog", "types", "unrepresentable"),

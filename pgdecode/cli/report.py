@@ -47,6 +47,8 @@ def size_text(n_bytes: int) -> str:
 
 def _parts(figures: dict[str, Any], title: str) -> Iterator[RenderableType]:
     yield Group(safe_text(title, "bold"), _overview(figures))
+    if figures["notes"]:
+        yield Group(*(safe_text(f"note: {note}", "yellow") for note in figures["notes"]))
     if figures["kinds"]:
         yield _kinds(figures["kinds"])
     for name in ("largest", "open"):

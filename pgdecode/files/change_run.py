@@ -18,7 +18,7 @@ from pgdecode.changes.run_start import RunStart, options_to_json
 from pgdecode.changes.stored_state import StoredState, load_state
 from pgdecode.files.change_export import ChangeTotals, bad_payloads, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions
-from pgdecode.files.file_metadata import source_of
+from pgdecode.files.file_metadata import gaps_of, source_of
 from pgdecode.files.ordered_files import OrderedFiles
 from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
 from pgdecode.files.writers import bad_payload_writer
@@ -297,7 +297,8 @@ def input_of(files: Sequence[PayloadFile], position: str | None, source: FilePat
     ]
     n_rows = sum(file.n_rows for file in files)
     last_position = None if position is None else _dense_end(files, position)
-    return Input(n_rows, first_position, last_position, position is None, source_of(files), listed)
+    gaps = [gap.as_dict(source) for gap in gaps_of(files)]
+    return Input(n_rows, first_position, last_position, position is None, source_of(files), listed, gaps)
 
 
 def _dense_end(files: Sequence[PayloadFile], position: str) -> int | None:

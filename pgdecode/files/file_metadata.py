@@ -1,20 +1,22 @@
-"""Metadata in the footers of payload files: user-defined types, and relations described before the first row."""
+"""Metadata in the footers of payload files: user-defined types, relations described before the first row, and gaps."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from pgdecode.files.payload_file import CAPTURE_KEY, FileFault, PayloadFile
 from pgdecode.protocol.json_document import load_json
+from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import RelationVersion, used_from
 from pgdecode.runs.continuity import IDENTITY
-from pgdecode.storage.object_path import FilePath
+from pgdecode.runs.errors import RunError
+from pgdecode.storage.object_path import FilePath, relative_name
 from pgdecode.storage.parquet_input import PARQUET_ERRORS, read_metadata
 from pgdecode.types.encodings import SQL_ASCII, encoding_name
 from pgdecode.types.type_parser import BY_OID, declared
@@ -282,3 +284,129 @@ def _entry(file: FileWithFooter, key: bytes) -> bytes | None:
         raise FileFault(f"{file}: not a Parquet file") from error
     content: bytes | None = metadata.get(key)
     return content
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A gap before a file, which its capture accepted.
+
+    Attributes
+    ----------
+    file : Path or ObjectPath
+    start, end : int
+        LSN up to which earlier files have everything, and LSN at which the file begins. The end is less than the start
+        after a failover to a server that lacks the end of the earlier files.
+    reason : str
+        What the capture found.
+    """
+
+    file: FilePath
+    start: int
+    end: int
+    reason: str
+
+    def __str__(self) -> str:
+        start, end = lsn_to_text(self.start), lsn_to_text(self.end)
+        if self.end < self.start:
+            return f"{self.file}: the server lost the changes from {end} to {start}, which earlier files have"
+        return f"{self.file}: the changes from {start} to {end} are missing before it"
+
+    def as_dict(self, source: FilePath | None = None) -> dict[str, str]:
+        """Convert the gap to JSON values, with the name of the file below a folder or as it is."""
+        name = str(self.file) if source is None else relative_name(self.file, source)
+        return {"file": name, "from": lsn_to_text(self.start), "to": lsn_to_text(self.end), "reason": self.reason}
+
+
+def gaps_of(files: Iterable[PayloadFile]) -> list[Gap]:
+    """Read the gaps from the footers of files, in the order of the files.
+
+    Raises
+    ------
+    FileFault
+        If a footer is damaged.
+    """
+    return [
+        Gap(file.path, lsn_from_text(gap["from"]), lsn_from_text(gap["to"]), str(gap["reason"]))
+        for file, gaps in _values(files, "gaps")
+        for gap in _checked(file, gaps)
+    ]
+
+
+def accepted_gaps(files: Iterable[PayloadFile], *, accept_gap: bool) -> list[Gap]:
+    """Read the gaps from the footers of files, and refuse them unless they are accepted.
+
+    Raises
+    ------
+    RunError
+        If there is a gap, and it is not accepted.
+    FileFault
+        If a footer is damaged.
+    """
+    found = gaps_of(files)
+    if found and not accept_gap:
+        more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
+        raise RunError(
+            f"{found[0]}{more}; its capture accepted that. Load the tables again, or decode what there is with "
+            "accept_gap=True"
+        )
+    return found
+
+
+def late_beginnings(files: Iterable[PayloadFile]) -> list[tuple[FilePath, int]]:
+    """List the files with which a folder begins within a slot that was read before, each with the LSN.
+
+    Raises
+    ------
+    FileFault
+        If a footer is damaged.
+    """
+    found = []
+    for file, beginning in _values(files, "beginning"):
+        try:
+            if beginning["slot_was_read"]:
+                found.append((file.path, lsn_from_text(beginning["lsn"])))
+        except (TypeError, KeyError, ValueError) as error:
+            raise _damaged(file) from error
+    return found
+
+
+def notes_of(files: Iterable[PayloadFile]) -> list[str]:
+    """Describe gaps and late beginnings, one line for each."""
+    listed = list(files)
+    beginnings = [
+        f"{file}: begins at {lsn_to_text(lsn)}, in a slot that was read or advanced before: earlier changes of the "
+        "slot are not in this folder"
+        for file, lsn in late_beginnings(listed)
+    ]
+    return [*beginnings, *map(str, gaps_of(listed))]
+
+
+def _values(files: Iterable[PayloadFile], name: str) -> Iterator[tuple[PayloadFile, Any]]:
+    """Yield the files whose footers have a value under a name."""
+    key = f'"{name}"'.encode()
+    for file in files:
+        content = file.entries.get(CAPTURE_KEY)
+        # Most footers have none, and there may be a hundred thousand of them.
+        if content is not None and key in content:
+            try:
+                found = load_json(content).get(name)
+            except (ValueError, AttributeError) as error:
+                raise _damaged(file) from error
+            if found is not None:
+                yield file, found
+
+
+def _checked(file: PayloadFile, gaps: Any) -> list[Any]:
+    """Check that a list has gaps."""
+    try:
+        for gap in gaps:
+            lsn_from_text(gap["from"])
+            lsn_from_text(gap["to"])
+            str(gap["reason"])
+        return list(gaps)
+    except (TypeError, KeyError, ValueError) as error:
+        raise _damaged(file) from error
+
+
+def _damaged(file: PayloadFile) -> FileFault:
+    return FileFault(f"{file}: the description of gaps in the footer is damaged")

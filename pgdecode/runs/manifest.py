@@ -68,6 +68,8 @@ class Input:
         Where they were captured, from the footers of the files: system, timeline, database, slot, publications.
     files : sequence of dict
         Path, rows and bytes of each file.
+    gaps : sequence of dict
+        Gaps that were accepted, at the capture and now: the file, the LSNs before and after the gap, and the reason.
     """
 
     rows: int = 0
@@ -76,6 +78,7 @@ class Input:
     is_counted: bool = False
     source: Mapping[str, Any] | None = None
     files: Sequence[Mapping[str, Any]] = ()
+    gaps: Sequence[Mapping[str, str]] = ()
 
     @property
     def is_dense(self) -> bool:

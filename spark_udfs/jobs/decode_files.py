@@ -17,7 +17,14 @@ from pgdecode.changes.run_start import options_to_json
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.files.change_export import table_file_name
 from pgdecode.files.change_run import RunFolders, StagedRun, WrittenRun, input_of, run
-from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
+from pgdecode.files.file_metadata import (
+    UserType,
+    accepted_gaps,
+    catalog_of,
+    encoding_of,
+    overridden,
+    user_types_of,
+)
 from pgdecode.files.ordered_files import OrderFault, check_positions, has_interrupted_streams, in_slot_order
 from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
@@ -93,6 +100,7 @@ def decode_files(
     start: Start = "transaction",
     empty: Empty = "null",
     session: str | None = None,
+    accept_gap: bool = False,
     include_uncommitted: bool = False,
     drop_duplicates: bool = False,
     catalog: RelationCatalog | None = None,
@@ -153,6 +161,9 @@ def decode_files(
     session : str, optional
         For changes and tables: the column whose value identifies the connection to the server, as in
         `spark_udfs.changes`. By default, the footers of files from `pgdecode capture` say it.
+    accept_gap : bool
+        Decode over gaps between captured files, where changes are missing. Otherwise they are an error, and nothing is
+        written. The manifest lists them. They are not known if Spark reads the source (route "dataframe" with a URI).
     include_uncommitted, drop_duplicates, catalog, types, unrepresentable, encoding, datestyle
         For changes and tables, as in `spark_udfs.table_changes`. Dates and timestamps of all years are allowed.
     columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
@@ -186,7 +197,8 @@ def decode_files(
         If the target exists. It is a FileExistsError.
     RunError
         If another process is writing the target, which is a path; if the input overlaps that of the run before, or
-        payloads between both are missing (the text has both positions); or if another run continues that run.
+        payloads between both are missing (the text has both positions); if there is a gap before a file that its
+        capture accepted, without `accept_gap`; or if another run continues that run.
     RunFault
         If the state of the run before is damaged or missing.
     DiskFull, ReadOnlyStorage, AccessDenied
@@ -274,6 +286,7 @@ def decode_files(
         files = payload_files(place, payload, needed, unwrap)
     if any(file.converted for file in files or ()):
         raise PathError(f"{source}: not a Parquet file; on Spark, payloads are in Parquet")
+    accepted_gaps(files or (), accept_gap=accept_gap)
     if place is not None and files is not None and isinstance(config, ChangeJob):
         if session is None and position == "seq" and has_interrupted_streams(files):
             session = CAPTURE_SESSION

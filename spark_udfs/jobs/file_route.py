@@ -16,12 +16,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.files.file_metadata import gaps_of
 from pgdecode.files.ordered_files import in_slot_order, session_text
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.partitions.speculation import holds
 from pgdecode.protocol.options import ChangeOptions
-from pgdecode.runs.manifest import Manifest, OutputFile, TaskSummary, write_manifest
+from pgdecode.runs.manifest import Input, Manifest, OutputFile, TaskSummary, write_manifest
 from spark_udfs.dataframes.control_index import (
     SourceIndex,
     in_session,
@@ -84,7 +85,15 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Fo
         parts = [part for found in run_tasks(spark, work, tasks) for part in found]
         written, bad_rows, summaries = commit(folder, parts, _inputs(tasks, config.format))
     rows = sum(file.rows for file in written)
-    manifest = Manifest("spark", ("messages",), rows=rows, bad_rows=bad_rows, files=written, tasks=summaries)
+    manifest = Manifest(
+        "spark",
+        ("messages",),
+        input=Input(gaps=[gap.as_dict() for gap in gaps_of(files)]),
+        rows=rows,
+        bad_rows=bad_rows,
+        files=written,
+        tasks=summaries,
+    )
     return RunResult.of(write_manifest(folder, manifest) if isinstance(folder, Path) else manifest)
 
 

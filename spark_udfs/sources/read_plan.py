@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_reader import TableError
-from pgdecode.files.file_metadata import UserType, catalog_of, source_of, user_types_of
+from pgdecode.files.file_metadata import UserType, accepted_gaps, catalog_of, source_of, user_types_of
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.storage.errors import PathError
@@ -74,6 +74,7 @@ def plan_changes(options: SourceOptions, has_time: bool) -> ChangePlan:
         raise PathError(f"{options.path}: no such file or folder")
     files = [item.file for item in folder.files]
     source_of(files)
+    accepted_gaps(files, accept_gap=options.accept_gap)
     types = user_types_of(files)
     job = options.with_types(types, files)
     first = folder.files[0].first if folder.files else 0
@@ -113,6 +114,7 @@ def plan_messages(options: SourceOptions, files: Iterable[PayloadFile]) -> list[
     job = options.job
     assert isinstance(job, MessageJob)
     files = list(files)
+    accepted_gaps(files, accept_gap=options.accept_gap)
     if not files:
         return []
     wanted = piece_bytes(files)

@@ -52,6 +52,7 @@ class SourceOptions:
         The option `years`.
     max_files : int or None
         The option `maxFilesPerTrigger`.
+    accept_gap : bool
     """
 
     path: Path
@@ -63,6 +64,7 @@ class SourceOptions:
     job: MessageJob | ChangeJob
     any_year: bool
     max_files: int | None
+    accept_gap: bool
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -95,6 +97,7 @@ class SourceOptions:
             _message_job(found) if what == MESSAGES else _change_job(what, found),
             any_year(found.get("years", "1-9999")),
             found.get("maxFilesPerTrigger"),
+            found.get("accept_gap", False),
         )
 
     @property
@@ -235,4 +238,5 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "datestyle": str,
     "years": str,
     "maxFilesPerTrigger": _count,
+    "accept_gap": _flag,
 }

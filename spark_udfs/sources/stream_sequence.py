@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pgdecode.files.file_metadata import UserType, catalog_of, source_of, user_types_of
+from pgdecode.files.file_metadata import UserType, accepted_gaps, catalog_of, source_of, user_types_of
 from spark_udfs.jobs.job_config import ChangeJob
 from spark_udfs.sources.payload_folder import FilesChanged, PayloadFolder, PositionedFile
 from spark_udfs.sources.sequence_index import SequenceIndex
@@ -176,6 +176,7 @@ class StreamSequence:
 
     def _add(self, item: PositionedFile) -> None:
         """Read the next file."""
+        accepted_gaps([item.file], accept_gap=self.options.accept_gap)
         before = self.end
         job = self.options.job
         if isinstance(job, ChangeJob) and self.index is None:
