@@ -23,10 +23,14 @@ from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.files.file_metadata import UserType
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.storage.object_path import local_path
-from pgdecode.types.encodings import SQL_ASCII, encoding_name
+from pgdecode.types.encodings import CODECS, SQL_ASCII, encoding_name
 
 # Bytes of messages that may wait for the writer. Other buffers have their own limits.
 QUEUE_BYTES = 32 * 2**20
+# SQLSTATEs of text that the server cannot convert to client_encoding (character_not_in_repertoire,
+# untranslatable_character), and of a publication that does not exist (undefined_object).
+_NOT_CONVERTIBLE = ("22021", "22P05")
+_UNDEFINED = "42704"
 # Seconds for reading the user-defined types of the last file after a stop.
 _STOP_SECONDS = 5.0
 _PAGE = 8192
@@ -179,6 +183,7 @@ class Capture:
         self._on_warning = on_warning
         self._warned: set[str] = set()
         self._creation_wait: set[str] = set()
+        self._server_encoding = ""
         # Plain values: a signal handler may interrupt a thread that holds a lock, and an event has a lock too.
         self._stopping = False
         self._stopped_at = 0.0
@@ -254,6 +259,7 @@ class Capture:
             lambda: recorder.recorded,
             0.0 if self._temporary else self._retry_seconds,
             self._is_working,
+            self._hint,
             self._warn,
         )
         recorder.start()
@@ -338,6 +344,7 @@ class Capture:
             catalog = closing.enter_context(self._catalog_connection())
             identity = server.identify(connection)
             self._options.check(identity.version)
+            self._server_encoding = connection.server_encoding
             timeout = server.timeout_seconds(connection)
             is_created = False
             if is_first:
@@ -388,7 +395,7 @@ class Capture:
             }
             catalog.close()
             closing.pop_all()
-            return Session(connection, number, timeout, metadata, connection.server_encoding)
+            return Session(connection, number, timeout, metadata)
 
     def _create_if_asked(self, connection: Connection, catalog: Connection, journal: Journal) -> bool:
         """Create the slot if it is asked for and does not exist; return whether it was created."""
@@ -536,6 +543,20 @@ class Capture:
         with contextlib.suppress(ServerError), self._catalog_connection() as connection:
             return server.is_working(connection, self._slot, pid)
         return False
+
+    def _hint(self, failure: ServerError) -> str:
+        """Say what to do about an error that ended the stream; "" if it is not known."""
+        if failure.sqlstate in _NOT_CONVERTIBLE:
+            known = self._server_encoding if self._server_encoding in CODECS else SQL_ASCII
+            return f"; encoding={known} captures text as the database has it"
+        if failure.sqlstate == _UNDEFINED and "publication" in str(failure):
+            with contextlib.suppress(ServerError), self._catalog_connection() as connection:
+                if server.has_publications(connection, self._publications):
+                    return (
+                        ", as of the changes that come next, although it exists now: the slot is older. Advance the "
+                        f"slot (pg_replication_slot_advance) and accept_gap, or {server.NEW_SLOT}"
+                    )
+        return ""
 
     def _read_types(self, oids: set[int]) -> tuple[UserType, ...] | None:
         """Read the present types of columns, as far as their meaning depends on the database."""

@@ -73,6 +73,8 @@ def connection_text(dsn: str, **changes: str) -> str:
         raise RequestError("the DSN's host name contains @: write it as %40 in a URI's password")
     if not found.get("application_name"):
         found["fallback_application_name"] = _APPLICATION
+    # One of a replication connection does not run SQL.
+    found.pop("replication", None)
     found |= changes
     return " ".join(f"{name}='{_escaped(value)}'" for name, value in found.items())
 

@@ -223,6 +223,9 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
+            if not folder.parent.exists():
+                raise RequestError(f"{folder}: there is no folder {folder.parent}")
+            self._is_new = not folder.exists()
             folder.mkdir(exist_ok=True)
             self._lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -405,10 +408,15 @@ class Journal:
         self.append("position", recorded=lsn_to_text(recorded))
 
     def close(self) -> None:
-        """Close the log and unlock the folder."""
+        """Close the log and unlock the folder. A folder that was created for nothing is removed."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+        elif self._is_new:
+            # Nothing has begun. The folder stays if another program has written to it.
+            with contextlib.suppress(OSError):
+                (self.folder / LOCK_NAME).unlink()
+                self.folder.rmdir()
         os.close(self._lock)
 
 

@@ -12,7 +12,7 @@ from pgdecode.capture.channel import Channel, Item, Keepalive, SessionEnd, Sessi
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import ServerError, StoppedError
 from pgdecode.capture.frames import HEADER_BYTES, Chunk
-from pgdecode.types.encodings import CODECS, SQL_ASCII
+from pgdecode.capture.server import NEW_SLOT
 
 # A chunk goes to the recorder when it reaches one of these sizes, or after `_LINGER_SECONDS`.
 CHUNK_BYTES = 2**20
@@ -29,9 +29,6 @@ _PAUSE_SECONDS = 0.0005
 # SQLSTATE of the warning with which PostgreSQL 18 omits the changes of a dropped publication
 # (object_not_in_prerequisite_state). Older servers end the stream instead.
 _PUBLICATION_MISSING = "55000"
-# SQLSTATEs of text that the server cannot convert to client_encoding (character_not_in_repertoire,
-# untranslatable_character).
-_NOT_CONVERTIBLE = ("22021", "22P05")
 # Seconds without a frame after which a keepalive may be requested.
 _QUIET_SECONDS = 0.05
 # Seconds without a frame after which the connection is given up, if the server has no timeout: that of PostgreSQL's own
@@ -51,15 +48,12 @@ class Session:
         wal_sender_timeout in seconds; 0 for no timeout.
     metadata : dict
         Metadata of the session, for the footers of files.
-    server_encoding : str
-        Encoding of the database.
     """
 
     connection: Connection
     number: int
     timeout: float
     metadata: dict[str, Any]
-    server_encoding: str = "UTF8"
 
     @property
     def status_seconds(self) -> float:
@@ -120,6 +114,8 @@ class Receiver(threading.Thread):
         How long to try to connect again after a connection is lost.
     is_working : callable
         Returns whether the server process of a silent connection, given by its ID, is working.
+    hint : callable
+        Returns what to do about an error that ended the stream, to append to its text, or "".
     on_warning : callable
     """
 
@@ -131,6 +127,7 @@ class Receiver(threading.Thread):
         recorded: Callable[[], int],
         retry_seconds: float,
         is_working: Callable[[int], bool],
+        hint: Callable[[ServerError], str],
         on_warning: Callable[[str], None],
     ) -> None:
         super().__init__(name="pgdecode-capture-receiver", daemon=True)
@@ -142,6 +139,7 @@ class Receiver(threading.Thread):
         self._recorded = recorded
         self._retry_seconds = retry_seconds
         self._is_working = is_working
+        self._hint = hint
         self._on_warning = on_warning
         self._waker = Waker()
         self._stopping = threading.Event()
@@ -348,8 +346,7 @@ class Receiver(threading.Thread):
         (sqlstate, text), session.connection.warning = session.connection.warning, None
         if sqlstate == _PUBLICATION_MISSING:
             raise StoppedError(
-                f"the server omits changes: {text} Creating the publication again does not restore them: drop the "
-                "slot, and continue with a new slot and a gap"
+                f"the server omits changes: {text} Creating the publication again does not restore them; {NEW_SLOT}"
             )
         self._on_warning(f"the server warns: {text}")
 
@@ -397,10 +394,3 @@ class Receiver(threading.Thread):
             self._on_warning("stopped while the server could not be reached")
             return None
         raise StoppedError(f"the server ended the capture: {failure}{self._hint(failure)}") from failure
-
-    def _hint(self, failure: ServerError) -> str:
-        if failure.sqlstate in _NOT_CONVERTIBLE:
-            encoding = self._session.server_encoding
-            known = encoding if encoding in CODECS else SQL_ASCII
-            return f"; encoding={known} captures text as the database has it"
-        return ""

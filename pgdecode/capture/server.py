@@ -15,6 +15,8 @@ from pgdecode.capture.options import quoted_name, quoted_text, seconds_from_text
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
 _SHOWN = 5
+# The way out of the loss of a slot. The command line replaces the names of arguments by those of its options.
+NEW_SLOT = "drop_slot, and then create_slot with accept_gap, continue with a new slot and a gap"
 # SQLSTATE of a slot that another session uses (object_in_use).
 _SLOT_IN_USE = "55006"
 _OPERATIONS = {"pubinsert": "insert", "pubupdate": "update", "pubdelete": "delete", "pubtruncate": "truncate"}
@@ -162,7 +164,7 @@ def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
     if found.columns["database"] != database:
         raise RequestError(f"slot {slot!r} belongs to database {found.columns['database']!r}, not {database!r}")
     if found.loss:
-        raise StoppedError(f"slot {slot!r} {found.loss}; a new slot begins with a gap")
+        raise StoppedError(f"slot {slot!r} {found.loss}; {NEW_SLOT}")
     if found.columns["confirmed_flush_lsn"] is None:
         pid = found.columns.get("active_pid")
         waiting = None if pid is None else creation_wait(connection, int(pid))
@@ -282,7 +284,7 @@ def standby_warning(connection: Connection, slot: str) -> str | None:
 
 
 def publication_warnings(connection: Connection, publications: Sequence[str]) -> Iterator[str]:
-    """Yield warnings about publications without tables or operations, and about tables without a replica identity.
+    """Yield warnings about what publications leave out, and about tables without a replica identity.
 
     Raises
     ------
@@ -307,8 +309,12 @@ def publication_warnings(connection: Connection, publications: Sequence[str]) ->
             yield f"publication {row['pubname']!r} publishes no table: nothing of it is sent"
         if left_out:
             yield f"publication {row['pubname']!r} leaves out {', '.join(left_out)}"
-    if any(row["pubupdate"] or row["pubdelete"] for row in rows):
-        yield from _identity_warnings(connection, names)
+    if connection.server_version < 110000:
+        yield "PostgreSQL 10 does not publish TRUNCATE: captured tables keep the rows that it removes"
+    yield from _identity_warnings(connection, [row["pubname"] for row in rows if row["pubupdate"] or row["pubdelete"]])
+    yield from _generated_warnings(
+        connection, publications, [row["pubname"] for row in rows if row.get("pubgencols") != "s"]
+    )
 
 
 def _with_tables(connection: Connection) -> set[str | None]:
@@ -323,30 +329,83 @@ def _with_tables(connection: Connection) -> set[str | None]:
     return {row[0] for row in rows}
 
 
-def _identity_warnings(connection: Connection, names: str) -> Iterator[str]:
-    # The query reads only catalogs: pg_publication_tables locks each table, and so waits while a table is altered.
-    by_schema = (
-        "OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s JOIN pg_catalog.pg_publication p "
-        f"ON p.oid = s.pnpubid WHERE s.pnnspid = c.relnamespace AND p.pubname IN ({names})) "
-    )
+def _published(connection: Connection, publications: Sequence[str]) -> str:
+    """Write the condition that publications publish a table c, of the schema n, or a table of which it is a partition.
+
+    It reads only catalogs: pg_publication_tables locks each table, and so waits while a table is altered.
+    """
+    names = ", ".join(map(quoted_text, publications))
+    version = connection.server_version
+    # Partitioned tables can be published since PostgreSQL 13.
+    tables = "(SELECT c.oid UNION SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid))"
+    published = [
+        f"EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.puballtables AND p.pubname IN ({names}))",
+        "EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid "
+        f"WHERE (r.prrelid = c.oid{f' OR c.relispartition AND r.prrelid IN {tables}' if version >= 130000 else ''}) "
+        f"AND p.pubname IN ({names}))",
+    ]
+    if version >= 150000:
+        published.append(
+            "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s JOIN pg_catalog.pg_publication p "
+            "ON p.oid = s.pnpubid JOIN pg_catalog.pg_class t ON t.relnamespace = s.pnnspid WHERE (t.oid = c.oid "
+            f"OR c.relispartition AND t.oid IN {tables}) AND p.pubname IN ({names}))"
+        )
+    return f"c.relkind = 'r' AND c.relpersistence = 'p' AND c.oid >= 16384 AND ({' OR '.join(published)})"
+
+
+def _listed(names: Sequence[str | None]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(map(str, names[:_SHOWN]))}{more}"
+
+
+def _identity_warnings(connection: Connection, publications: Sequence[str]) -> Iterator[str]:
+    if not publications:
+        return
     rows = connection.rows(
         "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c "
         "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.oid >= 16384 AND (EXISTS (SELECT FROM "
-        f"pg_catalog.pg_publication p WHERE p.puballtables AND p.pubname IN ({names})) "
-        "OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p "
-        f"ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname IN ({names})) "
-        f"{by_schema if connection.server_version >= 150000 else ''}) "
-        "AND (c.relreplident = 'n' OR c.relreplident = 'd' AND NOT EXISTS "
-        "(SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)) ORDER BY 1"
+        "WHERE (c.relreplident = 'n' OR c.relreplident IN ('d', 'i') AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i "
+        "WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END)) "
+        f"AND {_published(connection, publications)} ORDER BY 1"
     )
-    tables = [str(row[0]) for row in rows]
-    if tables:
-        more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
+    if rows:
         yield (
             "tables without a replica identity, on which the server refuses UPDATE and DELETE: "
-            f"{', '.join(tables[:_SHOWN])}{more}"
+            f"{_listed([row[0] for row in rows])}"
         )
+
+
+def _generated_warnings(
+    connection: Connection, publications: Sequence[str], without_stored: Sequence[str]
+) -> Iterator[str]:
+    if connection.server_version < 120000:
+        return
+    conditions = [f"a.attgenerated = 'v' AND {_published(connection, publications)}"]
+    if without_stored:
+        conditions.append(_published(connection, without_stored))
+    names = ", ".join(map(quoted_text, publications))
+    # Since PostgreSQL 18, a list of columns may have them.
+    in_list = (
+        "AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p "
+        f"ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname IN ({names}) AND a.attnum = ANY (r.prattrs)) "
+    )
+    is_new = connection.server_version >= 180000
+    rows = connection.rows(
+        "SELECT n.nspname || '.' || c.relname || '.' || a.attname FROM pg_catalog.pg_attribute a "
+        "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE a.attgenerated <> '' AND a.attnum > 0 AND NOT a.attisdropped "
+        f"{in_list if is_new else ''}AND ({' OR '.join(conditions)}) ORDER BY 1"
+    )
+    if rows:
+        remedy = "; publish_generated_columns = stored sends stored ones" if is_new else ""
+        yield f"generated columns are left out: {_listed([row[0] for row in rows])}{remedy}"
+
+
+def has_publications(connection: Connection, names: Sequence[str]) -> bool:
+    """Whether all publications exist now."""
+    quoted = ", ".join(map(quoted_text, names))
+    rows = connection.rows(f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({quoted})")
+    return {row[0] for row in rows} == set(names)
 
 
 def setting(connection: Connection, name: str) -> str | None:

@@ -45,6 +45,9 @@ class Status:
         Seconds since the last file was completed, if more WAL exists; 0 if everything is recorded.
     slot : dict
         The slot's row in pg_replication_slots; empty if there is no such slot.
+    obstacle : str or None
+        Why the slot cannot be captured to the folder without accepting a gap: it is lost, or does not exist, or changes
+        are missing. Also one of the warnings.
     warnings : list of str
     """
 
@@ -65,6 +68,7 @@ class Status:
     lag_bytes: int | None
     lag_seconds: float | None
     slot: dict[str, Any] = field(default_factory=dict)
+    obstacle: str | None = None
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,18 +100,18 @@ def read_status(dsn: str, folder: Path, slot: str) -> Status:
             warnings += server.server_warnings(connection)
     except ServerError as error:
         raise RequestError(str(error)) from error
+    obstacle: str | None = None
     if state is None:
-        warnings.append(f"slot {slot!r} does not exist")
+        obstacle = f"slot {slot!r} does not exist; {server.NEW_SLOT}"
+    elif state.loss:
+        obstacle = f"slot {slot!r} {state.loss}; {server.NEW_SLOT}"
+    elif state.columns["confirmed_flush_lsn"] is None:
+        warnings.append(f"slot {slot!r} is still being created")
     else:
-        warnings += [f"slot {slot!r} {state.loss}"] if state.loss else state.warnings()
-        if state.columns["confirmed_flush_lsn"] is None:
-            warnings.append(f"slot {slot!r} is still being created")
-        if (
-            contents.recorded is not None
-            and state.columns["confirmed_flush_lsn"]
-            and state.confirmed > contents.recorded
-        ):
-            warnings.append(f"gap: {server.described_gap(contents.recorded, state.confirmed)}")
+        warnings += state.warnings()
+        if contents.recorded is not None and state.confirmed > contents.recorded:
+            obstacle = f"gap: {server.described_gap(contents.recorded, state.confirmed)}"
+    warnings += [] if obstacle is None else [obstacle]
     lag = None if contents.recorded is None else max(current - contents.recorded, 0)
     last_us = files[-1].sealed_us if files else None
     since = None if last_us is None else time.time() - last_us / 1e6
@@ -129,5 +133,6 @@ def read_status(dsn: str, folder: Path, slot: str) -> Status:
         lag_bytes=lag,
         lag_seconds=0.0 if lag == 0 else since,
         slot={} if state is None else state.columns,
+        obstacle=obstacle,
         warnings=warnings,
     )

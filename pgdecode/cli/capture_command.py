@@ -55,6 +55,10 @@ _FLAGS = {
     "two_phase": "--two-phase",
     "create_slot makes it": "--create-slot makes it",
     "; encoding=": "; --encoding ",
+    "drop_slot, and then create_slot with accept_gap, continue": (
+        "--drop-slot, and then --create-slot --accept-gap, continue"
+    ),
+    "(pg_replication_slot_advance) and accept_gap": "(pg_replication_slot_advance) and --accept-gap",
     "change_publications does so": "--change-publications does so",
     "let files end early (max_seconds)": "let files end early (--file-time)",
     "temporary and failover require create_slot": "--temporary and --failover require --create-slot",
@@ -244,7 +248,8 @@ def capture(
     The slot is never created, dropped or advanced without request. If changes are missing between OUT and the slot, or
     the server is another one, nothing is captured without --accept-gap.
 
-    Exit codes: 0 done; 2 not possible as requested; 3 refused, or ended by the state of the server or of OUT.
+    Exit codes: 0 done; 2 not possible as requested; 3 refused, or ended by the state of the server or of OUT, and with
+    --status if a capture would be refused.
     """
     try:
         if as_json and not as_status:
@@ -254,8 +259,9 @@ def capture(
             click.echo(f"slot {printable(slot)}: dropped", err=True)
             return 0
         if as_status:
-            _print_status(read_status(dsn, out, slot), as_json=as_json)
-            return 0
+            status = read_status(dsn, out, slot)
+            _print_status(status, as_json=as_json)
+            return 0 if status.obstacle is None else STOPPED
         if not publications:
             raise click.UsageError("Missing option '--publication'.")
         if isinstance(messages, int) and not isinstance(messages, bool):
@@ -395,4 +401,4 @@ def _status_rows(status: Status) -> Iterator[tuple[str, str]]:
     for gap in status.gaps:
         yield "accepted gap", f"{gap['from']} to {gap['to']}: {gap['reason']}"
     for text in status.warnings:
-        yield "warning", text
+        yield "warning", _with_flags(text)

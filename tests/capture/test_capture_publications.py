@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from conftest import Database
 
 from pgdecode import ChangeDecoder, lsn_from_text
-from pgdecode.capture import Capture, RequestError
+from pgdecode.capture import Capture, RequestError, StoppedError
 from pgdecode.capture.journal import read_log
 
 
@@ -124,3 +126,96 @@ def test_a_publication_without_tables_is_said(two_tables: Database, tmp_path: Pa
     found = capture(database, tmp_path / "raw", "empty", "everything", "pa")
     assert [text for text in found if "publishes" in text] == expected
     assert json.loads((tmp_path / "raw" / "_capture.jsonl").read_text().splitlines()[0])["publications"]
+
+
+def test_a_publication_that_does_not_exist_leaves_no_folder(two_tables: Database, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="publication 'missing' does not exist"):
+        capture(two_tables, tmp_path / "raw", "missing")
+    assert not (tmp_path / "raw").exists()
+    (tmp_path / "raw").mkdir()
+    with pytest.raises(RequestError):
+        capture(two_tables, tmp_path / "raw", "missing")
+    assert (tmp_path / "raw").exists()
+
+
+def test_a_folder_without_parent_is_named(two_tables: Database, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=rf"there is no folder {tmp_path / 'no'}$"):
+        capture(two_tables, tmp_path / "no" / "raw", "pa")
+
+
+def test_a_slot_that_is_older_than_the_publication_is_named(two_tables: Database, tmp_path: Path) -> None:
+    # Source: https://github.com/ihippik/wal-listener/issues/2
+    database = two_tables
+    database.execute("INSERT INTO a VALUES (1); CREATE PUBLICATION late FOR TABLE a; INSERT INTO a VALUES (2)")
+    with pytest.raises(StoppedError, match="drop_slot, and then create_slot with accept_gap") as caught:
+        capture(database, tmp_path / "raw", "late")
+    if database.server.major < 18:
+        assert "although it exists now: the slot is older" in str(caught.value)
+
+
+def test_replication_in_the_dsn_is_ignored(two_tables: Database, tmp_path: Path) -> None:
+    for value in ("true", "database"):
+        made = Capture(
+            f"{two_tables.dsn} replication={value}", tmp_path / "raw", slot=two_tables.slot, publication="pa"
+        )
+        made.run(until="now")
+
+
+def test_tables_without_identity_are_a_warning_if_updates_of_them_are_published(
+    two_tables: Database, tmp_path: Path
+) -> None:
+    database, said = two_tables, "tables without a replica identity, on which the server refuses UPDATE and DELETE: "
+    database.execute(
+        "CREATE TABLE bare (id int); CREATE PUBLICATION inserts FOR TABLE bare WITH (publish = 'insert'); "
+        "CREATE TABLE by_index (id int NOT NULL UNIQUE); "
+        "ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_id_key; CREATE PUBLICATION pi FOR TABLE by_index"
+    )
+    left_out = "publication 'inserts' leaves out update, delete, truncate"
+    assert capture(database, tmp_path / "inserts", "inserts", "pa", "pi") == [left_out]
+    database.execute("ALTER TABLE by_index DROP CONSTRAINT by_index_id_key")
+    assert capture(database, tmp_path / "index", "pi")[:1] == [f"{said}public.by_index"]
+
+
+def test_partitions_without_identity_below_a_published_root_are_a_warning(two_tables: Database, tmp_path: Path) -> None:
+    if two_tables.server.major < 13:
+        pytest.skip("partitioned tables cannot be published")
+    two_tables.execute(
+        "CREATE TABLE root (id int) PARTITION BY LIST (id); "
+        "CREATE TABLE middle PARTITION OF root FOR VALUES IN (1, 2) PARTITION BY LIST (id); "
+        "CREATE TABLE leaf PARTITION OF middle FOR VALUES IN (1); CREATE PUBLICATION pr FOR TABLE root"
+    )
+    [warning] = capture(two_tables, tmp_path / "raw", "pr")
+    assert warning.endswith("refuses UPDATE and DELETE: public.leaf")
+
+
+def test_generated_columns_that_are_left_out_are_a_warning(two_tables: Database, tmp_path: Path) -> None:
+    if two_tables.server.major < 12:
+        pytest.skip("the server has no generated columns")
+    database = two_tables
+    database.execute("CREATE TABLE g (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
+    database.execute("CREATE PUBLICATION pg FOR TABLE g")
+    [warning] = capture(database, tmp_path / "raw", "pg", "pa")
+    assert warning.startswith("generated columns are left out: public.g.twice")
+    if database.server.major >= 18:
+        database.execute("CREATE PUBLICATION stored FOR TABLE g WITH (publish_generated_columns = stored)")
+        database.execute("CREATE PUBLICATION listed FOR TABLE g (id, twice)")
+        for name in ("stored", "listed"):
+            assert not any(text.startswith("generated") for text in capture(database, tmp_path / name, name))
+        database.execute("ALTER TABLE g ADD thrice int GENERATED ALWAYS AS (id * 3) VIRTUAL")
+        [warning] = [text for text in capture(database, tmp_path / "stored", "stored") if text.startswith("generated")]
+        assert warning.startswith("generated columns are left out: public.g.thrice;")
+
+
+def test_the_status_of_a_slot_that_is_gone_is_an_obstacle_with_the_calls_that_continue(
+    two_tables: Database, tmp_path: Path
+) -> None:
+    database = two_tables
+    capture(database, tmp_path / "raw", "pa")
+    command = [sys.executable, "-m", "pgdecode", "capture", database.dsn, str(tmp_path / "raw"), "--slot"]
+    assert subprocess.run([*command, database.slot, "--status"], capture_output=True).returncode == 0
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    done = subprocess.run([*command, database.slot, "--status", "--json"], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["obstacle"].startswith(
+        f"slot '{database.slot}' does not exist; drop_slot, and then "
+    )
