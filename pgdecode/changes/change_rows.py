@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,6 +14,7 @@ from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.row_decoder import error_column
+from pgdecode.rows.type_hints import with_type_hint
 from pgdecode.rows.value_options import ValueOptions
 
 CHANGES = pa.schema(
@@ -72,6 +75,14 @@ class ChangeBuilder:
         version = self.versions[index]
         return len(version.namespace.encode()) + len(version.name.encode())
 
+    def _hinted(self, error: DecodeError, versions: Iterable[int]) -> DecodeError:
+        """Add which type the column of an error may have."""
+        for version in (self.versions[number] for number in versions):
+            if version.relation_id == error.relation:
+                decodings = self.value_options.texts(version)
+                return with_type_hint(error, version.columns, version.types, decodings, self.value_options.types)
+        return error
+
     def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
         """Build the changes of a slice."""
         # The cost of a batch depends on the versions that it uses, not on the number of all versions.
@@ -88,7 +99,7 @@ class ChangeBuilder:
         try:
             columns, errors = maps.run(*map(values_of, (change_slice.rows, numbers, change_slice.streamed)))
         except DecodeError as error:
-            raise change_slice.placed(error) from None
+            raise change_slice.placed(self._hinted(error, versions)) from None
         self.text_bytes += maps.text_bytes
         op, old_type, old, new, unchanged = columns
         places = values_of(numbers)

@@ -18,6 +18,7 @@ from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.row_decoder import error_column
+from pgdecode.rows.type_hints import with_type_hint
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.types.pgtypes import Decoding
 
@@ -283,7 +284,9 @@ class TableBuilder:
             rows.run()
             (op, _, old_type, old, unchanged), columns = rows.results()
         except DecodeError as error:
-            raise change_slice.placed(error, places) from None
+            types = self.table.value_options.types
+            hinted = with_type_hint(error, version.columns, version.types, self._decodings[number], types)
+            raise change_slice.placed(hinted, places) from None
         olds = self.table.fit(version, [old.field(i) for i in range(old.type.num_fields)], n)
         fields = list(self.table.schema.field("_old").type)
         old = pa.StructArray.from_arrays(olds, fields=fields, mask=old.is_null()) if fields else old

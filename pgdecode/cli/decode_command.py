@@ -406,6 +406,9 @@ def _decode_changes(run: RunRequest, target: FilePath) -> tuple[str, str]:
         left += " left out" if run.options.change_options.drop_duplicates else ""
     if totals.empty_payloads:
         left += f", {counted(totals.empty_payloads, 'empty payload')} ignored"
+    if totals.text_columns:
+        columns = counted(totals.text_columns, "column")
+        left += f", {columns} as text, because types were altered ({', '.join(totals.altered_types)})"
     mode = run.options.change_options.mode
     what = f"{counted(totals.changes, 'row')} at the end" if run.is_snapshot else counted(totals.changes, "change")
     made = f"{what}, {_bad_by_class(totals.bad_rows, mode)}{left}"

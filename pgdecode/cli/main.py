@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -33,6 +34,7 @@ _EXTRAS = {
     "pandas": "spark",
     "psycopg": "capture",
 }
+_TYPE = re.compile(r'types=\{"?([^{}]+?)"?: "([^"]+)"\}')
 _OPTIONS = {
     ANY_ORDER: "--in-stream auto",
     'start="anywhere"': "--start anywhere",
@@ -177,7 +179,7 @@ def in_shell(text: str) -> str:
     """Replace parameters of functions, which an error text names, by options of commands."""
     for parameter, option in _OPTIONS.items():
         text = text.replace(parameter, option)
-    return text
+    return _TYPE.sub(r"--types '\1=\2'", text)
 
 
 def _fail(text: str, code: int) -> int:

@@ -26,6 +26,7 @@ from pgdecode.types.type_parser import builtin_name, declared
 IN_STREAM: dict[str, InStream | bool] = {"ordered": "ordered", "auto": "auto", "true": True, "false": False}
 
 
+_HAS_REMEDY = re.compile(r"--|types=|looks like")
 # Errors of a single payload, which the following ones do not depend on.
 _OF_ONE_PAYLOAD = re.compile(
     r": (UNKNOWN_TAG|TRUNCATED|TRAILING|BAD_\w+|NO_NUL|EMPTY_NAME|ENCODING|OUT_OF_RANGE|WRONG_SIZE)( at offset \d+)?: "
@@ -78,7 +79,7 @@ def suggesting(remedy: str) -> Iterator[None]:
         yield
     except FileFault as error:
         text = str(error)
-        if _OF_ONE_PAYLOAD.search(text) and "--" not in text and "looks like" not in text:
+        if _OF_ONE_PAYLOAD.search(text) and not _HAS_REMEDY.search(text):
             of_value = _OF_A_VALUE.search(text)
             if of_value is not None:
                 # The value may be good: leaving it out is not the first remedy.

@@ -44,6 +44,8 @@ class ChangeTotals:
     repeated: int = 0  # transactions whose commit LSN is not greater than that of all before
     empty_payloads: int = 0
     files: list[OutputFile] = field(default_factory=list)
+    text_columns: int = 0  # columns of tables with composites whose type was altered
+    altered_types: tuple[str, ...] = ()
 
 
 def convert_changes(
@@ -210,6 +212,10 @@ def _write(
         # Workers encode the ends of all outputs side by side.
         for output in unfinished:
             output.flush()
+    totals.altered_types = reader.altered_types
+    if totals.altered_types:
+        metadata = (column.metadata or {} for schema in schemas.values() for column in schema)
+        totals.text_columns = sum(item.get(b"pg:form") == b"text" for item in metadata)
     for name, file in outputs.items():
         totals.files.append(OutputFile(**vars(file.digested(Path(str(file.name)).name, n_rows[name]))))
     decoder = reader.decoder

@@ -144,6 +144,12 @@ class FileChanges:
             max_held_bytes=_HELD_BYTES,
         )
 
+    @property
+    def altered_types(self) -> tuple[str, ...]:
+        """Names of composite types that were altered while they were captured. Their values are text."""
+        types = (UserType(*item) for item in self.source.user_types)
+        return tuple(item.key for item in types if item.declaration == "record")
+
     def follow(self, batch: OrderedBatch, with_rows: bool = False) -> None:
         """Process payloads in a first pass, to find the versions of relations.
 

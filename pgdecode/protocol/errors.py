@@ -114,6 +114,11 @@ class DecodeError(ValueError):
         kept = ("offset", "tag", "relation", "column", "expected", "seen")
         return type(self)(self.detail, position=position, **{name: getattr(self, name) for name in kept})
 
+    def with_detail(self, detail: str) -> DecodeError:
+        """Copy the error, with another text."""
+        kept = ("row", "position", "offset", "tag", "relation", "column", "expected", "seen")
+        return type(self)(detail, **{name: getattr(self, name) for name in kept})
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.detail, {**self.__dict__, "detail": None})
 

@@ -12,10 +12,12 @@ from pgdecode._native.rows.row_decoder import Rows
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.payloads.payload_input import payload_parts
 from pgdecode.payloads.thread_counts import check_threads, threads_for
+from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Type
 from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, check_limits, check_option, check_row_mode
 from pgdecode.rows.row_schema import RelationLike, resolve_columns
+from pgdecode.rows.type_hints import with_type_hint
 from pgdecode.types.session_settings import settings_of, under
 
 _LIMITS = Limits()
@@ -150,7 +152,10 @@ def decode_rows(
         n_threads=threads_for(source, check_threads(threads)),
         empty_is_null=empty == "null",
     )
-    rows.run()
+    try:
+        rows.run()
+    except DecodeError as error:
+        raise with_type_hint(error, relation.columns, known, chosen, types) from None
     meta, values = rows.results()
     return pa.RecordBatch.from_arrays([*meta, error_column(rows.row_errors, source.n_rows), *values], schema=schema)
 

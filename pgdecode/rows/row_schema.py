@@ -12,7 +12,7 @@ from pgdecode.protocol.errors import MOST_SHOWN, shown
 from pgdecode.protocol.messages import Column, Type
 from pgdecode.protocol.options import UnrepresentableValues, check_option
 from pgdecode.rows.type_overrides import Overrides
-from pgdecode.types.pgtypes import FIRST_USER_OID, NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, is_partial
+from pgdecode.types.pgtypes import NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, has_record, is_partial
 
 
 class RelationLike(Protocol):
@@ -44,8 +44,8 @@ META_COLUMNS = ("_op", "_xid", "_old_type", "_old", "_unchanged", "_error")
 
 def type_name(type_id: int, type_messages: Mapping[int, Type]) -> str | None:
     """Return the name of a type, such as "int4"; None if it is not built in and the stream does not describe it."""
-    if type_id < FIRST_USER_OID:
-        return NAME_BY_OID.get(type_id)
+    if type_id in NAME_BY_OID:
+        return NAME_BY_OID[type_id]
     message = type_messages.get(type_id)
     return None if message is None else message.name
 
@@ -93,7 +93,7 @@ def row_schema(
 
     Parameters are those of `decode_rows`. The metadata of each field describe the source type, also if `types` or
     `columns` convert it: `pg:type` is its name or OID, `pg:typmod` its modifier. `pg:form` is "text" if the column is a
-    string only because of `unrepresentable="text"`.
+    string only because of `unrepresentable="text"`, or has composites of the type "record", which are text.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def _resolve_columns(
     for column, plain, decoding in zip(relation.columns, usual, chosen, strict=True):
         source_type = type_name(column.type_id, known) or str(column.type_id)
         metadata = {"pg:type": source_type, "pg:typmod": str(column.type_modifier)}
-        if decoding.arrow != plain.arrow:
+        if decoding.arrow != plain.arrow or has_record(decoding):
             metadata["pg:form"] = "text"
         fields.append(pa.field(column.name, decoding.arrow, metadata=metadata))
     meta = [

@@ -259,6 +259,17 @@ def is_partial(decoding: Decoding) -> bool:
     return decoding.codec == "array" or _is_partial(decoding) or any(part and is_partial(part) for part in parts)
 
 
+def has_record(decoding: Decoding) -> bool:
+    """Whether a type is, or consists of, composites whose fields are not declared. They are text."""
+    parts = [decoding]
+    while parts:
+        part = parts.pop()
+        if part.codec == "record":
+            return True
+        parts += [item for item in (part.element, *part.fields) if item is not None]
+    return False
+
+
 def clamped(decoding: Decoding) -> Decoding:
     """Make the decoding of the same type in which a value outside the Arrow type's range becomes the nearest in it.
 

@@ -6,6 +6,8 @@ Every value has the text that the server sent. A column has the same type from t
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -277,6 +279,19 @@ def test_money_has_the_digits_of_the_server(database: Database, tmp_path: Path, 
     assert found.schema.field("a").type == pa.decimal128(19, 2)
     [row] = found.to_pylist()
     assert [str(row["a"]), [*map(str, row["b"])], str(row["f"])] == ["-12.50", ["1.00", "2.25"], "3.00"]
+
+
+def test_the_command_counts_columns_that_are_text_because_their_type_was_altered(
+    database: Database, tmp_path: Path
+) -> None:
+    captured(database, tmp_path / "raw", ADDED, binary=True, is_timely=False)
+    command = [sys.executable, "-m", "pgdecode", "decode", str(tmp_path / "raw"), str(tmp_path / "c.parquet")]
+    done = subprocess.run([*command, "--table", "public.c"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "2 columns as text, because types were altered (public.addr)" in done.stderr
+    found = pq.read_table(tmp_path / "c.parquet")
+    assert found["a"].to_pylist() == ["(x,1)", "(y,2,NL)"]
+    assert found.schema.field("a").metadata[b"pg:form"] == b"text"
 
 
 def make_tables(database: Database, names: Sequence[str]) -> None:
