@@ -159,6 +159,9 @@ class Contents:
             self.sessions = _whole(line.get("sessions", 0))
             self.session_start = lsn_from_text(line.get("session_start", "0/0"))
             self.beginning = None if line.get("beginning") is None else dict(line["beginning"])
+            if self.beginning is not None:
+                lsn_from_text(self.beginning["lsn"])
+                self.beginning["slot_was_read"] = bool(self.beginning["slot_was_read"])
             self.deleted_files, self.deleted_bytes = map(_whole, line.get("deleted", (0, 0)))
         elif event == "file":
             entry = FileEntry.from_dict(line)
@@ -502,6 +505,11 @@ def metadata_of(path: Path) -> dict[str, Any]:
         found = pq.read_metadata(path).metadata or {}
         metadata: dict[str, Any] = json.loads(found[CAPTURE_KEY])
         checked_origin(metadata["origin"])
+        for gap in metadata.get("gaps", ()):
+            lsn_from_text(gap["from"])
+            lsn_from_text(gap["to"])
+        if not all(isinstance(gid, str) for gid in metadata.get("prepared", ())):
+            raise TypeError("prepared has other things than GIDs")
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StoppedError(f"{path}: not a complete file of a capture") from error
     return metadata

@@ -101,6 +101,32 @@ def test_other_parquet_files_are_refused(tmp_path: Path) -> None:
         Journal(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "footer",
+    [
+        {"origin": None},
+        {"origin": {**ORIGIN, "slot": 7}},
+        {"origin": {**ORIGIN, "publications": "p"}},
+        {"file": {}},
+        {"file": 7},
+        {"gaps": 7},
+        {"gaps": [{"from": "0/1"}]},
+        {"prepared": [7]},
+    ],
+    ids=str,
+)
+def test_a_damaged_footer_is_one_line(tmp_path: Path, footer: dict[str, object]) -> None:
+    journal = opened(tmp_path)
+    journal.close()
+    entry = sealed(tmp_path, 0, 20)
+    path = tmp_path / entry.name
+    table = pq.read_table(path)
+    metadata = json.loads(pq.read_metadata(path).metadata[b"pgdecode.capture"])
+    pq.write_table(table.replace_schema_metadata({"pgdecode.capture": json.dumps({**metadata, **footer})}), path)
+    with pytest.raises(StoppedError, match=rf"{entry.name}: not a complete file of a capture$"):
+        Journal(tmp_path)
+
+
 def test_an_idle_slot_does_not_make_the_log_grow_without_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgdecode.capture.journal._MOST_POSITIONS", 10)
     journal = opened(tmp_path)
@@ -217,7 +243,7 @@ LINES = {
     "position": lambda journal, folder: journal.add_position(30),
     "session": lambda journal, folder: journal.append("session", session=1, start="0/5", timeline=1),
     "gap": lambda journal, folder: journal.add_gap(10, 40, "why", ORIGIN),
-    "deleted": lambda journal, folder: journal.append("deleted", name="x"),
+    "deleted": lambda journal, folder: journal.append("deleted", name=file_name(0)),
 }
 NEEDED = {
     "begin": {"version", "recorded", "system", "timeline", "database", "slot", "publications"},
