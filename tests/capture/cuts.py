@@ -84,7 +84,7 @@ def recorded_after_each(items: list[Item], start: int, folder: Path) -> list[tup
             lambda: found.append((journal.contents.next_seq, recorder.recorded)),
         )
         rules = FileRules(max_bytes=1, position_seconds=0, compression="none")
-        recorder = Recorder(script, journal, rules, Target(), None, set(), lambda: None, lambda: None, lambda: None)
+        recorder = Recorder(script, journal, rules, Target(), None, set(), lambda oids: (), lambda: None, lambda: None)
         script.recorder = recorder
         recorder.run()
         if recorder.failure is not None:
