@@ -70,6 +70,7 @@ class FileWriter:
                 column_encoding={"seq": "DELTA_BINARY_PACKED", "lsn": "DELTA_BINARY_PACKED", "data": "PLAIN"},
                 write_statistics=["seq", "lsn", "received"],
                 store_schema=False,
+                write_page_checksum=True,
             )
 
     def add(self, rows: pa.RecordBatch) -> None:

@@ -91,7 +91,10 @@ def _small(path: Path) -> bytes | None:
 
 
 def opened(source: Source, metadata: pq.FileMetaData, as_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
-    """Open a Parquet file that `readable` has yielded, without reading its footer again."""
+    """Open a Parquet file that `readable` has yielded, without reading its footer again.
+
+    Pages with a checksum are verified, also where the file is not compressed: captured files have checksums.
+    """
     buffer_size = 0
     if isinstance(source, pa.Buffer):
         where: Any = pa.BufferReader(source)
@@ -100,7 +103,12 @@ def opened(source: Source, metadata: pq.FileMetaData, as_dictionary: Sequence[st
         where = source if isinstance(source, Path) else pa.PythonFile(source, mode="r")
         buffer_size = _READ_BUFFER
     return pq.ParquetFile(
-        where, metadata=metadata, pre_buffer=False, buffer_size=buffer_size, read_dictionary=list(as_dictionary)
+        where,
+        metadata=metadata,
+        pre_buffer=False,
+        buffer_size=buffer_size,
+        read_dictionary=list(as_dictionary),
+        page_checksum_verification=True,
     )
 
 
@@ -175,7 +183,9 @@ def read_footer(source: Source) -> Footer:
         raise EncryptedFile("is encrypted; decrypt it first")
     is_whole = isinstance(source, pa.Buffer)
     # pyarrow reads the footer from the end, wherever it begins.
-    file = pq.ParquetFile(pa.BufferReader(source if is_whole else content), pre_buffer=False)
+    file = pq.ParquetFile(
+        pa.BufferReader(source if is_whole else content), pre_buffer=False, page_checksum_verification=True
+    )
     n_bytes = file.metadata.serialized_size
     signed = bytes(content[:n_bytes]) if len(content) == n_bytes + _SIGNATURE_BYTES + 8 else None
     return Footer(zlib.crc32(content, size), file.metadata, file if is_whole else None, signed)
