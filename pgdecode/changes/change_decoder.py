@@ -41,6 +41,7 @@ from pgdecode.protocol.errors import did_you_mean, listed
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
+from pgdecode.relations.column_history import Renames
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 from pgdecode.relations.version_tracker import RelationTracker
@@ -91,6 +92,10 @@ class ChangeDecoder:
         Types of columns of typed tables, as in `decode_rows`: {"public.orders": {"price": "numeric(20,4)"}}. They take
         precedence over `types`. A table's key is its last name or its OID. If no version of the table so far has the
         column, decoding the table raises ValueError. `decode` ignores this option: it returns all values as text.
+    renames : mapping of a table to a list of (old name, new name, position), optional
+        Columns of typed tables that were renamed where the payloads do not show it: {"public.orders": [("price",
+        "total", 4711)]}. The position is that of the Relation message with the new name, which `pgdecode inspect`
+        prints. A table's key is one of its names or its OID. Other renames are found by the order of the columns.
     unrepresentable : {"error", "null", "clamp", "text"}
         For typed tables: what to do with a value that the Arrow type cannot represent, as in `decode_rows`.
     encoding, datestyle : str
@@ -138,6 +143,7 @@ class ChangeDecoder:
         drop_duplicates: bool = False,
         types: Mapping[str | int, str] | None = None,
         columns: Mapping[str | int, Mapping[str, str]] | None = None,
+        renames: Renames | None = None,
         unrepresentable: UnrepresentableValues = "error",
         encoding: str = "UTF8",
         datestyle: str = "ISO, MDY",
@@ -148,13 +154,14 @@ class ChangeDecoder:
         threads: int = 1,
     ) -> None:
         self._options = ChangeOptions(mode, include_uncommitted, drop_duplicates, limits, strict_flags, start, empty)
-        self._value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns)
+        self._value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames)
         self._threads = check_threads(threads)
         self._spill = None if spill is None else Path(spill)
         self._begin(ReplicationState() if state is None else state_from_json(state, self._spill), catalog)
         self._layouts: dict[int, TextLayout] = {}
         self._spare_layouts: deque[dict[int, TextLayout]] = deque()  # of `slices`
-        self._tables: dict[str | int, tuple[Table, tuple[RelationVersion, ...]]] = {}
+        # By relation, and whether columns have the names that were sent.
+        self._tables: dict[tuple[str | int, bool], tuple[Table, tuple[RelationVersion, ...]]] = {}
         self._max_held_bytes = max_held_bytes
         self._alone = Exclusive()
         # Spill files of ended transactions. The next call deletes them.
@@ -413,7 +420,7 @@ class ChangeDecoder:
             `_op`, `_position`, `_commit_position`, `_xid`, `_commit_lsn`, `_commit_timestamp`, `_old_type`, `_old` (a
             struct of the table's columns), `_unchanged`, `_error`, then the columns of the table: the new values, or
             for a delete the old values that were sent. If the table has several versions, the columns are those of
-            `Table`. Later batches may bring versions with more columns.
+            `Table`: a renamed column has its last name in all rows. Later batches may bring versions with more columns.
 
         Raises
         ------
@@ -430,15 +437,17 @@ class ChangeDecoder:
         """Return the versions that determine the columns of a table, by their numbers."""
         return self._table_builder(relation).versions
 
-    def table_schema(self, relation: str | int) -> pa.Schema:
+    def table_schema(self, relation: str | int, *, as_sent: bool = False) -> pa.Schema:
         """Return the schema of `table` for a table, by the versions of relations so far.
+
+        With `as_sent`, columns have the names that were sent, as in batches with a version.
 
         Raises
         ------
         KeyError
             If no payload so far has described the table.
         """
-        return self._table_builder(relation).table.schema
+        return self._table_builder(relation, with_version=as_sent).table.schema
 
     def table_batches(
         self,
@@ -451,7 +460,8 @@ class ChangeDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `table` does, in batches. Each batch is made from at most `max_rows` changes.
 
-        With `with_version`, the last column, `VERSION`, has the number of each row's version, as in `versions_of`.
+        With `with_version`, the last column, `VERSION`, has the number of each row's version, as in `versions_of`, and
+        columns have the names that were sent.
         """
         with self._call() as call:
             found = self._built(
@@ -611,11 +621,12 @@ class ChangeDecoder:
             raise KeyError(f"no message has described {relation!r}{hint}; there are {listed(names)}")
         self._value_options.check_names(relations.names)
         found = tuple(relations.versions[number] for number in numbers)
-        if self._tables.get(relation, (None, ()))[1] != found:
-            self._tables[relation] = (Table(found, self._value_options), found)
+        key = relation, with_version
+        if self._tables.get(key, (None, ()))[1] != found:
+            self._tables[key] = (Table(found, self._value_options, as_sent=with_version), found)
         others = set(all_numbers) - set(numbers)
         versions = dict(zip(numbers, found, strict=True))
-        return TableBuilder(self._tables[relation][0], versions, self._options, others, with_version=with_version)
+        return TableBuilder(self._tables[key][0], versions, self._options, others, with_version=with_version)
 
     def follow(self, payloads: Any, position: Any = None) -> None:
         """Process payloads without building changes. Only the state and the versions of relations change."""

@@ -11,6 +11,7 @@ from typing import Any
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import StoredState, save_state
 from pgdecode.protocol.options import ChangeOptions
+from pgdecode.relations.column_history import NO_RENAMES, rename_events
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.claim import claimed
 from pgdecode.runs.continuity import check_continues
@@ -98,19 +99,30 @@ class RunStart:
             skipped=state.skipped.count - self.skipped,
             undecided=state.n_undecided,
             last_lsn=state.last_lsn,
+            renames=renames_since(state, manifest, self.position),
             state=files,
         )
         return write_manifest(folder, complete)
+
+
+def renames_since(state: ReplicationState, manifest: Manifest, position: int = 0) -> list[dict[str, Any]]:
+    """List the columns that have been renamed from a position on, for the manifest, whose options state some."""
+    relations = state.relations
+    versions = [relations.versions[number] for number in sorted(relations.in_shape)]
+    return rename_events(versions, manifest.options.get("renames") or NO_RENAMES, position)
 
 
 def options_to_json(options: ChangeOptions, value_options: ValueOptions) -> dict[str, Any]:
     """List the options that change the result, for the manifest."""
     names = ("mode", "start", "empty", "include_uncommitted", "drop_duplicates")
     of_values = ("unrepresentable", "encoding", "datestyle")
-    types, columns = value_options.types, value_options.columns
+    types, columns, renames = value_options.types, value_options.columns, value_options.renames
     return {
         **{name: getattr(options, name) for name in names},
         **{name: getattr(value_options, name) for name in of_values},
         "types": None if types is None else dict(types),
         "columns": None if columns is None else {table: dict(found) for table, found in columns.items()},
+        "renames": None
+        if renames is None
+        else {table: [[*item] for item in found] for table, found in renames.items()},
     }

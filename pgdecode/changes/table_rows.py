@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_negative, values_of
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions
+from pgdecode.relations.column_history import NO_RENAMES, ColumnHistory, check_renames, histories
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import SchemaChanged
@@ -87,6 +89,17 @@ class TableColumn:
 class Table:
     """The common columns of all versions of a table.
 
+    Parameters
+    ----------
+    versions : iterable of RelationVersion
+    value_options : ValueOptions
+    sources : iterable, optional
+        For each version, the slot (source) that sent it.
+    as_sent : bool
+        Match columns by the names that were sent. Otherwise, a renamed column has its last name in all versions.
+
+    Notes
+    -----
     Columns are matched by name, in the order in which they were first sent. A column with several types gets the type
     that represents all their values (int2, int4, int8; float4, float8; numeric with a larger precision), otherwise
     PostgreSQL's text form. The field's metadata then lists the types in `pg:types`.
@@ -95,30 +108,63 @@ class Table:
     ------
     ValueError
         If a column has the name of a metadata column, such as `_op`, or a name occurs twice; if `columns` of the
-        options names a column that no version has.
+        options names a column that no version has; if `renames` has one that is not between two versions.
     """
 
-    def __init__(self, versions: Iterable[RelationVersion], value_options: ValueOptions) -> None:
+    def __init__(
+        self,
+        versions: Iterable[RelationVersion],
+        value_options: ValueOptions,
+        sources: Iterable[Any] | None = None,
+        *,
+        as_sent: bool = False,
+    ) -> None:
         self.versions = list(versions)
         self.value_options = value_options
-        self.types_of_columns = self._types_of_columns()
+        self.as_sent = as_sent
+        names: list[Mapping[str, str]] = [{}] * len(self.versions)
+        given = [None] * len(self.versions) if sources is None else list(sources)
+        every: list[ColumnHistory] = []
+        for source in dict.fromkeys(given):
+            of_source = {at: item for at, item in enumerate(self.versions) if given[at] == source}
+            every += [] if as_sent else self._histories(of_source)
+            for at, found in self.last_names(of_source).items():
+                names[at] = found
+        check_renames(every)
+        self.types_of_columns = self._types_of_columns(names)
         fields: dict[str, list[pa.Field]] = {}
-        for version in self.versions:
-            for field in value_options.fields(version, self.types_of_columns):
-                fields.setdefault(field.name, []).append(field)
+        for version, last in zip(self.versions, names, strict=True):
+            for field in value_options.fields(version, self._own_types(last)):
+                fields.setdefault(last[field.name], []).append(field)
         taken = _META_NAMES & set(fields)
         if taken:
             raise ValueError(f"the table has a column {min(taken)!r}, but this is the name of a metadata column")
         self.columns = [self._column(name, found) for name, found in fields.items()]
         self.schema = self._schema()
 
-    def _types_of_columns(self) -> Mapping[str, str]:
+    def last_names(self, versions: Mapping[int, RelationVersion]) -> dict[int, dict[str, str]]:
+        """For each version of one source, by its number, map the names of its columns to those in this table."""
+        if self.as_sent:
+            return {number: {item.name: item.name for item in version.columns} for number, version in versions.items()}
+        every = self._histories(versions)
+        return {number: names for history in every for number, names in history.last_names().items()}
+
+    def _histories(self, versions: Mapping[int, RelationVersion]) -> list[ColumnHistory]:
+        return histories(versions, self.value_options.renames or NO_RENAMES)
+
+    def _own_types(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Return the caller's types for the columns of a version, by their own names."""
+        types = self.types_of_columns
+        found = {name: types.get(last, types.get(name)) for name, last in names.items()}
+        return {name: text for name, text in found.items() if text is not None}
+
+    def _types_of_columns(self, names: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
         """Find the caller's types for the columns of this table, by its last name or its OID."""
         if not self.versions:
             return {}
         last = self.versions[-1]
         found = self.value_options.columns_of(last)
-        unknown = set(found) - {column.name for version in self.versions for column in version.columns}
+        unknown = set(found) - {name for item in names for pair in item.items() for name in pair}
         if unknown:
             raise ValueError(f"columns names {sorted(unknown)}, but table {last.qualified_name!r} has no such column")
         return found
@@ -136,14 +182,15 @@ class Table:
         columns = [pa.field(item.name, item.arrow, metadata=item.metadata) for item in self.columns]
         return pa.schema([*META, ("_old", old), *META_BEHIND, *columns])
 
-    def decodings(self, version: RelationVersion) -> list[Decoding]:
-        """Return the decodings of a version's columns for this table."""
-        text = frozenset(item.name for item in self.columns if item.is_text)
-        return self.value_options.decodings(version, self.types_of_columns, text)
+    def decodings(self, version: RelationVersion, names: Mapping[str, str]) -> list[Decoding]:
+        """Return the decodings of a version's columns for this table. `names` has their names in it."""
+        is_text = {item.name for item in self.columns if item.is_text}
+        text = frozenset(name for name, last in names.items() if last in is_text)
+        return self.value_options.decodings(version, self._own_types(names), text)
 
-    def fit(self, version: RelationVersion, arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
-        """Convert the columns of a version to those of the table."""
-        by_name = {column.name: array for column, array in zip(version.columns, arrays, strict=True)}
+    def fit(self, names: Iterable[str], arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
+        """Convert the columns of a version, with their names in this table, to those of the table."""
+        by_name = dict(zip(names, arrays, strict=True))
         return [
             _as_type(by_name[item.name], item.arrow) if item.name in by_name else null_array(n, item.arrow)
             for item in self.columns
@@ -183,6 +230,7 @@ class TableBuilder:
     ) -> None:
         self.table = table
         self.versions = dict(versions)
+        self.last_names = table.last_names(self.versions)
         self.others = frozenset(others)
         self.options = options
         self.with_version = with_version
@@ -198,8 +246,13 @@ class TableBuilder:
         for number in self.others:
             groups[number] = number
         last: RelationVersion | None = None
+        group = -1
         for number, version in sorted(self.versions.items()):
-            if last is None or not last.describes(version.relation, version.types):
+            if (
+                last is None
+                or not last.describes(version.relation, version.types)
+                or self.last_names[number] != self.last_names[group]
+            ):
                 group = number
             groups[number] = group
             last = version
@@ -265,13 +318,15 @@ class TableBuilder:
         """Decode changes of one version: the columns of `_empty`, and their bytes of text."""
         n = len(places)
         version = self.versions[number]
+        names = self.last_names[number]
         if number not in self._decodings:
-            self._decodings[number] = self.table.decodings(version)
+            self._decodings[number] = self.table.decodings(version, names)
+        last = list(names.values())
         whole = n == change_slice.n
         rows = Rows(
             change_slice.source,
             version.relation_id,
-            [item.name for item in version.columns],
+            last,
             self._decodings[number],
             self.options.limits,
             self.options.strict_flags,
@@ -285,12 +340,13 @@ class TableBuilder:
             (op, _, old_type, old, unchanged), columns = rows.results()
         except DecodeError as error:
             types = self.table.value_options.types
-            hinted = with_type_hint(error, version.columns, version.types, self._decodings[number], types)
+            renamed = [replace(column, name=name) for column, name in zip(version.columns, last, strict=True)]
+            hinted = with_type_hint(error, renamed, version.types, self._decodings[number], types)
             raise change_slice.placed(hinted, places) from None
-        olds = self.table.fit(version, [old.field(i) for i in range(old.type.num_fields)], n)
+        olds = self.table.fit(last, [old.field(i) for i in range(old.type.num_fields)], n)
         fields = list(self.table.schema.field("_old").type)
         old = pa.StructArray.from_arrays(olds, fields=fields, mask=old.is_null()) if fields else old
-        columns = [op, old_type, old, unchanged, error_column(rows.row_errors, n), *self.table.fit(version, columns, n)]
+        columns = [op, old_type, old, unchanged, error_column(rows.row_errors, n), *self.table.fit(last, columns, n)]
         return columns, rows.text_bytes
 
     def _joined(

@@ -18,7 +18,7 @@ from pgdecode.arrow.batch_sizes import table_of
 from pgdecode.arrow.distinct_values import numbered_rows, plain_values, zipped
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.changes.column_names import last_column_names, last_version
+from pgdecode.changes.column_names import last_column_names
 from pgdecode.changes.committed_changes import unless_negative, values_of
 from pgdecode.changes.table_rows import VERSION
 from pgdecode.payloads.payload_input import payload_array
@@ -26,8 +26,10 @@ from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import Empty, Mode, Start, UnrepresentableValues
 from pgdecode.relations.altered_types import AlteredTypes
 from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
+from pgdecode.rows.value_options import renames_of
 from pgdecode.types.type_changes import TypeChange
 
 _LIMITS = Limits()
@@ -61,6 +63,7 @@ def snapshot(
     drop_duplicates: bool = False,
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str, str] | None = None,
+    renames: Sequence[tuple[str, str, int]] | None = None,
     unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
@@ -83,6 +86,9 @@ def snapshot(
         leave it out. A bad change is not applied.
     columns : mapping of a column's name to a PostgreSQL type, optional
         Types of columns of the table, as in `decode_rows`. They take precedence over `types`.
+    renames : list of (old name, new name, position), optional
+        Columns that were renamed where the payloads do not show it. The position is that of the Relation message with
+        the new name, which `pgdecode inspect` prints.
     catalog, start, empty, drop_duplicates, types, unrepresentable, encoding, datestyle, limits, strict_flags, threads
         As in `ChangeDecoder`.
 
@@ -103,7 +109,8 @@ def snapshot(
         If no payload has described the table, or its last name is another.
     ValueError
         If an update or delete may refer to several rows, because a column of the replica identity is unknown in them;
-        if it finds no row, and may refer to one whose key was converted because its type was altered.
+        if it finds no row, and may refer to one whose key was converted because its type was altered; if `renames` has
+        a rename that the table does not have at this position.
 
     Notes
     -----
@@ -120,7 +127,7 @@ def snapshot(
 
     pgoutput does not report that a column was renamed. PostgreSQL keeps the order of columns, and adds new ones at the
     end. So the new names before a column that kept its name are renamed columns, if as many columns of the same types
-    are missing there.
+    are missing there. `renames` states others.
 
     Examples
     --------
@@ -137,6 +144,7 @@ def snapshot(
         drop_duplicates=drop_duplicates,
         types=types,
         columns=None if columns is None else {relation: columns},
+        renames=renames_of(relation, renames),
         unrepresentable=unrepresentable,
         encoding=encoding,
         datestyle=datestyle,
@@ -152,8 +160,13 @@ def snapshot(
     )
     decoder.follow(payloads, position)
     relation_id = last_named(decoder.shape_catalog, relation)
+    versions, stated = decoder.versions_of(relation_id), renames_of(relation, renames) or NO_RENAMES
+    check_renames(histories(versions, stated), is_complete=True)
     rows = SnapshotRows(
-        decoder.table_schema(relation_id), decoder.versions_of(relation_id), with_errors=mode == "PERMISSIVE"
+        decoder.table_schema(relation_id, as_sent=True),
+        versions,
+        stated,
+        with_errors=mode == "PERMISSIVE",
     )
     second = decoder.restart()
     for batch in second.table_batches(payloads, relation_id, position, max_rows=_BATCH_ROWS, with_version=True):
@@ -211,15 +224,22 @@ class SnapshotRows:
     versions : mapping of int to RelationVersion
         The versions of one relation, by their numbers. Each change has the number of its version in the column
         `VERSION`.
+    renames : Renames
+        What the caller states.
     with_errors : bool
         Return bad changes as rows with the reason in `_error`. Otherwise there are no bad changes.
     """
 
     def __init__(
-        self, schema: pa.Schema, versions: Mapping[int, RelationVersion], *, with_errors: bool = False
+        self,
+        schema: pa.Schema,
+        versions: Mapping[int, RelationVersion],
+        renames: Renames = NO_RENAMES,
+        *,
+        with_errors: bool = False,
     ) -> None:
         self.last_names = [item.name for item in last_version(versions.values()).columns]
-        self.columns = last_column_names(versions, schema)
+        self.columns = last_column_names(versions, schema, renames)
         fields = {last: schema.field(name) for names in self.columns.values() for name, last in names.items()}
         self.names = list(fields)
         # The names that a column had, and the numbers of the versions in which it had each.

@@ -152,6 +152,7 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
 )
 @parameters.in_stream
 @parameters.changes
+@parameters.renames
 @parameters.unrepresentable
 @parameters.mode
 @parameters.workers
@@ -201,6 +202,7 @@ def decode(
     in_stream: str,
     position: str | None,
     session: str | None,
+    renames: dict[str | int, list[tuple[str, str, int]]],
     unrepresentable: UnrepresentableValues,
     mode: Mode,
     workers: int | None,
@@ -253,7 +255,9 @@ def decode(
         parameters.refuse(context, parameters.OF_CHANGES, "--changes, --table and --snapshot")
         parameters.check_names("--fields", fields, ENVELOPE_NAMES)
     if not relations:
-        parameters.refuse(context, ["unrepresentable"], "--table and --snapshot")
+        parameters.refuse(context, ["renames", "unrepresentable"], "--table and --snapshot")
+    if unknown := [name for name in renames if name not in relations]:
+        raise click.UsageError(f"--rename {unknown[0]}: not a table of --table or --snapshot")
     if snapshots:
         parameters.refuse(context, ["include_uncommitted", "resume", "state"], "--changes and --table")
     if engine == "spark":
@@ -281,7 +285,7 @@ def decode(
     remedy = f"{'--mode DROPMALFORMED' if no_bad_file else '--bad FILE'} leaves bad messages out"
     started = time.monotonic()
     if changes or relations:
-        options = parameters.change_parameters(mode, of_changes, unrepresentable)
+        options = parameters.change_parameters(mode, of_changes, unrepresentable, renames)
         files = ordered_files(source, payload, position, session, unwrap)
         _report_gaps(files.files, accept_gap)
         n_rows = files.n_rows
@@ -441,6 +445,7 @@ def _with_spark_changes(
         state=state,
         catalog=options.catalog,
         types=options.value_options.types,
+        renames=options.value_options.renames,
         unrepresentable=options.value_options.unrepresentable,
         encoding=options.value_options.encoding,
         datestyle=options.value_options.datestyle,

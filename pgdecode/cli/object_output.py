@@ -13,6 +13,7 @@ from pgdecode.files.message_export import Totals, convert
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format
+from pgdecode.relations.column_history import NO_RENAMES, rename_events
 from pgdecode.runs.atomic_output import scratch_folder
 from pgdecode.runs.manifest import Input, Manifest
 from pgdecode.runs.object_run import check_apart, object_run
@@ -58,7 +59,7 @@ def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[in
         scratch_folder() as folder,
         Workers(request.workers) as workers,
     ):
-        totals, _ = convert_changes(
+        totals, reader = convert_changes(
             request.files,
             folder / "out",
             relations=request.relations,
@@ -82,6 +83,7 @@ def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[in
             skipped=totals.skipped,
             undecided=totals.undecided,
             files=written,
+            renames=rename_events(reader.decoder.shape_catalog, request.options.value_options.renames or NO_RENAMES),
         )
         run.commit(complete)
     return totals

@@ -17,6 +17,7 @@ from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.options import ChangeOptions, Empty, InStream, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.column_history import Renames
 from pgdecode.relations.table_names import normal_name
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import PathError
@@ -108,6 +109,27 @@ def _types(context: click.Context, option: click.Parameter, values: Sequence[str
                 builtin_name(name_or_oid)
     except ValueError as error:
         raise click.BadParameter(str(error), context, option) from error
+    return found
+
+
+# A name, which has quotes around it if it contains a dot, an equals sign or a quote.
+_NAME = r'(?:"(?:[^"]|"")+"|[^".=]+)'
+_RENAME = re.compile(rf"({_NAME}\.{_NAME})\.({_NAME})=({_NAME})@(\d+)")
+
+
+def _renames(
+    context: click.Context, option: click.Parameter, values: Sequence[str]
+) -> dict[str | int, list[tuple[str, str, int]]]:
+    """Parse SCHEMA.TABLE.OLD=NEW@POSITION."""
+    found: dict[str | int, list[tuple[str, str, int]]] = {}
+    for value in values:
+        parts = _RENAME.fullmatch(value)
+        if parts is None:
+            example = "SCHEMA.TABLE.OLD=NEW@POSITION, such as public.orders.price=total@4711"
+            raise click.BadParameter(f"{value!r} is not {example}", context, option)
+        table, old, new, position = parts.groups()
+        old, new = (name[1:-1].replace('""', '"') if name.startswith('"') else name for name in (old, new))
+        found.setdefault(normal_name(table), []).append((old, new, int(position)))
     return found
 
 
@@ -301,7 +323,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Input": ("payload", "unwrap", "position", "session", "accept_gap", "storage_options"),
     "Messages": OF_MESSAGES,
     "Changes and tables": (
-        *("start", "empty", "drop_duplicates", "include_uncommitted", "catalog", "types", "unrepresentable"),
+        *("start", "empty", "drop_duplicates", "include_uncommitted", "catalog", "types", "renames", "unrepresentable"),
         *("encoding", "datestyle"),
     ),
     "Runs that continue each other": ("resume", "state"),
@@ -311,11 +333,16 @@ GROUPS: Mapping[str, Sequence[str]] = {
 
 
 def change_parameters(
-    mode: Mode, given: Mapping[str, Any], unrepresentable: UnrepresentableValues = "error"
+    mode: Mode,
+    given: Mapping[str, Any],
+    unrepresentable: UnrepresentableValues = "error",
+    renames: Renames | None = None,
 ) -> FileChangeOptions:
     """Convert the options of changes, except position and session."""
     try:
-        value_options = ValueOptions(given["types"], unrepresentable, given["encoding"], given["datestyle"])
+        value_options = ValueOptions(
+            given["types"], unrepresentable, given["encoding"], given["datestyle"], renames=renames or None
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     change_options = ChangeOptions(
@@ -343,6 +370,15 @@ snapshots = click.option(
     metavar="SCHEMA.TABLE",
     callback=_distinct,
     help="Write the rows that a table has at the end, after all committed changes. Repeatable.",
+)
+renames = click.option(
+    "--rename",
+    "renames",
+    multiple=True,
+    metavar="T.OLD=NEW@POS",
+    callback=_renames,
+    help="A column that was renamed where the messages do not show it: public.orders.price=total@4711. The position is "
+    "that of the relation message with the new name, as inspect prints it. Repeatable.",
 )
 unrepresentable = click.option(
     "--unrepresentable",

@@ -142,6 +142,9 @@ def _definition(relation: dict[str, Any]) -> RenderableType:
         counts = "" if version["visible_from"] is not None else ", not committed"
         renamed = "" if version["name"] == relation["name"] else f", as {printable(_qualified(version))}"
         listed = _columns(version["columns"])
+        if version["renamed"]:
+            pairs = ", ".join(f"{printable(old)} to {printable(new)}" for old, new in version["renamed"].items())
+            listed += f"; renamed {pairs}"
         time = f" ({version['time']})" if version["time"] else ""
         parts.append(_indented(f"at {version['position']}{time}{counts}{renamed}: {listed}"))
     return Group(*parts)

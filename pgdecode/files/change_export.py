@@ -205,6 +205,7 @@ def _write(
         for built in workers.map(lambda build: build(), slices()):
             write((name, reader.count(name, rows)) for name, rows in built)
         write(reader.finish())
+        reader.check_renames()
         for name in reader.snapshots:
             table = reader.snapshot(name)
             writers[name], n_rows[name] = open_output(name, table.schema), 0

@@ -26,6 +26,7 @@ from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
 from pgdecode.protocol.options import ChangeOptions, Mode
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
+from pgdecode.relations.column_history import NO_RENAMES, check_renames, histories
 from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.value_options import ValueOptions
@@ -137,6 +138,7 @@ class FileChanges:
             drop_duplicates=change_options.drop_duplicates,
             types=overridden(types, options.value_options.types) or None,
             columns=options.value_options.columns,
+            renames=options.value_options.renames,
             unrepresentable=options.value_options.unrepresentable,
             encoding=encoding_of(files.files, options.value_options.encoding),
             datestyle=options.value_options.datestyle,
@@ -221,9 +223,12 @@ class FileChanges:
         """Make the rows of a table, which are none so far, and return their schema."""
         relation_id = last_named(self.decoder.shape_catalog, name)
         self._names[relation_id] = name
+        versions, stated = self.decoder.versions_of(relation_id), self.options.value_options.renames or NO_RENAMES
+        check_renames(histories(versions, stated))
         self.snapshots[name] = SnapshotRows(
-            self.decoder.table_schema(relation_id),
-            self.decoder.versions_of(relation_id),
+            self.decoder.table_schema(relation_id, as_sent=True),
+            versions,
+            stated,
             with_errors=self.options.change_options.mode == "PERMISSIVE",
         )
         return self.snapshots[name].schema
@@ -346,6 +351,22 @@ class FileChanges:
             return self.snapshots[name].counted_table(
                 self.bad_rows[name], self.decoder.skipped, self.decoder.n_undecided
             )
+
+    def check_renames(self) -> None:
+        """After the last payload, check that the table has each rename of the options.
+
+        Raises
+        ------
+        FileFault
+            If it does not. In a run that continues another one, renames may be from before.
+        """
+        stated = self.options.value_options.renames
+        if stated and self.options.stored is None:
+            versions = dict(enumerate(self.decoder.shape_catalog))
+            try:
+                check_renames(histories(versions, stated), is_complete=True)
+            except ValueError as error:
+                raise FileFault(str(error)) from error
 
     def _announce(self, batch: OrderedBatch) -> None:
         if batch.is_reconnected:

@@ -17,6 +17,7 @@ from pgdecode.files.envelope_text import printable
 from pgdecode.files.transaction_statistics import TransactionSize, TransactionStatistics
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.messages import MESSAGES, Column, Type
+from pgdecode.relations.column_history import renames_of
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.row_schema import type_name
 from pgdecode.storage.object_path import FilePath
@@ -353,6 +354,9 @@ def _relation_dict(
     types: Mapping[int, Type],
 ) -> dict[str, Any]:
     seen = relation.definition or {}
+    renamed: dict[int, dict[str, str]] = {}
+    for item in renames_of(version for version, _ in known if version.visible_from is not None):
+        renamed.setdefault(id(item.version), {})[item.old] = item.new
     return {
         "relation_id": oid,
         "namespace": seen.get("namespace"),
@@ -370,6 +374,7 @@ def _relation_dict(
                 "name": version.name,
                 "replica_identity": REPLICA_IDENTITIES.get(version.replica_identity),
                 "columns": [_column_dict(_as_mapping(column), types) for column in version.columns],
+                "renamed": renamed.get(id(version), {}),
             }
             for version, time_us in known
         ],

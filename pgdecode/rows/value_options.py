@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from pgdecode.protocol.options import UnrepresentableValues, check_option
+from pgdecode.relations.column_history import Renames
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import joined_name, named, normal_name
 from pgdecode.rows.row_schema import decodings, row_schema
@@ -21,7 +23,8 @@ class ValueOptions:
     """The options of `decode_rows` for all tables. They are checked on creation.
 
     `columns` has the types of columns by table: {"public.orders": {"price": "numeric(20,4)"}}. A table's key is its
-    name as "schema.table", or its OID.
+    name as "schema.table", or its OID. `renames` has renamed columns by table: {"public.orders": [("price", "total",
+    4711)]}, where 4711 is the position of the Relation message with the new name.
 
     Raises
     ------
@@ -34,6 +37,7 @@ class ValueOptions:
     encoding: str = "UTF8"
     datestyle: str = "ISO, MDY"
     columns: Mapping[str | int, Mapping[str, str]] | None = None
+    renames: Renames | None = None
 
     def __post_init__(self) -> None:
         settings_of(self.encoding, self.datestyle)
@@ -53,6 +57,7 @@ class ValueOptions:
                 texts.append(text)
         for text in texts:
             declared(text, types)
+        _check_renames(self.renames)
         check_option("unrepresentable", self.unrepresentable, UnrepresentableValues)
 
     def columns_of(self, version: RelationVersion) -> Mapping[str, str]:
@@ -66,13 +71,13 @@ class ValueOptions:
         return found
 
     def check_names(self, known: Collection[str]) -> None:
-        """Check that each name in `columns` can mean only one of the known tables.
+        """Check that each name in `columns` and `renames` can mean only one of the known tables.
 
         Raises
         ------
         KeyError
         """
-        for table in self.columns or ():
+        for table in (*(self.columns or ()), *(self.renames or ())):
             if isinstance(table, str):
                 named(table, known)
 
@@ -99,6 +104,26 @@ class ValueOptions:
         own = _own(columns, version)
         schema = row_schema(version.relation, self.types, version.types, self.unrepresentable, own)
         return [schema.field(column.name) for column in version.columns]
+
+
+def renames_of(relation: str, renames: Renames | Sequence[tuple[str, str, int]] | None) -> Renames | None:
+    """Return the renames of a function of one table, which are a list, by table."""
+    return renames if renames is None or isinstance(renames, Mapping) else {relation: renames}
+
+
+def _check_renames(renames: Any) -> None:
+    example = 'renames maps tables to renamed columns, such as {"public.orders": [("price", "total", 4711)]}; '
+    if not isinstance(renames, Mapping | None):
+        raise TypeError(f"{example}not {type(renames).__name__}")
+    for table, found in (renames or {}).items():
+        if not isinstance(table, str | int) or isinstance(table, bool):
+            raise TypeError(f"{example}a table is a name or an OID, not {table!r}")
+        if not isinstance(found, list | tuple):
+            raise TypeError(f"{example}{table!r} has {type(found).__name__}")
+        for item in found:
+            kinds = [type(part) for part in item] if isinstance(item, list | tuple) else []
+            if kinds != [str, str, int]:
+                raise TypeError(f"{example}a rename has an old name, a new name and a position, not {item!r}")
 
 
 def _own(columns: Mapping[str, str], version: RelationVersion) -> dict[str, str]:

@@ -123,6 +123,9 @@ class Manifest:
     files : sequence of OutputFile
     tasks : sequence of TaskSummary
         Empty if the engine has no tasks, or does not know what they did.
+    renames : sequence of mapping
+        The columns that were renamed in this run's input: `table`, `position` of the Relation message with the new
+        name, `old` and `new` name, and whether it was `stated` by the caller or found by the order of the columns.
     state : sequence of FileDigest
         The files in `_state`; empty for a run without a state, which no run can continue.
     pgdecode : str
@@ -143,6 +146,7 @@ class Manifest:
     last_lsn: int = -1
     files: Sequence[OutputFile] = ()
     tasks: Sequence[TaskSummary] = ()
+    renames: Sequence[Mapping[str, Any]] = ()
     state: Sequence[FileDigest] = ()
     pgdecode: str = ""
     sha256: str = ""

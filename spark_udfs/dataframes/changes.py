@@ -14,7 +14,8 @@ from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.protocol.errors import did_you_mean, listed, unknown_names
 from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues, Unwrap
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.relations.column_history import Renames
+from pgdecode.rows.value_options import ValueOptions, renames_of
 from spark_udfs.dataframes.control_index import (
     IndexedRows,
     RowsBefore,
@@ -209,6 +210,7 @@ def table_changes(
     observation: Observation | None = None,
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str, str] | None = None,
+    renames: Renames | Sequence[tuple[str, str, int]] | None = None,
     unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
@@ -227,6 +229,8 @@ def table_changes(
         "schema.table".
     columns : mapping of a column's name to a PostgreSQL type, optional
         Types of columns of the table, before `types`, as for `pgdecode.decode_rows`: {"price": "numeric(20,4)"}.
+    renames : list of (old name, new name, position), optional
+        Columns that were renamed where the payloads do not show it, as for `pgdecode.snapshot`.
     unrepresentable : {"error", "null", "clamp", "text"}
         What to do with a value that the column's type cannot represent, as in `pgdecode.decode_rows`.
     years : {"1-9999", "any"}
@@ -261,7 +265,9 @@ def table_changes(
     options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty)
     before, tables = state_before(state, source, catalog), tables_of(options, relation)
     types = with_types(before, types)
-    value_options = ValueOptions(types, unrepresentable, encoding, datestyle, {relation: columns or {}})
+    value_options = ValueOptions(
+        types, unrepresentable, encoding, datestyle, {relation: columns or {}}, renames_of(relation, renames)
+    )
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables, unwrap, before)
     has_time = session_has_time(df.sparkSession)
@@ -293,13 +299,14 @@ def output_of(
             for source, found in everything.items()
         }
     versions = [list(item.index.catalog)[number] for item in indexes for number in numbers[item.source]]
+    sources = tuple(item.source for item in indexes for _ in numbers[item.source])
     if not versions:
         names = [*dict.fromkeys(name for item in indexes for name in item.index.catalog.names)]
         hint = did_you_mean(str(relation), names)
         raise KeyError(f"no message has described {relation!r}{hint}; there are {listed(names)}")
     for item in indexes:
         value_options.check_names(item.index.catalog.names)
-    return TableOutput(tuple(versions), numbers, value_options, passes, has_time, others=others)
+    return TableOutput(tuple(versions), numbers, value_options, passes, has_time, others=others, sources=sources)
 
 
 def tables_of(options: ChangeOptions, *relations: str) -> tuple[str, ...]:

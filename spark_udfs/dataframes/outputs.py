@@ -94,7 +94,9 @@ class TableOutput:
     others : mapping
         By source, the numbers of the table's further versions, which no change uses.
     with_version : bool
-        Whether to add a last column with the number of each row's version.
+        Whether to add a last column with the number of each row's version. Columns then have the names that were sent.
+    sources : tuple
+        The source of each version; empty if there is one source.
     """
 
     versions: tuple[RelationVersion, ...]
@@ -105,12 +107,13 @@ class TableOutput:
     in_files: bool = False
     others: Mapping[Any, tuple[int, ...]] = field(default_factory=dict)
     with_version: bool = False
+    sources: tuple[Any, ...] = ()
     error: ClassVar[str] = TableBuilder.error
 
     @functools.cached_property
     def table(self) -> Table:
         """The common columns of all versions."""
-        return Table(self.versions, self.value_options)
+        return Table(self.versions, self.value_options, self.sources or None, as_sent=self.with_version)
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
@@ -173,9 +176,10 @@ class _SparkTableBuilder(TableBuilder):
         """Make the error of an unrepresentable year, with its location in the payload."""
         position = rows["_position"][row]
         place = pc.index(change_slice.position, position).as_py()
-        version = self.versions[change_slice.versions[place].as_py()]
+        number = change_slice.versions[place].as_py()
+        version = self.versions[number]
         name = self.table.columns[cell.column].name
-        sent = Cell([column.name for column in version.columns].index(name), cell.in_old)
+        sent = Cell([*self.last_names[number].values()].index(name), cell.in_old)
         payload = change_slice.assembler.batch.payload_of(change_slice.rows[place].as_py())
         fault = year_fault(payload, change_slice.streamed[place].as_py() == 1, version.relation, sent)
         return fault.at_position(position.as_py())

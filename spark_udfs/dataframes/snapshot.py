@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,14 +13,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from pgdecode import RelationCatalog
-from pgdecode.changes.column_names import last_version
 from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues, Unwrap
 from pgdecode.relations.altered_types import column_types
+from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
 from pgdecode.relations.relation_version import RelationVersion
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.value_options import ValueOptions, renames_of
 from pgdecode.types.type_changes import compare_alike
 from spark_udfs.dataframes.changes import Catalogs, count_bad_rows, decode_indexed, indexed_rows, tables_of
 from spark_udfs.dataframes.control_index import IndexedRows
@@ -64,6 +64,7 @@ def snapshot(
     observation: Observation | None = None,
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str, str] | None = None,
+    renames: Renames | Sequence[tuple[str, str, int]] | None = None,
     unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
@@ -75,7 +76,7 @@ def snapshot(
     ----------
     df, payload, unwrap, position, source, catalog, drop_duplicates, start, empty, session
         As in `table_changes`.
-    types, columns, unrepresentable, encoding, datestyle, years
+    types, columns, renames, unrepresentable, encoding, datestyle, years
         As in `table_changes`.
     state : path or mapping, optional
         As in `table_changes`. The result then has only rows that have changed since, and values that were not sent
@@ -123,10 +124,14 @@ def snapshot(
     options = ChangeOptions(mode, drop_duplicates=drop_duplicates, start=start, empty=empty)
     before, tables = state_before(state, source, catalog), tables_of(options, relation)
     types = with_types(before, types)
-    value_options = ValueOptions(types, unrepresentable, encoding, datestyle, {relation: columns or {}})
+    value_options = ValueOptions(
+        types, unrepresentable, encoding, datestyle, {relation: columns or {}}, renames_of(relation, renames)
+    )
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables, unwrap, before)
     versions = _versions(found, relation)
+    stated = value_options.renames or NO_RENAMES
+    check_renames([history for item in versions.values() for history in histories(item, stated)], is_complete=True)
     every = [version for item in versions.values() for version in item.values()]
     numbers = {source: tuple(item) for source, item in versions.items()}
     others = {item.source: _others(item.index, versions[item.source]) for item in found.indexes}
@@ -158,7 +163,7 @@ def snapshot(
         changes = changes.where(F.col(output.error).isNull())
     spread, kept, bucket = _assign_buckets(changes, new, old, buckets)
     sent = pa.schema([output.schema.field(name) for name in (*_FIELDS, *names, VERSION.name)])
-    function = SnapshotFunction(versions, sent, schema, found.source, kept, with_errors)
+    function = SnapshotFunction(versions, sent, schema, found.source, kept, with_errors, stated)
     made = spark_schema(schema).fields
     if found.source is not None:
         given = changes.schema[found.source]
@@ -308,6 +313,8 @@ class SnapshotFunction(WorkerFunction):
         Name of the column from `_assign_buckets`, whether the bucket keeps the new row.
     with_errors : bool
         Whether to return bad changes as rows.
+    renames : Renames
+        What the caller states.
     """
 
     versions: Mapping[Any, Mapping[int, RelationVersion]]
@@ -316,6 +323,7 @@ class SnapshotFunction(WorkerFunction):
     source: str | None
     kept: str
     with_errors: bool
+    renames: Renames
     # Otherwise pyspark counts `self` as an argument, and passes the group's key as the first argument.
     __signature__ = inspect.Signature([inspect.Parameter("table", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
 
@@ -325,7 +333,7 @@ class SnapshotFunction(WorkerFunction):
         table = table.sort_by([("_commit_position", "ascending"), ("_position", "ascending")])
         source = None if self.source is None else table[self.source][0]
         versions = self.versions[None if source is None else source.as_py()]
-        rows = SnapshotRows(self.changes, versions, with_errors=self.with_errors)
+        rows = SnapshotRows(self.changes, versions, self.renames, with_errors=self.with_errors)
         for batch in table.combine_chunks().to_batches():
             changes = pa.Table.from_batches([batch.select(self.changes.names)]).cast(self.changes)
             rows.apply(changes.to_batches()[0], batch[self.kept].to_pylist())

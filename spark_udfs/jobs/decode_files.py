@@ -13,7 +13,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from pgdecode import DecodeError, RelationCatalog
-from pgdecode.changes.run_start import options_to_json
+from pgdecode.changes.run_start import options_to_json, renames_since
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.files.change_export import table_file_name
 from pgdecode.files.change_run import RunFolders, StagedRun, WrittenRun, input_of, run
@@ -40,6 +40,7 @@ from pgdecode.protocol.options import (
     check_option,
     stream_option,
 )
+from pgdecode.relations.column_history import Renames
 from pgdecode.relations.table_names import normal_name
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.atomic_output import check_target
@@ -106,6 +107,7 @@ def decode_files(
     catalog: RelationCatalog | None = None,
     types: Mapping[str | int, str] | None = None,
     columns: Mapping[str | int, Mapping[str, str]] | None = None,
+    renames: Renames | None = None,
     unrepresentable: UnrepresentableValues = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
@@ -168,6 +170,8 @@ def decode_files(
         For changes and tables, as in `spark_udfs.table_changes`. Dates and timestamps of all years are allowed.
     columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
         For changes and tables, as in `pgdecode.ChangeDecoder`: {"public.orders": {"price": "numeric(20,4)"}}.
+    renames : mapping of a table to a list of (old name, new name, position), optional
+        For tables, as in `pgdecode.ChangeDecoder`: {"public.orders": [("price", "total", 4711)]}.
     format : {"parquet", "jsonl", "csv"}
         JSON lines and CSV have the same form as those of `pgdecode decode`.
     route : {"auto", "files", "dataframe"}
@@ -259,6 +263,7 @@ def decode_files(
         "catalog": catalog is not None,
         "types": types is not None,
         "columns": columns is not None,
+        "renames": bool(renames),
         "unrepresentable": unrepresentable != "error",
         "encoding": encoding != "UTF8",
         "datestyle": datestyle != "ISO, MDY",
@@ -271,7 +276,7 @@ def decode_files(
         needed = config.keep
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
-        value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns)
+        value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames)
         options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty)
         _check_run(target, resume, state, catalog)
         config = ChangeJob(
@@ -447,6 +452,7 @@ def _to_objects(
                 undecided=output.index.n_undecided,
                 files=output.files,
                 tasks=output.tasks,
+                renames=renames_since(output.index.end, known),
             )
         run.commit(manifest)
     return RunResult.of(manifest)

@@ -30,7 +30,7 @@ _OF_CHANGES = (
     "encoding",
     "datestyle",
 )
-_OF_TABLES = ("columns", "unrepresentable", "years")
+_OF_TABLES = ("columns", "renames", "unrepresentable", "years")
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,7 @@ def _change_job(what: str, found: Mapping[str, Any]) -> ChangeJob:
         found.get("encoding", "UTF8"),
         found.get("datestyle", "ISO, MDY"),
         {what: found["columns"]} if "columns" in found else None,
+        {what: found["renames"]} if "renames" in found else None,
     )
     name = None if what == CHANGES else what
     return ChangeJob((name,), found.get("fields"), value_options, options, found.get("catalog"), "parquet")
@@ -233,6 +234,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "catalog": RelationCatalog.from_json,
     "types": _types,
     "columns": _object,
+    "renames": load_json,
     "unrepresentable": str,
     "encoding": str,
     "datestyle": str,

@@ -13,6 +13,7 @@ from changes.test_table_snapshot import as_text, differences, replayed, spelled,
 
 import pgdecode
 from pgdecode import RelationCatalog
+from pgdecode.runs.manifest import read_manifest
 from support import captures
 from support.change_files import T, unfinished
 from support.generators.slot import UNCHANGED, Slot
@@ -197,3 +198,56 @@ def test_memory_does_not_grow_with_the_number_of_changes_of_the_same_long_values
         pq.write_table(pa.table({"data": pa.array(slot.payloads, pa.binary())}), path, row_group_size=600)
         peaks.append(peak_memory("decode", path, tmp_path / f"{n}", "--snapshot", TABLE, "--workers", "1"))
     assert peaks[1] - peaks[0] < 100e6
+
+
+def test_renames_are_applied_alike_by_table_and_snapshot_and_are_events(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "a", "z"], keys=["id"])
+    slot.insert(T, "1", "x", "y")
+    slot.relation(T, ["id", "b", "z"], keys=["id"])
+    slot.insert(T, "2", "x", "y")
+    slot.relation(T, ["id", "b", "last"], keys=["id"])
+    slot.insert(T, "3", "x", "y")
+    slot.commit()
+    source = written("in.parquet", slot.payloads)
+    rename = ("--rename", f"{TABLE}.z=last@5")
+    for what in ("--table", "--snapshot"):
+        assert run("decode", source, f"out{what}", what, TABLE, *rename).code == 0
+        [path] = Path(f"out{what}").glob("*.parquet")
+        rows = pq.read_table(path)
+        assert rows.schema.names[-3:] == ["id", "b", "last"]
+        assert rows.select(["b", "last"]).to_pylist() == [{"b": "x", "last": "y"}] * 3
+        found = read_manifest(Path(f"out{what}"))
+        assert [(item["position"], item["old"], item["new"], item["stated"]) for item in found.renames] == [
+            (3, "a", "b", False),
+            (5, "z", "last", True),
+        ]
+    done = run("inspect", source)
+    assert "at 3" in done.out
+    assert "renamed a to b" in " ".join(done.out.split())
+    [relation] = json.loads(run("inspect", source, "--json").out)["relations"]
+    assert [version["renamed"] for version in relation["history"]] == [{}, {"a": "b"}, {}]
+
+
+@pytest.mark.parametrize(
+    ("rename", "code", "message"),
+    [
+        ("public.t.a=b", 2, "is not SCHEMA.TABLE.OLD=NEW@POSITION, such as public.orders.price=total@4711"),
+        ("public.other.a=b@3", 2, "--rename public.other: not a table of --table or --snapshot"),
+        (f"{TABLE}.a=c@3", 1, f"renames: at position 3, table '{TABLE}' does not get a column 'c' in place of 'a'"),
+        (f"{TABLE}.a=c@99", 1, f"renames: at position 99, table '{TABLE}' does not get a column 'c' in place of 'a'"),
+    ],
+)
+@pytest.mark.parametrize("what", ["--table", "--snapshot"])
+def test_a_rename_that_is_not_one_is_a_mistake(run: Shell, what: str, rename: str, code: int, message: str) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "a"], keys=["id"])
+    slot.relation(T, ["id", "b"], keys=["id"])
+    slot.insert(T, "2", "x")
+    slot.commit()
+    done = run("decode", written("in.parquet", slot.payloads), "out", what, TABLE, "--rename", rename)
+    assert message in done.err
+    assert not Path("out").exists()
+    assert done.code == code

@@ -19,6 +19,8 @@ from pgdecode.storage.errors import PathError
 from spark_udfs import decode_files, snapshot, table_changes
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures
+from support.generators.random_tables import T
+from support.generators.slot import Slot
 from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
@@ -42,6 +44,37 @@ def test_changes_are_written_as_they_decode_without_spark(spark: SparkSession, t
     order = [("commit_position", "ascending"), ("position", "ascending")]
     assert found.sort_by(order).cast(expected.schema).to_pylist() == expected.to_pylist()
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_renamed_columns_have_their_last_names_by_all_functions(spark: SparkSession, tmp_path: Path) -> None:
+    slot = Slot()
+    for number, names in enumerate((["id", "a", "z"], ["id", "b", "z"], ["id", "b", "last"])):
+        slot.begin(700 + number)
+        slot.relation(T, names, keys=["id"])
+        slot.insert(T, str(number), "x", "y")
+        slot.commit()
+    table, stated = f"public.t{T}", [("z", "last", 9)]
+    rows = pa.table({"seq": pa.array(range(len(slot.payloads)), pa.int64()), "data": pa.array(slot.payloads)})
+    (tmp_path / "in").mkdir()
+    for first in range(0, len(rows), 4):
+        pq.write_table(rows.slice(first, 4), tmp_path / "in" / f"{first:02}.parquet")
+    expected = pgdecode.ChangeDecoder(renames={table: stated}).table(rows["data"], table, rows["seq"])
+    assert expected.schema.names[-3:] == ["id", "b", "last"]
+    df = spark.read.parquet(str(tmp_path / "in"))
+    found = table_changes(df, table, renames=stated).orderBy("_position").toArrow()
+    assert found.cast(expected.schema).to_pylist() == expected.to_pylist()
+    result = decode_files(spark, tmp_path / "in", tmp_path / "out", what=table, renames={table: stated})
+    files = pa.concat_tables([pq.read_table(part) for part in parts(tmp_path / "out", ".parquet")])
+    assert files.sort_by("_position").cast(expected.schema).to_pylist() == expected.to_pylist()
+    assert result.manifest is not None
+    assert [(item["old"], item["new"], item["stated"]) for item in result.manifest.renames] == [
+        ("a", "b", False),
+        ("z", "last", True),
+    ]
+    ends = snapshot(df, table, renames=stated).orderBy("id").select("b", "last", "_unknown").toArrow()
+    assert ends.to_pylist() == [{"b": "x", "last": "y", "_unknown": []}] * 3
+    with pytest.raises(ValueError, match="does not get a column 'c' in place of 'z'"):
+        snapshot(df, table, renames=[("z", "c", 9)])
 
 
 @pytest.mark.parametrize("name", [full("18.shop.v1"), "18.streams.v4"])

@@ -29,7 +29,8 @@ ORDER = (
         "start",
         "empty",
     ),
-    *("accept_gap", "include_uncommitted", "drop_duplicates", "catalog", "state", "types", "columns", "type_messages"),
+    *("accept_gap", "include_uncommitted", "drop_duplicates", "catalog", "state", "types", "columns", "renames"),
+    "type_messages",
     *("unrepresentable", "encoding", "datestyle", "others", "years", "threads", "limits", "strict_flags"),
 )
 PYTHON: dict[str, Callable[..., Any]] = {
