@@ -9,7 +9,8 @@ random moments the process gets SIGKILL, the proxy cuts its connections, or the 
 At the end the files are read in order, in FAILFAST, and compared with test_decoding's text of the same WAL, with the
 tables, and with what each session knows.
 
-Other workloads are cut after every single frame, in every mode (tests/capture/cuts.py).
+Other workloads are cut after every single frame, in every mode (tests/capture/cuts.py). From PostgreSQL 16, standbys
+are promoted while they are captured (tests/capture/promotion.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import cuts
+import promotion
 import pyarrow as pa
 import pyarrow.parquet as pq
 from cluster import Cluster, Proxy, running
@@ -425,6 +427,10 @@ def main() -> int:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 if major >= 14:
                     failed |= not stopped_after_a_message(cluster, number, Path(folder))
+                if major >= 16:
+                    wrong = promotion.follow(servers[major], Path(folder) / f"promotion {number}", number)
+                    print(f"PostgreSQL {major}: promotion of a captured standby, {number.name}: {wrong or 'equal'}")
+                    failed |= bool(wrong)
     print("in total: " + ", ".join(f"{count:,} {name}" for name, count in totals.items()), flush=True)
     return int(failed)
 
