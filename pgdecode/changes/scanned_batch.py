@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pgdecode._native.scan.scanner import Scan
 from pgdecode._native.wire.single_message import decode_one, fields_of
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.limits import MAX_PAYLOAD
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import ChangeOptions
 
@@ -68,7 +70,8 @@ class ScannedBatch:
             scan = Scan(
                 self.source,
                 ("kind", "error"),
-                options.limits,
+                # The limit of values applies where they are decoded, so that the rest of their row is.
+                replace(options.limits, max_value_bytes=MAX_PAYLOAD),
                 options.strict_flags,
                 permissive,
                 kind_codes=True,

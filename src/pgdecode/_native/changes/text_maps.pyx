@@ -23,6 +23,7 @@ from pgdecode._native.fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_LIMIT_BATCH,
     FAULT_LIMIT_EXPANSION,
+    FAULT_LIMIT_VALUE,
     FAULT_NO_MEMORY,
     OK,
     Fault,
@@ -44,6 +45,7 @@ from pgdecode.protocol import errors, limits as sizes
 cdef enum:
     ENTRY_BYTES = 8    # of a map: where its name and its value end
     CELL_HEADER = 5    # bytes: a cell's kind and length
+    LENGTH_BYTES = 4   # of a value
     LETTERS_OF_OP = 8  # bytes: truncate
     FAST_ROWS = 64     # whose values are put before their names
     SHORTEST = 10      # bytes up to the letter of a tuple, in a stream; the walk handles shorter rows
@@ -179,6 +181,7 @@ cdef class TextMapBuilder:
     cdef readonly size_t text_bytes  # of the batch, without FREE_NAME bytes of each column's name
     cdef bint is_alone       # there is but one row: what is too large for the batch is the fault of its value
     cdef size_t most_bytes   # of a payload that no limit can be about, however its bytes are cut
+    cdef size_t max_value_bytes   # of a value that is decoded
     cdef bint is_reserved     # in `new` and `op` for all rows, but for the text of values
     cdef bint never_expands  # not even if each value becomes as long as it can
     cdef size_t n_unnamed    # newest rows without names in `unchanged`, whose empty lists are not written yet
@@ -213,6 +216,9 @@ cdef class TextMapBuilder:
         open_column(&self.unchanged, NAMES)
         self.rules = rules_of(limits, strict_flags)
         self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
+        # Values above the limit are null, and the rest of their row is decoded: the walk does not have the limit.
+        self.max_value_bytes = self.rules.max_value_bytes
+        self.rules.max_value_bytes = sizes.MAX_PAYLOAD
         if widest > self.rules.max_columns:
             self.most_bytes = 0
         self.most_text = source.n_bytes() * <size_t>limits.max_expansion + <size_t>sizes.FREE_EXPANSION
@@ -386,7 +392,41 @@ cdef class TextMapBuilder:
             if code == OK:
                 code = self.put_empty(False)
             return code if code != OK or self.permissive else fault.code
+        if unlikely(payload.length > self.max_value_bytes):
+            if self.walk.old_type:
+                code = self.leave_out_long_values(layout, self.old_cells, &payload, tag, index)
+            if code == OK and tag != c"D":
+                code = self.leave_out_long_values(layout, self.new_cells, &payload, tag, index)
+            if code != OK:
+                return code
         return self.put_tuples(layout, &payload, tag, index, self.new_builder.has_unchanged)
+
+    cdef FaultCode leave_out_long_values(
+        self, const Layout *layout, Cell *cells, const Span *payload, uint8_t tag, int64_t index
+    ) noexcept nogil:
+        """Make values above the limit null, and keep their faults; the first one is returned where it is raised."""
+        cdef Fault fault
+        cdef size_t c
+        for c in range(layout.n_columns):
+            if cells[c].value == NULL or cells[c].length <= self.max_value_bytes:
+                continue
+            memset(&fault, 0, sizeof(fault))
+            fault.code = FAULT_LIMIT_VALUE
+            fault.tag = tag
+            fault.label = self.value_label
+            fault.column = <int32_t>c
+            fault.row = index
+            fault.relation = layout.relation_id
+            fault.offset = <size_t>(cells[c].value - payload.data) - LENGTH_BYTES
+            fault.expected = <int64_t>self.max_value_bytes
+            fault.seen = <int64_t>cells[c].length
+            if keep_fault(&self.faults, &fault) != OK:
+                return FAULT_NO_MEMORY
+            if not self.permissive:
+                return FAULT_LIMIT_VALUE
+            cells[c].value = NULL
+            cells[c].kind = c"n"
+        return OK
 
     cdef size_t put_fast(
         self, const int64_t *rows, const int32_t *versions, const uint8_t *streamed, size_t n_rows

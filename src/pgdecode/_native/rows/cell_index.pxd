@@ -54,6 +54,8 @@ cdef class CellIndex:
     cdef TupleBuilder new_builder, old_builder
     cdef Rules rules
     cdef size_t most_bytes       # of a payload that no limit can be about, however its bytes are cut
+    cdef size_t max_value_bytes  # of a value that is decoded
+    cdef int first_label         # of the table's columns, behind the plan's
     cdef uint64_t row_header     # of a new tuple: relation OID, N and count of columns, below the tag's byte
     cdef Walk walk, stream_walk   # the second resolves streams
     cdef Fault fault, stream_flags     # of these walks
@@ -68,6 +70,7 @@ cdef class CellIndex:
     cdef bint locate(self, int64_t first) noexcept nogil
     cdef int index_fast_rows(self, int64_t first, int i) noexcept nogil
     cdef FaultCode index_row(self, int i, int64_t row, const Span *payload) noexcept nogil
+    cdef FaultCode leave_out_long_values(self, Cell *cells, const Row *row, int64_t number) noexcept nogil
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil
     cdef FaultCode resolve_streams(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil
     cdef FaultCode walk_row(self, const Span *payload, bint streamed) noexcept nogil

@@ -1,18 +1,21 @@
 """Finds the cells of a block of inserts, updates and deletes, which stay in their payloads."""
 
-from libc.stdint cimport int32_t, uint16_t
+from libc.stdint cimport int16_t, int32_t, uint16_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pgdecode._native.arrow.payload_array cimport CORRUPT, LAYOUT_OFFSETS32, PRESENT, Presence, payload_at
 from pgdecode._native.cursor cimport be32, be64, prefetch
 from pgdecode._native.fault cimport (
-    FAULT_BAD_ARRAY, FAULT_NOT_A_ROW, FAULT_NO_MEMORY, FAULT_OTHER_RELATION, OK, keep_fault, unlikely,
+    FAULT_BAD_ARRAY, FAULT_LIMIT_VALUE, FAULT_NOT_A_ROW, FAULT_NO_MEMORY, FAULT_OTHER_RELATION, OK, keep_fault,
+    unlikely,
 )
 from pgdecode._native.wire.envelope_builder cimport open_check, rules_of
 from pgdecode._native.wire.stream_state cimport READING_PLAIN, READING_STREAMED, resolve_payload, marks, may_carry_xid
 from pgdecode._native.wire.walker cimport STREAMED, walk_message
 from pgdecode._native.wire.wire_plan cimport N_MESSAGES, PLAN, TAG_MARKED
+
+from pgdecode.protocol import limits as sizes
 
 cdef enum:
     # A block's cells stay in the first cache: 16 bytes each.
@@ -22,6 +25,7 @@ cdef enum:
     AHEAD = 4096      # bytes: how far ahead of the cells that are indexed payloads are prefetched
     LINE = 64         # bytes that come from memory together
     CELL_HEADER = 5   # bytes: a cell's kind and length
+    LENGTH_BYTES = 4  # of a value
 
 
 cdef inline const uint8_t *index_cells(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
@@ -112,6 +116,10 @@ cdef class CellIndex:
         self.known.collected = True
         self.rules = rules_of(limits, strict_flags)
         self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
+        # Values above the limit are null, and the rest of their row is decoded: the walk does not have the limit.
+        self.max_value_bytes = self.rules.max_value_bytes
+        self.rules.max_value_bytes = sizes.MAX_PAYLOAD
+        self.first_label = len(PLAN.labels)
         if <uint32_t>n_columns > self.rules.max_columns or n_columns > 0xFFFF or not 0 <= relation_id <= 0xFFFFFFFF:
             self.most_bytes = 0
         self.row_header = <uint64_t>relation_id << 24 | <uint64_t>c"N" << 16 | <uint64_t>n_columns
@@ -314,6 +322,13 @@ cdef class CellIndex:
         indexed.streamed = streamed
         indexed.old_type = self.walk.old_type
         self.has_streamed |= streamed
+        if unlikely(payload.length > self.max_value_bytes):
+            if indexed.old_type:
+                code = self.leave_out_long_values(self.old_builder.cells, indexed, row)
+            if code == OK and indexed.tag != c"D":
+                code = self.leave_out_long_values(cells, indexed, row)
+            if code != OK:
+                return code
         if indexed.old_type:
             indexed.old_at = self.n_olds
             self.n_olds += 1
@@ -321,6 +336,29 @@ cdef class CellIndex:
                 memcpy(cells, self.old_builder.cells, <size_t>self.n_columns * sizeof(Cell))
         if self.new_builder.has_unchanged:
             self.fill_from_old(indexed, cells)
+        return OK
+
+    cdef FaultCode leave_out_long_values(self, Cell *cells, const Row *row, int64_t number) noexcept nogil:
+        """Make values above the limit null, and keep their faults."""
+        cdef Fault fault
+        cdef int c
+        for c in range(self.n_columns):
+            if cells[c].value == NULL or cells[c].length <= self.max_value_bytes:
+                continue
+            memset(&fault, 0, sizeof(fault))
+            fault.code = FAULT_LIMIT_VALUE
+            fault.tag = row.tag
+            fault.label = <int16_t>(self.first_label + c)
+            fault.column = c
+            fault.row = number
+            fault.relation = self.relation_id
+            fault.offset = <size_t>(cells[c].value - row.payload) - LENGTH_BYTES
+            fault.expected = <int64_t>self.max_value_bytes
+            fault.seen = <int64_t>cells[c].length
+            if keep_fault(self.faults, &fault) != OK:
+                return FAULT_NO_MEMORY
+            cells[c].value = NULL
+            cells[c].kind = c"n"
         return OK
 
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil:
