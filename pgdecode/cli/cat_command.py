@@ -26,8 +26,9 @@ from pgdecode.files.message_statistics import CHANGES
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.files.payload_files import payload_files
+from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import MESSAGES
-from pgdecode.protocol.options import InStream, Mode, Unwrap
+from pgdecode.protocol.options import InStream, Mode, Unwrap, limits_with
 from pgdecode.runs.atomic_output import scratch_folder
 from pgdecode.storage.object_path import file_path
 
@@ -55,6 +56,7 @@ CAT_BATCH_ROWS = 4096  # small, so that the first lines are printed immediately
 @parameters.in_stream
 @parameters.changes
 @parameters.mode
+@parameters.max_value_bytes
 @parameters.storage_options
 def cat(
     location: str,
@@ -68,6 +70,7 @@ def cat(
     position: str | None,
     session: str | None,
     mode: Mode,
+    max_value_bytes: int,
     storage_options: dict[str, str],
     **of_changes: Any,
 ) -> None:
@@ -91,7 +94,7 @@ def cat(
     if changes:
         parameters.refuse(context, parameters.OF_MESSAGES, "messages")
         parameters.check_names("--kind", kinds, KINDS_OF_CHANGES)
-        options = parameters.change_parameters(mode, of_changes)
+        options = parameters.change_parameters(mode, of_changes, limits_with(max_value_bytes))
         ordered = ordered_files(path, payload, position, session, unwrap)
         files: Sequence[PayloadFile] = ordered.files
         lines = _change_lines(ordered, options, kinds)
@@ -99,7 +102,7 @@ def cat(
         parameters.refuse(context, parameters.OF_CHANGES, "--changes")
         parameters.check_names("--kind", kinds, KINDS)
         files = payload_files(path, payload, (), unwrap)
-        lines = _message_lines(files, kinds, parameters.IN_STREAM[in_stream], mode)
+        lines = _message_lines(files, kinds, parameters.IN_STREAM[in_stream], mode, limits_with(max_value_bytes))
     for note in notes_of(files):
         warn(note)
     left = sys.maxsize if limit is None else limit
@@ -141,11 +144,11 @@ def _change_lines(files: OrderedFiles, options: FileChangeOptions, kinds: tuple[
 
 
 def _message_lines(
-    files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: InStream | bool, mode: Mode
+    files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: InStream | bool, mode: Mode, limits: Limits
 ) -> Iterator[list[str]]:
     """Format messages of these kinds as lines, batch by batch."""
     batches = decoded_batches(
-        files, fields=fields_to_decode(), in_stream=in_stream, mode=mode, batch_rows=CAT_BATCH_ROWS
+        files, fields=fields_to_decode(), in_stream=in_stream, mode=mode, limits=limits, batch_rows=CAT_BATCH_ROWS
     )
     for file, batch in batches:
         yield _lines(batch, kinds, str(file.path) if len(files) > 1 else None)

@@ -41,8 +41,9 @@ from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, bad_payload_writer, message_layout
 from pgdecode.payloads.workers import Workers, all_cores
+from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap
+from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap, limits_with
 from pgdecode.runs.atomic_output import check_target, staged
 from pgdecode.runs.manifest import read_manifest
 from pgdecode.storage.object_path import FilePath, ObjectPath, file_path, real_path
@@ -81,6 +82,7 @@ class Request:
     payload: str
     unwrap: Unwrap
     mode: Mode
+    limits: Limits
     batch_rows: int
     overwrite: bool
     workers: int
@@ -155,6 +157,7 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
 @parameters.renames
 @parameters.unrepresentable
 @parameters.mode
+@parameters.max_value_bytes
 @parameters.workers
 @click.option("--batch-rows", type=click.IntRange(min=1), metavar="N", help=f"Rows per batch. Default: {BATCH_ROWS}.")
 @click.option(
@@ -205,6 +208,7 @@ def decode(
     renames: dict[str | int, list[tuple[str, str, int]]],
     unrepresentable: UnrepresentableValues,
     mode: Mode,
+    max_value_bytes: int,
     workers: int | None,
     batch_rows: int | None,
     resume: Path | None,
@@ -279,13 +283,14 @@ def decode(
     spark = SparkOptions(master, remote, conf)
     request = Request(
         *(source, target, storage_options, engine, spark, chosen, payload, unwrap, mode),
+        limits_with(max_value_bytes),
         *(batch_rows or BATCH_ROWS, overwrite, workers or all_cores()),
     )
     no_bad_file = engine == "spark" or isinstance(target, ObjectPath)
     remedy = f"{'--mode DROPMALFORMED' if no_bad_file else '--bad FILE'} leaves bad messages out"
     started = time.monotonic()
     if changes or relations:
-        options = parameters.change_parameters(mode, of_changes, unrepresentable, renames)
+        options = parameters.change_parameters(mode, of_changes, request.limits, unrepresentable, renames)
         files = ordered_files(source, payload, position, session, unwrap)
         _report_gaps(files.files, accept_gap)
         n_rows = files.n_rows
@@ -376,6 +381,7 @@ def _decode_messages(
         "fields": fields or None,
         "in_stream": in_stream,
         "mode": request.mode,
+        "limits": request.limits,
         "batch_rows": request.batch_rows,
     }
     n_rows = sum(file.n_rows for file in files)
@@ -500,6 +506,7 @@ def _with_spark(request: Request, **options: Any) -> Any:
                 # Gaps that are not accepted have been refused.
                 accept_gap=True,
                 mode=request.mode,
+                max_value_bytes=request.limits.max_value_bytes,
                 format=request.format,
                 overwrite=request.overwrite,
                 **options,

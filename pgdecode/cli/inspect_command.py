@@ -23,7 +23,7 @@ from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.transaction_statistics import ControlMessages, TransactionStatistics
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import Workers, all_cores
-from pgdecode.protocol.options import Unwrap
+from pgdecode.protocol.options import Unwrap, limits_with
 from pgdecode.runs.atomic_output import staged
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import file_path
@@ -48,6 +48,7 @@ _INDENTED = 100
 @parameters.position
 @parameters.storage_options
 @parameters.workers
+@parameters.max_value_bytes
 @click.option(
     "--write-catalog",
     type=parameters.path,
@@ -64,6 +65,7 @@ def inspect(
     position: str | None,
     storage_options: dict[str, str],
     workers: int | None,
+    max_value_bytes: int,
     write_catalog: Path | None,
 ) -> None:
     """Describe the messages in PATH, a Parquet file or a folder of them; also s3://, gs://, az:// or abfss://.
@@ -80,7 +82,7 @@ def inspect(
             raise click.UsageError(f"--catalog is for local folders; {path} is in an object store")
         if path.is_file():
             raise click.UsageError(f"--catalog is for the folder of a run or of --state; {path} is a file")
-        of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "write_catalog"]
+        of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "max_value_bytes", "write_catalog"]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
         found_state = state_figures(path)
         with standard_output() as write:
@@ -106,6 +108,7 @@ def inspect(
             FIELDS,
             parameters.IN_STREAM[in_stream],
             "PERMISSIVE",
+            limits=limits_with(max_value_bytes),
             workers=threads,
             kind_codes=True,
         )

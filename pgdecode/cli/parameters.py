@@ -15,7 +15,17 @@ from click.core import ParameterSource
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.errors import unknown_names
-from pgdecode.protocol.options import ChangeOptions, Empty, InStream, Mode, Start, UnrepresentableValues, Unwrap
+from pgdecode.protocol.limits import Limits
+from pgdecode.protocol.options import (
+    MAX_VALUE_BYTES,
+    ChangeOptions,
+    Empty,
+    InStream,
+    Mode,
+    Start,
+    UnrepresentableValues,
+    Unwrap,
+)
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.column_history import Renames
 from pgdecode.relations.table_names import normal_name
@@ -213,6 +223,14 @@ workers = click.option(
     metavar="N",
     help="Threads that read, decode and write side by side. The result does not depend on it. Default: all cores.",
 )
+max_value_bytes = click.option(
+    "--max-value-bytes",
+    type=click.IntRange(1, MAX_VALUE_BYTES),
+    default=MAX_VALUE_BYTES,
+    metavar="N",
+    help="A longer value is bad. With --mode PERMISSIVE, it is null in its row of a table or change. Default: "
+    f"{MAX_VALUE_BYTES:,}, all that a server can send.",
+)
 mode = click.option(
     "--mode",
     type=click.Choice(get_args(Mode), case_sensitive=False),
@@ -327,7 +345,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         *("encoding", "datestyle"),
     ),
     "Runs that continue each other": ("resume", "state"),
-    "Bad messages": ("mode", "bad"),
+    "Bad messages": ("mode", "bad", "max_value_bytes"),
     "Engine": ("engine", "workers", "batch_rows", "master", "remote", "conf"),
 }
 
@@ -335,6 +353,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
 def change_parameters(
     mode: Mode,
     given: Mapping[str, Any],
+    limits: Limits,
     unrepresentable: UnrepresentableValues = "error",
     renames: Renames | None = None,
 ) -> FileChangeOptions:
@@ -349,6 +368,7 @@ def change_parameters(
         mode=mode,
         include_uncommitted=given["include_uncommitted"],
         drop_duplicates=given["drop_duplicates"],
+        limits=limits,
         start=given["start"],
         empty=given["empty"],
     )

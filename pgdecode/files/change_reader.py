@@ -136,6 +136,7 @@ class FileChanges:
             empty=change_options.empty,
             include_uncommitted=change_options.include_uncommitted,
             drop_duplicates=change_options.drop_duplicates,
+            limits=change_options.limits,
             types=overridden(types, options.value_options.types) or None,
             columns=options.value_options.columns,
             renames=options.value_options.renames,

@@ -23,6 +23,7 @@ from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.boundaries import DELIMITERS
 from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.options import Empty, InStream, Mode
 
 # How an error names the option that may help; the command line has another name for it.
@@ -85,6 +86,7 @@ def decoded_batches(
     in_stream: InStream | bool = "ordered",
     mode: Mode = "FAILFAST",
     empty: Empty = "null",
+    limits: Limits = LIMITS,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[tuple[PayloadFile, DecodedBatch]]:
     """Decode the payloads of files one after the other, in order. Yield each batch with its file.
@@ -101,6 +103,7 @@ def decoded_batches(
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         At a bad row: yield the rows before it and raise; return the row with its `error`; leave the row out.
     empty : {"null", "error"}
+    limits : Limits
         As in `decode_messages`.
     batch_rows : int
         The greatest number of rows in a batch.
@@ -110,7 +113,9 @@ def decoded_batches(
     FileFault
         If a file is damaged, or in FAILFAST mode at a bad row, with its location.
     """
-    found = prepared_batches(files, _nothing, fields, in_stream, mode, empty=empty, batch_rows=batch_rows)
+    found = prepared_batches(
+        files, _nothing, fields, in_stream, mode, empty=empty, limits=limits, batch_rows=batch_rows
+    )
     return ((file, batch) for file, batch, _ in found)
 
 
@@ -126,6 +131,7 @@ def prepared_batches(
     mode: Mode = "FAILFAST",
     *,
     empty: Empty = "null",
+    limits: Limits = LIMITS,
     batch_rows: int = BATCH_ROWS,
     workers: Workers = ONE_WORKER,
     kind_codes: bool = False,
@@ -136,7 +142,7 @@ def prepared_batches(
     before the batches before it, with the stream state that their last boundary tells. If this state was wrong, because
     that message is bad, the batch is decoded again. With `kind_codes`, the column `kind` has codes.
     """
-    decoder = _decoder(fields, in_stream, empty)
+    decoder = _decoder(fields, in_stream, empty, limits)
     streamed: bool | None = None
 
     def items() -> Iterator[_Item]:
@@ -176,6 +182,7 @@ def joined_batches(
     in_stream: bool | Literal["auto"] = "auto",
     mode: Mode = "FAILFAST",
     empty: Empty = "null",
+    limits: Limits = LIMITS,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[tuple[PayloadFile, DecodedBatch]]:
     """Decode files to the same rows as `decoded_batches`, but join the batches of small files.
@@ -187,7 +194,7 @@ def joined_batches(
     FileFault
         As in `decoded_batches`.
     """
-    decoder = _decoder(fields, in_stream, empty)
+    decoder = _decoder(fields, in_stream, empty, limits)
     for batches in read_together(files, batch_rows):
         joined = _joined(decoder, batches) if len(batches) > 1 and are_payloads(batches) else None
         if joined is not None:
@@ -218,10 +225,10 @@ def _joined(decoder: MessageDecoder, batches: Sequence[RawBatch]) -> DecodedBatc
     return DecodedBatch(start, source, envelope, len(source), n_bytes, 0, seconds=perf_counter() - started)
 
 
-def _decoder(fields: Sequence[str] | None, in_stream: InStream | bool, empty: Empty) -> MessageDecoder:
+def _decoder(fields: Sequence[str] | None, in_stream: InStream | bool, empty: Empty, limits: Limits) -> MessageDecoder:
     # The decoder is always PERMISSIVE, so that FAILFAST can yield the rows before a bad row.
     names = dict.fromkeys((*envelope_schema(fields).names, "error"))
-    return MessageDecoder(in_stream=in_stream, fields=names, mode="PERMISSIVE", empty=empty)
+    return MessageDecoder(in_stream=in_stream, fields=names, mode="PERMISSIVE", empty=empty, limits=limits)
 
 
 def _decode(

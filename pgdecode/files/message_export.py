@@ -16,6 +16,7 @@ from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
 from pgdecode.files.writers import message_layout, open_writer
 from pgdecode.payloads.workers import ONE_WORKER, Workers
+from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.options import Format, InStream, Mode
 from pgdecode.storage.object_path import FilePath, relative_name
 
@@ -40,6 +41,7 @@ def convert(
     fields: Sequence[str] | None = None,
     in_stream: InStream | bool = "ordered",
     mode: Mode = "FAILFAST",
+    limits: Limits = LIMITS,
     batch_rows: int = BATCH_ROWS,
     workers: Workers = ONE_WORKER,
     on_rows: Callable[[int], None] = lambda n_rows: None,
@@ -59,7 +61,7 @@ def convert(
         Make `target` a file, for a single input file; otherwise a folder with a file for each input file, under its
         relative path.
     format : {"parquet", "jsonl", "csv"}
-    fields, in_stream, mode, batch_rows
+    fields, in_stream, mode, limits, batch_rows
         As in `decoded_batches`.
     workers : Workers
         They read ahead, decode and encode the output, which does not depend on their number.
@@ -86,7 +88,9 @@ def convert(
     def prepared(file: PayloadFile, batch: DecodedBatch) -> pa.RecordBatch:
         return with_kept_columns(batch, file.keep, schemas[file.path])
 
-    found = prepared_batches(files, prepared, wanted, in_stream, mode, batch_rows=batch_rows, workers=workers)
+    found = prepared_batches(
+        files, prepared, wanted, in_stream, mode, limits=limits, batch_rows=batch_rows, workers=workers
+    )
     with closing(found), ExitStack() as unfinished:
         following = next(found, None)
         for file in files:

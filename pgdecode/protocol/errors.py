@@ -406,7 +406,7 @@ class ValueTooLong(LimitExceeded):
 
     code = "LIMIT_VALUE"
     wording = "{field} has {seen} bytes, limit {expected}"
-    remedy = "Raise `Limits.max_value_bytes`."
+    remedy = "Raise `max_value_bytes` of `Limits`, or the option. The default is all that a server can send."
 
 
 class TooManyRelations(LimitExceeded):

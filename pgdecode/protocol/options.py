@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pgdecode.protocol.limits import Limits
+from pgdecode.protocol.limits import MAX_PAYLOAD, Limits
 
 Mode = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
 RowMode = Literal["FAILFAST", "PERMISSIVE"]  # of functions that return a row for each payload
@@ -15,6 +15,8 @@ Empty = Literal["null", "error"]
 UnrepresentableValues = Literal["error", "null", "clamp", "text"]
 Format = Literal["parquet", "jsonl", "csv"]
 Unwrap = Literal["auto", "none", "hex", "base64", "xlogdata"]
+# The default of the option `max_value_bytes` of Spark and the command line, which is one of Python's `Limits`.
+MAX_VALUE_BYTES = MAX_PAYLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,20 @@ class ChangeOptions:
         check_option("start", self.start, Start)
         check_option("empty", self.empty, Empty)
         check_limits(self.limits)
+
+
+def limits_with(max_value_bytes: int) -> Limits:
+    """Return the default limits with another one of values.
+
+    Raises
+    ------
+    ValueError
+        If it is not a number from 1 to the default.
+    """
+    try:
+        return Limits(max_value_bytes=max_value_bytes)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("Limits.")) from None
 
 
 def check_option(name: str, value: object, values: Any) -> None:

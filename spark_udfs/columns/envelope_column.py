@@ -8,7 +8,16 @@ from typing import Any
 from pyspark.sql import Column
 
 from pgdecode import MessageDecoder
-from pgdecode.protocol.options import Empty, InStream, RowMode, Unwrap, check_option, stream_option
+from pgdecode.protocol.options import (
+    MAX_VALUE_BYTES,
+    Empty,
+    InStream,
+    RowMode,
+    Unwrap,
+    check_option,
+    limits_with,
+    stream_option,
+)
 from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
 from spark_udfs.runtime.worker import ArrowFunction, Options, PandasFunction
 
@@ -23,6 +32,7 @@ def parse_pgoutput(
     mode: RowMode = "FAILFAST",
     adapter: Adapter = "auto",
     empty: Empty = "null",
+    max_value_bytes: int = MAX_VALUE_BYTES,
     unwrap: Unwrap = "auto",
 ) -> Column:
     """Decode a column of pgoutput payloads to a struct with the columns of the envelope.
@@ -49,6 +59,8 @@ def parse_pgoutput(
     empty : {"null", "error"}
         How to treat a payload of 0 bytes, which servers send for a replication origin without a name: as a struct of
         nulls, or as a bad payload.
+    max_value_bytes : int
+        A payload with a longer value is bad, as with `pgdecode.Limits`. By default as much as a server can send.
     unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
         The form of the payloads, as in `pgdecode.unwrap`. Keepalives become structs of nulls.
 
@@ -103,20 +115,26 @@ def parse_pgoutput(
         raise TypeError(f"col is a Column or the name of one, not {type(col).__name__}")
     by_row = isinstance(in_stream, Column)
     function = envelope_function(
-        fields, "auto" if isinstance(in_stream, Column) else in_stream, mode, adapter, empty, unwrap
+        fields, "auto" if isinstance(in_stream, Column) else in_stream, mode, adapter, empty, unwrap, max_value_bytes
     )
     decoded: Column = function(col, in_stream) if by_row else function(col)
     return decoded
 
 
 def envelope_function(
-    fields: Iterable[str] | None, in_stream: object, mode: RowMode, adapter: Adapter, empty: Empty, unwrap: Unwrap
+    fields: Iterable[str] | None,
+    in_stream: object,
+    mode: RowMode,
+    adapter: Adapter,
+    empty: Empty,
+    unwrap: Unwrap,
+    max_value_bytes: int,
 ) -> Any:
     """Check the options, and make the Spark function."""
     maker = adapter_named(adapter)
     check_option("unwrap", unwrap, Unwrap)
     states = stream_option(in_stream, "a boolean Column")
     schema = MessageDecoder(in_stream=states, fields=fields, mode=mode, empty=empty).schema
-    options = Options(tuple(schema.names), states, mode, empty, unwrap)
+    options = Options(tuple(schema.names), states, mode, empty, unwrap, limits_with(max_value_bytes))
     function = user_defined(maker, _FUNCTIONS[maker](options), schema)
     return function.asNondeterministic() if states == "ordered" else function

@@ -11,7 +11,7 @@ from pyspark.sql import Column, SparkSession
 import pgdecode
 from pgdecode import Relation, Type
 from pgdecode.protocol.errors import unknown_names
-from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, Unwrap, check_option
+from pgdecode.protocol.options import MAX_VALUE_BYTES, Empty, RowMode, UnrepresentableValues, Unwrap, check_option
 from spark_udfs.columns.row_worker import ArrowRows, JsonRelation, Keywords, PandasRows, RowOptions, relation_of
 from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
 from spark_udfs.schema.spark_types import session_has_time, supported_schema
@@ -41,6 +41,7 @@ class RelationOptions(TypedDict, total=False):
     years: Years
     adapter: Adapter
     empty: Empty
+    max_value_bytes: int
     unwrap: Unwrap
 
 
@@ -60,6 +61,7 @@ def from_pgoutput(
     years: Years = "1-9999",
     adapter: Adapter = "auto",
     empty: Empty = "null",
+    max_value_bytes: int = MAX_VALUE_BYTES,
     unwrap: Unwrap = "auto",
 ) -> Column:
     """Decode the insert, update and delete payloads of one relation to a struct of typed columns.
@@ -100,6 +102,8 @@ def from_pgoutput(
     empty : {"null", "error"}
         How to treat a payload of 0 bytes, which servers send for a replication origin without a name: as a struct of
         nulls, or as a bad payload.
+    max_value_bytes : int
+        A longer value is bad, as with `pgdecode.Limits`. By default as much as a server can send.
     unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
         The form of the payloads, as in `pgdecode.unwrap`. Keepalives become structs of nulls.
 
@@ -154,6 +158,7 @@ def from_pgoutput(
         years=years,
         adapter=adapter,
         empty=empty,
+        max_value_bytes=max_value_bytes,
         unwrap=unwrap,
     )
     decoded: Column = function(col)

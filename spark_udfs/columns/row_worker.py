@@ -15,7 +15,7 @@ from pgdecode import Column, Delete, Insert, Relation, Type, Update
 from pgdecode.payloads.payload_input import payload_parts
 from pgdecode.payloads.unwrap import unwrap_in_place
 from pgdecode.protocol.messages import MESSAGES
-from pgdecode.protocol.options import Empty, RowMode, UnrepresentableValues, Unwrap
+from pgdecode.protocol.options import MAX_VALUE_BYTES, Empty, RowMode, UnrepresentableValues, Unwrap, limits_with
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 from spark_udfs.schema.spark_types import to_supported_type
 from spark_udfs.schema.years import checked_years
@@ -47,10 +47,12 @@ class Keywords:
     mode: RowMode = "FAILFAST"
     unrepresentable: UnrepresentableValues = "error"
     empty: Empty = "null"
+    max_value_bytes: int = MAX_VALUE_BYTES
 
     def as_arguments(self) -> dict[str, Any]:
         """Return the arguments for `decode_rows`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["limits"] = limits_with(values.pop("max_value_bytes"))
         return values | {"type_messages": [Type(*plain) for plain in self.type_messages]}
 
 

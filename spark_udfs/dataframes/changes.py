@@ -13,7 +13,17 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.protocol.errors import did_you_mean, listed, unknown_names
-from pgdecode.protocol.options import ChangeOptions, Empty, Format, Mode, Start, UnrepresentableValues, Unwrap
+from pgdecode.protocol.options import (
+    MAX_VALUE_BYTES,
+    ChangeOptions,
+    Empty,
+    Format,
+    Mode,
+    Start,
+    UnrepresentableValues,
+    Unwrap,
+    limits_with,
+)
 from pgdecode.relations.column_history import Renames
 from pgdecode.rows.value_options import ValueOptions, renames_of
 from spark_udfs.dataframes.control_index import (
@@ -89,6 +99,7 @@ def changes(
     drop_duplicates: bool = False,
     start: Start = "transaction",
     empty: Empty = "null",
+    max_value_bytes: int = MAX_VALUE_BYTES,
     session: Column | str | None = None,
     state: State | None = None,
     observation: Observation | None = None,
@@ -128,6 +139,8 @@ def changes(
     empty : {"null", "error"}
         What to do with payloads of 0 bytes, which servers send for an origin without a name: ignore them, or treat them
         as bad payloads.
+    max_value_bytes : int
+        A longer value is bad, as with `pgdecode.Limits`. By default as much as a server can send.
     session : Column or str, optional
         Identifies the connection to the server: strings, integers, booleans, dates or timestamps. When its value
         changes, the server sends unconfirmed transactions again, see `ChangeDecoder.reconnected`.
@@ -184,7 +197,9 @@ def changes(
     >>> found = changes(spark.read.parquet("raw/"))  # doctest: +SKIP
     >>> found.orderBy("commit_position", "position").select("op", "relation_name", "new")  # doctest: +SKIP
     """
-    options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty)
+    options = ChangeOptions(
+        mode, include_uncommitted, drop_duplicates, start=start, empty=empty, limits=limits_with(max_value_bytes)
+    )
     before = state_before(state, source, catalog)
     value_options = ValueOptions(with_types(before, types), encoding=encoding, datestyle=datestyle)
     found = indexed_rows(df, payload, position, source, catalog, session, options, unwrap=unwrap, before=before)
@@ -205,6 +220,7 @@ def table_changes(
     drop_duplicates: bool = False,
     start: Start = "transaction",
     empty: Empty = "null",
+    max_value_bytes: int = MAX_VALUE_BYTES,
     session: Column | str | None = None,
     state: State | None = None,
     observation: Observation | None = None,
@@ -221,7 +237,9 @@ def table_changes(
 
     Parameters
     ----------
-    df, payload, unwrap, position, source, catalog, include_uncommitted, drop_duplicates, start, empty, session, state
+    df, payload, unwrap, position, source, catalog, include_uncommitted, drop_duplicates, start, empty, max_value_bytes
+        As in `changes`.
+    session, state
         As in `changes`.
     mode, observation, types, encoding, datestyle
         As in `changes`. A bad payload may be of any table, so in "PERMISSIVE" mode all bad payloads are in the result.
@@ -262,7 +280,9 @@ def table_changes(
     >>> orders = table_changes(spark.read.parquet("raw/"), "public.orders")  # doctest: +SKIP
     >>> orders.where("_op = 'delete'").count()  # doctest: +SKIP
     """
-    options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty)
+    options = ChangeOptions(
+        mode, include_uncommitted, drop_duplicates, start=start, empty=empty, limits=limits_with(max_value_bytes)
+    )
     before, tables = state_before(state, source, catalog), tables_of(options, relation)
     types = with_types(before, types)
     value_options = ValueOptions(

@@ -16,7 +16,16 @@ from pgdecode import RelationCatalog
 from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
-from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues, Unwrap
+from pgdecode.protocol.options import (
+    MAX_VALUE_BYTES,
+    ChangeOptions,
+    Empty,
+    Mode,
+    Start,
+    UnrepresentableValues,
+    Unwrap,
+    limits_with,
+)
 from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
 from pgdecode.relations.relation_version import RelationVersion
@@ -59,6 +68,7 @@ def snapshot(
     drop_duplicates: bool = False,
     start: Start = "transaction",
     empty: Empty = "null",
+    max_value_bytes: int = MAX_VALUE_BYTES,
     session: Column | str | None = None,
     state: State | None = None,
     observation: Observation | None = None,
@@ -74,7 +84,7 @@ def snapshot(
 
     Parameters
     ----------
-    df, payload, unwrap, position, source, catalog, drop_duplicates, start, empty, session
+    df, payload, unwrap, position, source, catalog, drop_duplicates, start, empty, max_value_bytes, session
         As in `table_changes`.
     types, columns, renames, unrepresentable, encoding, datestyle, years
         As in `table_changes`.
@@ -121,7 +131,9 @@ def snapshot(
     >>> spark_udfs.snapshot(raw, "public.orders").count()
     114
     """
-    options = ChangeOptions(mode, drop_duplicates=drop_duplicates, start=start, empty=empty)
+    options = ChangeOptions(
+        mode, drop_duplicates=drop_duplicates, start=start, empty=empty, limits=limits_with(max_value_bytes)
+    )
     before, tables = state_before(state, source, catalog), tables_of(options, relation)
     types = with_types(before, types)
     value_options = ValueOptions(

@@ -29,6 +29,7 @@ from pgdecode.files.ordered_files import OrderFault, check_positions, has_interr
 from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.protocol.options import (
+    MAX_VALUE_BYTES,
     ChangeOptions,
     Empty,
     Format,
@@ -38,6 +39,7 @@ from pgdecode.protocol.options import (
     UnrepresentableValues,
     Unwrap,
     check_option,
+    limits_with,
     stream_option,
 )
 from pgdecode.relations.column_history import Renames
@@ -100,6 +102,7 @@ def decode_files(
     mode: Mode = "FAILFAST",
     start: Start = "transaction",
     empty: Empty = "null",
+    max_value_bytes: int = MAX_VALUE_BYTES,
     session: str | None = None,
     accept_gap: bool = False,
     include_uncommitted: bool = False,
@@ -160,6 +163,8 @@ def decode_files(
         are left out and counted.
     empty : {"null", "error"}
         How to treat payloads of 0 bytes: as null messages, which changes ignore, or as bad payloads.
+    max_value_bytes : int
+        A longer value is bad, as with `pgdecode.Limits`. By default as much as a server can send.
     session : str, optional
         For changes and tables: the column whose value identifies the connection to the server, as in
         `spark_udfs.changes`. By default, the footers of files from `pgdecode capture` say it.
@@ -270,14 +275,15 @@ def decode_files(
     }
     chosen = None if fields is None else tuple(fields)
     config: MessageJob | ChangeJob
+    limits = limits_with(max_value_bytes)
     if what == MESSAGES:
         _refuse(of_changes, "changes and tables")
-        config = MessageJob(tuple(dict.fromkeys(keep)), chosen, stream_option(in_stream), mode, format, empty)
+        config = MessageJob(tuple(dict.fromkeys(keep)), chosen, stream_option(in_stream), mode, format, empty, limits)
         needed = config.keep
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
         value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames)
-        options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty)
+        options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty, limits=limits)
         _check_run(target, resume, state, catalog)
         config = ChangeJob(
             _outputs(names), chosen, value_options, options, catalog, format, in_folders=not isinstance(what, str)

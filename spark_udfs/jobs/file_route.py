@@ -76,9 +76,7 @@ def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Fo
         The folder to create. In an object store, the caller writes the manifest.
     config : MessageJob
     """
-    work = MessageTask(
-        folder, files[0].schema, config.fields, config.in_stream, config.mode, config.empty, config.format
-    )
+    work = MessageTask(folder, files[0].schema, config)
     # With "ordered", the stream state depends on earlier rows, so files are not split.
     tasks = _tasks(spark, files) if config.in_stream == "ordered" else cut(spark, files)
     with attempts(folder):

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -27,12 +27,13 @@ from pgdecode.files.writers import message_layout
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.partitions.partition_index import slices
 from pgdecode.protocol.errors import DecodeError
-from pgdecode.protocol.options import ChangeOptions, Empty, Format, InStream, Mode
+from pgdecode.protocol.options import ChangeOptions, Format
 from pgdecode.relations.version_tracker import SchemaChanged
 from spark_udfs.dataframes.kept_changes import KeptChanges, KeptFile
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.dataframes.partition_worker import DecodedPartition, JsonIndex, RowsMoved
 from spark_udfs.dataframes.stored_changes import StoredTask, decode_stored, used_of_stored
+from spark_udfs.jobs.job_config import MessageJob
 from spark_udfs.jobs.output_committer import Folder, Part, attempted
 from spark_udfs.jobs.split_statistics import SpeculativeDecoding, SplitStatistics, SplitStatisticsReader
 from spark_udfs.jobs.splits import Batches, Split
@@ -57,27 +58,21 @@ class MessageTask(WorkerFunction):
         Of the output.
     kept : pa.Schema
         The `keep` columns with their types in the output.
-    fields, in_stream, mode, empty
-        As in `decoded_batches`.
-    format : str
+    config : MessageJob
     """
 
     folder: Folder
     kept: pa.Schema
-    fields: tuple[str, ...] | None
-    in_stream: InStream | bool
-    mode: Mode
-    empty: Empty
-    format: Format
+    config: MessageJob
 
     def __call__(self, task: Task) -> list[Part]:
         """Write the part of a task."""
         enter_task()
         times = TaskTimes()
         parts: list[Part] = []
-        layout = message_layout(self.kept.names, self.fields)
+        layout = message_layout(self.kept.names, self.config.fields)
         bad_rows: Counter[str] = Counter()
-        with attempted(self.folder, task.number, self.format, self._schema, layout, 1, parts, bad_rows) as write:
+        with attempted(self.folder, task.number, self.config.format, self._schema, layout, 1, parts, bad_rows) as write:
             for decoded, batch in self.decoded(task.pieces):
                 bad_rows.update(decoded.bad_rows)
                 times.decode_seconds += decoded.seconds
@@ -92,17 +87,20 @@ class MessageTask(WorkerFunction):
         FileFault
             As in `decoded_batches`, and if a `keep` column has another type in another file.
         """
-        schema, wanted, in_stream = self._schema, self._wanted, self.in_stream
+        schema, config = self._schema, self.config
+        in_stream, wanted = config.in_stream, self._wanted
+        others: dict[str, Any] = {"mode": config.mode, "empty": config.empty, "limits": config.limits}
         if in_stream != "ordered" and all(piece.schema == self.kept for piece in pieces):
-            found = joined_batches(pieces, fields=wanted, in_stream=in_stream, mode=self.mode, empty=self.empty)
+            found = joined_batches(pieces, fields=wanted, in_stream=in_stream, **others)
         else:
-            found = decoded_batches(pieces, fields=wanted, in_stream=in_stream, mode=self.mode, empty=self.empty)
+            found = decoded_batches(pieces, fields=wanted, in_stream=in_stream, **others)
         for piece, batch in found:
             yield batch, self._with_kept_types(piece, batch, schema)
 
     @property
     def _wanted(self) -> Sequence[str]:
-        return fields_to_decode(self.fields) if self.format != "parquet" else envelope_schema(self.fields).names
+        fields = self.config.fields
+        return fields_to_decode(fields) if self.config.format != "parquet" else envelope_schema(fields).names
 
     @property
     def _schema(self) -> pa.Schema:

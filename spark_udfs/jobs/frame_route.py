@@ -150,7 +150,7 @@ def partition_function(payload: str, config: MessageJob) -> PartitionFunction:
     mode: RowMode = "FAILFAST" if config.mode == "FAILFAST" else "PERMISSIVE"
     place = list(dict.fromkeys((*keep, payload))).index(payload)
     fields = None if config.fields is None else names
-    options = Options(needed, config.in_stream, mode, config.empty)
+    options = Options(needed, config.in_stream, mode, config.empty, limits=config.limits)
     return PartitionFunction(options, place, keep, fields, config.format, config.mode == "DROPMALFORMED")
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pgdecode import MessageDecoder, RelationCatalog
 from pgdecode.envelope.schema import envelope_schema
+from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import ChangeOptions, Empty, Format, InStream, Mode, check_option
 from pgdecode.rows.value_options import ValueOptions
@@ -36,6 +37,7 @@ class MessageJob:
     mode: Mode
     format: Format
     empty: Empty = "null"
+    limits: Limits = LIMITS
 
     def __post_init__(self) -> None:
         check_option("mode", self.mode, Mode)

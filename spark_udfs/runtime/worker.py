@@ -16,6 +16,7 @@ import pgdecode
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_text import flat_columns, json_lines
 from pgdecode.payloads.unwrap import unwrap_in_place
+from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.options import Empty, Format, InStream, RowMode, Unwrap
 from spark_udfs.runtime.loader import load
 
@@ -56,6 +57,7 @@ class Options:
     mode: RowMode
     empty: Empty = "null"
     unwrap: Unwrap = "none"
+    limits: Limits = LIMITS
 
     def decode(self, payloads: pa.Array, in_stream: pa.Array | None) -> pa.RecordBatch:
         """Decode a batch. Keepalives become null."""
@@ -65,7 +67,9 @@ class Options:
         """Make a decoder. A column of stream states takes precedence over the option."""
         enter_task()
         states = self.in_stream if in_stream is None else in_stream
-        return pgdecode.MessageDecoder(in_stream=states, fields=self.fields, mode=self.mode, empty=self.empty)
+        return pgdecode.MessageDecoder(
+            in_stream=states, fields=self.fields, mode=self.mode, empty=self.empty, limits=self.limits
+        )
 
 
 class ScalarFunction(WorkerFunction):

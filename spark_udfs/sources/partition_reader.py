@@ -42,8 +42,7 @@ class MessagePartition(WorkerFunction, InputPartition):
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Decode the pieces."""
         enter_task()
-        job = self.job
-        task = MessageTask(Path(), self.kept, job.fields, job.in_stream, job.mode, job.empty, "parquet")
+        task = MessageTask(Path(), self.kept, self.job)
         for _, batch in task.decoded(self.pieces):
             yield with_schema(batch, schema)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
-from pgdecode.protocol.options import Empty, InStream, RowMode, Unwrap
+from pgdecode.protocol.options import MAX_VALUE_BYTES, Empty, InStream, RowMode, Unwrap
 from spark_udfs.columns.envelope_column import envelope_function
 from spark_udfs.columns.udf_adapters import Adapter
 from spark_udfs.schema.spark_types import session_has_time
@@ -21,6 +21,7 @@ def register(
     mode: RowMode = "FAILFAST",
     adapter: Adapter = "auto",
     empty: Empty = "null",
+    max_value_bytes: int = MAX_VALUE_BYTES,
     unwrap: Unwrap = "auto",
 ) -> None:
     """Register the function `parse_pgoutput` for SQL, and the data source "pgoutput", in a session.
@@ -32,7 +33,7 @@ def register(
     Parameters
     ----------
     spark : SparkSession
-    fields, in_stream, mode, adapter, empty, unwrap
+    fields, in_stream, mode, adapter, empty, max_value_bytes, unwrap
         For the function, as in `parse_pgoutput`. The data source has options of its own.
 
     Examples
@@ -43,6 +44,6 @@ def register(
     >>> spark.sql("SELECT count(*) AS n FROM raw WHERE parse_pgoutput(data).kind = 'insert'").first().n
     542
     """
-    function = envelope_function(fields, in_stream, mode, adapter, empty, unwrap)
+    function = envelope_function(fields, in_stream, mode, adapter, empty, unwrap, max_value_bytes)
     spark.udf.register("parse_pgoutput", function)
     spark.dataSource.register(PgoutputSourceWithTime if session_has_time(spark) else PgoutputSource)

@@ -12,7 +12,7 @@ from pgdecode.files.file_metadata import UserType, encoding_of, overridden
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.json_document import load_json
-from pgdecode.protocol.options import ChangeOptions, Unwrap, check_option, stream_option
+from pgdecode.protocol.options import MAX_VALUE_BYTES, ChangeOptions, Unwrap, check_option, limits_with, stream_option
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import PathError
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
@@ -137,6 +137,7 @@ def _message_job(found: Mapping[str, Any]) -> MessageJob:
         found.get("mode", "FAILFAST"),
         "parquet",
         found.get("empty", "null"),
+        limits_with(found.get("max_value_bytes", MAX_VALUE_BYTES)),
     )
 
 
@@ -150,6 +151,7 @@ def _change_job(what: str, found: Mapping[str, Any]) -> ChangeJob:
         found.get("drop_duplicates", False),
         start=found.get("start", "transaction"),
         empty=found.get("empty", "null"),
+        limits=limits_with(found.get("max_value_bytes", MAX_VALUE_BYTES)),
     )
     value_options = ValueOptions(
         found.get("types"),
@@ -229,6 +231,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "mode": str,
     "start": str,
     "empty": str,
+    "max_value_bytes": _count,
     "include_uncommitted": _flag,
     "drop_duplicates": _flag,
     "catalog": RelationCatalog.from_json,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -133,3 +134,29 @@ def test_the_error_of_a_bad_message_names_the_option_that_leaves_it_out(run: She
     # Another remedy comes first.
     encoded = written("text.parquet", [b"QgAAAAAAAAAA"])
     assert run("decode", encoded, "out.parquet").err.endswith("it looks like base64 text: --unwrap base64\n")
+
+
+def test_a_value_above_max_value_bytes_is_bad_in_each_command(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "v"], keys=["id"], types=[23, 25])
+    slot.insert(T, "1", "x" * 50)
+    slot.commit()
+    path = written("in.parquet", slot.payloads)
+    limit = ("--max-value-bytes", "20", "--mode", "PERMISSIVE")
+    fault = "LIMIT_VALUE at offset 15: column 'v' has 50 bytes, limit 20"
+    assert run("decode", path, "t.jsonl", "--table", f"public.t{T}", *limit).code == 0
+    row = json.loads(Path("t.jsonl").read_text())
+    assert (row["id"], row["v"], row["_error"]) == (1, None, fault)
+    assert run("decode", path, "s.jsonl", "--snapshot", f"public.t{T}", "--max-value-bytes", "20").code == 1
+    assert run("decode", path, "c.jsonl", "--changes", *limit).code == 0
+    change = json.loads(Path("c.jsonl").read_text())
+    assert (change["new"], change["error"]) == ({"id": "1", "v": None}, fault)
+    assert run("decode", path, "m.jsonl", *limit).code == 0
+    assert "LIMIT_VALUE" in Path("m.jsonl").read_text()
+    assert run("cat", path, "--changes", *limit).objects[0]["new"] == {"id": "1", "v": None}
+    assert run("cat", path, *limit).objects[2]["error"].startswith("LIMIT_VALUE at offset 15")
+    assert "LIMIT_VALUE" in run("inspect", path, "--max-value-bytes", "20").out
+    for command in (("cat", path), ("inspect", path), ("decode", path, "out")):
+        assert run(*command, "--max-value-bytes", "0").code == 2
+        assert run(*command).code == 0
