@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import cuts
+import many_tables
 import promotion
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -385,6 +386,18 @@ def stopped_after_a_message(cluster: Cluster, number: int, folder: Path) -> bool
     return not found
 
 
+def captured_many_tables(cluster: Cluster, n_tables: int, folder: Path) -> bool:
+    """Capture many tables, and return whether all were right."""
+    begun = time.monotonic()
+    found = many_tables.run(cluster, n_tables, folder / "many tables")
+    print(
+        f"PostgreSQL {cluster.major}: {n_tables:,} tables with types, {time.monotonic() - begun:.0f} s: "
+        f"{'; '.join(found) or 'equal'}",
+        flush=True,
+    )
+    return not found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--majors", type=int, nargs="+", choices=MAJORS, default=list(MAJORS), metavar="N")
@@ -392,6 +405,7 @@ def main() -> int:
     parser.add_argument("--scenarios", type=int, default=3, metavar="N", help="for each server")
     parser.add_argument("--events", type=int, default=12, metavar="N", help="in each scenario")
     parser.add_argument("--cuts", type=int, default=2, metavar="N", help="cut workloads, in each mode of each server")
+    parser.add_argument("--tables", type=int, default=5000, metavar="N", help="in one database of each server")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--weights", default="kill=8,cut=2.2,fast=0.5,immediate=0.5,stop=0.8")
     arguments = parser.parse_args()
@@ -431,6 +445,8 @@ def main() -> int:
                     wrong = promotion.follow(servers[major], Path(folder) / f"promotion {number}", number)
                     print(f"PostgreSQL {major}: promotion of a captured standby, {number.name}: {wrong or 'equal'}")
                     failed |= bool(wrong)
+            if arguments.tables:
+                failed |= not captured_many_tables(cluster, arguments.tables, Path(folder))
     print("in total: " + ", ".join(f"{count:,} {name}" for name, count in totals.items()), flush=True)
     return int(failed)
 

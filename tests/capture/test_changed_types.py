@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import many_tables
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cluster import Cluster
 from conftest import Database
 
 from pgdecode import ChangeDecoder
@@ -296,8 +298,7 @@ def test_the_command_counts_columns_that_are_text_because_their_type_was_altered
 
 def make_tables(database: Database, names: Sequence[str]) -> None:
     columns = ", ".join(f"column_{number} text" for number in range(25))
-    for name in names:
-        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, m mood, {columns})")
+    database.execute("; ".join(f"CREATE TABLE {name} (id int PRIMARY KEY, m mood, {columns})" for name in names))
 
 
 def test_a_footer_has_only_the_relations_that_its_file_uses(
@@ -307,7 +308,7 @@ def test_a_footer_has_only_the_relations_that_its_file_uses(
     monkeypatch.setattr(receiver, "CHUNK_ROWS", 4)
     database.create_slot()
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
-    names = [f"tenant_{number}" for number in range(200)]
+    names = [f"tenant_{number}" for number in range(100)]
     make_tables(database, names)
     database.execute("BEGIN; " + "".join(f"INSERT INTO {name} VALUES (1, 'sad'); " for name in names) + "COMMIT")
     database.execute("UPDATE tenant_7 SET m = 'ok'")
@@ -325,6 +326,10 @@ def test_a_footer_has_only_the_relations_that_its_file_uses(
     catalog = catalog_of(rest)
     assert catalog is not None
     assert sorted(catalog.names) == ["public.tenant_7", "public.tenant_8", "public.tenant_9"]
+
+
+def test_many_tables_with_types_of_their_own_are_captured(postgres: Cluster, tmp_path: Path) -> None:
+    assert many_tables.run(postgres, 50, tmp_path / "raw") == []
 
 
 def rows_read(plan: dict[str, Any]) -> int:
