@@ -444,7 +444,8 @@ def test_runs_in_partitions_continue_each_other_as_one_decoder_does(
             if a in sessions and a:
                 decoder.reconnected()
             expected += with_errors(decoder.decode(payloads[a:b], range(a, b)))
-            commits[a] = (decoder._state.last_lsn, decoder._state.last_lsn_position)
+            # The greatest LSN of the session, which is that of an earlier partition where this one has no greater one.
+            commits[a] = (decoder._state.session_lsn, decoder._state.last_lsn_position)
         if include_uncommitted:
             expected += with_errors(decoder.undecided())
         reconnects = {at for at in sessions if first <= at < end and at}
