@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from pgdecode import RelationCatalog
+from pgdecode.changes.column_names import last_column_names
 from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
@@ -166,7 +167,14 @@ def snapshot(
     schema = snapshot_schema(output.schema, last, with_errors=with_errors)
     buckets = max(1, sum(sum(item.counts) for item in found.indexes) // _ROWS_PER_BUCKET)
     by_source = [] if found.source is None else [F.col(_quoted(found.source))]
-    new, old = _key_hashes(changes, every, names, by_source)
+    last_names = [
+        names_of[number]
+        for item in versions.values()
+        if item
+        for names_of in [last_column_names(item, output.schema, stated)]
+        for number in item
+    ]
+    new, old = _key_hashes(changes, every, last_names, names, by_source)
     if old is not None and any(item.may_move for item in found.indexes):
         changes, new, old = _link_keys(changes, new, old)
     if observation is not None:
@@ -213,19 +221,23 @@ def _others(index: PartitionIndex, chosen: Mapping[int, RelationVersion]) -> tup
 
 
 def _key_hashes(
-    changes: DataFrame, versions: Iterable[RelationVersion], names: Iterable[str], by_source: list[Column]
+    changes: DataFrame,
+    versions: Sequence[RelationVersion],
+    last_names: Sequence[Mapping[str, str]],
+    names: Iterable[str],
+    by_source: list[Column],
 ) -> tuple[Column, Column | None]:
     """Return hashes of the key of the new values, and of the old values, if any. Changes of a row have equal hashes.
 
-    The hash uses the columns that all versions have, and that are in every replica identity. A column whose type was
-    altered is not used, unless its values are compared as they were sent.
+    The hash uses the columns that all versions have, under one name, and that are in every replica identity. A column
+    whose type was altered is not used, unless its values are compared as they were sent.
     """
     shared = set(names)
-    versions = list(versions)
     kinds_of = [column_types(version) for version in versions]
     identities = []
-    for version in versions:
-        shared &= {column.name for column in version.columns}
+    for version, last in zip(versions, last_names, strict=True):
+        # A column that was dropped has another name at the end, also if a later column has its name.
+        shared &= {column.name for column in version.columns if last[column.name] == column.name}
         identity = {column.name for column in version.columns if column.flags & 1}
         if identity:
             identities.append(identity)

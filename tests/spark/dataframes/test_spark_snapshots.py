@@ -137,6 +137,25 @@ def test_rows_are_found_after_the_type_of_their_key_was_altered(spark: SparkSess
     assert rows_of(snapshot(frame(spark, slot.payloads), TABLE)) == expected
 
 
+def test_a_key_that_was_added_filled_and_renamed_finds_its_rows(spark: SparkSession) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "v"], types=[23, 25], keys=["id"])
+    for number in range(100):
+        slot.insert(T, str(number), "x")
+    slot.relation(T, ["id", "v", "id_new"], types=[23, 25, 20], keys=["id"])
+    for number in range(100):
+        slot.update(T, str(number), "x", str(number + 1000))
+    at = len(slot.payloads)
+    slot.relation(T, ["v", "id"], types=[25, 20], keys=["id"])
+    for number in range(50):
+        slot.update(T, "y", str(number + 1000))
+    slot.commit()
+    expected = sorted((("y" if number < 50 else "x", number + 1000, []) for number in range(100)), key=repr)
+    renames = [("id_new", "id", at)]
+    assert rows_of(snapshot(frame(spark, slot.payloads), TABLE, renames=renames)) == expected
+
+
 @pytest.mark.full
 def test_a_key_that_using_has_computed_is_an_error_with_its_position(spark: SparkSession) -> None:
     slot = Slot()
