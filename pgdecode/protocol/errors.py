@@ -368,7 +368,10 @@ class Unrepresentable(DecodeError):
 
     code = "NOT_REPRESENTABLE"
     wording = "{field} does not fit its Arrow type (choose with unrepresentable=)"
-    remedy = "Choose with `unrepresentable=`: null, the nearest value, or a column of text."
+    remedy = (
+        "Choose with `unrepresentable=`: null, the nearest value, or a column of text. A binary money needs its "
+        'fraction digits instead: `types={"money": "money(2)"}`.'
+    )
 
 
 class LimitExceeded(DecodeError):
