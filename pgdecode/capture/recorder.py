@@ -23,7 +23,7 @@ from pgdecode.capture.frames import (
 from pgdecode.capture.journal import Journal
 from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.capture.undecided import SessionState
-from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY, UserType, merged, referred, to_json
+from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY, USED, UserType, merged, referred, to_json
 
 # Bytes of an open transaction that are kept in memory before they are written to a separate file.
 TAIL_BYTES = 16 * 2**20
@@ -291,7 +291,7 @@ class Recorder(threading.Thread):
         others = {CATALOG_KEY: self._state.catalog().to_json(), **({TYPES_KEY: to_json(types)} if types else {})}
         undecided = len(self._state.streams), len(self._state.prepared)
         before = self._journal.before_next_file()
-        metadata = {**self._session.metadata, **before, "prepared": sorted(self._state.prepared)}
+        metadata = {**self._session.metadata, **before, "prepared": sorted(self._state.prepared), "relations": USED}
         try:
             entry = file.seal(self._position, self._session.number, undecided, metadata, others)
         except BaseException:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from pgdecode.files.payload_file import CAPTURE_KEY, FileFault, PayloadFile
@@ -23,6 +22,8 @@ from pgdecode.types.type_parser import BY_OID, declared
 
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
+# The value of "relations" in the description of a capture: the footer has the relations that the file uses.
+USED = "used"
 
 # The footer of a `PayloadFile` has been read.
 FileWithFooter = FilePath | PayloadFile
@@ -249,11 +250,14 @@ def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:
     if not files:
         return None
     found = {version.relation_id: version for version in _catalog_in(files[0])}
-    first = _first_seq(files[0])
-    if first is not None:
-        for version in chain.from_iterable(map(_catalog_in, files[1:])):
+    first, session = _first_seq_and_session(files[0])
+    for file in files[1:] if first is not None else ():
+        # The server describes all relations again in another session.
+        if _first_seq_and_session(file)[1] != session:
+            break
+        for version in _catalog_in(file):
             # Later ones are in the payloads.
-            if used_from(version) < first and version.position < first:
+            if first is not None and used_from(version) < first and version.position < first:
                 found.setdefault(version.relation_id, version)
     return RelationCatalog(sorted(found.values(), key=used_from)) if found else None
 
@@ -266,13 +270,19 @@ def _catalog_in(file: FileWithFooter) -> Iterable[RelationVersion]:
         raise FileFault(f"{file}: relations in the footer: {error}") from error
 
 
-def _first_seq(file: FileWithFooter) -> int | None:
-    """Return the number of the first message of a captured file; None for another file."""
+def _first_seq_and_session(file: FileWithFooter) -> tuple[int | None, int | None]:
+    """Return the number of a captured file's first message, and its session.
+
+    None for another file, and for one of an earlier version of pgdecode, whose footer has all relations of the session.
+    """
     content = _entry(file, CAPTURE_KEY)
     try:
-        return None if content is None else int(load_json(content)["file"]["first_seq"])
-    except (ValueError, KeyError, TypeError):
-        return None
+        captured = {} if content is None else load_json(content)
+        if captured.get("relations") != USED:
+            return None, None
+        return int(captured["file"]["first_seq"]), int(captured["file"]["session"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, None
 
 
 def _entry(file: FileWithFooter, key: bytes) -> bytes | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ from cluster import Cluster
 from conftest import Database
 
 from pgdecode import ChangeDecoder
-from pgdecode.capture import Capture, FileRules, PluginOptions, receiver
+from pgdecode.capture import Capture, FileRules, PluginOptions, receiver, user_types
 from pgdecode.capture.connection import Connection
+from pgdecode.capture.errors import ServerError
 from pgdecode.capture.user_types import read_user_types, types_query
-from pgdecode.files.file_metadata import CATALOG_KEY, catalog_of, types_of
+from pgdecode.files.file_metadata import CATALOG_KEY, UserType, catalog_of, types_of, user_types_of
 from support.tiers import full
 
 ADDRESS = "CREATE TYPE addr AS (street text, zip int)"
@@ -294,6 +296,69 @@ def test_the_command_counts_columns_that_are_text_because_their_type_was_altered
     found = pq.read_table(tmp_path / "c.parquet")
     assert found["a"].to_pylist() == ["(x,1)", "(y,2,NL)"]
     assert found.schema.field("a").metadata[b"pg:form"] == b"text"
+
+
+def test_a_type_that_is_dropped_while_its_file_is_written_is_described(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, calls = user_types.read_types, threading.Semaphore(0)
+
+    def counted(*arguments: Any) -> tuple[UserType, ...]:
+        found = read(*arguments)
+        calls.release()
+        return found
+
+    monkeypatch.setattr(user_types, "read_types", counted)
+    database.create_slot()
+    database.execute(f"DROP TABLE t; {ADDRESS}; CREATE TYPE mood AS ENUM ('sad')")
+    database.execute("CREATE TABLE c (id int PRIMARY KEY, a addr, m mood)")
+    folder = tmp_path / "raw"
+    capture = Capture(database.dsn, folder, slot=database.slot, publication="p", rules=FileRules(max_seconds=600))
+    thread = threading.Thread(target=capture.run)
+    thread.start()
+    try:
+        database.execute("INSERT INTO c VALUES (1, '(x,1)', 'sad')")
+        assert calls.acquire(timeout=30)
+        database.execute("DROP TYPE mood CASCADE; ALTER TYPE addr ADD ATTRIBUTE country text")
+        database.execute("INSERT INTO c VALUES (2, '(y,2,NL)')")
+    finally:
+        capture.stop()
+        thread.join()
+    Capture(database.dsn, folder, slot=database.slot, publication="p").run(until="now")
+    paths = sorted(folder.glob("*.parquet"))
+    declarations = {item.key: item.declaration for item in user_types_of(paths[:1])}
+    assert declarations["public.mood"] == "enum"
+    assert declarations["public.addr"] == "record"
+
+
+def test_a_capture_without_an_answer_about_types_warns(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.create_slot()
+    database.execute(f"DROP TABLE t; {ADDRESS}; {TABLE}; {FIRST}")
+    folder = tmp_path / "raw"
+    warnings: list[str] = []
+    read = user_types.read_types
+
+    def failing(*arguments: Any) -> tuple[UserType, ...]:
+        raise ServerError("canceling statement due to statement timeout")
+
+    monkeypatch.setattr(user_types, "read_types", failing)
+    Capture(database.dsn, folder, slot=database.slot, publication="p", on_warning=warnings.append).run(until="now")
+    [warning] = [text for text in warnings if "types" in text]
+    assert warning == (
+        "types of the database cannot be read: canceling statement due to statement timeout; values of types that no "
+        "file describes are text, and binary ones need types="
+    )
+    assert types_of(folder.glob("*.parquet")) is None
+    monkeypatch.setattr(user_types, "read_types", read)
+    database.execute("INSERT INTO c VALUES (2, '(y,2)')")
+    Capture(database.dsn, folder, slot=database.slot, publication="p").run(until="now")
+    # The next file describes the types of both.
+    paths = sorted(folder.glob("*.parquet"))
+    payloads = pa.concat_tables([pq.read_table(path) for path in paths])
+    found = ChangeDecoder(types=types_of(paths)).table(payloads["data"], "public.c", payloads["seq"])
+    assert found["a"].to_pylist() == [{"street": "x", "zip": 1}, {"street": "y", "zip": 2}]
 
 
 def make_tables(database: Database, names: Sequence[str]) -> None:
