@@ -48,6 +48,9 @@ from support.change_rows import changes_of
 from support.oracles.reference_changes import Change
 
 EVENTS = ("kill", "cut", "fast", "immediate", "stop")
+# Tests of the suite: roles with every pinned setting, other publications, slots whose creation waits, silent
+# connections, synchronous standbys, databases that are not UTF-8.
+SITUATIONS = ("settings", "publications", "slot_creation", "silence", "standby", "encodings")
 
 
 @dataclass
@@ -398,6 +401,24 @@ def captured_many_tables(cluster: Cluster, n_tables: int, folder: Path) -> bool:
     return not found
 
 
+def situations(programs: Path, major: int) -> bool:
+    """Run the suite's tests of sessions on a server, with their long forms."""
+    begun = time.monotonic()
+    folder = Path(__file__).parent
+    files = [str(folder / f"test_capture_{name}.py") for name in SITUATIONS]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", *files],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PGDECODE_TEST_PGBIN": str(programs)},
+        cwd=folder.parents[1],
+    )
+    lines = done.stdout.splitlines()
+    shown = lines if done.returncode else lines[-1:]
+    print(f"PostgreSQL {major}, situations: {time.monotonic() - begun:.0f} s: " + "\n".join(shown), flush=True)
+    return done.returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--majors", type=int, nargs="+", choices=MAJORS, default=list(MAJORS), metavar="N")
@@ -406,6 +427,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=12, metavar="N", help="in each scenario")
     parser.add_argument("--cuts", type=int, default=2, metavar="N", help="cut workloads, in each mode of each server")
     parser.add_argument("--tables", type=int, default=5000, metavar="N", help="in one database of each server")
+    parser.add_argument("--situations", action=argparse.BooleanOptionalAction, default=True, help="tests of the suite")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--weights", default="kill=8,cut=2.2,fast=0.5,immediate=0.5,stop=0.8")
     arguments = parser.parse_args()
@@ -422,6 +444,7 @@ def main() -> int:
         if major not in servers:
             print(f"PostgreSQL {major}: no server", flush=True)
             continue
+        failed |= arguments.situations and not situations(servers[major], major)
         with running(servers[major]) as cluster, tempfile.TemporaryDirectory() as folder:
             for number in range(arguments.scenarios):
                 begun = time.monotonic()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from cluster import Cluster
+from conftest import Warnings
 
 from pgdecode.capture import Capture, CaptureError
 from pgdecode.capture.options import PINNED
@@ -98,7 +99,7 @@ class RolesDatabase:
 
     def captured(self, role: str, folder: Path) -> tuple[list[bytes], str]:
         """Capture the slot of a role until now, and return the payloads and the types in the footer."""
-        warnings: list[str] = []
+        warnings = Warnings()
         made = Capture(
             self.server.dsn(self.name, user=role),
             folder,

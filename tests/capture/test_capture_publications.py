@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import Database
+from conftest import Database, Warnings
 
 from pgdecode import ChangeDecoder, lsn_from_text
 from pgdecode.capture import Capture, RequestError, StoppedError
@@ -28,7 +28,7 @@ def two_tables(database: Database) -> Database:
 
 def capture(database: Database, folder: Path, *publications: str, **more: Any) -> list[str]:
     """Capture until now, and return the warnings."""
-    said: list[str] = []
+    said = Warnings()
     made = Capture(database.dsn, folder, slot=database.slot, publication=publications, on_warning=said.append, **more)
     made.run(until="now")
     return said
@@ -106,7 +106,10 @@ def test_an_accepted_gap_does_not_change_publications(two_tables: Database, tmp_
     database, raw = two_tables, tmp_path / "raw"
     capture(database, raw, "pa")
     database.execute("INSERT INTO a VALUES (1)")
-    database.execute(f"SELECT pg_replication_slot_advance('{database.slot}', pg_current_wal_flush_lsn())")
+    database.execute(
+        f"SELECT count(*) FROM pg_logical_slot_get_binary_changes('{database.slot}', NULL, NULL, 'proto_version', '1', "
+        "'publication_names', 'pa')"
+    )
     with pytest.raises(RequestError, match="change_publications does so"):
         capture(database, raw, "pb", accept_gap=True)
     capture(database, raw, "pb", accept_gap=True, change_publications=True)
@@ -170,7 +173,8 @@ def test_tables_without_identity_are_a_warning_if_updates_of_them_are_published(
         "CREATE TABLE by_index (id int NOT NULL UNIQUE); "
         "ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_id_key; CREATE PUBLICATION pi FOR TABLE by_index"
     )
-    left_out = "publication 'inserts' leaves out update, delete, truncate"
+    operations = "update, delete, truncate" if database.server.major >= 11 else "update, delete"
+    left_out = f"publication 'inserts' leaves out {operations}"
     assert capture(database, tmp_path / "inserts", "inserts", "pa", "pi") == [left_out]
     database.execute("ALTER TABLE by_index DROP CONSTRAINT by_index_id_key")
     assert capture(database, tmp_path / "index", "pi")[:1] == [f"{said}public.by_index"]

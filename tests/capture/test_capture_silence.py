@@ -11,7 +11,7 @@ from typing import Any
 import cluster
 import pyarrow.parquet as pq
 import pytest
-from conftest import Database
+from conftest import Database, Warnings
 
 from pgdecode import ChangeDecoder
 from pgdecode.capture import Capture, FileRules
@@ -31,7 +31,7 @@ class Run:
 
     def __init__(self, database: Database, proxy: cluster.Proxy, folder: Path) -> None:
         dsn = f"host=127.0.0.1 port={proxy.port} user=postgres dbname={database.name} connect_timeout=2"
-        self.said: list[str] = []
+        self.said = Warnings()
         self.result: CaptureResult | BaseException | None = None
         self.capture = Capture(
             dsn,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Database
+from conftest import Database, Warnings
 
 from pgdecode.capture import Capture, RequestError
 from pgdecode.capture.capture import CaptureResult
@@ -33,7 +33,7 @@ class Run:
     """A capture until now, in a thread."""
 
     def __init__(self, database: Database, folder: Path, **more: Any) -> None:
-        self.said: list[str] = []
+        self.said = Warnings()
         self.result: CaptureResult | BaseException | None = None
         self.capture = Capture(
             database.dsn, folder, slot=database.slot, publication="p", on_warning=self.said.append, **more
@@ -177,10 +177,13 @@ def test_the_command_heeds_a_signal_while_a_slot_is_created(database: Database, 
     command += ["--slot", database.slot, "--publication", "p", "--until", "now"]
     with open_transaction(database):
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert process.stderr is not None
-        assert "it waits for older transactions to end" in process.stderr.readline()
-        process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        try:
+            assert process.stderr is not None
+            assert any("it waits for older transactions to end" in line for line in process.stderr)
+            process.send_signal(number)
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 0, said
     assert said.startswith("pgdecode: warning: stopped before the slot could be read: nothing was captured\n")
     assert slots(database) == []

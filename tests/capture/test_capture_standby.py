@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Database
+from conftest import Database, Warnings
 
 from pgdecode.capture import Capture
 from support.tiers import full
@@ -31,7 +31,7 @@ def local(database: Database) -> Database:
 )
 def test_a_synchronous_standby_is_a_warning(local: Database, tmp_path: Path, names: str, user: str) -> None:
     # Source: https://github.com/greenplum-db/gpdb/pull/17509
-    said: list[str] = []
+    said = Warnings()
     local.server.set("synchronous_standby_names", names)
     try:
         dsn = local.server.dsn(local.name, user=user, application_name="pgdecode_capture")
@@ -45,7 +45,7 @@ def test_a_synchronous_standby_is_a_warning(local: Database, tmp_path: Path, nam
 
 
 def test_an_asynchronous_standby_is_no_warning(local: Database, tmp_path: Path) -> None:
-    said: list[str] = []
+    said = Warnings()
     local.server.set("synchronous_standby_names", "other")
     try:
         for user in ("postgres", "blind"):
