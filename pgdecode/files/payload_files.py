@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode._native.arrow.parquet_footer import check_footer
 from pgdecode.arrow.thrift import COLUMNS, CRYPTO_METADATA, ROW_GROUPS, StructReader
 from pgdecode.files.payload_file import (
     CAPTURE_KEY,
@@ -33,7 +34,15 @@ from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError, StorageError
 from pgdecode.storage.object_path import FilePath, ObjectPath
 from pgdecode.storage.object_store import found_object, listed
-from pgdecode.storage.parquet_input import PARQUET_ERRORS, EncryptedFile, is_parquet, leaves_of, read_footer, readable
+from pgdecode.storage.parquet_input import (
+    PARQUET_ERRORS,
+    EncryptedFile,
+    Footer,
+    is_parquet,
+    leaves_of,
+    read_footer,
+    readable,
+)
 
 # How many files are opened at the same time if this mostly waits for an object store or a disk.
 FILES_AT_ONCE = 32
@@ -181,6 +190,7 @@ def _checked(
         metadata = footer.metadata
         payload = _name_in(metadata.schema.names, payload)
         names = (payload, *keep)
+        _check_sizes(path, footer)
         if footer.signed is not None:
             _check_plain(footer.signed, metadata, names)
         schema, groups = metadata.schema.to_arrow_schema().remove_metadata(), _row_groups(path, metadata, names)
@@ -281,6 +291,19 @@ def _is_binary(type: pa.DataType) -> bool:
     if pa.types.is_fixed_size_binary(type) or pa.types.is_null(type):
         return True
     return plain_type(type) in (pa.binary(), pa.large_binary())
+
+
+def _check_sizes(path: FilePath, footer: Footer) -> None:
+    """Check statistics of sizes, because pyarrow would end the process.
+
+    Raises
+    ------
+    FileFault
+    """
+    try:
+        check_footer(footer.content)
+    except ValueError as error:
+        raise FileFault(f"{path}: {error}: the footer is damaged") from None
 
 
 def _check_plain(signed: bytes, metadata: pq.FileMetaData, columns: Sequence[str]) -> None:

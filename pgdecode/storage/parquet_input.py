@@ -46,6 +46,8 @@ class Footer(NamedTuple):
     checksum : int
         Of its bytes and of the file's size.
     metadata : pq.FileMetaData
+    content : bytes or pa.Buffer
+        The bytes of the metadata, and what follows them in the file.
     file : pq.ParquetFile or None
         The open file, if its bytes are in memory.
     signed : bytes or None
@@ -54,6 +56,7 @@ class Footer(NamedTuple):
 
     checksum: int
     metadata: pq.FileMetaData
+    content: pa.Buffer | bytes
     file: pq.ParquetFile | None = None
     signed: bytes | None = None
 
@@ -188,7 +191,7 @@ def read_footer(source: Source) -> Footer:
     )
     n_bytes = file.metadata.serialized_size
     signed = bytes(content[:n_bytes]) if len(content) == n_bytes + _SIGNATURE_BYTES + 8 else None
-    return Footer(zlib.crc32(content, size), file.metadata, file if is_whole else None, signed)
+    return Footer(zlib.crc32(content, size), file.metadata, content, file if is_whole else None, signed)
 
 
 def _tail(source: Source) -> tuple[pa.Buffer | bytes, int]:

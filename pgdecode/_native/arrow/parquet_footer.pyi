@@ -1,0 +1,3 @@
+import pyarrow as pa
+
+def check_footer(footer: bytes | pa.Buffer) -> None: ...
