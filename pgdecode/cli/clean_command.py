@@ -20,7 +20,8 @@ def _duration(context: click.Context, option: click.Parameter, value: str) -> ti
     found = re.fullmatch(r"(\d{1,6})([smhd])", value)
     if found is None:
         raise click.BadParameter(f"{value!r} is not a duration such as 90m, 12h or 7d", context, option)
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    # A hundred years are more than any file is old, and a date that long ago exists.
+    return min(timedelta(**{_UNITS[found[2]]: int(found[1])}), timedelta(days=36_525))
 
 
 @click.command(short_help="Remove what killed runs have left.")

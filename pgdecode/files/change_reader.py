@@ -21,6 +21,7 @@ from pgdecode.changes.table_snapshot import SnapshotRows, last_named
 from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import FileFault
+from pgdecode.payloads.payload_input import InvalidPositions
 from pgdecode.payloads.unwrap import hint
 from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
@@ -275,7 +276,7 @@ class FileChanges:
             found = self.decoder.slices(
                 batch.payloads, [*self._names] or None, batch.positions, with_version=self.is_snapshot
             )
-        except DecodeError:
+        except (DecodeError, InvalidPositions):
             # The failed call has not changed the decoder's state. An earlier payload may have a bad value.
             deque(self.decode(batch), maxlen=0)
             raise
@@ -403,3 +404,5 @@ def _as_file_fault(batch: OrderedBatch, rows: pa.Array | None = None) -> Iterato
             row = error.row if rows is None else rows[error.row].as_py()
             where, form = f"row {batch.start + row}", hint(batch.payloads[row].as_py())
         raise FileFault(f"{batch.file.path}: {where}: {error.cell}{form}") from error
+    except InvalidPositions as error:
+        raise FileFault(f"{batch.file.path}: {error}") from error

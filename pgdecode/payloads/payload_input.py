@@ -77,16 +77,20 @@ def holds_positions(type: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type) or (pa.types.is_decimal(type) and type.scale == 0))
 
 
+class InvalidPositions(ValueError):
+    """Positions of payloads that do not ascend, or that earlier payloads have."""
+
+
 def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
     """Convert positions of payloads to int64; by default they count up from `first`.
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError, InvalidPositions
         If they are not ascending integers, one per payload and none below `first`.
     """
     if first + n_rows > 1 << 63:
-        raise ValueError(f"no position is left for {n_rows} payloads after {first - 1}")
+        raise InvalidPositions(f"no position is left for {n_rows} payloads after {first - 1}")
     if position is None:
         return ascending(first if n_rows else 0, n_rows)
     arrow = _as_arrow(position)
@@ -94,25 +98,25 @@ def positions_of(position: Any, n_rows: int, first: int) -> pa.Array:
         try:
             arrow = pa.array(list(position), pa.int64() if n_rows == 0 else None)
         except OverflowError as error:
-            raise ValueError(f"position exceeds int64: {error}") from error
+            raise InvalidPositions(f"position exceeds int64: {error}") from error
     if isinstance(arrow, pa.ChunkedArray):
         arrow = pa.concat_arrays(arrow.chunks) if arrow.num_chunks else pa.array([], arrow.type)
     if not holds_positions(arrow.type):
         raise TypeError(f"position is a column of integers, not {arrow.type}")
     if len(arrow) != n_rows:
-        raise ValueError(f"position has {len(arrow)} values for {n_rows} payloads")
+        raise InvalidPositions(f"position has {len(arrow)} values for {n_rows} payloads")
     if arrow.null_count:
-        raise ValueError(f"position has {arrow.null_count} nulls")
+        raise InvalidPositions(f"position has {arrow.null_count} nulls")
     try:
         arrow = arrow.cast(pa.int64())
     except pa.ArrowInvalid as error:
-        raise ValueError(f"position exceeds int64: {error}") from error
+        raise InvalidPositions(f"position exceeds int64: {error}") from error
     if n_rows and arrow[0].as_py() < first:
-        raise ValueError(f"position starts at {arrow[0].as_py()}, but earlier payloads end at {first - 1}")
+        raise InvalidPositions(f"position starts at {arrow[0].as_py()}, but earlier payloads end at {first - 1}")
     descents = pc.less_equal(arrow.slice(1), arrow.slice(0, max(n_rows - 1, 0)))
     if n_rows and pc.any(descents).as_py():
         row = pc.index(descents, True).as_py() + 1
-        raise ValueError(f"row {row}: position {arrow[row].as_py()} does not come after {arrow[row - 1].as_py()}")
+        raise InvalidPositions(f"row {row}: position {arrow[row].as_py()} does not come after {arrow[row - 1].as_py()}")
     return arrow
 
 

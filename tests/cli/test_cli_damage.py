@@ -75,6 +75,22 @@ def test_a_type_without_its_schema_is_refused_before_anything_is_read(run: Shell
     assert "types has the key 'x': a user-defined type needs its schema" in done.err
 
 
+def test_nothing_is_as_old_as_the_longest_duration(run: Shell) -> None:
+    written("raw/.out.partial", [BEGIN])
+    done = run("clean", "raw", "--older-than", "999999d")
+    assert (done.code, done.out) == (0, "")
+    assert Path("raw/.out.partial").exists()
+
+
+@pytest.mark.parametrize("words", [["decode", "out", "--changes"], ["cat", "--changes"]])
+def test_a_position_below_zero_is_refused(run: Shell, words: list[str]) -> None:
+    written("in.parquet", [BEGIN, COMMIT], seq=[-2, -1])
+    command, *rest = words
+    done = run(command, "in.parquet", *rest)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "pgdecode: in.parquet: position starts at -2, but earlier payloads end at -1\n"
+
+
 def test_more_rows_are_shown_than_there_can_be(run: Shell) -> None:
     done = run("decode", written("in.parquet", [BEGIN, COMMIT]), "out", "--show", "9" * 20)
     assert done.code == 0

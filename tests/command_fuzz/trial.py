@@ -219,7 +219,7 @@ def _wrong(line: Line, result: Result, before: dict[str, str] | None) -> str:
         for name in changed:
             if not allowed(name.removeprefix("./")):
                 return f"exit code {code}, but {name!r} was changed"
-    return _wrong_rows(line) if code == 0 and result.command == "decode" else ""
+    return _wrong_rows(line) if before is not None and code == 0 and result.command == "decode" else ""
 
 
 def _changed(before: dict[str, str], after: dict[str, str]) -> list[str]:

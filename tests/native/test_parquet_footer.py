@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,13 +23,10 @@ TABLE = pa.table(
         "text": ["a", None],
         "number": pa.array([1, 2], pa.int64()),
         "list": pa.array([[1], None], pa.list_(pa.int32())),
-        "nested": pa.array(
-            [{"x": [{"y": ["a"]}]}, None], pa.struct([("x", pa.list_(pa.struct([("y", pa.list_(pa.string()))])))])
-        ),
+        "nested": pa.array([{"x": [{"y": ["a"]}]}, None]),
         "map": pa.array([[("a", 1.5)], []], pa.map_(pa.string(), pa.float64())),
         "required": pa.array([b"x", b"y"], pa.binary()),
-    },
-    schema=None,
+    }
 )
 
 
@@ -96,7 +94,5 @@ def test_no_damage_is_read_out_of_bounds() -> None:
         damaged = bytearray(footer)
         for _ in range(rng.choice([1, 2, 10])):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-        try:
+        with suppress(ValueError):
             check_footer(bytes(damaged))
-        except ValueError as error:
-            assert str(error)
