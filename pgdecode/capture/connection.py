@@ -105,7 +105,7 @@ class Connection:
     Raises
     ------
     RequestError
-        If the DSN cannot be read.
+        If the DSN cannot be read, or the server does not have pgoutput.
     ServerError
         If the connection cannot be made; `StopRequestedError`, also of methods, after `stopped`.
     """
@@ -134,6 +134,9 @@ class Connection:
         # SQLSTATE and text of the last warning from the server, until the receiver resets it.
         self.warning: tuple[str, str] | None = None
         self.server_version: int = self._conn.server_version
+        if self.server_version < 100000:
+            self.close()
+            raise RequestError("pgoutput needs PostgreSQL 10 or newer")
         self.settings = session_settings(self.server_version) | dict(settings or {})
         try:
             self._pin()
@@ -258,7 +261,22 @@ class Connection:
     def value(self, sql: str) -> str | None:
         """Run a statement that returns one value or no row."""
         rows = self.rows(sql)
-        return rows[0][0] if rows else None
+        return rows[0][0] if rows and rows[0] else None
+
+    def row(self, sql: str, n_columns: int, on_wait: Callable[[], None] | None = None) -> list[str | None]:
+        """Run a statement that returns one row of so many columns, or more in later versions.
+
+        Raises
+        ------
+        ServerError
+            Also if the answer is another one: a pooler may answer in place of the server.
+        """
+        rows = self.rows(sql, on_wait)
+        if len(rows) != 1 or len(rows[0]) < n_columns:
+            raise ServerError(
+                f"the answer to {sql.partition(' ')[0]} is not that of PostgreSQL: connect to it directly"
+            )
+        return rows[0]
 
     def start_copy(self, command: str) -> None:
         """Begin the stream of a slot. Afterwards, only methods of the stream may be called.

@@ -54,22 +54,14 @@ class Identity:
 
 
 def identify(replication: Connection) -> Identity:
-    """Identify the server of a replication connection.
-
-    Raises
-    ------
-    RequestError
-        If the server does not have pgoutput.
-    """
-    if replication.server_version < 100000:
-        raise RequestError("pgoutput needs PostgreSQL 10 or newer")
-    [[system, timeline, _, database]] = replication.rows("IDENTIFY_SYSTEM")
+    """Identify the server of a replication connection."""
+    system, timeline, _, database, *_ = replication.row("IDENTIFY_SYSTEM", 4)
     return Identity(str(system), int(timeline or 0), str(database), replication.server_version)
 
 
 def timeline_start(replication: Connection, timeline: int, former: int) -> int | None:
     """Find the LSN at which a timeline branched off from a former one; None if the former is not in its history."""
-    [[_, content]] = replication.rows(f"TIMELINE_HISTORY {timeline}")
+    _, content, *_ = replication.row(f"TIMELINE_HISTORY {timeline}", 2)
     text = content or ""
     # Before PostgreSQL 15, the content is declared as bytea, but it is also plain text.
     for line in text.splitlines():
@@ -221,7 +213,7 @@ def create_slot(
     else:
         command += " NOEXPORT_SNAPSHOT"
     try:
-        [[_, start, *_]] = replication.rows(command, on_wait)
+        _, start, *_ = replication.row(command, 2, on_wait)
     except StopRequestedError:
         raise
     except ServerError as error:

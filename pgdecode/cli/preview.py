@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgdecode.files.change_export import table_file_name
+from pgdecode.files.payload_files import is_hidden
 
 # More than any output has, and less than what integers of C hold.
 _MOST_ROWS = 2**31 - 1
@@ -35,7 +36,11 @@ def outputs(target: Path, tables: Sequence[str], format: str) -> dict[str, list[
     if any(found.values()):
         return found
     name = tables[0] if tables else target.name
-    return {name: [target] if target.is_file() else sorted(target.rglob(f"*.{format}"))}
+    if target.is_file():
+        return {name: [target]}
+    # The state of the run has Parquet files too.
+    below = (path for path in target.rglob(f"*.{format}") if not any(map(is_hidden, path.relative_to(target).parts)))
+    return {name: sorted(below)}
 
 
 def _files(target: Path, name: str, format: str) -> list[Path]:

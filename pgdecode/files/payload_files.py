@@ -231,7 +231,8 @@ def _name_in(names: Sequence[str], wanted: str) -> str:
 
 def _why_not(path: FilePath) -> str:
     """Say what a file that is no Parquet file seems to be, for the end of an error text."""
-    if not isinstance(path, Path):
+    # Opening a named pipe would wait for a process that writes to it.
+    if not isinstance(path, Path) or not path.is_file():
         return ""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)

@@ -91,6 +91,12 @@ def test_a_position_below_zero_is_refused(run: Shell, words: list[str]) -> None:
     assert done.err == "pgdecode: in.parquet: position starts at -2, but earlier payloads end at -1\n"
 
 
+def test_rows_of_changes_are_shown_and_not_those_of_the_state(run: Shell) -> None:
+    done = run("decode", SHOP, "out", "--changes", "--show", "2")
+    assert done.code == 0
+    assert [row["op"] for row in done.objects] == ["insert", "insert"]
+
+
 def test_more_rows_are_shown_than_there_can_be(run: Shell) -> None:
     done = run("decode", written("in.parquet", [BEGIN, COMMIT]), "out", "--show", "9" * 20)
     assert done.code == 0

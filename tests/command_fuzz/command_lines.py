@@ -96,7 +96,8 @@ class Line:
 def command_line(rng: random.Random, port: int) -> Line:
     """Make a command line. `port` is that of a server, for commands that connect."""
     makers, weights = zip(*_MAKERS, strict=True)
-    line: Line = rng.choices(makers, weights)[0](rng, port)
+    maker = _capture if port != 1 and rng.random() < 0.6 else rng.choices(makers, weights)[0]
+    line: Line = maker(rng, port)
     n_more = rng.choices([0, 1, 2, 3, 6], [60, 18, 10, 7, 5])[0]
     if n_more and line.words[0] in COMMANDS:
         line.is_plain = False
