@@ -227,14 +227,15 @@ def _clean(rng: random.Random, port: int) -> Line:
 
 def _capture(rng: random.Random, port: int) -> Line:
     dsn = f"host=127.0.0.1 port={port} dbname=shop user=u connect_timeout=2"
-    out = rng.choice(["raw", "raw", "raw", "new", "raw/00000000000000000000.parquet", "no/where", "parts"])
+    names = ["raw", "new", "raw/00000000000000000000.parquet", "no/where", "parts"]
+    out = rng.choices(names, [6, 6, 1, 1, 1])[0]
     words = ["capture", dsn, out, "--slot", "s", "--publication", "p", "--retry", "0s"]
     words += rng.choice(
         [["--until", "now"], ["--until", "100ms"], ["--status"], ["--status", "--json"], ["--drop-slot"]]
     )
     if "--status" not in words and rng.random() < 0.3:
         words += [rng.choice(["--accept-gap", "--create-slot", "--two-phase"])]
-    return Line(words, ["raw", "raw/_capture.jsonl", "raw/_capture.jsonl"], [out])
+    return Line(words, [out, "raw", "raw/_capture.jsonl"], [out])
 
 
 def _capture_nowhere(rng: random.Random, port: int) -> Line:

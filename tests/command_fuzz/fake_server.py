@@ -121,7 +121,7 @@ class FakeServer:
 
     def _rows(self, sql: str) -> list[list[str | None]]:
         if sql == "IDENTIFY_SYSTEM":
-            return [["7", "1", "0/5000", "shop"]]
+            return [["7", self._rng.choice(["2", "2", "2", "1", "3"]), "0/5000", "shop"]]
         if sql.startswith("TIMELINE_HISTORY"):
             return [["x", "1\t0/4000\treason\n"]]
         if sql.startswith("CREATE_REPLICATION_SLOT"):
