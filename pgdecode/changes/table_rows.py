@@ -98,17 +98,17 @@ class Table:
     as_sent : bool
         Match columns by the names that were sent. Otherwise, a renamed column has its last name in all versions.
 
-    Notes
-    -----
-    Columns are matched by name, in the order in which they were first sent. A column with several types gets the type
-    that represents all their values (int2, int4, int8; float4, float8; numeric with a larger precision), otherwise
-    PostgreSQL's text form. The field's metadata then lists the types in `pg:types`.
-
     Raises
     ------
     ValueError
         If a column has the name of a metadata column, such as `_op`, or a name occurs twice; if `columns` of the
         options names a column that no version has; if `renames` has one that is not between two versions.
+
+    Notes
+    -----
+    Columns are matched by name, in the order in which they were first sent. A column with several types gets the type
+    that represents all their values (int2, int4, int8; float4, float8; numeric with a larger precision), otherwise
+    PostgreSQL's text form. The field's metadata then lists the types in `pg:types`.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class Table:
         self.versions = list(versions)
         self.value_options = value_options
         self.as_sent = as_sent
-        names: list[Mapping[str, str]] = [{}] * len(self.versions)
+        self._names: list[dict[str, str]] = []
+        names: list[dict[str, str]] = [{}] * len(self.versions)
         given = [None] * len(self.versions) if sources is None else list(sources)
         every: list[ColumnHistory] = []
         for source in dict.fromkeys(given):
@@ -131,6 +132,7 @@ class Table:
             for at, found in self.last_names(of_source).items():
                 names[at] = found
         check_renames(every)
+        self._names = names
         self.types_of_columns = self._types_of_columns(names)
         fields: dict[str, list[pa.Field]] = {}
         for version, last in zip(self.versions, names, strict=True):
@@ -144,6 +146,9 @@ class Table:
 
     def last_names(self, versions: Mapping[int, RelationVersion]) -> dict[int, dict[str, str]]:
         """For each version of one source, by its number, map the names of its columns to those in this table."""
+        if list(map(id, versions.values())) == list(map(id, self.versions)) and self._names:
+            # A decoder that is called for each of many small batches asks each time.
+            return dict(zip(versions, self._names, strict=True))
         if self.as_sent:
             return {number: {item.name: item.name for item in version.columns} for number, version in versions.items()}
         every = self._histories(versions)

@@ -56,6 +56,8 @@ class AlteredTypes:
 
     def runs(self, versions: pa.ChunkedArray) -> Iterator[tuple[int, int, int]]:
         """Divide changes, by the numbers of their versions, where types change: first change, count, a version."""
+        # A change without a version does not depend on one.
+        versions = pc.fill_null_backward(pc.fill_null_forward(versions))
         numbers = pa.array(self._order, pa.int32())
         periods = pa.array([self._periods[number] for number in self._order], pa.int32())
         found = pc.run_end_encode(periods.take(pc.index_in(versions.combine_chunks(), numbers)))
