@@ -109,3 +109,24 @@ def test_a_message_that_is_the_last_record_before_a_run_hides_no_outcome(
             capture(messages, tmp_path / "out", options=options)
     assert ids(tmp_path / "out") == [1]
     assert emitted(tmp_path / "out") == [b"hello"]
+
+
+def test_a_transaction_that_was_prepared_before_two_phases_were_asked_for_counts_once(
+    database: Database, tmp_path: Path
+) -> None:
+    if database.server.major < 15:
+        pytest.skip("two_phase came with PostgreSQL 15")
+    database.create_slot()
+    database.execute("BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'g'")
+    database.execute("INSERT INTO t VALUES (2)")
+    capture(database, tmp_path / "out", options=PluginOptions())
+    database.execute("COMMIT PREPARED 'g'")
+    # The server sends the prepare with the commit, and again in a session that begins between the two.
+    two_phase = PluginOptions(two_phase=True)
+    capture(database, tmp_path / "out", options=two_phase, max_messages=1)
+    capture(database, tmp_path / "out", options=two_phase)
+    payloads = [
+        data.as_py() for path in sorted((tmp_path / "out").glob("*.parquet")) for data in pq.read_table(path)["data"]
+    ]
+    assert [data[:1] for data in payloads].count(b"P") == 2
+    assert ids(tmp_path / "out") == [1, 2]
