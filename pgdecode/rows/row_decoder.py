@@ -53,10 +53,10 @@ def decode_rows(
         "enum", "public.address": "(street text, zip int4, geo point)", 20001: "numeric(12,2)"}. A type is written as in
         SQL, with modifiers and `[]`: "timestamp(3) with time zone", "varchar(10)[]". A composite with its fields
         becomes a struct, and may use other names of `types`. "record" keeps a composite as text, in binary only if its
-        fields have built-in types. A user-defined range is "range(float8)". An array type is known by its element type,
-        or by its own name, "public.mood[]". A type may also be the OID of another key: "20001[]". The Type message of a
-        domain has the name of its base type, so an entry for the base type applies to the domain too. Use the OID for
-        the domain alone.
+        fields have built-in types or OIDs among the keys. A user-defined range is "range(float8)". An array type is
+        known by its element type, or by its own name, "public.mood[]". A type may also be the OID of another key:
+        "20001[]". The Type message of a domain has the name of its base type, so an entry for the base type applies to
+        the domain too. Use the OID for the domain alone.
         A key may also be a built-in type; the entry then applies to all columns of this type:
         {"numeric": "numeric(20,4)"}. These conversions are possible: numeric to another numeric (a value that does not
         fit exactly is unrepresentable) or to "float8" (rounded to the nearest value), all types to "text" (PostgreSQL's

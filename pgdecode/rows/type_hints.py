@@ -57,7 +57,7 @@ def _hint(
     if isinstance(error, UnknownType):
         # The name may be that of a later type by now.
         is_by_oid = any(isinstance(key, str) and key.startswith(BY_OID) for key in types)
-        return f'the type was dropped: types={{{column.type_id}: "enum"}}' if is_by_oid else None
+        return f'the type was dropped: declare it, such as types={{{column.type_id}: "enum"}}' if is_by_oid else None
     if not isinstance(error, _MALFORMED):
         return None
     name = None if message is None else message.name.removeprefix("_")
