@@ -51,6 +51,7 @@ NAMES = {
     "start": {"transaction", "anywhere"},
     "empty": {"null", "error"},
     "unrepresentable": {"error", "null", "clamp", "text"},
+    "name_clash": {"error", "rename"},
     "format": {"parquet", "jsonl", "csv"},
     "years": {"1-9999", "any"},
     "others": {"error", "null"},

@@ -39,7 +39,7 @@ from pgdecode.payloads.payload_input import payload_array, positions_of
 from pgdecode.payloads.thread_counts import check_threads
 from pgdecode.protocol.errors import did_you_mean, listed
 from pgdecode.protocol.limits import Limits
-from pgdecode.protocol.options import ChangeOptions, Empty, Mode, Start, UnrepresentableValues
+from pgdecode.protocol.options import ChangeOptions, Empty, Mode, NameClash, Start, UnrepresentableValues
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.column_history import Renames
 from pgdecode.relations.relation_version import RelationVersion
@@ -98,6 +98,9 @@ class ChangeDecoder:
         prints. A table's key is one of its names or its OID. Other renames are found by the order of the columns.
     unrepresentable : {"error", "null", "clamp", "text"}
         For typed tables: what to do with a value that the Arrow type cannot represent, as in `decode_rows`.
+    name_clash : {"error", "rename"}
+        For typed tables: what to do with a column that has the name of a column that pgdecode adds, such as `_op`:
+        raise ValueError, or append "_" to its name.
     encoding, datestyle : str
         client_encoding and DateStyle of the session that captured the payloads, as in `decode_rows`.
     spill : path, optional
@@ -145,6 +148,7 @@ class ChangeDecoder:
         columns: Mapping[str | int, Mapping[str, str]] | None = None,
         renames: Renames | None = None,
         unrepresentable: UnrepresentableValues = "error",
+        name_clash: NameClash = "error",
         encoding: str = "UTF8",
         datestyle: str = "ISO, MDY",
         spill: str | Path | None = None,
@@ -154,7 +158,7 @@ class ChangeDecoder:
         threads: int = 1,
     ) -> None:
         self._options = ChangeOptions(mode, include_uncommitted, drop_duplicates, limits, strict_flags, start, empty)
-        self._value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames)
+        self._value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames, name_clash)
         self._threads = check_threads(threads)
         self._spill = None if spill is None else Path(spill)
         self._begin(ReplicationState() if state is None else state_from_json(state, self._spill), catalog)
@@ -435,7 +439,8 @@ class ChangeDecoder:
 
     def versions_of(self, relation: str | int) -> dict[int, RelationVersion]:
         """Return the versions that determine the columns of a table, by their numbers."""
-        return self._table_builder(relation).versions
+        numbers = self._table_builder(relation).versions
+        return {number: self._state.relations.versions[number] for number in numbers}
 
     def table_schema(self, relation: str | int, *, as_sent: bool = False) -> pa.Schema:
         """Return the schema of `table` for a table, by the versions of relations so far.

@@ -115,7 +115,7 @@ def renames_since(state: ReplicationState, manifest: Manifest, position: int = 0
 def options_to_json(options: ChangeOptions, value_options: ValueOptions) -> dict[str, Any]:
     """List the options that change the result, for the manifest."""
     names = ("mode", "start", "empty", "include_uncommitted", "drop_duplicates")
-    of_values = ("unrepresentable", "encoding", "datestyle")
+    of_values = ("unrepresentable", "name_clash", "encoding", "datestyle")
     types, columns, renames = value_options.types, value_options.columns, value_options.renames
     return {
         **{name: getattr(options, name) for name in names},

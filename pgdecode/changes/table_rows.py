@@ -19,6 +19,7 @@ from pgdecode.relations.column_history import NO_RENAMES, ColumnHistory, check_r
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import SchemaChanged
+from pgdecode.rows.own_names import OWN_NAMES, free_name, output_names, with_free_names, with_free_renames
 from pgdecode.rows.row_decoder import error_column
 from pgdecode.rows.type_hints import with_type_hint
 from pgdecode.rows.value_options import ValueOptions
@@ -36,7 +37,6 @@ META = (
 # The number of the version of each row's relation. No column of a table has this name.
 VERSION = pa.field("_pgdecode_version", pa.int32())
 META_BEHIND = (("_unchanged", pa.list_(pa.string())), ("_error", pa.string()))
-_META_NAMES = {name for name, _ in (*META, *META_BEHIND)} | {"_old"}
 _INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 _FLOATS = (pa.float32(), pa.float64())
 
@@ -101,8 +101,9 @@ class Table:
     Raises
     ------
     ValueError
-        If a column has the name of a metadata column, such as `_op`, or a name occurs twice; if `columns` of the
-        options names a column that no version has; if `renames` has one that is not between two versions.
+        If a column has the name of a metadata column, such as `_op`, unless the options have `name_clash="rename"`; if
+        a name occurs twice; if `columns` of the options names a column that no version has; if `renames` has one that
+        is not between two versions.
 
     Notes
     -----
@@ -119,7 +120,9 @@ class Table:
         *,
         as_sent: bool = False,
     ) -> None:
-        self.versions = list(versions)
+        versions = list(versions)
+        output_names(versions, OWN_NAMES, value_options.name_clash)  # only to report clashes
+        self.versions = [with_free_names(version) for version in versions]
         self.value_options = value_options
         self.as_sent = as_sent
         self._names: list[dict[str, str]] = []
@@ -138,24 +141,25 @@ class Table:
         for version, last in zip(self.versions, names, strict=True):
             for field in value_options.fields(version, self._own_types(last)):
                 fields.setdefault(last[field.name], []).append(field)
-        taken = _META_NAMES & set(fields)
-        if taken:
-            raise ValueError(f"the table has a column {min(taken)!r}, but this is the name of a metadata column")
         self.columns = [self._column(name, found) for name, found in fields.items()]
         self.schema = self._schema()
 
     def last_names(self, versions: Mapping[int, RelationVersion]) -> dict[int, dict[str, str]]:
-        """For each version of one source, by its number, map the names of its columns to those in this table."""
+        """For each version of one source, by its number, map the names of its columns to those in this table.
+
+        The names are those of `with_free_names`.
+        """
         if list(map(id, versions.values())) == list(map(id, self.versions)) and self._names:
             # A decoder that is called for each of many small batches asks each time.
             return dict(zip(versions, self._names, strict=True))
+        versions = {number: with_free_names(version) for number, version in versions.items()}
         if self.as_sent:
             return {number: {item.name: item.name for item in version.columns} for number, version in versions.items()}
         every = self._histories(versions)
         return {number: names for history in every for number, names in history.last_names().items()}
 
     def _histories(self, versions: Mapping[int, RelationVersion]) -> list[ColumnHistory]:
-        return histories(versions, self.value_options.renames or NO_RENAMES)
+        return histories(versions, with_free_renames(self.value_options.renames or NO_RENAMES))
 
     def _own_types(self, names: Mapping[str, str]) -> dict[str, str]:
         """Return the caller's types for the columns of a version, by their own names."""
@@ -168,7 +172,8 @@ class Table:
         if not self.versions:
             return {}
         last = self.versions[-1]
-        found = self.value_options.columns_of(last)
+        given = self.value_options.columns_of(last)
+        found = {free_name(name): text for name, text in given.items()}
         unknown = set(found) - {name for item in names for pair in item.items() for name in pair}
         if unknown:
             raise ValueError(f"columns names {sorted(unknown)}, but table {last.qualified_name!r} has no such column")
@@ -234,7 +239,7 @@ class TableBuilder:
         with_version: bool = False,
     ) -> None:
         self.table = table
-        self.versions = dict(versions)
+        self.versions = {number: with_free_names(version) for number, version in versions.items()}
         self.last_names = table.last_names(self.versions)
         self.others = frozenset(others)
         self.options = options

@@ -23,18 +23,21 @@ from pgdecode.changes.committed_changes import unless_negative, values_of
 from pgdecode.changes.table_rows import VERSION
 from pgdecode.payloads.payload_input import payload_array
 from pgdecode.protocol.limits import Limits
-from pgdecode.protocol.options import Empty, Mode, Start, UnrepresentableValues
+from pgdecode.protocol.options import Empty, Mode, NameClash, Start, UnrepresentableValues
 from pgdecode.relations.altered_types import AlteredTypes
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
+from pgdecode.rows.own_names import output_names, with_free_names, with_free_renames
 from pgdecode.rows.value_options import renames_of
 from pgdecode.types.type_changes import TypeChange
 
 _LIMITS = Limits()
 _UNKNOWN = pa.field("_unknown", pa.list_(pa.string()))
-_UNKNOWN_SET = pa.field("_unknown", pa.int32())
+# The column of the present rows with the number of the set. No column of a table has this name.
+_SETS = "_pgdecode_unknown"
+_UNKNOWN_SET = pa.field(_SETS, pa.int32())
 _ERROR = pa.field("_error", pa.string())
 ABOUT = ("_position", "_commit_position", "_commit_timestamp")
 # The least number of changes to apply at once, because each time costs as much as the present rows; their bytes, from
@@ -65,6 +68,7 @@ def snapshot(
     columns: Mapping[str, str] | None = None,
     renames: Sequence[tuple[str, str, int]] | None = None,
     unrepresentable: UnrepresentableValues = "error",
+    name_clash: NameClash = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
     limits: Limits = _LIMITS,
@@ -90,6 +94,8 @@ def snapshot(
         Columns that were renamed where the payloads do not show it. The position is that of the Relation message with
         the new name, which `pgdecode inspect` prints.
     catalog, start, empty, drop_duplicates, types, unrepresentable, encoding, datestyle, limits, strict_flags, threads
+        As in `ChangeDecoder`.
+    name_clash : {"error", "rename"}
         As in `ChangeDecoder`.
 
     Returns
@@ -146,6 +152,7 @@ def snapshot(
         columns=None if columns is None else {relation: columns},
         renames=renames_of(relation, renames),
         unrepresentable=unrepresentable,
+        name_clash="rename",  # fewer columns are added to a snapshot, see `SnapshotRows`
         encoding=encoding,
         datestyle=datestyle,
         limits=limits,
@@ -167,6 +174,7 @@ def snapshot(
         versions,
         stated,
         with_errors=mode == "PERMISSIVE",
+        name_clash=name_clash,
     )
     second = decoder.restart()
     for batch in second.table_batches(payloads, relation_id, position, max_rows=_BATCH_ROWS, with_version=True):
@@ -189,11 +197,24 @@ def last_named(catalog: RelationCatalog, relation: str) -> int:
     return relation_id
 
 
-def snapshot_schema(schema: pa.Schema, names: Iterable[str], *, with_errors: bool = False) -> pa.Schema:
-    """Return the schema of a snapshot with some of the table's columns, from the schema of the table's changes."""
-    about = [schema.field(name) for name in ABOUT]
-    errors = [_ERROR] if with_errors else []
-    return pa.schema([*about, _UNKNOWN, *errors, *(schema.field(name) for name in names)])
+def snapshot_schema(
+    schema: pa.Schema,
+    versions: Iterable[RelationVersion],
+    names: Iterable[str],
+    *,
+    with_errors: bool = False,
+    name_clash: NameClash = "error",
+) -> pa.Schema:
+    """Return the schema of a snapshot with some of the table's columns, from the schema of the table's changes.
+
+    Raises
+    ------
+    ValueError
+        If a column has the name of a column that the snapshot adds, unless `name_clash` is "rename".
+    """
+    about = [*(schema.field(name) for name in ABOUT), _UNKNOWN, *([_ERROR] if with_errors else [])]
+    output = output_names(versions, {item.name for item in about}, name_clash)
+    return pa.schema([*about, *(schema.field(name).with_name(output.get(name, name)) for name in names)])
 
 
 @dataclass(frozen=True)
@@ -228,6 +249,8 @@ class SnapshotRows:
         What the caller states.
     with_errors : bool
         Return bad changes as rows with the reason in `_error`. Otherwise there are no bad changes.
+    name_clash : {"error", "rename"}
+        What to do with a column that has the name of a column that the snapshot adds.
     """
 
     def __init__(
@@ -237,9 +260,12 @@ class SnapshotRows:
         renames: Renames = NO_RENAMES,
         *,
         with_errors: bool = False,
+        name_clash: NameClash = "error",
     ) -> None:
+        sent = list(versions.values())
+        versions = {number: with_free_names(version) for number, version in versions.items()}
         self.last_names = [item.name for item in last_version(versions.values()).columns]
-        self.columns = last_column_names(versions, schema, renames)
+        self.columns = last_column_names(versions, schema, with_free_renames(renames))
         fields = {last: schema.field(name) for names in self.columns.values() for name, last in names.items()}
         self.names = list(fields)
         # The names that a column had, and the numbers of the versions in which it had each.
@@ -247,14 +273,12 @@ class SnapshotRows:
         for number, names in self.columns.items():
             for name, last_name in names.items():
                 self.former_names[last_name].setdefault(name, []).append(number)
-        if "_unknown" in self.names:
-            raise ValueError("the table has a column '_unknown', but this is the name of a metadata column")
         about = [schema.field(name) for name in ABOUT]
         # The sets of columns that are unknown in a row. The present rows have the numbers of theirs.
         self.unknown_sets: dict[frozenset[str], int] = {frozenset(): 0}
         self.kept = pa.schema([*about, _UNKNOWN_SET, *(item.with_name(name) for name, item in fields.items())])
         self.with_errors = with_errors
-        self.schema = snapshot_schema(schema, self.last_names, with_errors=with_errors)
+        self.schema = snapshot_schema(schema, sent, self.last_names, with_errors=with_errors, name_clash=name_clash)
         self.shapes = {number: self._shape(number, versions) for number in versions}
         self.altered = AlteredTypes(versions, self.columns)
         self.bad: list[pa.RecordBatch] = []
@@ -330,15 +354,22 @@ class SnapshotRows:
         """Return the present rows."""
         self._apply_waiting()
         self._alter_types(None)
-        last = set(self.last_names)
-        lists = pa.array([sorted(names & last) for names in self.unknown_sets], _UNKNOWN.type)
-        found = self.live.set_column(len(ABOUT), _UNKNOWN, lists.take(self.live["_unknown"]))
-        if not self.with_errors:
-            return found.select(self.schema.names)
-        found = found.append_column(_ERROR, pa.nulls(len(found), pa.string()))
-        bad = [item.append_column(_UNKNOWN, pa.array([[]] * len(item), _UNKNOWN.type)) for item in self.bad]
-        parts = [pa.Table.from_batches([item]).select(self.schema.names).cast(self.schema) for item in bad]
-        return pa.concat_tables([found.select(self.schema.names).cast(self.schema), *parts])
+        n_about = len(self.schema) - len(self.last_names)
+        output = dict(zip(self.last_names, self.schema.names[n_about:], strict=True))
+        sets = [sorted(output[name] for name in unknown & output.keys()) for unknown in self.unknown_sets]
+        unknown = pa.array(sets, _UNKNOWN.type).take(self.live[_SETS])
+        found = [self._output(self.live, unknown, pa.nulls(len(self.live), pa.string()))]
+        found += (self._output(item, pa.array([[]] * len(item), _UNKNOWN.type), item["_error"]) for item in self.bad)
+        return pa.concat_tables(found)
+
+    def _output(self, rows: pa.Table | pa.RecordBatch, unknown: pa.Array, errors: pa.Array) -> pa.Table:
+        """Select the columns of the snapshot, which may have other names here."""
+        columns = [*(rows[name] for name in ABOUT), unknown, *([errors] if self.with_errors else [])]
+        columns += (rows[name] for name in self.last_names)
+        if [column.type for column in columns] == self.schema.types:
+            # A cast takes time even if it changes nothing.
+            return pa.Table.from_arrays(columns, schema=self.schema)
+        return pa.table(columns, names=self.schema.names).cast(self.schema)
 
     def counted_table(self, bad_rows: Mapping[str, int], skipped: int, undecided: int) -> pa.Table:
         """Return the present rows, with metadata that count what is missing from them."""
@@ -384,7 +415,7 @@ class SnapshotRows:
             sets = sets.slice(len(live) + first)
             changes, live = changes.slice(first), live.slice(0, 0)
             is_kept = None if is_kept is None else is_kept[first:]
-        names = [name for name in self.kept.names if name != "_unknown"]
+        names = [name for name in self.kept.names if name != _SETS]
         rows = pa.concat_tables([live.select(names), changes.select(names)])
         ops = changes["_op"].combine_chunks()
         is_update = pc.equal(ops, "update")
@@ -404,7 +435,7 @@ class SnapshotRows:
             columns[name] = rows[name].take(places)
             if places.null_count:
                 is_unknown[name] = places.is_null()
-        columns["_unknown"] = self._with_unknown(sets.filter(is_left), is_unknown)
+        columns[_SETS] = self._with_unknown(sets.filter(is_left), is_unknown)
         # Select the remaining rows first, then copy each column into one array.
         others = rows.select([name for name in names if name not in columns]).filter(is_left)
         every = [columns[name] if name in columns else others[name] for name in self.kept.names]
@@ -499,16 +530,16 @@ class SnapshotRows:
 
     def _add_unknown(self, name: str, rows: pa.ChunkedArray | None = None) -> None:
         """Add a name to the unknown columns of all present rows, or of those that `rows` selects."""
-        every, sets = list(self.unknown_sets), self.live["_unknown"]
+        every, sets = list(self.unknown_sets), self.live[_SETS]
         numbers = list(range(len(every)))
         for number in sets.unique().to_pylist():
             numbers[number] = self.number_of(every[number] | {name})
         found = pa.chunked_array([pa.array(numbers, _UNKNOWN_SET.type).take(sets.combine_chunks())])
-        self._set_values("_unknown", found if rows is None else pc.if_else(rows, found, sets))
+        self._set_values(_SETS, found if rows is None else pc.if_else(rows, found, sets))
 
     def _forget_sets(self) -> None:
         """Forget sets of unknown columns that no present row has, and number the others again."""
-        every, column = list(self.unknown_sets), self.live["_unknown"]
+        every, column = list(self.unknown_sets), self.live[_SETS]
         self.unknown_sets = {frozenset(): 0}
         numbers = [0] * len(every)
         for number in column.unique().to_pylist():
@@ -520,7 +551,7 @@ class SnapshotRows:
         if not self.altered.is_any:
             return False
         every, names = list(self.unknown_sets), {_CONVERTED + name for name in shape.identity}
-        return any(names & every[number] for number in self.live["_unknown"].unique().to_pylist())
+        return any(names & every[number] for number in self.live[_SETS].unique().to_pylist())
 
     def number_of(self, unknown: frozenset[str]) -> int:
         """Return the number of a set of unknown columns."""
@@ -541,10 +572,10 @@ class SnapshotRows:
         else:
             of_changes = unsent.take(pc.index_in(changes[VERSION.name], pa.array(used, VERSION.type)).combine_chunks())
         every = list(self.unknown_sets)
-        unknown = set().union(*(every[number] for number in live["_unknown"].unique().to_pylist()))
+        unknown = set().union(*(every[number] for number in live[_SETS].unique().to_pylist()))
         unknown.update(*(shape.unsent for shape in shapes), pc.list_flatten(changes["_unchanged"]).unique().to_pylist())
         is_shared = len({(shape.identity, shape.is_key) for shape in shapes}) == 1
-        sets = pa.concat_arrays([*live["_unknown"].chunks, of_changes])
+        sets = pa.concat_arrays([*live[_SETS].chunks, of_changes])
         return shapes[0] if is_shared and unknown.isdisjoint(shapes[0].identity) else None, sets
 
 
@@ -585,7 +616,7 @@ class _RowByRow:
         self.versions = changes[VERSION.name].to_pylist() if len(rows.shapes) > 1 else []
         self.is_kept = is_kept
         self.n_live = len(live)
-        names = [name for name in rows.kept.names if name != "_unknown"]
+        names = [name for name in rows.kept.names if name != _SETS]
         self.all = pa.concat_tables([live.select(names), changes.select(names)]).combine_chunks()
         self.identity: tuple[str, ...] | None = None
         self.index: dict[Key, list[_Row]] = {}
@@ -596,7 +627,7 @@ class _RowByRow:
         self.converted: dict[frozenset[str], Counter[Key]] = {}
         # Rows that are not indexed yet.
         sets = list(rows.unknown_sets)
-        self.first = [_Row(number, sets[unknown]) for number, unknown in enumerate(live["_unknown"].to_pylist())]
+        self.first = [_Row(number, sets[unknown]) for number, unknown in enumerate(live[_SETS].to_pylist())]
         self.values: dict[str, list[Any]] = {}
         self.keys: dict[tuple[str, ...], list[Key]] = {}
 
@@ -760,7 +791,7 @@ class _RowByRow:
                     [None if name in row.unknown else row.carried.get(name, row.change) for row in present], pa.int64()
                 )
             columns[name] = self.all[name].take(places)
-        columns["_unknown"] = pa.array([self.rows.number_of(row.unknown) for row in present], _UNKNOWN_SET.type)
+        columns[_SETS] = pa.array([self.rows.number_of(row.unknown) for row in present], _UNKNOWN_SET.type)
         return pa.table([columns[name] for name in self.rows.kept.names], schema=self.rows.kept)
 
 

@@ -43,7 +43,7 @@ from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, bad_payl
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import Format, InStream, Mode, UnrepresentableValues, Unwrap, limits_with
+from pgdecode.protocol.options import Format, InStream, Mode, NameClash, UnrepresentableValues, Unwrap, limits_with
 from pgdecode.runs.atomic_output import check_target, staged
 from pgdecode.runs.manifest import read_manifest
 from pgdecode.storage.object_path import FilePath, ObjectPath, file_path, real_path
@@ -156,6 +156,7 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
 @parameters.changes
 @parameters.renames
 @parameters.unrepresentable
+@parameters.name_clash
 @parameters.mode
 @parameters.max_value_bytes
 @parameters.workers
@@ -207,6 +208,7 @@ def decode(
     session: str | None,
     renames: dict[str | int, list[tuple[str, str, int]]],
     unrepresentable: UnrepresentableValues,
+    name_clash: NameClash,
     mode: Mode,
     max_value_bytes: int,
     workers: int | None,
@@ -259,7 +261,7 @@ def decode(
         parameters.refuse(context, parameters.OF_CHANGES, "--changes, --table and --snapshot")
         parameters.check_names("--fields", fields, ENVELOPE_NAMES)
     if not relations:
-        parameters.refuse(context, ["renames", "unrepresentable"], "--table and --snapshot")
+        parameters.refuse(context, ["renames", "unrepresentable", "name_clash"], "--table and --snapshot")
     if unknown := [name for name in renames if name not in relations]:
         raise click.UsageError(f"--rename {unknown[0]}: not a table of --table or --snapshot")
     if snapshots:
@@ -290,7 +292,7 @@ def decode(
     remedy = f"{'--mode DROPMALFORMED' if no_bad_file else '--bad FILE'} leaves bad messages out"
     started = time.monotonic()
     if changes or relations:
-        options = parameters.change_parameters(mode, of_changes, request.limits, unrepresentable, renames)
+        options = parameters.change_parameters(mode, of_changes, request.limits, unrepresentable, renames, name_clash)
         files = ordered_files(source, payload, position, session, unwrap)
         _report_gaps(files.files, accept_gap)
         n_rows = files.n_rows
@@ -453,6 +455,7 @@ def _with_spark_changes(
         types=options.value_options.types,
         renames=options.value_options.renames,
         unrepresentable=options.value_options.unrepresentable,
+        name_clash=options.value_options.name_clash,
         encoding=options.value_options.encoding,
         datestyle=options.value_options.datestyle,
     )

@@ -38,6 +38,7 @@ _TYPE = re.compile(r'types=\{"?([^{}]+?)"?: "([^"]+)"\}')
 _OPTIONS = {
     ANY_ORDER: "--in-stream auto",
     'start="anywhere"': "--start anywhere",
+    'pass name_clash="rename"': "use --name-clash rename",
     "pass state= of the previous decoder": "continue the run before by --state or --resume",
     "with drop_duplicates=True": "with --drop-duplicates",
     "(session=, reconnected())": "(--session COLUMN)",
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remedy = f"pip install 'pgdecode[{_EXTRAS[missing]}]'"
         return _fail(str(error) if remedy in str(error) else f"{missing} is not installed: {remedy}", MISUSE)
     except TableError as error:
-        return _fail(f"--{error.what} {error.relation}: {error.reason}", MISUSE)
+        return _fail(in_shell(f"--{error.what} {error.relation}: {error.reason}"), MISUSE)
     except InvalidTypes as error:
         return _fail(f"--types: {error}", MISUSE)
     except TargetExists as error:

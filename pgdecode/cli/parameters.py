@@ -22,6 +22,7 @@ from pgdecode.protocol.options import (
     Empty,
     InStream,
     Mode,
+    NameClash,
     Start,
     UnrepresentableValues,
     Unwrap,
@@ -342,6 +343,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Messages": OF_MESSAGES,
     "Changes and tables": (
         *("start", "empty", "drop_duplicates", "include_uncommitted", "catalog", "types", "renames", "unrepresentable"),
+        "name_clash",
         *("encoding", "datestyle"),
     ),
     "Runs that continue each other": ("resume", "state"),
@@ -356,11 +358,17 @@ def change_parameters(
     limits: Limits,
     unrepresentable: UnrepresentableValues = "error",
     renames: Renames | None = None,
+    name_clash: NameClash = "error",
 ) -> FileChangeOptions:
     """Convert the options of changes, except position and session."""
     try:
         value_options = ValueOptions(
-            given["types"], unrepresentable, given["encoding"], given["datestyle"], renames=renames or None
+            given["types"],
+            unrepresentable,
+            given["encoding"],
+            given["datestyle"],
+            renames=renames or None,
+            name_clash=name_clash,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -399,6 +407,14 @@ renames = click.option(
     callback=_renames,
     help="A column that was renamed where the messages do not show it: public.orders.price=total@4711. The position is "
     "that of the relation message with the new name, as inspect prints it. Repeatable.",
+)
+name_clash = click.option(
+    "--name-clash",
+    type=click.Choice(get_args(NameClash)),
+    default="error",
+    show_default=True,
+    help="How to treat a column of a table that has the name of a column that is added, such as _op: as a mistake; or "
+    "append _ to its name.",
 )
 unrepresentable = click.option(
     "--unrepresentable",

@@ -142,6 +142,7 @@ class FileChanges:
             columns=options.value_options.columns,
             renames=options.value_options.renames,
             unrepresentable=options.value_options.unrepresentable,
+            name_clash="rename" if is_snapshot else options.value_options.name_clash,
             encoding=encoding_of(files.files, options.value_options.encoding),
             datestyle=options.value_options.datestyle,
             spill=options.spill,
@@ -232,6 +233,7 @@ class FileChanges:
             versions,
             stated,
             with_errors=self.options.change_options.mode == "PERMISSIVE",
+            name_clash=self.options.value_options.name_clash,
         )
         return self.snapshots[name].schema
 

@@ -147,10 +147,14 @@ def _resolve_columns(
     columns: Mapping[str, str] | None,
 ) -> tuple[list[Decoding], pa.Schema]:
     names = [column.name for column in relation.columns]
-    taken = set(names) & set(META_COLUMNS)
-    if taken or len(set(names)) != len(names):
-        some = ", ".join(map(shown, names[:MOST_SHOWN]))
-        raise ValueError(f"relation {relation.relation_id} has columns that cannot stand side by side: [{some}]")
+    twice = {name for name in names if names.count(name) > 1} if len(set(names)) != len(names) else set()
+    taken = sorted(twice | set(names) & set(META_COLUMNS))
+    if taken:
+        some = ", ".join(map(shown, taken[:MOST_SHOWN]))
+        raise ValueError(
+            f"relation {relation.relation_id} has columns that cannot stand side by side: {some} "
+            f"{'is there twice' if twice else 'is also a column that pgdecode adds'}"
+        )
     known = {message.type_id: message for message in type_messages}
     fields = []
     usual = chosen = decodings(relation, types, known.values(), unrepresentable, columns)

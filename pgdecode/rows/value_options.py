@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.protocol.options import UnrepresentableValues, check_option
+from pgdecode.protocol.options import NameClash, UnrepresentableValues, check_option
 from pgdecode.relations.column_history import Renames
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import joined_name, named, normal_name
@@ -38,6 +38,7 @@ class ValueOptions:
     datestyle: str = "ISO, MDY"
     columns: Mapping[str | int, Mapping[str, str]] | None = None
     renames: Renames | None = None
+    name_clash: NameClash = "error"
 
     def __post_init__(self) -> None:
         settings_of(self.encoding, self.datestyle)
@@ -59,6 +60,7 @@ class ValueOptions:
             declared(text, types)
         _check_renames(self.renames)
         check_option("unrepresentable", self.unrepresentable, UnrepresentableValues)
+        check_option("name_clash", self.name_clash, NameClash)
 
     def columns_of(self, version: RelationVersion) -> Mapping[str, str]:
         """Return the types of a table's columns, by the name or OID of a version of the table."""

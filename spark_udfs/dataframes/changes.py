@@ -19,6 +19,7 @@ from pgdecode.protocol.options import (
     Empty,
     Format,
     Mode,
+    NameClash,
     Start,
     UnrepresentableValues,
     Unwrap,
@@ -228,6 +229,7 @@ def table_changes(
     columns: Mapping[str, str] | None = None,
     renames: Renames | Sequence[tuple[str, str, int]] | None = None,
     unrepresentable: UnrepresentableValues = "error",
+    name_clash: NameClash = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
     years: Years = "1-9999",
@@ -249,6 +251,8 @@ def table_changes(
         Types of columns of the table, before `types`, as for `pgdecode.decode_rows`: {"price": "numeric(20,4)"}.
     renames : list of (old name, new name, position), optional
         Columns that were renamed where the payloads do not show it, as for `pgdecode.snapshot`.
+    name_clash : {"error", "rename"}
+        As in `ChangeDecoder`.
     unrepresentable : {"error", "null", "clamp", "text"}
         What to do with a value that the column's type cannot represent, as in `pgdecode.decode_rows`.
     years : {"1-9999", "any"}
@@ -286,7 +290,13 @@ def table_changes(
     before, tables = state_before(state, source, catalog), tables_of(options, relation)
     types = with_types(before, types)
     value_options = ValueOptions(
-        types, unrepresentable, encoding, datestyle, {relation: columns or {}}, renames_of(relation, renames)
+        types,
+        unrepresentable,
+        encoding,
+        datestyle,
+        {relation: columns or {}},
+        renames_of(relation, renames),
+        name_clash,
     )
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables, unwrap, before)

@@ -22,6 +22,7 @@ from pgdecode.protocol.options import (
     ChangeOptions,
     Empty,
     Mode,
+    NameClash,
     Start,
     UnrepresentableValues,
     Unwrap,
@@ -30,6 +31,7 @@ from pgdecode.protocol.options import (
 from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.rows.own_names import with_free_names, with_free_renames
 from pgdecode.rows.value_options import ValueOptions, renames_of
 from pgdecode.types.type_changes import compare_alike
 from spark_udfs.dataframes.changes import Catalogs, count_bad_rows, decode_indexed, indexed_rows, tables_of
@@ -77,6 +79,7 @@ def snapshot(
     columns: Mapping[str, str] | None = None,
     renames: Renames | Sequence[tuple[str, str, int]] | None = None,
     unrepresentable: UnrepresentableValues = "error",
+    name_clash: NameClash = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
     years: Years = "1-9999",
@@ -87,7 +90,7 @@ def snapshot(
     ----------
     df, payload, unwrap, position, source, catalog, drop_duplicates, start, empty, max_value_bytes, session
         As in `table_changes`.
-    types, columns, renames, unrepresentable, encoding, datestyle, years
+    types, columns, renames, unrepresentable, name_clash, encoding, datestyle, years
         As in `table_changes`.
     state : path or mapping, optional
         As in `table_changes`. The result then has only rows that have changed since, and values that were not sent
@@ -138,7 +141,7 @@ def snapshot(
     before, tables = state_before(state, source, catalog), tables_of(options, relation)
     types = with_types(before, types)
     value_options = ValueOptions(
-        types, unrepresentable, encoding, datestyle, {relation: columns or {}}, renames_of(relation, renames)
+        types, unrepresentable, encoding, datestyle, {relation: columns or {}}, renames_of(relation, renames), "rename"
     )
     passes = any_year(years)
     found = indexed_rows(df, payload, position, source, catalog, session, options, tables, unwrap, before)
@@ -161,20 +164,21 @@ def snapshot(
     # Bad changes must be counted before they are dropped.
     changes_mode: Mode = "FAILFAST" if mode == "FAILFAST" else "PERMISSIVE"
     changes = decode_indexed(found, output, replace(options, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
-    lasts = [last_version(item.values()) for item in versions.values() if item]
+    lasts = [with_free_names(last_version(item.values())) for item in versions.values() if item]
     last = list(dict.fromkeys(column.name for version in lasts for column in version.columns))
     with_errors = mode == "PERMISSIVE"
-    schema = snapshot_schema(output.schema, last, with_errors=with_errors)
+    schema = snapshot_schema(output.schema, every, last, with_errors=with_errors, name_clash=name_clash)
     buckets = max(1, sum(sum(item.counts) for item in found.indexes) // _ROWS_PER_BUCKET)
     by_source = [] if found.source is None else [F.col(_quoted(found.source))]
+    free = [{number: with_free_names(version) for number, version in item.items()} for item in versions.values()]
     last_names = [
         names_of[number]
-        for item in versions.values()
+        for item in free
         if item
-        for names_of in [last_column_names(item, output.schema, stated)]
+        for names_of in [last_column_names(item, output.schema, with_free_renames(stated))]
         for number in item
     ]
-    new, old = _key_hashes(changes, every, last_names, names, by_source)
+    new, old = _key_hashes(changes, [*map(with_free_names, every)], last_names, names, by_source)
     if old is not None and any(item.may_move for item in found.indexes):
         changes, new, old = _link_keys(changes, new, old)
     if observation is not None:
@@ -183,7 +187,7 @@ def snapshot(
         changes = changes.where(F.col(output.error).isNull())
     spread, kept, bucket = _assign_buckets(changes, new, old, buckets)
     sent = pa.schema([output.schema.field(name) for name in (*_FIELDS, *names, VERSION.name)])
-    function = SnapshotFunction(versions, sent, schema, found.source, kept, with_errors, stated)
+    function = SnapshotFunction(versions, sent, schema, found.source, kept, with_errors, stated, name_clash)
     made = spark_schema(schema).fields
     if found.source is not None:
         given = changes.schema[found.source]
@@ -339,6 +343,7 @@ class SnapshotFunction(WorkerFunction):
         Whether to return bad changes as rows.
     renames : Renames
         What the caller states.
+    name_clash : {"error", "rename"}
     """
 
     versions: Mapping[Any, Mapping[int, RelationVersion]]
@@ -348,6 +353,7 @@ class SnapshotFunction(WorkerFunction):
     kept: str
     with_errors: bool
     renames: Renames
+    name_clash: NameClash
     # Otherwise pyspark counts `self` as an argument, and passes the group's key as the first argument.
     __signature__ = inspect.Signature([inspect.Parameter("table", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
 
@@ -357,7 +363,9 @@ class SnapshotFunction(WorkerFunction):
         table = table.sort_by([("_commit_position", "ascending"), ("_position", "ascending")])
         source = None if self.source is None else table[self.source][0]
         versions = self.versions[None if source is None else source.as_py()]
-        rows = SnapshotRows(self.changes, versions, self.renames, with_errors=self.with_errors)
+        rows = SnapshotRows(
+            self.changes, versions, self.renames, with_errors=self.with_errors, name_clash=self.name_clash
+        )
         for batch in table.combine_chunks().to_batches():
             changes = pa.Table.from_batches([batch.select(self.changes.names)]).cast(self.changes)
             rows.apply(changes.to_batches()[0], batch[self.kept].to_pylist())

@@ -35,6 +35,7 @@ from pgdecode.protocol.options import (
     Format,
     InStream,
     Mode,
+    NameClash,
     Start,
     UnrepresentableValues,
     Unwrap,
@@ -112,6 +113,7 @@ def decode_files(
     columns: Mapping[str | int, Mapping[str, str]] | None = None,
     renames: Renames | None = None,
     unrepresentable: UnrepresentableValues = "error",
+    name_clash: NameClash = "error",
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
     format: Format = "parquet",
@@ -171,7 +173,7 @@ def decode_files(
     accept_gap : bool
         Decode over gaps between captured files, where changes are missing. Otherwise they are an error, and nothing is
         written. The manifest lists them. They are not known if Spark reads the source (route "dataframe" with a URI).
-    include_uncommitted, drop_duplicates, catalog, types, unrepresentable, encoding, datestyle
+    include_uncommitted, drop_duplicates, catalog, types, unrepresentable, name_clash, encoding, datestyle
         For changes and tables, as in `spark_udfs.table_changes`. Dates and timestamps of all years are allowed.
     columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
         For changes and tables, as in `pgdecode.ChangeDecoder`: {"public.orders": {"price": "numeric(20,4)"}}.
@@ -270,6 +272,7 @@ def decode_files(
         "columns": columns is not None,
         "renames": bool(renames),
         "unrepresentable": unrepresentable != "error",
+        "name_clash": name_clash != "error",
         "encoding": encoding != "UTF8",
         "datestyle": datestyle != "ISO, MDY",
     }
@@ -282,7 +285,7 @@ def decode_files(
         needed = config.keep
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
-        value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames)
+        value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames, name_clash)
         options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty, limits=limits)
         _check_run(target, resume, state, catalog)
         config = ChangeJob(

@@ -30,7 +30,7 @@ _OF_CHANGES = (
     "encoding",
     "datestyle",
 )
-_OF_TABLES = ("columns", "renames", "unrepresentable", "years")
+_OF_TABLES = ("columns", "renames", "unrepresentable", "name_clash", "years")
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,7 @@ def _change_job(what: str, found: Mapping[str, Any]) -> ChangeJob:
         found.get("datestyle", "ISO, MDY"),
         {what: found["columns"]} if "columns" in found else None,
         {what: found["renames"]} if "renames" in found else None,
+        found.get("name_clash", "error"),
     )
     name = None if what == CHANGES else what
     return ChangeJob((name,), found.get("fields"), value_options, options, found.get("catalog"), "parquet")
@@ -239,6 +240,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "columns": _object,
     "renames": load_json,
     "unrepresentable": str,
+    "name_clash": str,
     "encoding": str,
     "datestyle": str,
     "years": str,

@@ -315,5 +315,8 @@ def test_a_column_with_the_name_of_one_about_the_change_is_a_clear_mistake(run: 
     done = run("decode", written("in.parquet", slot.payloads), "out", "--table", "public.t16385")
     assert done.code == 2
     assert done.err == (
-        "pgdecode: --table public.t16385: relation 16385 has columns that cannot stand side by side: ['id', '_op']\n"
+        "pgdecode: --table public.t16385: the table has a column '_op', but this is the name of a metadata column: "
+        "use --name-clash rename to append _ to such a name\n"
     )
+    done = run("decode", "in.parquet", "out.jsonl", "--table", "public.t16385", "--name-clash", "rename")
+    assert done.code == 0, done.err

@@ -31,7 +31,7 @@ ORDER = (
     ),
     *("accept_gap", "include_uncommitted", "drop_duplicates", "catalog", "state", "types", "columns", "renames"),
     "type_messages",
-    *("unrepresentable", "encoding", "datestyle", "others", "years", "threads", "limits", "strict_flags"),
+    *("unrepresentable", "name_clash", "encoding", "datestyle", "others", "years", "threads", "limits", "strict_flags"),
 )
 PYTHON: dict[str, Callable[..., Any]] = {
     "decode_messages": pgdecode.decode_messages,
