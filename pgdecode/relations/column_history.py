@@ -218,6 +218,9 @@ def _continued(before: RelationVersion, after: RelationVersion, stated: Mapping[
             # It was dropped and added again. All columns behind it have been added too.
             break
         missing, added = olds[last_old + 1 : old_place], news[last_new + 1 : new_place]
+        if len(added) > len(missing):
+            # No column is added before others, so another column was renamed to this name.
+            continue
         # New names before a column that was there are renamed columns.
         if [(old.type_id, old.type_modifier) for old in missing] == [(new.type_id, new.type_modifier) for new in added]:
             found |= {old.name: new.name for old, new in zip(missing, added, strict=True)}

@@ -52,6 +52,21 @@ def test_a_column_that_is_renamed_and_altered_has_the_type_of_all_its_values() -
     assert found["b"].to_pylist() == [7, 7, 7]
 
 
+def test_a_column_may_get_the_name_that_the_one_before_it_had() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "a", "z"], types=[25, 25, 25], keys=["id"])
+    slot.insert(T, "1", "x", "y")
+    slot.relation(T, ["key", "id", "z"], types=[25, 25, 25], keys=["key"])
+    slot.update(T, "1", "x", "changed")
+    slot.commit()
+    assert snapshot(slot.payloads, TABLE).select(["_unknown", "key", "id", "z"]).to_pylist() == [
+        {"_unknown": [], "key": "1", "id": "x", "z": "changed"}
+    ]
+    found = ChangeDecoder().table(slot.payloads, TABLE).select(["key", "id", "z"]).to_pylist()
+    assert found == [{"key": "1", "id": "x", "z": "y"}, {"key": "1", "id": "x", "z": "changed"}]
+
+
 def test_a_later_call_has_the_last_name_only() -> None:
     slot = renamed()
     decoder = ChangeDecoder()
