@@ -98,8 +98,8 @@ def inspect(
     def described_batch(file: PayloadFile, batch: DecodedBatch) -> tuple[MessageStatistics, ControlMessages | None]:
         messages = None
         if transaction_statistics is not None:
-            messages = ControlMessages.of(batch.envelope, batch.source.column(payload))
-        return MessageStatistics.of(batch, file.path, payload), messages
+            messages = ControlMessages.of(batch.envelope, batch.source.column(file.payload))
+        return MessageStatistics.of(batch, file.path, file.payload), messages
 
     with Workers(workers or all_cores()) as threads, progress(files.n_rows) as on_rows:
         found = prepared_batches(
@@ -116,7 +116,7 @@ def inspect(
             message_statistics.merge(statistics)
             if batch.n_bad and not form:
                 bad = batch.envelope.column("error").is_valid().index(True).as_py()
-                form = hint(batch.source.column(payload)[bad].as_py())
+                form = hint(batch.source.column(file.payload)[bad].as_py())
             if transaction_statistics is not None and messages is not None:
                 transaction_statistics.add(file, batch, messages)
             on_rows(batch.n_read)

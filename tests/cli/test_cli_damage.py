@@ -120,3 +120,25 @@ def test_a_document_of_a_state_with_another_type_is_refused_by_the_field(
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     done = run("inspect", "state", "--catalog")
     assert (done.code, done.err) == (1, f"pgdecode: state/{name}: is damaged: {message}\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "in.parquet"],
+        ["cat", "in.parquet"],
+        ["cat", "in.parquet", "--changes", "--mode", "PERMISSIVE"],
+        ["decode", "in.parquet", "out"],
+        ["decode", "in.parquet", "out", "--bad", "bad.parquet"],
+        ["decode", "in.parquet", "out", "--changes", "--bad", "bad.parquet"],
+    ],
+)
+def test_the_column_of_payloads_is_found_in_lower_case_by_every_command(run: Shell, words: list[str]) -> None:
+    written("in.parquet", [BEGIN, COMMIT, b"\xff"])
+    expected = run(*words)
+    for name in ("out", "bad.parquet"):
+        if Path(name).exists():
+            Path(name).rename(f"{name}.former")
+    found = run(*words, "--payload", "DATA")
+    assert (found.code, found.out) == (expected.code, expected.out)
+    assert re.sub(r"[\d.]+ s", "", found.err) == re.sub(r"[\d.]+ s", "", expected.err)

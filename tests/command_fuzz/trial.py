@@ -51,8 +51,9 @@ _INTERNAL = re.compile(
     "must be integers or|required argument|has to be|must be str"
 )
 _WARNING = "pgdecode: warning: "
-# Names that a failed command may leave: a folder and its lock are made before its content is checked.
-_LOCKS = ("_lock", "_capture.lock", "_next.json")
+# Names that a failed command may leave or change: a folder and its lock are made before its content is checked, and a
+# log is written without obsolete lines when it is opened.
+_LOCKS = ("_lock", "_capture.lock", "_capture.jsonl", "_next.json")
 # How many cases are run as processes of their own.
 _PROCESS_SHARE = 0.005
 
@@ -158,9 +159,11 @@ def _damage(line: Line, result: Result, rng: random.Random) -> Callable[[Result]
 def _target(line: Line, rng: random.Random) -> Path:
     """Choose an input, or a file in it."""
     path = Path(rng.choice(line.inputs).replace("\0", "") or ".")
+    if any(len(part) > 255 for part in path.parts):
+        return Path("types.parquet")
     # Words may name any folder of this machine. Links in the folder lead to others.
     inside = os.path.normpath(Path.cwd() / path).startswith(f"{Path.cwd()}{os.sep}") and not path.is_symlink()
-    if not inside or len(path.name) > 255:
+    if not inside:
         return Path("types.parquet")
     found = files_below(path) if path.is_dir() and rng.random() < 0.9 else []
     return rng.choice(found) if found else path
