@@ -13,7 +13,7 @@ from pgdecode.relations.column_history import Renames
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import joined_name, named, normal_name
 from pgdecode.rows.row_schema import decodings, row_schema
-from pgdecode.types.pgtypes import Decoding, as_text
+from pgdecode.types.pgtypes import Decoding, as_text, text_as_sent
 from pgdecode.types.session_settings import settings_of, under
 from pgdecode.types.type_parser import declared
 
@@ -99,7 +99,7 @@ class ValueOptions:
         """Return the decodings of a version's columns to PostgreSQL's text form."""
         settings = settings_of(self.encoding, self.datestyle)
         found = decodings(version.relation, self.types, version.types)
-        return [under(settings, as_text(decoding)) for decoding in found]
+        return [under(settings, text_as_sent(decoding)) for decoding in found]
 
     def fields(self, version: RelationVersion, columns: Mapping[str, str]) -> list[pa.Field]:
         """Return the Arrow fields of a version's columns."""

@@ -241,6 +241,12 @@ def as_text(decoding: Decoding) -> Decoding:
     return replace(decoding, codec=decoding.codec + "_text", arrow=pa.string(), element=element, fields=fields)
 
 
+def text_as_sent(decoding: Decoding) -> Decoding:
+    """Make the decoding of `as_text`, in which money in text form keeps its currency."""
+    text = as_text(decoding)
+    return replace(text, codec="money_as_sent") if text.codec == "money_decimal_text" else text
+
+
 # date, time, timestamp, timestamptz, interval, numeric: they have infinities, NaN or 24:00:00. float4 and float8: up to
 # PostgreSQL 11, servers round them and write the largest one as a larger number, 1.79769313486232e+308.
 _PARTIAL = frozenset({700, 701, 1082, 1083, 1114, 1184, 1186, 1700})

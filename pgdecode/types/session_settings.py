@@ -14,7 +14,7 @@ _STYLED = frozenset({"date", "timestamp", "timestamptz"})
 # form. "char" is one byte in every encoding.
 _TEXTS = frozenset({"text", "jsonb", "jsonpath", "ltree"})
 _WITH_TEXTS = frozenset({"hstore", "hstore_text", "tsvector", "tsquery"})
-_TEXT_FORMS = frozenset({"opaque", "money", "money_decimal", "reg"})
+_TEXT_FORMS = frozenset({"opaque", "money", "money_decimal", "money_as_sent", "reg"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,6 +283,12 @@ def test_money_has_the_digits_of_the_server(database: Database, tmp_path: Path, 
     assert found.schema.field("a").type == pa.decimal128(19, 2)
     [row] = found.to_pylist()
     assert [str(row["a"]), [*map(str, row["b"])], str(row["f"])] == ["-12.50", ["1.00", "2.25"], "3.00"]
+    paths = sorted((tmp_path / "raw").glob("*.parquet"))
+    changes = ChangeDecoder(types=types_of(paths)).decode(pq.read_table(paths[0])["data"])
+    # Maps have the text that the server sent. The binary form has no currency.
+    new = dict(changes["new"][0].as_py())
+    expected = ("-12.50", "{1.00,2.25}", "3.00") if binary else ("-$12.50", "{$1.00,$2.25}", "$3.00")
+    assert (new["a"], new["b"], new["f"]) == expected
 
 
 def test_the_command_counts_columns_that_are_text_because_their_type_was_altered(

@@ -6,6 +6,7 @@ from libc.string cimport memcmp
 
 from pgdecode._native.arrow.column_builder cimport Column, put_bytes
 from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.text cimport text_from_text
 from pgdecode._native.cursor cimport be64
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_OUT_OF_RANGE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely
 from pgdecode._native.literals.clock cimport is_digit
@@ -123,6 +124,9 @@ cdef bint money_codec(str name, Codec *codec):
         codec.from_text, codec.from_binary = money_decimal_from_text, money_decimal_from_binary
     elif name == "money_decimal_text":
         codec.from_text, codec.from_binary = money_decimal_text_from_text, money_decimal_text_from_binary
+    elif name == "money_as_sent":
+        # The text form as the server printed it, with its currency. The binary form does not have that.
+        codec.from_text, codec.from_binary = text_from_text, money_decimal_text_from_binary
     else:
         return False
     return True
