@@ -18,6 +18,8 @@ from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.protocol.errors import BatchExpands, BatchTooLarge
 from pgdecode.protocol.limits import FREE_EXPANSION
 
+# Bytes of payloads whose changes are built at a time.
+_SLICE_BYTES = 128 * 2**20
 ONE_BATCH = 1 << 62  # as `max_rows`: all changes become one batch, as in `ChangeDecoder.decode`
 
 
@@ -80,12 +82,17 @@ def build_batches(
 def change_slices(
     committed: Iterable[tuple[TransactionAssembler, CommittedChanges]], max_rows: int
 ) -> Iterator[ChangeSlice]:
-    """Divide committed changes into slices of at most `max_rows`."""
+    """Divide committed changes into slices of at most `max_rows`; of about `_SLICE_BYTES`, unless all are one batch."""
     for assembler, changes in committed:
         n = changes.found["rows"].size // 8
         source = Source(changes.parts)
-        for start in range(0, n, max_rows):
-            yield ChangeSlice(assembler, changes, source, start, min(max_rows, n - start))
+        most = max_rows
+        if max_rows < ONE_BATCH:
+            # Large values would fill the memory: as many rows as have these bytes on average.
+            n_payloads = sum(map(len, changes.parts))
+            most = min(max_rows, max(1, _SLICE_BYTES * n_payloads // max(source.payload_bytes, 1)))
+        for start in range(0, n, most):
+            yield ChangeSlice(assembler, changes, source, start, min(most, n - start))
 
 
 def counted_batch(batch: pa.RecordBatch, error: str, drop_bad: bool, bad_rows: Counter[str]) -> pa.RecordBatch:

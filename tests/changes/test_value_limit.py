@@ -90,3 +90,17 @@ def test_a_transaction_with_values_above_64_mib_is_decoded_by_default() -> None:
     del row
     expected = reference_changes.changes(enumerate(made.payloads))
     assert len(ChangeDecoder().decode(made.payloads)["new"][0][1][1].as_py()) == len(expected[0]["new"]["v"])
+
+
+def test_changes_with_large_values_are_built_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgdecode.changes.record_batches._SLICE_BYTES", 3000)
+    made = Slot()
+    made.begin(7)
+    made.relation(T, ["id", "v"], keys=["id"], types=[23, 25])
+    for number in range(12):
+        made.insert(T, str(number), "x" * 1000)
+    made.commit()
+    batches = list(ChangeDecoder().table_batches(made.payloads, TABLE))
+    assert max(map(len, batches)) <= 3
+    assert [row for batch in batches for row in batch["id"].to_pylist()] == list(range(12))
+    assert ChangeDecoder().table(made.payloads, TABLE).num_rows == 12
