@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,7 @@ QUEUE_BYTES = 32 * 2**20
 # untranslatable_character), and of a publication that does not exist (undefined_object).
 _NOT_CONVERTIBLE = ("22021", "22P05")
 _UNDEFINED = "42704"
-# Seconds for reading the user-defined types of the last file after a stop.
+# Seconds for reading the user-defined types of the last file after a stop, and for a look at a silent server.
 _STOP_SECONDS = 5.0
 _PAGE = 8192
 # Sizes in bytes of short and long WAL page headers, which may lie between the end of a record and the next record.
@@ -496,15 +497,16 @@ class Capture:
     # Queries on another connection than the stream's.
 
     @contextlib.contextmanager
-    def _catalog_connection(self, *, patience: float = 0.0) -> Iterator[Connection]:
+    def _catalog_connection(self, *, patience: float = 0.0, seconds: float = math.inf) -> Iterator[Connection]:
         """Open a connection for catalog queries. Timeouts keep them from waiting for locks.
 
-        A stop ends it after some seconds of patience.
+        A stop ends it after some seconds of patience, and nothing is waited for longer than `seconds`.
         """
+        deadline = time.monotonic() + seconds
         connection = Connection(
             self._dsn,
             settings={"statement_timeout": "30s", "lock_timeout": "2s"},
-            stopped=lambda: self._stopping and time.monotonic() >= self._stopped_at + patience,
+            stopped=lambda: time.monotonic() >= (self._stopped_at + patience if self._stopping else deadline),
         )
         try:
             yield connection
@@ -540,7 +542,7 @@ class Capture:
 
     def _is_working(self, pid: int) -> bool:
         """Whether the server works on the stream of a silent connection. If it does not, its process is ended."""
-        with contextlib.suppress(ServerError), self._catalog_connection() as connection:
+        with contextlib.suppress(ServerError), self._catalog_connection(seconds=_STOP_SECONDS) as connection:
             return server.is_working(connection, self._slot, pid)
         return False
 
@@ -553,8 +555,8 @@ class Capture:
             with contextlib.suppress(ServerError), self._catalog_connection() as connection:
                 if server.has_publications(connection, self._publications):
                     return (
-                        ", as of the changes that come next, although it exists now: the slot is older. Advance the "
-                        f"slot (pg_replication_slot_advance) and accept_gap, or {server.NEW_SLOT}"
+                        ", as of the changes that come next, although it exists now: the slot is older than it. "
+                        f"Advance the slot (pg_replication_slot_advance) and accept_gap, or {server.NEW_SLOT}"
                     )
         return ""
 

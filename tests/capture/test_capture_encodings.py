@@ -21,6 +21,7 @@ from pgdecode.files.file_metadata import encoding_of
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
 from pgdecode.rows.value_options import ValueOptions
+from support.tiers import full
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def values(folder: Path, encoding: str = "UTF8") -> list[str]:
     return [dict(row["new"])["v"] for row in found]
 
 
-@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
+@pytest.mark.parametrize("binary", [False, full(True)], ids=["text", "binary"])
 def test_a_database_without_encoding_is_captured_as_it_is(
     encoded: Callable[[str], Database], tmp_path: Path, binary: bool
 ) -> None:
@@ -78,7 +79,7 @@ def test_a_database_without_encoding_is_captured_as_it_is(
     assert footer["settings"]["client_encoding"] == "SQL_ASCII"
 
 
-@pytest.mark.parametrize("command", ["decode", "cat"])
+@pytest.mark.parametrize("command", [full("decode"), "cat"])
 def test_the_commands_use_the_encoding_of_the_footer(
     encoded: Callable[[str], Database], tmp_path: Path, command: str
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_creation_that_waits_names_the_transaction_and_heeds_a_stop(database: 
     wait_for(lambda: slots(database) == [])
 
 
+@pytest.mark.full
 def test_a_creation_goes_on_when_the_transaction_has_ended(database: Database, tmp_path: Path) -> None:
     with open_transaction(database) as session:
         run = Run(database, tmp_path / "raw", create_slot=True)
