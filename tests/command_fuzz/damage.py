@@ -96,8 +96,13 @@ def _unreadable(path: Path, others: list[Path], rng: random.Random) -> None:
 
 def _duplicated(path: Path, others: list[Path], rng: random.Random) -> None:
     target = path.with_name(f"{rng.choice(['0', 'zz', '00000000000000000001'])}{path.suffix}")
-    if not os.path.lexists(target) and (path.is_dir() or path.is_file()):
-        (shutil.copytree if path.is_dir() else shutil.copyfile)(path, target)
+    # A link to a parent would be copied for ever.
+    if os.path.lexists(target) or path.is_symlink():
+        return
+    if path.is_dir():
+        shutil.copytree(path, target, symlinks=True)
+    elif path.is_file():
+        shutil.copyfile(path, target)
 
 
 def _swapped(path: Path, others: list[Path], rng: random.Random) -> None:
