@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from pyspark.sql import types as T
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.ordered_files import session_text
-from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
+from pgdecode.partitions.partition_index import Partition, PartitionIndex, commits_ascend, index_partitions
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS, are_good
 from pgdecode.protocol.options import ChangeOptions, Unwrap
 from pgdecode.relations.table_names import named
@@ -263,6 +264,7 @@ def _indexes(
             in_full=in_full,
             state=state,
             commits=None if in_full else _commits(partitions.take(places)),
+            lowest=_lowest_commits(partitions.take(places)),
         )
         for item, places in sorted(_by_source(partitions).items(), key=lambda entry: (entry[0] is not None, entry[0]))
     )
@@ -272,6 +274,12 @@ def _commits(partitions: pa.Table) -> dict[int, tuple[int, int]]:
     """Find the greatest commit LSN of each partition, as `index_partitions` takes it."""
     columns = (partitions[name].to_pylist() for name in ("first", "commit_lsn", "commit_position"))
     return {first: (lsn, position) for first, lsn, position in zip(*columns, strict=True) if lsn is not None}
+
+
+def _lowest_commits(partitions: pa.Table) -> dict[int, int]:
+    """Find the lowest commit LSN of each partition, as `commits_ascend` takes it."""
+    columns = (partitions[name].to_pylist() for name in ("first", "lowest_lsn"))
+    return {first: lsn for first, lsn in zip(*columns, strict=True) if lsn is not None}
 
 
 def is_enough(found: SourceIndex, tables: Collection[str] | None, known: Collection[int] = ()) -> bool:
@@ -395,8 +403,10 @@ def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
     at_end = F.when(tag.isin(_bytes(AT_THE_ENDS)), F.col("position"))
     # The tag of an update's first tuple: outside a stream, and inside a stream.
     starts_with_key = (F.substring("payload", 6, 1) == F.lit(b"K")) | (F.substring("payload", 10, 1) == F.lit(b"K"))
-    # A transactional logical message outside streams: the flag is 1.
+    # A transactional logical message outside streams: the flag is 1. In a stream, the flag comes after the xid; outside
+    # one, this byte is part of an LSN.
     is_logical = F.substring("payload", 1, 2) == F.lit(b"M\1")
+    may_be_streamed = (tag == F.lit(b"M")) & (F.substring("payload", 6, 1) == F.lit(b"\1"))
     # A Begin or Commit with a wrong length is bad, and is not a boundary.
     n_bytes = F.when(tag == F.lit(b"B"), 21).when(tag == F.lit(b"C"), 26)
     is_cut = F.coalesce(n_bytes != F.length("payload"), F.lit(False))
@@ -411,9 +421,11 @@ def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
         F.min(at_end).alias("first_end"),
         F.max(at_end).alias("last_end"),
         F.min(F.when(tag.isin(_bytes(ROWS)) | is_logical, F.col("position"))).alias("first_row"),
+        F.min(F.when(may_be_streamed, F.col("position"))).alias("first_streamed"),
         F.min(F.when(tag.isin(_bytes(DELIMITERS)) & ~is_cut, F.col("position"))).alias("first_boundary"),
         F.max("lsn").alias("commit_lsn"),
         F.max_by("position", "lsn").alias("commit_position"),
+        F.min("lsn").alias("lowest_lsn"),
     ]
     lsn = F.expr("try_cast(conv(hex(substring(payload, 3, 8)), 16, 10) as bigint)")
     rows = rows.withColumn("lsn", F.when((tag == F.lit(b"C")) & ~is_cut, lsn))
@@ -448,7 +460,9 @@ def _head_rows(rows: DataFrame, partitions: pa.Table) -> pa.Table | None:
     """Collect at most `_MOST_HEAD_ROWS` rows from before the first boundaries of the sources."""
     ranges: dict[Any, tuple[int, int]] = {}
     for source, places in _by_source(partitions).items():
-        first, end = (pc.min(partitions[name].take(places)).as_py() for name in ("first_row", "first_boundary"))
+        names = ("first_row", "first_streamed", "first_boundary")
+        first, streamed, end = (pc.min(partitions[name].take(places)).as_py() for name in names)
+        first = streamed if first is None else first
         if first is not None and (end is None or first < end):
             ranges[source] = first, first + 1 if end is None else end
     if not ranges:
@@ -543,6 +557,7 @@ def source_index(
     in_full: bool,
     state: ReplicationState | None = None,
     commits: Mapping[int, tuple[int, int]] | None = None,
+    lowest: Mapping[int, int] = MappingProxyType({}),
 ) -> SourceIndex:
     """Make the index of one source.
 
@@ -559,6 +574,8 @@ def source_index(
     options : ChangeOptions
     in_full, state, commits
         As in `index_partitions`.
+    lowest : mapping
+        As in `commits_ascend`. The Commit messages among `messages` may be missing.
     """
     found = found.sort_by("first")
     messages = in_order(messages)
@@ -581,6 +598,18 @@ def source_index(
         drop_duplicates=options.drop_duplicates,
         commits=commits,
     )
-    is_certain = in_full or are_good(messages["payload"].to_pylist())
+    payloads = messages["payload"].to_pylist()
+    is_certain = in_full or (are_good(payloads) and commits_ascend(index, _with_commits(messages, index, lowest)))
     counts = tuple(found["n"].to_pylist())
     return SourceIndex(source, index, counts, pc.any(found["may_move"]).as_py() is True, is_certain)
+
+
+def _with_commits(messages: pa.Table, index: PartitionIndex, lowest: Mapping[int, int]) -> dict[int, int]:
+    """Take the well-formed Commit messages into account for the lowest commit LSN of each partition."""
+    found = dict(lowest)
+    for position, payload in zip(messages["position"].to_pylist(), messages["payload"].to_pylist(), strict=True):
+        if payload[:1] == b"C":
+            first = index.partitions[index.number_of(position)].first
+            lsn = int.from_bytes(payload[2:10], "big")
+            found[first] = min(lsn, found.get(first, lsn))
+    return found

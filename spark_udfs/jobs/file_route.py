@@ -273,7 +273,7 @@ def _make_index(
     statistics: Sequence[SplitStatistics], config: ChangeJob, state: ReplicationState | None
 ) -> SourceIndex:
     in_full = all(split_statistics.in_full for split_statistics in statistics)
-    commits = {partition.first: partition.commit for item in statistics for partition in item.partitions}
+    partitions = [partition for item in statistics for partition in item.partitions]
     return source_index(
         None,
         _runs(statistics),
@@ -282,7 +282,8 @@ def _make_index(
         config.options,
         in_full=in_full,
         state=state,
-        commits=commits,
+        commits={partition.first: partition.commit for partition in partitions},
+        lowest={partition.first: partition.first_lsn for partition in partitions if partition.first_lsn >= 0},
     )
 
 

@@ -180,11 +180,13 @@ class SplitStatisticsReader:
             self.found.append(take_messages(positions, payloads, rows))
 
     def _find_head(self, positions: pa.Array, payloads: pa.Array) -> None:
-        """Collect rows, and transactional logical messages outside streams, from before the first boundary."""
+        """Collect rows, and logical messages that may be transactional, from before the first boundary."""
         end = first_boundary(payloads)
         head = payloads if end < 0 else payloads.slice(0, end)
         found = row_numbers(tagged(Source([head]), ROWS + b"M", b"")[0]).to_pylist()
-        places = [at for at in found if bytes(payloads[at].as_buffer()[:1]) != b"M" or _is_of_plain(payloads[at])]
+        places = [
+            at for at in found if bytes(payloads[at].as_buffer()[:1]) != b"M" or _may_be_transactional(payloads[at])
+        ]
         self.n_head_rows += len(places)
         self.found.append(take_messages(positions, payloads, places[:_MOST_HEAD_ROWS]))
         self.is_head = end < 0 and self.n_head_rows < _MOST_HEAD_ROWS
@@ -206,9 +208,10 @@ class SplitStatisticsReader:
         return SplitStatistics(tuple(self.partitions), to_ipc(self.found), self.is_plain, self.in_full)
 
 
-def _is_of_plain(payload: pa.Scalar) -> bool:
-    """Whether a logical message outside streams is transactional, according to its flag."""
-    return bytes(payload.as_buffer()[1:2]) == b"\1"
+def _may_be_transactional(payload: pa.Scalar) -> bool:
+    """Whether a logical message is transactional, according to its flag: outside a stream, or inside after the xid."""
+    data = payload.as_buffer()
+    return b"\1" in (bytes(data[1:2]), bytes(data[5:6]))
 
 
 class SpeculativeDecoding:

@@ -27,6 +27,7 @@ from pgdecode.partitions.partition_index import (
     LOST,
     Partition,
     PartitionIndex,
+    commits_ascend,
     first_boundary,
     index_partitions,
     slices,
@@ -68,11 +69,12 @@ def indexed(
     state: ReplicationState | None = None,
     drop_duplicates: bool = False,
     commits: Mapping[int, tuple[int, int]] | None = None,
+    in_full: bool = False,
 ) -> PartitionIndex:
     """The index, made from the required payloads or from all, with or without a round trip through JSON."""
     tags = [payload[0] if payload else 0 for payload in payloads]
     wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
-    in_full = not wanted.isdisjoint(at for at, tag in enumerate(tags) if tag in APART)
+    in_full = in_full or not wanted.isdisjoint(at for at, tag in enumerate(tags) if tag in APART)
     in_full = in_full or drop_duplicates or (state is not None and bool(state.streamed))
     in_full = in_full or not are_good([payload for payload in payloads if payload[:1] in (b"B", b"C")])
     for run in runs:
@@ -88,18 +90,21 @@ def indexed(
         wanted |= {
             at
             for at in range(end if end >= 0 else len(payloads))
-            if payloads[at][:1] in ROWS or payloads[at][:2] == b"M\1"
+            if payloads[at][:1] in ROWS
+            or (payloads[at][:1] == b"M" and b"\1" in (payloads[at][1:2], payloads[at][5:6]))
         }
     chosen = list(range(len(payloads))) if of_all else sorted(wanted)
+    lowest: dict[int, int] = {}
     if commits is None and not in_full:
-        found = [
-            (number, int.from_bytes(payload[2:10], "big"), position)
+        found = sorted(
+            (run.first, int.from_bytes(payload[2:10], "big"), position)
             for payload, position in zip(payloads, positions, strict=True)
-            for number, run in enumerate(runs)
+            for run in runs
             if payload[:1] == b"C" and run.first <= position <= run.last
-        ]
-        # Of each run the greatest LSN, which is the last one when sorted.
-        commits = {runs[number].first: (lsn, position) for number, lsn, position in sorted(found)}
+        )
+        # Of each run the last one when sorted, and the first one.
+        commits = {first: (lsn, position) for first, lsn, position in found}
+        lowest = {first: lsn for first, lsn, _ in reversed(found)}
     index = index_partitions(
         pa.array([payloads[at] for at in chosen], pa.binary()),
         pa.array([positions[at] for at in chosen], pa.int64()),
@@ -112,6 +117,19 @@ def indexed(
         drop_duplicates=drop_duplicates,
         commits=commits,
     )
+    if lowest and not commits_ascend(index, lowest):
+        return indexed(
+            payloads,
+            positions,
+            runs,
+            of_all=of_all,
+            as_json=as_json,
+            limits=limits,
+            start=start,
+            reconnects=reconnects,
+            state=state,
+            in_full=True,
+        )
     text = index.to_json()
     twin = PartitionIndex.from_json(text)
     assert twin.to_json() == text
@@ -331,6 +349,15 @@ def test_the_partitions_of_any_sequence_have_all_its_changes_and_errors(
             assert index.n_skipped == decoder.skipped
         found = apart(payloads, bounds, rng.choice([1, 4, 500]) if is_one else 500, options, sessions=sessions)
         assert sorted(map(repr, found)) == sorted(map(repr, rows))
+
+
+def test_a_logical_message_alone_tells_that_the_rest_of_a_stream_is_left_out() -> None:
+    text = b"note\0" + (3).to_bytes(4, "big") + b"abc"
+    payloads = [b"M" + (715).to_bytes(4, "big") + b"\1" + (4256).to_bytes(8, "big") + text]
+    decoder = ChangeDecoder(mode="PERMISSIVE", start="anywhere")
+    assert len(decoder.decode(payloads)) == 0
+    runs = runs_of(payloads, range(1), [])
+    assert indexed(payloads, range(1), runs, start="anywhere").n_skipped == decoder.skipped == 1
 
 
 class Runs:
@@ -667,6 +694,20 @@ def test_an_index_records_that_a_transaction_was_sent_again_before_its_commit() 
 
 
 # -- the order of commits ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bounds", [[1, 2], [1], [2], [3], []])
+@pytest.mark.parametrize("start", ["transaction", "anywhere"])
+def test_a_commit_without_its_begin_does_not_count_for_the_order_of_commits(bounds: list[int], start: Start) -> None:
+    slot = Slot()
+    for xid in (700, 701):
+        slot.begin(xid)
+        slot.commit()
+    first, second = slot.payloads[:2], slot.payloads[2:]
+    for payloads in ([first[1], *first], [*first, second[1], *second]):
+        expected = together(payloads, mode="PERMISSIVE", start=start)
+        assert not any("COMMIT_ORDER" in row["error"] for row in expected)
+        assert apart(payloads, bounds, 100, ChangeOptions("PERMISSIVE", start=start)) == expected
 
 
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])
