@@ -524,19 +524,85 @@ class Fold:
 
         A version that equals the previous one is not listed again.
         """
+        return [message for message, _ in self.history(relation_id)]
+
+    def history(self, relation_id: int) -> list[tuple[Message, list[Sent]]]:
+        """The versions, each with the Relation messages that sent it."""
         delivered = [row for row in self.rows if row.transaction is not None and row.transaction.delivers(row)]
         used = {sent for row in delivered for sent in row.relations.values()}
-        found: list[Message] = []
+        found: list[tuple[Message, list[Sent]]] = []
         for sent in self.sent:
             counts = sent in used or (sent.transaction is not None and sent.transaction.delivers(sent))
+            if not counts or sent.message["relation_id"] != relation_id:
+                continue
             message = {**sent.message, "xid": None}
-            if counts and sent.message["relation_id"] == relation_id and (not found or found[-1] != message):
-                found.append(message)
+            if not found or found[-1][0] != message:
+                found.append((message, []))
+            found[-1][1].append(sent)
+        return found
+
+    def last_names(self, relation_id: int) -> dict[Sent, dict[str, str]]:
+        """By Relation message, the last name of each of its columns.
+
+        A column that was dropped keeps its name. If its version has another column that ends with this name, an
+        apostrophe is added, or several.
+        """
+        found: dict[Sent, dict[str, str]] = {}
+        history = self.history(relation_id)
+        all_names = {column["name"] for message, _ in history for column in message["columns"]}
+        after: Message | None = None
+        later: dict[str, str] = {}
+        for message, sent in reversed(history):
+            names = [column["name"] for column in message["columns"]]
+            kept = {name: name for name in names} if after is None else continued(message, after)
+            last = {name: kept[name] if after is None else later[kept[name]] for name in names if name in kept}
+            taken = set(last.values())
+            for name in names:
+                if name not in last:
+                    free = name
+                    while free in (taken if free == name else all_names):
+                        free += "'"
+                    last[name] = free
+                    all_names.add(free)
+            after, later = message, last
+            found |= dict.fromkeys(sent, last)
         return found
 
     def column_names(self, relation_id: int) -> list[str]:
-        """The columns of a table over its versions, in the order in which they were first sent."""
-        return list(dict.fromkeys(column["name"] for item in self.versions(relation_id) for column in item["columns"]))
+        """The columns of a table over its versions, by their last names, in the order in which they were first sent."""
+        last_names = self.last_names(relation_id)
+        in_order = [last_names[sent] for _, group in self.history(relation_id) for sent in group]
+        columns = [
+            [c["name"] for c in message["columns"]] for message, group in self.history(relation_id) for _ in group
+        ]
+        return list(dict.fromkeys(names[name] for names, sent in zip(in_order, columns, strict=True) for name in sent))
+
+
+def continued(before: Message, after: Message) -> dict[str, str]:
+    """The columns of a version that the next one has too, each with its name there.
+
+    ALTER TABLE keeps the order of columns, and adds new ones at the end. So new names before a column that kept its
+    name are renamed columns, if as many columns of the same types are missing there.
+    """
+    olds, news = ([(c["name"], c["type_id"], c["type_modifier"]) for c in item["columns"]] for item in (before, after))
+    old_names, new_names = ([name for name, *_ in item] for item in (olds, news))
+    # Where the order of the others ends, columns were dropped and added again.
+    kept = [name for name in new_names if name in old_names]
+    while [old_names.index(name) for name in kept] != sorted(old_names.index(name) for name in kept):
+        kept.pop()
+    found = {name: name for name in kept}
+    for name in kept:
+        missing, added = (_before(name, item, kept) for item in (olds, news))
+        if [kind for _, *kind in missing] == [kind for _, *kind in added]:
+            found |= {old: new for (old, *_), (new, *_) in zip(missing, added, strict=True)}
+    return found
+
+
+def _before(name: str, columns: list[Any], kept: list[str]) -> list[Any]:
+    """The columns between a column that was kept and the one that was kept before it."""
+    end = [item[0] for item in columns].index(name)
+    starts = [place + 1 for place, item in enumerate(columns[:end]) if item[0] in kept]
+    return columns[max(starts, default=0) : end]
 
 
 def begins_in_a_block(payloads: list[bytes]) -> bool:
