@@ -146,9 +146,10 @@ def expected(payloads: list[bytes], wanted: ChangeJob) -> dict[str | None, list[
     return found
 
 
-def transactions(n: int, rows: int = 3) -> Slot:
-    """Transactions of one table, described in the first."""
+def transactions(n: int, rows: int = 3, after: int = 0x1000) -> Slot:
+    """Transactions of one table, described in the first, with LSNs after one."""
     slot = Slot()
+    slot.lsn = after
     for number in range(n):
         slot.begin(700 + number)
         if not number:
@@ -315,8 +316,10 @@ def test_only_tasks_that_need_a_relation_described_late_decode_again(
     slot.insert(B, "1")
     slot.commit()
     n_before = len(slot.payloads)
-    slot.payloads += transactions(20).payloads[2:]
-    slot.payloads[n_before:n_before] = [slot.payloads[0]]
+    second = transactions(20, after=slot.lsn)
+    # The relation is not described again.
+    slot.payloads += [second.payloads[0], *second.payloads[2:]]
+    slot.lsn = second.lsn
     n_second = len(slot.payloads)
     slot.begin(900)
     slot.insert(B, "2")
@@ -336,8 +339,10 @@ def test_a_transaction_that_ends_far_in_the_next_piece_is_decoded_again(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(splits, "_PREVIEW_ROWS", 8)
-    payloads = [*transactions(20).payloads, *transactions(3, 40).payloads[:1], *transactions(3, 40).payloads[2:]]
-    n = len(transactions(20).payloads)
+    first = transactions(20)
+    second = transactions(3, 40, after=first.lsn)
+    payloads = [*first.payloads, *second.payloads[:1], *second.payloads[2:]]
+    n = len(first.payloads)
     wanted = change_job(None, mode="PERMISSIVE")
     found = decoded(written(tmp_path / "raw", payloads, [20, 40, n + 10, n + 44]), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
@@ -369,7 +374,7 @@ def test_a_stream_that_begins_and_ends_in_a_piece_is_decoded_with_the_final_inde
     slot.stop()
     slot.stream_commit(900)
     cut = len(slot.payloads)
-    slot.payloads += transactions(20).payloads
+    slot.payloads += transactions(20, after=slot.lsn).payloads
     found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), change_job(None), tmp_path / "out")
     assert found == expected(slot.payloads, change_job(None))
     assert tasks.n_decoded_again == 1
@@ -396,7 +401,7 @@ def test_a_commit_in_another_batch_than_its_begin_is_an_end(
     monkeypatch.setattr(partition_worker, "_ENOUGH_ROWS", 4)
     slot = transactions(7, 9)
     cut = len(slot.payloads)
-    slot.payloads += transactions(3).payloads
+    slot.payloads += transactions(3, after=slot.lsn).payloads
     found = decoded(written(tmp_path / "raw", slot.payloads, [cut]), change_job(None), tmp_path / "out")
     assert found == expected(slot.payloads, change_job(None))
     assert tasks.n_decoded_again == 0
