@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import pgdecode
 from pgdecode.files.change_text import change_lines, flat_table
 from pgdecode.storage.errors import PathError
-from spark_udfs import decode_files, snapshot, table_changes
+from spark_udfs import changes, decode_files, snapshot, table_changes
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures
 from support.generators.random_tables import T
@@ -257,3 +257,6 @@ def test_a_commit_without_its_begin_does_not_count_for_the_order_of_commits(
         pq.write_table(table, tmp_path / "raw" / f"{number}.parquet")
     found = decode_files(spark, tmp_path / "raw", tmp_path / "out", what="changes", mode="PERMISSIVE", route=route)
     assert found.bad_rows == {"STATE_TRANSACTION": 1}
+    if route == "dataframe":
+        rows = changes(spark.read.parquet(str(tmp_path / "raw")), mode="PERMISSIVE").toArrow()
+        assert [row["position"] for row in rows.to_pylist() if row["error"]] == [4]
