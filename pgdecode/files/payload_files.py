@@ -302,7 +302,8 @@ def _check_sizes(path: FilePath, footer: Footer) -> None:
     FileFault
     """
     try:
-        check_footer(footer.content)
+        # Some buffers, such as those of object stores, have items of another type.
+        check_footer(memoryview(footer.content).cast("B"))
     except ValueError as error:
         raise FileFault(f"{path}: {error}: the footer is damaged") from None
 

@@ -123,7 +123,7 @@ class PayloadFolder:
         try:
             (file,) = payload_files(path, options.payload, tuple(needed), options.unwrap)
         except PathError as error:
-            hint = "; files must be complete when they get their names" if str(error).endswith("Parquet file") else ""
+            hint = "; files must be complete when they get their names" if ": not a Parquet file" in str(error) else ""
             raise FileFault(f"{error}{hint}") from None
         if file.converted is not None:
             raise PathError(f"{path}: not a Parquet file; on Spark, payloads are in Parquet")
