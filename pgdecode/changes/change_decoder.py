@@ -84,8 +84,8 @@ class ChangeDecoder:
     drop_duplicates : bool
         Leave out transactions that were delivered before: those whose commit LSN is not greater than all earlier ones.
         Logical replication delivers at least once: after a reconnect the server sends unconfirmed transactions again.
-        `repeated` counts them. Without this option, such a transaction is an error, unless `reconnected` was called
-        before it: then it is returned again, and (commit_lsn, xid) identifies it.
+        `repeated` counts them. Without this option, such a transaction is returned again, and (commit_lsn, xid)
+        identifies it. If the payloads have no positions, it is an error unless `reconnected` was called before it.
     types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
         Types that the stream does not describe, as in `decode_rows`.
     columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
@@ -158,6 +158,8 @@ class ChangeDecoder:
         threads: int = 1,
     ) -> None:
         self._options = ChangeOptions(mode, include_uncommitted, drop_duplicates, limits, strict_flags, start, empty)
+        # Whether the positions that it gets were counted too, as those of files without a column of positions.
+        self.is_counted = False
         self._value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames, name_clash)
         self._threads = check_threads(threads)
         self._spill = None if spill is None else Path(spill)
@@ -674,13 +676,16 @@ class ChangeDecoder:
             self._first_state.relations = state.relations.copy()
             state.set_undo_log(call.undo_log)
             self._initial_catalog = None
+        is_counted = self.is_counted or position is None
         found = []
         spent: set[Path] = set()
         first = 0
         for chunk in column.chunks:
             chosen = positions.slice(first, len(chunk))
             outcomes = SpillOutcomes()
-            assembler = TransactionAssembler(state, chunk, chosen, self._options, outcomes, first, tables=tables)
+            assembler = TransactionAssembler(
+                state, chunk, chosen, self._options, outcomes, first, tables=tables, is_counted=is_counted
+            )
             found.append((assembler, assembler.run()))
             self._counts.n_empty += assembler.batch.n_empty
             self._counts.add(chosen)

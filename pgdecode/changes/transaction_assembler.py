@@ -82,6 +82,8 @@ class TransactionAssembler:
         For each version, a byte whether its changes are returned; by default all are.
     tables : sequence of str or int, optional
         The tables whose changes `committed` returns; by default those of all tables.
+    is_counted : bool
+        Whether positions were counted. Then only the LSNs of commits show that payloads are out of order.
 
     Attributes
     ----------
@@ -104,7 +106,9 @@ class TransactionAssembler:
         first_row: int = 0,
         wanted: bytes | None = None,
         tables: Sequence[str | int] | None = None,
+        is_counted: bool = False,
     ) -> None:
+        self.is_counted = is_counted
         self.state = state
         self.options = options
         self.outcomes = outcomes
@@ -400,9 +404,12 @@ class TransactionAssembler:
         self._fail(row, TransactionDesync, f"{kind} {where}: its {beginning} is missing{hint}")
 
     def _check_commit_order(self, row: int) -> None:
-        """Report a commit whose LSN does not come after those of its session, as a server sends them."""
+        """Report a commit whose LSN does not come after those of its session, as a server sends them.
+
+        If the caller gave positions, these are the order: the client reconnected, and got transactions again.
+        """
         lsn, last = self.batch.value("lsn", row), self.transaction_index.session_lsn
-        if lsn > last or self.options.drop_duplicates or row in self.row_errors:
+        if lsn > last or not self.is_counted or self.options.drop_duplicates or row in self.row_errors:
             return
         # After an announced reconnect, the greatest of all commits may be of an earlier session.
         where = f" at position {self._last_lsn_position}" if last == self.transaction_index.last_lsn else ""

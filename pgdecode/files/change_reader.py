@@ -148,6 +148,7 @@ class FileChanges:
             spill=options.spill,
             max_held_bytes=_HELD_BYTES,
         )
+        self.decoder.is_counted = files.is_counted
 
     @property
     def altered_types(self) -> tuple[str, ...]:

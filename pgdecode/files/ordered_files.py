@@ -91,6 +91,13 @@ class OrderedFiles:
         """Number of rows in all files."""
         return sum(file.n_rows for file in self.files)
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether positions are counted. Text files without positions have the numbers of their rows."""
+        return self.position is None or any(
+            file.converted is not None and not file.converted.has_positions for file in self.files
+        )
+
     def batches(self, batch_rows: int = BATCH_ROWS, workers: Workers = ONE_WORKER) -> Iterator[OrderedBatch]:
         """Read the files in order, at most `batch_rows` rows at once. Workers read ahead.
 

@@ -226,9 +226,7 @@ class TransactionStatistics:
         self._sizes = _Sizes()
         self._times: dict[int, int] = {}  # by the position of a Relation message: the last time before it
         self._last_time: int | None = None
-        # Text files without positions have the numbers of their rows.
-        is_counted = any(file.converted is not None and not file.converted.has_positions for file in files.files)
-        self.position = None if is_counted else files.position
+        self.position = None if files.is_counted else files.position
         self.fault: str | None = None
         self.complete = True
 
@@ -282,7 +280,9 @@ class TransactionStatistics:
             self._give_up(str(error))
             return
         options = ChangeOptions("PERMISSIVE", start="anywhere")
-        assembler = TransactionAssembler(self._state, messages.payloads, positions, options, self._outcomes)
+        assembler = TransactionAssembler(
+            self._state, messages.payloads, positions, options, self._outcomes, is_counted=self.position is None
+        )
         row_errors = assembler.run().row_errors
         if row_errors and self.fault is None:
             row = min(row_errors)

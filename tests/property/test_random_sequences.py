@@ -125,7 +125,7 @@ def test_a_decoder_recognises_reconnects_where_the_fold_does(
     reader = random_reader(seed, n_steps, n_sessions)
     options: dict[str, Any] = {"drop_duplicates": drop_duplicates}
     try:
-        Fold(enumerate(reader.payloads), **options)
+        Fold(enumerate(reader.payloads), is_counted=True, **options)
     except Refused:
         with pytest.raises(pgdecode.DecodeError):
             ChangeDecoder(**options).decode(reader.payloads)

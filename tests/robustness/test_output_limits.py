@@ -217,7 +217,7 @@ def test_tuples_are_refused_where_a_whole_payload_might_pass_what_offsets_reach(
 
 @pytest.mark.full
 @needs_memory
-def test_changes_past_what_offsets_reach_come_in_two_batches() -> None:
+def test_changes_past_what_offsets_reach_come_in_several_batches() -> None:
     piece = encode(Insert(relation_id=1, new=(b"a" * PIECE,), new_formats="t"))
     slot = Slot()
     slot.begin(700)
@@ -227,7 +227,9 @@ def test_changes_past_what_offsets_reach_come_in_two_batches() -> None:
     sizes = []
     for batch in ChangeDecoder().table_batches(slot.payloads, "s.t"):
         sizes.append((len(batch), pc.sum(pc.binary_length(batch["c0"])).as_py()))
-    assert sizes == [(16, 16 * PIECE), (17, 17 * PIECE)]
+    assert len(sizes) > 1
+    assert sum(n_rows for n_rows, _ in sizes) == 33
+    assert all(n_bytes == n_rows * PIECE <= MOST for n_rows, n_bytes in sizes)
 
 
 @pytest.mark.full

@@ -60,7 +60,7 @@ def test_rows_after_a_bad_relation_message_are_errors_in_whatever_file_they_lie(
     cut, row = RELATION[:-1], insert(b"1", None)
     payloads = [BEGIN, RELATION, row, COMMIT, BEGIN, cut, row, COMMIT, BEGIN, row, RELATION, row, COMMIT]
     rows = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())})
-    expected = pgdecode.ChangeDecoder(mode="PERMISSIVE").decode(rows["data"]).to_pylist()
+    expected = pgdecode.ChangeDecoder(mode="PERMISSIVE").decode(rows["data"], rows["seq"]).to_pylist()
     assert [row["position"] for row in expected if row["error"] is None] == [2, 11]
     assert sorted(row["position"] for row in expected if row["error"]) == [5, 6, 9]
     for number, cuts in enumerate(([], [4, 8], [6, 7, 9, 10])):

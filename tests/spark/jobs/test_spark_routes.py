@@ -76,7 +76,7 @@ ROUTES = pytest.mark.parametrize("route", ["files", "dataframe"])
 @ROUTES
 @pytest.mark.parametrize(
     "type",
-    [pa.string(), pa.float64(), pa.timestamp("us"), pa.decimal128(20, 0)],
+    [pa.string(), pa.float64(), pa.timestamp("us"), pa.decimal128(20, 1)],
     ids=["text", "float", "time", "decimal"],
 )
 def test_positions_that_are_no_integers_are_refused(
