@@ -146,7 +146,7 @@ def test_a_snapshot_keeps_bad_changes_as_rows_or_leaves_them_out(spark: SparkSes
     payloads = [insert("0"), *AFTER, b"Z", begin(90), insert("1", "2"), insert("5"), commit(140)]
     observation = Observation()
     rows = snapshot(frame(spark, payloads).repartition(3), "public.t", mode=mode, observation=observation)
-    local = pgdecode.snapshot(payloads, "public.t", mode=mode)
+    local = pgdecode.snapshot(payloads, "public.t", range(len(payloads)), mode=mode)
     assert rows.columns == local.column_names
     assert sorted(map(repr, rows.toArrow().to_pylist())) == sorted(map(repr, local.to_pylist()))
     counts = {name: n for name, n in observation.get.items() if n}

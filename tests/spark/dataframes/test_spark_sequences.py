@@ -139,7 +139,7 @@ def test_damaged_and_cut_sequences_give_what_one_decoder_gives(
     )
     wanted = {}
     for name, payloads in sequences.items():
-        table = ChangeDecoder(**options).decode(payloads)
+        table = ChangeDecoder(**options).decode(payloads, range(len(payloads)))
         wanted[name] = Counter((row["position"], row["op"], row["error"]) for row in table.to_pylist())
     df = frame(spark, sequences).repartition(n_partitions)
     ours: dict[str, Counter[Any]] = defaultdict(Counter)
@@ -163,7 +163,7 @@ def test_tables_and_snapshots_are_those_of_the_local_functions(
         names = fold.column_names(table)
         rows = snapshot(df, name)
         try:
-            local = pgdecode.snapshot(payloads, name)
+            local = pgdecode.snapshot(payloads, name, range(len(payloads)))
         except ValueError:
             with pytest.raises(PySparkException, match="the changed row is not found by its replica identity"):
                 rows.collect()

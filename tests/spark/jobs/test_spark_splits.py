@@ -136,11 +136,11 @@ def expected(payloads: list[bytes], wanted: ChangeJob) -> dict[str | None, list[
     for name in wanted.names:
         decoder = pgdecode.ChangeDecoder(**options)
         if name is None:
-            found[name] = decoder.decode(payloads).to_pylist()
+            found[name] = decoder.decode(payloads, range(len(payloads))).to_pylist()
         else:
-            decoder.follow(payloads)
+            decoder.follow(payloads, range(len(payloads)))
             decoder = decoder.restart()
-            found[name] = decoder.table(payloads, name).to_pylist()
+            found[name] = decoder.table(payloads, name, range(len(payloads))).to_pylist()
         if wanted.options.include_uncommitted:
             found[name] += decoder.undecided(name).to_pylist()
     return found

@@ -176,7 +176,7 @@ def test_permissive_loses_nothing_but_the_corrupt_change(
 ) -> None:
     decode_files(spark, spoilt.folder, tmp_path / "out", what=TABLE, mode="PERMISSIVE", route=route)
     found = read_back(tmp_path / "out").sort_by("_position")
-    expected = pgdecode.ChangeDecoder().table(spoilt.good, TABLE)
+    expected = pgdecode.ChangeDecoder().table(spoilt.good, TABLE, range(len(spoilt.good)))
     found = found.cast(expected.schema)
     is_bad = pa.compute.is_valid(found["_error"])
     (bad,) = found.filter(is_bad).to_pylist()

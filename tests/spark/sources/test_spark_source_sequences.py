@@ -33,11 +33,11 @@ def in_order(rows: list[Row]) -> list[Row]:
 
 def whole(payloads: list[bytes], table: str | None = None) -> list[Row]:
     decoder = ChangeDecoder(mode="PERMISSIVE")
-    column = pa.array(payloads, pa.binary())
+    column, positions = pa.array(payloads, pa.binary()), range(len(payloads))
     if table is None:
-        return in_order(decoder.decode(column).to_pylist())
-    decoder.follow(column)
-    return in_order(decoder.restart().table(column, table).to_pylist())
+        return in_order(decoder.decode(column, positions).to_pylist())
+    decoder.follow(column, positions)
+    return in_order(decoder.restart().table(column, table, positions).to_pylist())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
