@@ -72,7 +72,8 @@ def test_decode_writes_the_bytes_of_a_local_output(
 ) -> None:
     target = f"{raw.root}/lake/x"
     done = run("decode", str(raw), target, *words, "--format", "jsonl", *store.shell)
-    assert (done.code, done.err.count("\n")) == (0, 1), done.err
+    # A Python worker that Spark ends after an earlier test may write to the same stderr.
+    assert (done.code, done.err.count(f"{target}: ")) == (0, 1), done.err
     assert not any(secret in done.err for secret in SECRETS)
     assert run("decode", str(FILE), "here", *words, "--format", "jsonl").code == 0
     found = output(target, store)
