@@ -13,7 +13,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     raise SystemExit(f"pgdecode needs Python 3.11 or newer, and this is {sys.version.split()[0]}")
 COMPILER = (shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "") or [""])[0]
 BUILDS = {"build", "build_ext", "bdist_wheel", "develop", "editable_wheel", "install"}
-if os.name != "nt" and BUILDS & set(sys.argv) and not shutil.which(COMPILER):
+if BUILDS & set(sys.argv) and not shutil.which(COMPILER):
     raise SystemExit(
         f"pgdecode is compiled with {COMPILER or 'a C compiler'}, which is not installed: install it"
         " (Debian: apt-get install gcc; macOS: xcode-select --install), or install a wheel of pgdecode"
@@ -53,14 +53,14 @@ INLINE = "-DCYTHON_INLINE=inline __attribute__((always_inline))"
 # Should a bounds check ever be missing all the same. Instrumented builds have checks of their own in these places.
 HARDENED = [] if EXTRA else ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
 READ_ONLY = ["-Wl,-z,relro,-z,now"] if sys.platform == "linux" else []
-FLAGS = [] if os.name == "nt" else ["-g0", "-Wno-unused-function", INLINE, *HARDENED]
+FLAGS = ["-g0", "-Wno-unused-function", INLINE, *HARDENED]
 LINK = [*READ_ONLY, *(flag for flag in EXTRA if "sanitize" in flag)]
 
 
 def extension(name: str, source: Path) -> Extension:
     """One compiled module."""
-    level = [] if os.name == "nt" else ["-O1" if name in COLD else "-O3"]
-    return Extension(name, [str(source)], extra_compile_args=[*level, *FLAGS, *EXTRA], extra_link_args=LINK)
+    level = "-O1" if name in COLD else "-O3"
+    return Extension(name, [str(source)], extra_compile_args=[level, *FLAGS, *EXTRA], extra_link_args=LINK)
 
 
 def extensions() -> list[Extension]:
@@ -81,7 +81,7 @@ def compiled() -> list[Extension]:
             include_path=[str(SOURCES)],
             build_dir="build/cython",
             compiler_directives={**DIRECTIVES, "boundscheck": checked},
-            nthreads=0 if os.name == "nt" else PROCESSES,
+            nthreads=PROCESSES,
             shared_utility_qualified_name=SHARED,
         )
     return found

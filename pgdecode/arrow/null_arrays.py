@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import mmap
-import os
 import weakref
-from typing import Any
 
 import pyarrow as pa
 
 # With fewer rows, writing zeros is faster than mapping pages.
 _FEW = 1 << 13
-_READ_ONLY: dict[str, Any] = (
-    {"access": mmap.ACCESS_READ}
-    if os.name == "nt"
-    else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, "prot": mmap.PROT_READ}
-)
 _USUAL_WIDTH = 16  # bytes: the widest item of all but a few types
 
 # The last mapping of zeros. All columns share it, because address space can run out. The system allocates a page when
@@ -45,7 +38,7 @@ def _zeros(size: int) -> pa.Buffer:
     """
     pages = _last[0]() if _last else None
     if pages is None or len(pages) < size:
-        pages = mmap.mmap(-1, size, **_READ_ONLY)
+        pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
         _last[:] = [weakref.ref(pages)]
         _kept[:] = [pages] if size <= _MOST_KEPT else []
     # No longer than requested, because sending or pickling a column also copies the rest of its buffers.

