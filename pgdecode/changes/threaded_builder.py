@@ -13,6 +13,7 @@ import pyarrow as pa
 from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.record_batches import LimitedBuilder, one_batch
 from pgdecode.payloads.thread_counts import threads_for
+from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import FREE_EXPANSION
 
 
@@ -52,7 +53,7 @@ class ThreadedBuilder:
         return self.builder.batch(change_slice) if found is None else found
 
     def _divided(self, change_slice: ChangeSlice, n_threads: int) -> pa.RecordBatch | None:
-        """Build a slice in parts; None where anything is raised.
+        """Build a slice in parts; None if one has a bad row, exceeds a limit or has no memory.
 
         One thread then builds the slice: an error is that of the first bad row, and limits apply to a whole batch.
         """
@@ -63,7 +64,7 @@ class ThreadedBuilder:
         limits = change_slice.assembler.options.limits
         # Each part has the limit of the whole batch. Arrow's buffers are larger than the text that the limit counts.
         most = limits.max_expansion * change_slice.source.payload_bytes + FREE_EXPANSION
-        with suppress(Exception), ThreadPoolExecutor(n_threads) as pool:
+        with suppress(DecodeError, MemoryError), ThreadPoolExecutor(n_threads) as pool:
             builders = [self.for_thread() for _ in parts]
             batches = list(pool.map(lambda builder, part: builder.batch(part), builders, parts))
             if sum(batch.nbytes for batch in batches) <= most:

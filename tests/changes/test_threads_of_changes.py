@@ -115,6 +115,17 @@ def test_limits_apply_to_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sorted(built) == [50, 50, 100]
 
 
+def test_an_error_that_is_no_decode_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = ChangeBuilder.batch
+
+    def broken_in_threads(self: ChangeBuilder, change_slice: Any) -> pa.RecordBatch:
+        return batch(self, change_slice) if change_slice.n == 100 else {}["no such key"]
+
+    monkeypatch.setattr(ChangeBuilder, "batch", broken_in_threads)
+    with pytest.raises(KeyError, match="no such key"):
+        ChangeDecoder(threads=2).decode(spoilt(100))
+
+
 def test_threads_take_parts_of_a_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_counts, "LEAST_ROWS", 16_384)
     built: list[int] = []
