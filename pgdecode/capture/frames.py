@@ -16,7 +16,6 @@ from pgdecode.payloads.payload_input import ascending
 
 # 'w' and three int64: the message's LSN, the server's current LSN, and the time of sending.
 HEADER_BYTES = 25
-KEEPALIVE_BYTES = 18
 _END = 2**31 - 1
 
 SCHEMA = pa.schema(

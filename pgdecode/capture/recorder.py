@@ -84,7 +84,6 @@ class Counts:
     received_bytes: int = 0
     files: int = 0
     file_bytes: int = 0
-    last_received_us: int = 0
 
 
 class Recorder(threading.Thread):
@@ -223,7 +222,6 @@ class Recorder(threading.Thread):
         self.target.idle_seen = None
         self.counts.received_messages += len(chunk)
         self.counts.received_bytes += len(chunk.content)
-        self.counts.last_received_us = chunk.received_us
         end = self._end_in(messages)
         boundary = last_boundary(messages.tags, self._is_open) if end is None else end
         if boundary is None:

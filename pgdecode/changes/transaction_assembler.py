@@ -537,9 +537,6 @@ class TransactionAssembler:
         """Report a transactional message outside any transaction."""
         self._fail_without_beginning(row, "stream_start" if self.batch.is_streamed(row) else "begin", self.begun)
 
-    def _on_origin(self, row: int) -> None:
-        """Do nothing. The transaction index ignores Origin messages and does not stop at them."""
-
     # -- relations -----------------------------------------------------------------------------------------------------
 
     def _on_relation(self, row: int) -> None:
@@ -812,7 +809,6 @@ _OF_XID = ("stream_start", "stream_commit", "stream_prepare", "commit_prepared")
 _BY_KIND: dict[str, Callable[[TransactionAssembler, int], None]] = {
     "begin": TransactionAssembler._on_begin,
     "commit": TransactionAssembler._on_commit,
-    "origin": TransactionAssembler._on_origin,
     "relation": TransactionAssembler._on_relation,
     "type": TransactionAssembler._on_type,
     "insert": TransactionAssembler._on_row,
@@ -830,7 +826,8 @@ _BY_KIND: dict[str, Callable[[TransactionAssembler, int], None]] = {
     "rollback_prepared": TransactionAssembler._on_rollback_prepared,
     "stream_prepare": TransactionAssembler._on_stream_prepare,
 }
-_HANDLERS = tuple(_BY_KIND[message.kind] for message in MESSAGES)
+# By the code of the kind. The transaction index does not stop at Origin messages.
+_HANDLERS = {code: _BY_KIND[message.kind] for code, message in enumerate(MESSAGES) if message.kind in _BY_KIND}
 
 
 def _cut_back(transaction: Transaction, n_buffered: int) -> None:

@@ -288,10 +288,6 @@ class InvalidRelation(UnknownRelation):
     remedy = "The error of that Relation message says what is wrong. After the next good one, rows are decoded again."
 
 
-# Its name in the first release.
-RelationInDoubt = InvalidRelation
-
-
 class RepeatedColumn(DecodeError):
     """A Relation message in which two columns have the same name.
 

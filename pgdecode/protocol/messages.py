@@ -491,10 +491,3 @@ ENVELOPE: tuple[EnvelopeColumn, ...] = (
 
 # Values of the xid_basis column: how the presence of an xid prefix was decided. The scanner writes the index.
 XID_BASES: tuple[str, ...] = ("explicit", "order", "structure", "evidence", "guess")
-
-
-def filled_by(column: str) -> tuple[tuple[type[Message], str], ...]:
-    """Messages that fill an envelope column, each with the name of its field."""
-    return tuple(
-        (message, item.name) for message in MESSAGES for item in wire_fields(message) if item.wire.column == column
-    )

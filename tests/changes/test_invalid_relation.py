@@ -79,7 +79,7 @@ def test_failfast_fails_at_the_relation_message(renamed: list[bytes]) -> None:
     decoder = ChangeDecoder(mode="PERMISSIVE")
     decoder.follow(renamed[:9])
     later = ChangeDecoder(state=decoder.state)
-    with pytest.raises(pgdecode.RelationInDoubt) as caught:
+    with pytest.raises(pgdecode.InvalidRelation) as caught:
         later.decode(renamed[9:])
     assert str(caught.value) == (
         f"row 1, offset 1: relation {T} is invalid at this insert: its last Relation message is an error"
