@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from pgdecode.capture.errors import StoppedError
 from pgdecode.capture.frames import SCHEMA
-from pgdecode.capture.journal import FileEntry, file_name, partial_name, sync_folder
+from pgdecode.capture.journal import FileEntry, file_name, partial_name
 from pgdecode.files.payload_file import CAPTURE_KEY
+from pgdecode.storage.durable import rename_durably
 
 # Approximate size of a row group: large enough to read fast, small compared to the interpreter's own memory.
 GROUP_BYTES = 16 * 2**20
@@ -143,14 +144,8 @@ class FileWriter:
             )
             self._writer.close()
             self._sink.close()
-            handle = os.open(self._hidden, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
             size = self._hidden.stat().st_size
-            self._hidden.rename(self._folder / name)
-            sync_folder(self._folder)
+            rename_durably(self._hidden, self._folder / name)
         return FileEntry(**{**vars(entry), "bytes": size})
 
     def discard(self) -> None:

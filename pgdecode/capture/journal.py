@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from pgdecode.capture.errors import RequestError, StoppedError
 from pgdecode.capture.server import Identity
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+from pgdecode.storage.durable import locked, write_durably
 
 FORMAT_VERSION = 1
 LOG_NAME = "_capture.jsonl"
@@ -26,7 +26,7 @@ LOCK_NAME = "_capture.lock"
 # After this many positions of an idle slot, the log is rewritten without the obsolete ones.
 _MOST_POSITIONS = 4096
 _FILE_NAME = re.compile(r"\d{20}\.parquet")
-_PARTIAL_NAME = re.compile(r"\.\d{20}\.parquet\.partial")
+_PARTIAL_NAME = re.compile(r"\.\d{20}\.parquet\.partial|\._capture\.jsonl\..*partial")
 
 
 def file_name(first_seq: int) -> str:
@@ -225,21 +225,19 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._closing = contextlib.ExitStack()
+        self._file: int | None = None
+        self._positions = 0
         try:
             if not folder.parent.exists():
                 raise RequestError(f"{folder}: there is no folder {folder.parent}")
             self._is_new = not folder.exists()
             folder.mkdir(exist_ok=True)
-            self._lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._closing.enter_context(
+                locked(folder / LOCK_NAME, RequestError(f"{folder}: another capture writes to this folder"))
+            )
         except OSError as error:
             raise RequestError(f"{folder}: cannot be written to: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise RequestError(f"{folder}: another capture writes to this folder") from error
-        self._file: int | None = None
-        self._positions = 0
         try:
             self._open()
         except OSError as error:
@@ -308,17 +306,7 @@ class Journal:
 
     def _rewrite(self, lines: list[dict[str, Any]]) -> None:
         target = self.folder / LOG_NAME
-        hidden = self.folder / f".{LOG_NAME}.partial"
-        try:
-            with open(hidden, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
-                file.flush()
-                os.fsync(file.fileno())
-            hidden.replace(target)
-        except OSError:
-            hidden.unlink(missing_ok=True)
-            raise
-        sync_folder(self.folder)
+        write_durably(target, "".join(json.dumps(line) + "\n" for line in lines).encode())
         if self._file is not None:
             os.close(self._file)
         self._file = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -420,7 +408,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 (self.folder / LOCK_NAME).unlink()
                 self.folder.rmdir()
-        os.close(self._lock)
+        self._closing.close()
 
 
 def origin_of(identity: Identity, slot: str, publications: tuple[str, ...]) -> dict[str, Any]:
@@ -528,12 +516,3 @@ def entry_of(path: Path) -> FileEntry:
         return FileEntry.from_dict({**metadata["file"], "name": path.name, "bytes": path.stat().st_size})
     except (KeyError, TypeError, ValueError) as error:
         raise StoppedError(f"{path}: not a complete file of a capture") from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -27,9 +27,9 @@ from pgdecode.protocol.options import Format
 from pgdecode.runs import generations
 from pgdecode.runs.atomic_output import check_target, clean, spill_folder, staged
 from pgdecode.runs.claim import claimed
-from pgdecode.runs.digested_file import sync
 from pgdecode.runs.generations import Generation, StateFolder
 from pgdecode.runs.manifest import MANIFEST, Input, Manifest, read_manifest
+from pgdecode.storage.durable import sync
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import FilePath, real_path, relative_name, size_of
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from pgdecode.runs.claim import LOCK, locked
+from pgdecode.runs.claim import LOCK
+from pgdecode.runs.errors import RunError
+from pgdecode.storage.durable import locked
 from pgdecode.storage.errors import PathError, TargetExists, storage_errors
 from pgdecode.storage.object_path import real_path
 
@@ -118,7 +120,7 @@ def spill_folder(target: Path) -> Iterator[Path]:
 
 
 def _locked(target: Path) -> AbstractContextManager[None]:
-    return locked(_hidden(target, "lock"), f"{target}: another process is writing it now", remove=True)
+    return locked(_hidden(target, "lock"), RunError(f"{target}: another process is writing it now"), remove=True)
 
 
 def _restore(target: Path) -> None:

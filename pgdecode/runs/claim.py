@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -11,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgdecode.protocol.json_document import load_json, record_from_json
-from pgdecode.runs.digested_file import write_durably
 from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import Manifest, read_manifest
 from pgdecode.runs.payload_ranges import STATE
+from pgdecode.storage.durable import locked, write_durably
 from pgdecode.storage.object_path import real_path
 
 LOCK = "_lock"
@@ -50,7 +49,7 @@ def claimed(folder: Path, manifest: Manifest, target: Path) -> Iterator[None]:
     """
     if not (folder / STATE).is_dir():
         raise RunFault(f"{folder}: has no {STATE}: the run was removed, or has no state")
-    with locked(folder / STATE / LOCK, f"{folder}: another run is continuing it now"):
+    with locked(folder / STATE / LOCK, RunError(f"{folder}: another run is continuing it now")):
         other = next_of(folder)
         if other is not None and real_path(other) != real_path(target) and _continues(other, manifest):
             raise RunError(
@@ -71,41 +70,6 @@ def next_of(folder: Path) -> Path | None:
         return None
     except ValueError as error:
         raise RunFault(f"{folder / STATE / NEXT}: is damaged: {error}") from None
-
-
-@contextmanager
-def locked(path: Path, otherwise: str, *, remove: bool = False) -> Iterator[None]:
-    """Hold a lock file. The operating system releases it when the process ends. With `remove`, remove it at the end.
-
-    Raises
-    ------
-    RunError
-        With the text `otherwise`, if another process or thread holds it.
-    """
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        held = False
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError(otherwise) from None
-            held = _is_at(handle, path)
-            if held:
-                yield
-                return
-        finally:
-            if held and remove:
-                path.unlink(missing_ok=True)
-            os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Whether an open file still has its name: another process may have removed it before it was locked."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _continues(folder: Path, manifest: Manifest) -> bool:

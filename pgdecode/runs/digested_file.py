@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,26 +79,3 @@ def check_file(path: Path, expected: FileDigest, *, only_size: bool = False) -> 
         )
     if not only_size and sha256_of(path) != expected.sha256:
         raise RunFault(f"{path}: has another SHA-256 than in the manifest: it was changed or is damaged")
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a small file: after a crash it has its former content or the new one."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(hidden, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(path)
-    finally:
-        hidden.unlink(missing_ok=True)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgdecode.protocol.json_document import load_json, record_from_json
-from pgdecode.runs.claim import LOCK, locked
-from pgdecode.runs.digested_file import check_file, sync, write_durably
-from pgdecode.runs.errors import RunFault
+from pgdecode.runs.claim import LOCK
+from pgdecode.runs.digested_file import check_file
+from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import MANIFEST, Manifest, read_manifest
 from pgdecode.runs.payload_ranges import STATE, take_over
+from pgdecode.storage.durable import locked, sync, write_durably
 from pgdecode.storage.object_path import real_path
 
 FORMAT = "pgdecode.Generation"
@@ -162,7 +163,7 @@ def opened(folder: Path) -> Iterator[StateFolder]:
     for name in sorted(item.name for item in folder.iterdir()):
         if not name[:8].isdigit() and not name.startswith((CURRENT, LOCK, f".{CURRENT}.")):
             raise RunFault(f"{folder}: is not a state folder: it has {name!r}")
-    with locked(folder / LOCK, f"{folder}: another run is using this state folder now"):
+    with locked(folder / LOCK, RunError(f"{folder}: another run is using this state folder now")):
         yield StateFolder(folder)
 
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pgdecode.runs.claim import locked
 from pgdecode.runs.errors import RunError
 from pgdecode.runs.manifest import MANIFEST, parse_manifest
 from pgdecode.runs.object_run import CLAIM, PART
+from pgdecode.storage.durable import locked
 from pgdecode.storage.object_path import FilePath, ObjectPath
 from pgdecode.storage.object_store import delete_objects, listed, read_object, s3_client
 
@@ -95,7 +95,7 @@ def _local(path: Path, before: datetime) -> Iterator[Path]:
             found.rename(target)
             continue
         try:
-            with locked(target.parent / f".{target.name}.lock", "", remove=True):
+            with locked(target.parent / f".{target.name}.lock", RunError(), remove=True):
                 shutil.rmtree(found) if found.is_dir() else found.unlink()
                 yield found
         except RunError:

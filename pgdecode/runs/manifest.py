@@ -13,8 +13,9 @@ from typing import Any, Literal
 import pgdecode
 from pgdecode.protocol.json_document import load_json, record_from_json
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
-from pgdecode.runs.digested_file import FileDigest, write_durably
+from pgdecode.runs.digested_file import FileDigest
 from pgdecode.runs.errors import RunFault
+from pgdecode.storage.durable import write_durably
 from pgdecode.storage.object_path import FilePath, Location, ObjectPath, file_path, real_path
 from pgdecode.storage.object_store import read_object
 

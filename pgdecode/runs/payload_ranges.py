@@ -19,8 +19,9 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgdecode.runs.digested_file import DigestedFile, FileDigest, check_file, sync
+from pgdecode.runs.digested_file import DigestedFile, FileDigest, check_file
 from pgdecode.runs.errors import RunFault
+from pgdecode.storage.durable import sync
 from pgdecode.storage.parquet_input import PARQUET_ERRORS
 
 STATE = "_state"

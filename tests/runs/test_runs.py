@@ -19,10 +19,11 @@ import pytest
 
 from pgdecode import ChangeDecoder, RelationCatalog
 from pgdecode.changes.stored_state import load_state
-from pgdecode.runs.claim import LOCK, locked
+from pgdecode.runs.claim import LOCK
 from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import MANIFEST, Manifest, manifest_bytes, read_manifest
 from pgdecode.runs.payload_ranges import PAYLOADS, STATE, PayloadWriter
+from pgdecode.storage.durable import locked
 from pgdecode.storage.errors import PathError
 from support.generators.slot import Slot
 from support.shell import Shell, written
@@ -446,7 +447,7 @@ def test_a_manifest_refuses_what_is_not_json() -> None:
 
 
 def hold(path: Path, ready: Any, end: Any) -> None:
-    with locked(path, "taken"):
+    with locked(path, RunError("taken")):
         ready.set()
         end.wait(60)
 

@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgdecode import ChangeDecoder
 from pgdecode.cli.main import main
-from pgdecode.runs.claim import LOCK, locked
+from pgdecode.runs.claim import LOCK
 from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.runs.manifest import MANIFEST, read_manifest
 from pgdecode.runs.payload_ranges import STATE
+from pgdecode.storage.durable import locked
 from spark_udfs import changes, decode_files, replication_state, snapshot, table_changes
 from spark_udfs.dataframes import partition_worker
 from spark_udfs.jobs import file_route
@@ -218,7 +219,8 @@ def test_an_overlap_and_a_gap_name_both_positions(spark: SparkSession, route: An
 def test_a_state_is_continued_by_one_run_at_a_time_and_once(spark: SparkSession) -> None:
     parts_in_files()
     decode_files(spark, "0.parquet", "out0", what="changes")
-    with locked(Path("out0", STATE, LOCK), "taken"), pytest.raises(RunError, match="another run is continuing it now"):
+    taken = RunError("taken")
+    with locked(Path("out0", STATE, LOCK), taken), pytest.raises(RunError, match="another run is continuing it now"):
         decode_files(spark, "1.parquet", "out1", what="changes", resume="out0")
     after = replication_state(read(spark, "1.parquet"), state="out0")
     after.save("out1")
