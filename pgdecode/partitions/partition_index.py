@@ -32,7 +32,6 @@ from pgdecode.protocol.boundaries import DELIMITERS
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import ChangeOptions, Start
-from pgdecode.protocol.wire import MAX_LSN
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.version_tracker import RelationTracker
@@ -314,8 +313,8 @@ def index_partitions(
         As for `ChangeDecoder`.
     in_full : bool
         Whether the payloads include all messages of `boundaries.AT_THE_ENDS` that `boundaries.needed` chooses. This is
-        required if a message is of `boundaries.APART`, if a message of `AT_THE_ENDS` is malformed, or if
-        `commits_ascend` is false. The `shape` of a table with several versions is exact only then.
+        required if a message is of `boundaries.APART`, or if a message of `AT_THE_ENDS` is malformed. The `shape` of a
+        table with several versions is exact only then.
     reconnects : collection of int
         First positions of the partitions that begin with another connection than the previous partition.
     state : ReplicationState, optional
@@ -381,25 +380,6 @@ def index_partitions(
         state.n_undecided,
         is_head_streamed,
         state,
-    )
-
-
-def commits_ascend(index: PartitionIndex, lowest: Mapping[int, int]) -> bool:
-    """Whether each partition's commits come after those of its session in the partitions before.
-
-    Then an index without `in_full` gives the right verdict on the order of commits. Otherwise it may not: a Commit
-    whose Begin is missing does not count, and only all messages tell which ones are.
-
-    Parameters
-    ----------
-    index : PartitionIndex
-        Made with the greatest LSN of all Commit messages.
-    lowest : mapping
-        By the first position of a partition, the lowest LSN of its Commit messages.
-    """
-    return all(
-        start.is_reconnected or lowest.get(partition.first, MAX_LSN + 1) > start.session_lsn
-        for partition, start in zip(index.partitions, index.starts, strict=True)
     )
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from pyspark.sql import types as T
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.ordered_files import session_text
-from pgdecode.partitions.partition_index import Partition, PartitionIndex, commits_ascend, index_partitions
+from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS, are_good
 from pgdecode.protocol.options import ChangeOptions, Unwrap
 from pgdecode.relations.table_names import named
@@ -263,23 +262,9 @@ def _indexes(
             options,
             in_full=in_full,
             state=state,
-            commits=None if in_full else _commits(partitions.take(places)),
-            lowest=_lowest_commits(partitions.take(places)),
         )
         for item, places in sorted(_by_source(partitions).items(), key=lambda entry: (entry[0] is not None, entry[0]))
     )
-
-
-def _commits(partitions: pa.Table) -> dict[int, tuple[int, int]]:
-    """Find the greatest commit LSN of each partition, as `index_partitions` takes it."""
-    columns = (partitions[name].to_pylist() for name in ("first", "commit_lsn", "commit_position"))
-    return {first: (lsn, position) for first, lsn, position in zip(*columns, strict=True) if lsn is not None}
-
-
-def _lowest_commits(partitions: pa.Table) -> dict[int, int]:
-    """Find the lowest commit LSN of each partition, as `commits_ascend` takes it."""
-    columns = (partitions[name].to_pylist() for name in ("first", "lowest_lsn"))
-    return {first: lsn for first, lsn in zip(*columns, strict=True) if lsn is not None}
 
 
 def is_enough(found: SourceIndex, tables: Collection[str] | None, known: Collection[int] = ()) -> bool:
@@ -423,12 +408,7 @@ def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
         F.min(F.when(tag.isin(_bytes(ROWS)) | is_logical, F.col("position"))).alias("first_row"),
         F.min(F.when(may_be_streamed, F.col("position"))).alias("first_streamed"),
         F.min(F.when(tag.isin(_bytes(DELIMITERS)) & ~is_cut, F.col("position"))).alias("first_boundary"),
-        F.max("lsn").alias("commit_lsn"),
-        F.max_by("position", "lsn").alias("commit_position"),
-        F.min("lsn").alias("lowest_lsn"),
     ]
-    lsn = F.expr("try_cast(conv(hex(substring(payload, 3, 8)), 16, 10) as bigint)")
-    rows = rows.withColumn("lsn", F.when((tag == F.lit(b"C")) & ~is_cut, lsn))
     if "distance" in rows.columns:
         in_order = F.min("distance") == F.max("distance")
         without_gaps = F.max("position") - F.min("position") == F.count("*") - 1
@@ -557,7 +537,6 @@ def source_index(
     in_full: bool,
     state: ReplicationState | None = None,
     commits: Mapping[int, tuple[int, int]] | None = None,
-    lowest: Mapping[int, int] = MappingProxyType({}),
 ) -> SourceIndex:
     """Make the index of one source.
 
@@ -574,8 +553,6 @@ def source_index(
     options : ChangeOptions
     in_full, state, commits
         As in `index_partitions`.
-    lowest : mapping
-        As in `commits_ascend`. The Commit messages among `messages` may be missing.
     """
     found = found.sort_by("first")
     messages = in_order(messages)
@@ -599,17 +576,6 @@ def source_index(
         commits=commits,
     )
     payloads = messages["payload"].to_pylist()
-    is_certain = in_full or (are_good(payloads) and commits_ascend(index, _with_commits(messages, index, lowest)))
+    is_certain = in_full or are_good(payloads)
     counts = tuple(found["n"].to_pylist())
     return SourceIndex(source, index, counts, pc.any(found["may_move"]).as_py() is True, is_certain)
-
-
-def _with_commits(messages: pa.Table, index: PartitionIndex, lowest: Mapping[int, int]) -> dict[int, int]:
-    """Take the well-formed Commit messages into account for the lowest commit LSN of each partition."""
-    found = dict(lowest)
-    for position, payload in zip(messages["position"].to_pylist(), messages["payload"].to_pylist(), strict=True):
-        if payload[:1] == b"C":
-            first = index.partitions[index.number_of(position)].first
-            lsn = int.from_bytes(payload[2:10], "big")
-            found[first] = min(lsn, found.get(first, lsn))
-    return found

@@ -183,7 +183,7 @@ def write_changes(
             work = work_by(index, indexed.counts)
             done = [result.output for result in found]
             if speculated is not None and speculative is not None:
-                done = _confirmed(done, speculated, speculative, index, work, statistics)
+                done = _confirmed(done, speculated, speculative, index, work)
             rejected = [task for task, output in zip(tasks, done, strict=True) if output is None]
             stored = _stored_tasks(state, index, options, len(tasks))
             last: list[SplitTask | StoredTask] = [*rejected, *stored]
@@ -283,7 +283,6 @@ def _make_index(
         in_full=in_full,
         state=state,
         commits={partition.first: partition.commit for partition in partitions},
-        lowest={partition.first: partition.first_lsn for partition in partitions if partition.first_lsn >= 0},
     )
 
 
@@ -302,7 +301,6 @@ def _confirmed(
     speculative: ChangeTask,
     index: PartitionIndex,
     work: ChangeTask,
-    statistics: Sequence[SplitStatistics],
 ) -> list[TaskOutput | None]:
     """Replace the outputs of tasks whose speculation was wrong by None."""
     if [item.apart_from_numbers for item in speculative.outputs] != [item.apart_from_numbers for item in work.outputs]:
@@ -312,10 +310,6 @@ def _confirmed(
     same_numbers = list(speculated.catalog) == list(index.catalog)
     for number, output in enumerate(done):
         is_right = holds(speculated, index, number)
-        # The first commit of a split comes after those of the splits before. Otherwise it is an error.
-        first_lsn = max((item.first_lsn for item in statistics[number].partitions), default=-1)
-        if 0 <= first_lsn <= index.starts[number].session_lsn:
-            is_right = False
         if output is not None and output.kept is not None and not same_numbers:
             is_right = False
         confirmed.append(output if is_right else None)

@@ -38,8 +38,6 @@ class PartitionStatistics(NamedTuple):
         Value of the session column; None without one.
     commit : (int, int)
         The greatest commit LSN and the position of that commit, if transactions were assembled; otherwise -1.
-    first_lsn : int
-        The LSN of the first commit, if transactions were assembled; otherwise -1.
     """
 
     first: int
@@ -48,7 +46,6 @@ class PartitionStatistics(NamedTuple):
     n_rows: int
     session: Any = None
     commit: tuple[int, int] = (-1, -1)
-    first_lsn: int = -1
 
 
 class SplitStatistics(NamedTuple):
@@ -142,8 +139,6 @@ class SplitStatisticsReader:
         if transaction_index.last_lsn_row >= 0:
             commit = (transaction_index.last_lsn, batch.position(transaction_index.last_lsn_row))
             self.partitions[-1] = self.partitions[-1]._replace(commit=commit)
-        if self.partitions[-1].first_lsn < 0:
-            self.partitions[-1] = self.partitions[-1]._replace(first_lsn=transaction_index.first_lsn)
         if not self.is_plain:
             raise SchemaChanged
 

@@ -27,7 +27,6 @@ from pgdecode.partitions.partition_index import (
     LOST,
     Partition,
     PartitionIndex,
-    commits_ascend,
     first_boundary,
     index_partitions,
     slices,
@@ -69,12 +68,11 @@ def indexed(
     state: ReplicationState | None = None,
     drop_duplicates: bool = False,
     commits: Mapping[int, tuple[int, int]] | None = None,
-    in_full: bool = False,
 ) -> PartitionIndex:
     """The index, made from the required payloads or from all, with or without a round trip through JSON."""
     tags = [payload[0] if payload else 0 for payload in payloads]
     wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
-    in_full = in_full or not wanted.isdisjoint(at for at, tag in enumerate(tags) if tag in APART)
+    in_full = not wanted.isdisjoint(at for at, tag in enumerate(tags) if tag in APART)
     in_full = in_full or drop_duplicates or (state is not None and bool(state.streamed))
     in_full = in_full or not are_good([payload for payload in payloads if payload[:1] in (b"B", b"C")])
     for run in runs:
@@ -94,7 +92,6 @@ def indexed(
             or (payloads[at][:1] == b"M" and b"\1" in (payloads[at][1:2], payloads[at][5:6]))
         }
     chosen = list(range(len(payloads))) if of_all else sorted(wanted)
-    lowest: dict[int, int] = {}
     if commits is None and not in_full:
         found = sorted(
             (run.first, int.from_bytes(payload[2:10], "big"), position)
@@ -102,9 +99,8 @@ def indexed(
             for run in runs
             if payload[:1] == b"C" and run.first <= position <= run.last
         )
-        # Of each run the last one when sorted, and the first one.
+        # Of each run the last one when sorted.
         commits = {first: (lsn, position) for first, lsn, position in found}
-        lowest = {first: lsn for first, lsn, _ in reversed(found)}
     index = index_partitions(
         pa.array([payloads[at] for at in chosen], pa.binary()),
         pa.array([positions[at] for at in chosen], pa.int64()),
@@ -117,19 +113,6 @@ def indexed(
         drop_duplicates=drop_duplicates,
         commits=commits,
     )
-    if lowest and not commits_ascend(index, lowest):
-        return indexed(
-            payloads,
-            positions,
-            runs,
-            of_all=of_all,
-            as_json=as_json,
-            limits=limits,
-            start=start,
-            reconnects=reconnects,
-            state=state,
-            in_full=True,
-        )
     text = index.to_json()
     twin = PartitionIndex.from_json(text)
     assert twin.to_json() == text

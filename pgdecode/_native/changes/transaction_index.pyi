@@ -16,7 +16,6 @@ class TransactionIndex:
     stream: int
     last_lsn: int
     session_lsn: int
-    first_lsn: int
     n_repeated: int
     last_lsn_row: int
     has_streamed: bool

@@ -83,7 +83,7 @@ def plain(split_statistics: SplitStatistics) -> SplitStatistics:
                 continue
             said[payload[1:5]] = payload
         messages.append(message)
-    partitions = tuple(partition._replace(commit=(-1, -1), first_lsn=-1) for partition in split_statistics.partitions)
+    partitions = tuple(partition._replace(commit=(-1, -1)) for partition in split_statistics.partitions)
     return split_statistics._replace(partitions=partitions, messages=messages)
 
 

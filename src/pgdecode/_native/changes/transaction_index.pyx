@@ -176,7 +176,6 @@ cdef class TransactionIndex:
     cdef readonly int64_t begin_row  # of its Begin
     cdef public int64_t last_lsn     # the greatest of all commits
     cdef public int64_t session_lsn  # the greatest of the commits of this session
-    cdef readonly int64_t first_lsn  # of the first commit in this batch, else -1
     cdef readonly int64_t n_repeated  # commits in this batch whose LSN is not greater than that of all before
     cdef readonly int64_t last_lsn_row  # of its message where that is in this batch, else -1
     # Whether streamed transactions are open, which a Begin that is sent again may end; whether a Relation message has
@@ -246,7 +245,7 @@ cdef class TransactionIndex:
         self.wanted = wanted
         if wanted is not None:
             self.filter = version_filter(wanted)
-        self.first_end = self.last_end = self.last_lsn_row = self.block_row = self.first_lsn = -1
+        self.first_end = self.last_end = self.last_lsn_row = self.block_row = -1
         self.last_lsn = last_lsn
         self.session_lsn = session_lsn
         self.table = table
@@ -495,8 +494,6 @@ cdef class TransactionIndex:
 
     cdef inline bint repeats(self, int64_t row, int64_t lsn) noexcept nogil:
         """Take notice of a commit. Whether its LSN is not greater than that of all before."""
-        if self.first_lsn < 0:
-            self.first_lsn = lsn
         if lsn > self.session_lsn:
             self.session_lsn = lsn
         if lsn <= self.last_lsn:
