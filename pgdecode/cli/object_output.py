@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pgdecode.files.change_export import ChangeTotals, convert_changes, table_file_name
+from pgdecode.files.change_export import ChangeTotals, LocalOutputs, convert_changes, table_file_name
 from pgdecode.files.change_run import RunRequest
 from pgdecode.files.file_metadata import gaps_of
 from pgdecode.files.message_export import Totals, convert
@@ -59,22 +59,28 @@ def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[in
         scratch_folder() as folder,
         Workers(request.workers) as workers,
     ):
+        outputs = LocalOutputs(folder / "out", request.format, as_file=False)
         totals, reader = convert_changes(
             request.files,
-            folder / "out",
+            outputs,
             relations=request.relations,
             is_snapshot=request.is_snapshot,
-            as_file=False,
             format=request.format,
             options=replace(request.options, spill=folder),
             batch_rows=request.batch_rows,
             workers=workers,
             on_rows=on_rows,
         )
-        below_target = [table_file_name(name) for name in request.relations] if len(request.relations) > 1 else [""]
+        has_folders = len(request.relations) > 1
         written = [
-            run.upload(0, folder / "out" / file.name, below, request.format, file.rows)
-            for file, below in zip(totals.files, below_target, strict=True)
+            run.upload(
+                0,
+                folder / "out" / file.name,
+                table_file_name(item.table) if has_folders else "",
+                request.format,
+                file.rows,
+            )
+            for item, file in zip(totals.files, outputs.output_files(totals.files), strict=True)
         ]
         complete = replace(
             request.manifest,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import BinaryIO, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +33,73 @@ from pgdecode.storage.errors import PathError
 _BUFFER = 1 << 20
 
 
+class Outputs(Protocol):
+    """Creates the files that `convert_changes` writes."""
+
+    def open(self, table: str | None, schema: pa.Schema, number: int) -> BinaryIO:
+        """Create a file for rows of a table, or for all changes if `table` is None. The caller closes it.
+
+        `number` counts the files of the table from 1: there is one for each schema that the table's rows have.
+        """
+
+    def discard(self) -> None:
+        """Remove all files so far, which may be open. They are opened again, because the input is read again."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file from `Outputs.open` that is complete, with the arguments of `open` and the number of its rows."""
+
+    table: str | None
+    number: int
+    rows: int
+
+
+class LocalOutputs:
+    """Creates one file, or in a folder a file for each table and schema: `public.t.parquet`, `public.t-2.parquet`.
+
+    Parameters
+    ----------
+    target : Path
+        Must not exist. It is created with the first file.
+    format : {"parquet", "jsonl", "csv"}
+    as_file : bool
+        Make `target` a file.
+
+    Raises
+    ------
+    FileExistsError
+    """
+
+    def __init__(self, target: Path, format: Format, *, as_file: bool) -> None:
+        if os.path.lexists(target):
+            raise FileExistsError(target)
+        self._target, self._format, self._as_file = target, format, as_file
+        self._files: dict[tuple[str | None, int], DigestedFile] = {}
+
+    def open(self, table: str | None, schema: pa.Schema, number: int) -> BinaryIO:
+        """Create a file."""
+        path = self._target
+        if not self._as_file:
+            path.mkdir(exist_ok=True)
+            path = path / f"{table_file_name(table)}{'' if number == 1 else f'-{number}'}.{self._format}"
+        self._files[table, number] = DigestedFile(path)
+        return cast(BinaryIO, io.BufferedWriter(self._files[table, number], _BUFFER))
+
+    def discard(self) -> None:
+        """Remove all files."""
+        self._files.clear()
+        remove(self._target)
+
+    def output_files(self, files: Iterable[WrittenFile]) -> list[OutputFile]:
+        """Describe the complete files, for a manifest."""
+        found = []
+        for item in files:
+            file = self._files[item.table, item.number]
+            found.append(OutputFile(**vars(file.digested(Path(str(file.name)).name, item.rows))))
+        return found
+
+
 @dataclass
 class ChangeTotals:
     """Counts of decoded data."""
@@ -43,18 +111,17 @@ class ChangeTotals:
     undecided: int = 0  # transactions without an outcome
     repeated: int = 0  # transactions whose commit LSN is not greater than that of all before
     empty_payloads: int = 0
-    files: list[OutputFile] = field(default_factory=list)
+    files: list[WrittenFile] = field(default_factory=list)
     text_columns: int = 0  # columns of tables with composites whose type was altered
     altered_types: tuple[str, ...] = ()
 
 
 def convert_changes(
     files: OrderedFiles,
-    target: Path,
+    outputs: Outputs,
     *,
     relations: Sequence[str] = (),
     is_snapshot: bool = False,
-    as_file: bool,
     format: Format,
     options: FileChangeOptions,
     batch_rows: int = BATCH_ROWS,
@@ -69,8 +136,8 @@ def convert_changes(
     Parameters
     ----------
     files : OrderedFiles
-    target : Path
-        Must not exist.
+    outputs : Outputs
+        Creates the files: one for all changes, or one for each table.
     relations : sequence of str
         Tables, as "schema.table". The columns of an output are those of all versions of the table. The first attempt
         uses the versions in the first batch, which usually are all. If there are others, or an error occurs, the files
@@ -78,8 +145,6 @@ def convert_changes(
         know the versions.
     is_snapshot : bool
         Write the rows that the tables have at the end, as `snapshot` returns them.
-    as_file : bool
-        Make `target` a file; otherwise a folder with the file `changes`, or a file for each table, named after it.
     format : {"parquet", "jsonl", "csv"}
     options : FileChangeOptions
     batch_rows : int
@@ -102,10 +167,7 @@ def convert_changes(
         incomplete output.
     PathError
         If no message describes a table; with `is_snapshot`, as `snapshot` raises KeyError and ValueError.
-    FileExistsError
     """
-    if os.path.lexists(target):
-        raise FileExistsError(target)
     reported = 0
 
     def reported_rows(found: Iterable[OrderedBatch]) -> Iterator[OrderedBatch]:
@@ -131,16 +193,16 @@ def convert_changes(
         schemas = _schemas_of(reader, first, is_fixed=True)
         # The list does not keep its batch.
         every = chain((first.pop() for _ in range(len(first))), found)
-        return _write(reader, reported_rows(every), target, schemas, as_file, format, workers)
+        return _write(reader, reported_rows(every), outputs, schemas, format, workers)
 
     def two_passes(with_rows: bool) -> tuple[ChangeTotals, FileChanges]:
-        remove(target)
+        outputs.discard()
         reader = new_reader()
         schemas = _schemas_of(reader, batches(), with_rows=with_rows)
-        return _write(reader, batches(), target, schemas, as_file, format, workers)
+        return _write(reader, batches(), outputs, schemas, format, workers)
 
     if not relations:
-        return _write(new_reader(), batches(), target, {None: CHANGES}, as_file, format, workers)
+        return _write(new_reader(), batches(), outputs, {None: CHANGES}, format, workers)
     # A value that does not fit the present column type may fit after a later version has widened the column. So errors
     # are not final here.
     with suppress(FileFault, PathError, SchemaChanged):
@@ -163,17 +225,13 @@ def _schemas_of(
 def _write(
     reader: FileChanges,
     batches: Iterable[OrderedBatch],
-    target: Path,
+    outputs: Outputs,
     schemas: Mapping[str | None, pa.Schema],
-    as_file: bool,
     format: Format,
     workers: Workers,
 ) -> tuple[ChangeTotals, FileChanges]:
     """Decode batches, and write one file for each schema. Rows of snapshots are written at the end."""
-    if not as_file:
-        target.mkdir()
     totals = ChangeTotals()
-    outputs: dict[str | None, DigestedFile] = {}
     n_rows: Counter[str | None] = Counter()
     with ExitStack() as stack:
         writers: dict[str | None, WriteBatch] = {}
@@ -185,10 +243,8 @@ def _write(
                 n_rows[name] += len(rows)
 
         def open_output(name: str | None, schema: pa.Schema) -> WriteBatch:
-            part = target if as_file else target / f"{table_file_name(name)}.{format}"
             layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
-            outputs[name] = DigestedFile(part)
-            file = stack.enter_context(io.BufferedWriter(outputs[name], _BUFFER))
+            file = stack.enter_context(outputs.open(name, schema, 1))
             unfinished.append(stack.enter_context(writer_to(file, format, schema, layout, len(schemas), workers)))
             return unfinished[-1]
 
@@ -217,8 +273,7 @@ def _write(
     if totals.altered_types:
         metadata = (column.metadata or {} for schema in schemas.values() for column in schema)
         totals.text_columns = sum(item.get(b"pg:form") == b"text" for item in metadata)
-    for name, file in outputs.items():
-        totals.files.append(OutputFile(**vars(file.digested(Path(str(file.name)).name, n_rows[name]))))
+    totals.files = [WrittenFile(name, 1, n_rows[name]) for name in schemas]
     decoder = reader.decoder
     totals.changes = n_rows.total()
     totals.bad_rows = dict(sum(reader.bad_rows.values(), Counter()))

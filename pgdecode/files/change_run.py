@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from pgdecode.changes.run_start import RunStart, options_to_json
 from pgdecode.changes.stored_state import StoredState, load_state
-from pgdecode.files.change_export import ChangeTotals, bad_payloads, convert_changes
+from pgdecode.files.change_export import ChangeTotals, LocalOutputs, bad_payloads, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.file_metadata import gaps_of, source_of
 from pgdecode.files.ordered_files import OrderedFiles
@@ -338,13 +338,13 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
     def write(begun: StagedRun) -> WrittenRun[ChangeTotals]:
         start = begun.start
         files = replace(request.files, first_position=start.position, last_session=start.source.session)
+        outputs = LocalOutputs(begun.hidden, request.format, as_file=request.folders.as_file)
         with Workers(request.workers) as workers:
             totals, reader = convert_changes(
                 files,
-                begun.hidden,
+                outputs,
                 relations=request.relations,
                 is_snapshot=request.is_snapshot,
-                as_file=request.folders.as_file,
                 format=request.format,
                 options=replace(
                     request.options, spill=begun.spill, stored=begun.stored, keep_errors=request.bad is not None
@@ -358,7 +358,7 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
                     for found in bad_payloads(files, reader.errors, workers):
                         write_bad(found)
         bad_rows = dict(sorted(totals.bad_rows.items()))
-        manifest = replace(known, rows=totals.changes, bad_rows=bad_rows, files=totals.files)
+        manifest = replace(known, rows=totals.changes, bad_rows=bad_rows, files=outputs.output_files(totals.files))
         return WrittenRun(
             manifest,
             lambda folder, manifest, target: reader.decoder.commit(folder, manifest, reader.source, target),

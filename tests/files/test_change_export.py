@@ -15,7 +15,7 @@ import pytest
 
 from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.files import change_export
-from pgdecode.files.change_export import ChangeTotals, convert_changes
+from pgdecode.files.change_export import ChangeTotals, LocalOutputs, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges, TableError
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
@@ -48,10 +48,9 @@ def converted(
     target = Path("out.parquet" if len(tables) == 1 else "out")
     totals, _ = convert_changes(
         files,
-        target,
+        LocalOutputs(target, "parquet", as_file=len(tables) == 1),
         relations=tables,
         is_snapshot=is_snapshot,
-        as_file=len(tables) == 1,
         format="parquet",
         options=FileChangeOptions(ChangeOptions(mode), catalog=catalog),
         batch_rows=batch_rows,
@@ -128,10 +127,9 @@ def test_an_attempt_that_failed_does_not_stay_in_memory(
         with Workers(workers) as threads, suppress(FileFault):
             convert_changes(
                 ordered_files(path, "data", None),
-                Path("out.parquet"),
+                LocalOutputs(Path("out.parquet"), "parquet", as_file=True),
                 relations=["public.t16385"],
                 is_snapshot=is_snapshot,
-                as_file=True,
                 format="parquet",
                 options=FileChangeOptions(ChangeOptions()),
                 batch_rows=4,
