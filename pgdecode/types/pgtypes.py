@@ -2,7 +2,7 @@
 
 How to add a type: add one line to `TYPES` with its OIDs (from pg_type of a server), the name of its codec and its Arrow
 type. A new codec is a pair of functions `<pgtype>_from_text` and `<pgtype>_from_binary` in the file of its family under
-src/pgdecode/_native/codecs/, registered in that file's lookup function. If the Arrow type is not a string, a second
+src/pgdecode/_native/codecs/, which adds it by `add_codec`. If the Arrow type is not a string, a second
 codec named `<codec>_text` prints the binary form as PostgreSQL does (text_forms.pyx and others). A type of an extension
 has no fixed OID: add it to `NAMED`. It is recognised by the name in the Type message.
 """

@@ -1,4 +1,4 @@
-"""What a codec is: a pair of functions that append one decoded value to a column."""
+"""What a codec is, a pair of functions that append one decoded value to a column; and the table of all codecs."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint32_t
@@ -69,3 +69,15 @@ cdef inline bint is_of_type(const Codec *codec, uint32_t oid) noexcept nogil:
     # FirstGenbkiObjectId, access/transam.h: an OID from there on is a type of the database's own, or a domain of
     # information_schema.
     return codec.oid == 0 or codec.oid == oid or (codec.declared and oid >= 10000)
+
+
+cdef class CodecEntry:
+    """An entry of `CODECS`."""
+
+    cdef Codec codec
+
+cdef dict CODECS  # name -> CodecEntry
+
+
+# A family calls these for its codecs when its module is imported.
+cdef int add_codec(str name, Decoder from_text, Decoder from_binary, BlockDecoder block=*) except -1

@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport Codec, add_codec
 from pgdecode._native.cursor cimport Cursor, bytes_left, take
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_SETTING, FAULT_ZONE, OK, FaultCode
 from pgdecode._native.literals.clock cimport days_from_text, is_digit
@@ -231,9 +231,4 @@ cdef FaultCode styled_from_binary(
     return codec.element.from_binary(value, length, out, codec.element)
 
 
-cdef bint datestyles_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name != "styled":
-        return False
-    codec.from_text, codec.from_binary = styled_from_text, styled_from_binary
-    return True
+add_codec("styled", styled_from_text, styled_from_binary)

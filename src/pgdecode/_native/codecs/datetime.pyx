@@ -6,7 +6,7 @@ from libc.string cimport memcmp, memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column, put_bytes, put_int32, put_int64
 from pgdecode._native.codecs.block_decoder cimport fixed_block
-from pgdecode._native.codecs.codec cimport Cells, Codec
+from pgdecode._native.codecs.codec cimport Cells, Codec, add_codec
 from pgdecode._native.cursor cimport be32, be64
 from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE, FAULT_SETTING, FAULT_TOO_HIGH, FAULT_TOO_LOW, FAULT_WRONG_SIZE, FaultCode, unlikely,
@@ -372,22 +372,6 @@ cdef size_t timestamptz_block(const Cells *cells, size_t start, Column *out, con
     return fixed_block(timestamptz_text, timestamp_binary, 8, cells, start, out, codec)
 
 
-cdef bint datetimes_codec(str name, Codec *codec):
-    """Fill the decoders of a codec of this family; whether it is one."""
-    if name == "date":
-        codec.from_text, codec.from_binary, codec.block = date_from_text, date_from_binary, date_block
-    elif name == "time":
-        codec.from_text, codec.from_binary, codec.block = time_from_text, time_from_binary, time_block
-    elif name == "timestamp":
-        codec.from_text, codec.from_binary, codec.block = timestamp_from_text, timestamp_from_binary, timestamp_block
-    elif name == "timestamptz":
-        codec.from_text, codec.from_binary = timestamptz_from_text, timestamptz_from_binary
-        codec.block = timestamptz_block
-    else:
-        return timetz_codec(name, codec)
-    return True
-
-
 cdef enum:
     TIMETZ_BYTES = 25  # 24:00:00.000000+167:59:59
 
@@ -439,9 +423,8 @@ cdef FaultCode timetz_from_binary(const uint8_t *value, size_t length, Column *o
     return put_timetz(out, us, -west)
 
 
-cdef bint timetz_codec(str name, Codec *codec):
-    """Fill the decoders of timetz; whether it is it."""
-    if name != "timetz":
-        return False
-    codec.from_text, codec.from_binary = timetz_from_text, timetz_from_binary
-    return True
+add_codec("date", date_from_text, date_from_binary, date_block)
+add_codec("time", time_from_text, time_from_binary, time_block)
+add_codec("timestamp", timestamp_from_text, timestamp_from_binary, timestamp_block)
+add_codec("timestamptz", timestamptz_from_text, timestamptz_from_binary, timestamptz_block)
+add_codec("timetz", timetz_from_text, timetz_from_binary)

@@ -12,7 +12,7 @@ from libc.string cimport memcpy, memmove, memset
 
 from pgdecode._native.arrow.column_builder cimport Column, put_fixed
 from pgdecode._native.codecs.block_decoder cimport fixed_block
-from pgdecode._native.codecs.codec cimport Cells, Codec
+from pgdecode._native.codecs.codec cimport Cells, Codec, add_codec
 from pgdecode._native.cursor cimport be32, be64
 from pgdecode._native.fault cimport (
     FAULT_OUT_OF_RANGE, FAULT_TOO_HIGH, FAULT_TOO_LOW, FAULT_WRONG_SIZE, OK, FaultCode, unlikely,
@@ -355,17 +355,6 @@ cdef size_t float8_block(const Cells *cells, size_t start, Column *out, const Co
     return fixed_block(float8_text, float8_binary, 8, cells, start, out, codec)
 
 
-cdef bint floats_codec(str name, Codec *codec):
-    """Fill the decoders of float4 or float8; whether it is one of them."""
-    if name == "float4":
-        codec.from_text, codec.from_binary, codec.block = float4_from_text, float4_from_binary, float4_block
-    elif name == "float8":
-        codec.from_text, codec.from_binary, codec.block = float8_from_text, float8_from_binary, float8_block
-    else:
-        return False
-    return True
-
-
 cdef enum:
     # A float8 and the halfway to the next have at most 767 digits: digits past these 800 only say "a bit more".
     EXACT_DIGITS = 800
@@ -456,3 +445,7 @@ cdef int order_of(const Literal *literal, uint64_t mantissa, int64_t exponent) n
     big_twos(&number, power - exponent if power > exponent else 0)
     big_twos(&other, exponent - power if power < exponent else 0)
     return big_order(&number, &other)
+
+
+add_codec("float4", float4_from_text, float4_from_binary, float4_block)
+add_codec("float8", float8_from_text, float8_from_binary, float8_block)

@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_bytes
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport Codec, add_codec
 from pgdecode._native.codecs.text cimport text_from_text
 from pgdecode._native.cursor cimport be32, be64
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_LIMIT_VALUE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely
@@ -16,30 +16,6 @@ cdef enum:
     POINT = 16  # bytes: two float8
     CUBE_MAX_DIM = 100  # contrib/cube/cubedata.h
     POINT_BIT = 0x80000000  # likewise: the upper corner, which is the lower one, is not sent
-
-
-cdef bint geometric_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "point":
-        codec.from_binary = point_from_binary
-    elif name == "lseg":
-        codec.from_binary = lseg_from_binary
-    elif name == "path":
-        codec.from_binary = path_from_binary
-    elif name == "box":
-        codec.from_binary = box_from_binary
-    elif name == "polygon":
-        codec.from_binary = polygon_from_binary
-    elif name == "line":
-        codec.from_binary = line_from_binary
-    elif name == "circle":
-        codec.from_binary = circle_from_binary
-    elif name == "cube":
-        codec.from_binary = cube_from_binary
-    else:
-        return False
-    codec.from_text = text_from_text
-    return True
 
 
 cdef inline double float8_at(const uint8_t *value) noexcept nogil:
@@ -242,3 +218,13 @@ cdef bint are_equal(const uint8_t *ours, const uint8_t *others, size_t n) noexce
         if float8_at(ours + 8 * i) != float8_at(others + 8 * i):
             return False
     return True
+
+
+add_codec("point", text_from_text, point_from_binary)
+add_codec("lseg", text_from_text, lseg_from_binary)
+add_codec("path", text_from_text, path_from_binary)
+add_codec("box", text_from_text, box_from_binary)
+add_codec("polygon", text_from_text, polygon_from_binary)
+add_codec("line", text_from_text, line_from_binary)
+add_codec("circle", text_from_text, circle_from_binary)
+add_codec("cube", text_from_text, cube_from_binary)

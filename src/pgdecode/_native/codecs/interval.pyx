@@ -9,7 +9,7 @@ from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, in
 from libc.string cimport memcmp
 
 from pgdecode._native.arrow.column_builder cimport Column, mark, put_int32, put_int64
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport Codec, add_codec
 from pgdecode._native.cursor cimport Cursor, be32, be64, bytes_left
 from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE, FAULT_SETTING, FAULT_TOO_HIGH, FAULT_TOO_LOW, FAULT_WRONG_SIZE, OK, FaultCode, unlikely,
@@ -339,9 +339,4 @@ cdef FaultCode interval_from_binary(
     return put_interval(out, &interval)
 
 
-cdef bint intervals_codec(str name, Codec *codec):
-    """Fill the decoders of a codec of this family; whether it is one."""
-    if name != "interval":
-        return False
-    codec.from_text, codec.from_binary = interval_from_text, interval_from_binary
-    return True
+add_codec("interval", interval_from_text, interval_from_binary)

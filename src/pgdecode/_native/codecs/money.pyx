@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
 
 from pgdecode._native.arrow.column_builder cimport Column, put_bytes
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport Codec, add_codec
 from pgdecode._native.codecs.text cimport text_from_text
 from pgdecode._native.cursor cimport be64
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_OUT_OF_RANGE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely
@@ -118,15 +118,7 @@ cdef FaultCode money_decimal_text_from_binary(
     return put_text(out, &amount, codec.scale) if code == OK else code
 
 
-cdef bint money_codec(str name, Codec *codec):
-    """Fill the decoders of a codec of this family; whether it is one."""
-    if name == "money_decimal":
-        codec.from_text, codec.from_binary = money_decimal_from_text, money_decimal_from_binary
-    elif name == "money_decimal_text":
-        codec.from_text, codec.from_binary = money_decimal_text_from_text, money_decimal_text_from_binary
-    elif name == "money_as_sent":
-        # The text form as the server printed it, with its currency. The binary form does not have that.
-        codec.from_text, codec.from_binary = text_from_text, money_decimal_text_from_binary
-    else:
-        return False
-    return True
+add_codec("money_decimal", money_decimal_from_text, money_decimal_from_binary)
+add_codec("money_decimal_text", money_decimal_text_from_text, money_decimal_text_from_binary)
+# The text form as the server printed it, with its currency. The binary form does not have that.
+add_codec("money_as_sent", text_from_text, money_decimal_text_from_binary)

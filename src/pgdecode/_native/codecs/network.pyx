@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column, put_bytes
 from pgdecode._native.codecs.block_decoder cimport bytes_block
-from pgdecode._native.codecs.codec cimport Cells, Codec
+from pgdecode._native.codecs.codec cimport Cells, Codec, add_codec
 from pgdecode._native.cursor cimport be16, be32, be64
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, FaultCode, unlikely
 from pgdecode._native.literals.rendering cimport MAX_DIGITS, write_byte, write_byte_in_hex, write_decimal, write_hex
@@ -15,35 +15,6 @@ cdef enum:
     PGSQL_AF_INET = 2   # utils/inet.h: these two are the same on every platform
     PGSQL_AF_INET6 = 3
     MAX_INET_TEXT = 49  # xxxx:xxxx:xxxx:xxxx:xxxx:xxxx:255.255.255.255/128
-
-
-cdef bint network_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "uuid":
-        codec.from_text = uuid_from_text
-        codec.from_binary = uuid_from_binary
-        codec.block = uuid_block
-    elif name == "inet":
-        codec.from_text = inet_from_text
-        codec.from_binary = inet_from_binary
-    elif name == "cidr":
-        codec.from_text = inet_from_text
-        codec.from_binary = cidr_from_binary
-    elif name == "macaddr":
-        codec.from_text = macaddr_from_text
-        codec.from_binary = macaddr_from_binary
-    elif name == "macaddr8":
-        codec.from_text = macaddr8_from_text
-        codec.from_binary = macaddr8_from_binary
-    elif name == "pg_lsn":
-        codec.from_text = pg_lsn_from_text
-        codec.from_binary = pg_lsn_from_binary
-    elif name == "tid":
-        codec.from_text = tid_from_text
-        codec.from_binary = tid_from_binary
-    else:
-        return False
-    return True
 
 
 cdef inline bint is_digit(uint8_t byte) noexcept nogil:
@@ -387,3 +358,12 @@ cdef FaultCode tid_from_binary(const uint8_t *value, size_t length, Column *out,
     at = write_decimal(write_byte(at, c","), be16(value + 4))
     at = write_byte(at, c")")
     return put_bytes(out, text, <size_t>(at - text))
+
+
+add_codec("uuid", uuid_from_text, uuid_from_binary, uuid_block)
+add_codec("inet", inet_from_text, inet_from_binary)
+add_codec("cidr", inet_from_text, cidr_from_binary)
+add_codec("macaddr", macaddr_from_text, macaddr_from_binary)
+add_codec("macaddr8", macaddr8_from_text, macaddr8_from_binary)
+add_codec("pg_lsn", pg_lsn_from_text, pg_lsn_from_binary)
+add_codec("tid", tid_from_text, tid_from_binary)

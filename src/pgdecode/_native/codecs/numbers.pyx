@@ -6,8 +6,7 @@ from libc.string cimport memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column, put_bool, put_bytes, put_int16, put_int32, put_int64
 from pgdecode._native.codecs.block_decoder cimport fixed_block
-from pgdecode._native.codecs.codec cimport Cells, Codec
-from pgdecode._native.codecs.floats cimport floats_codec
+from pgdecode._native.codecs.codec cimport Cells, Codec, add_codec
 from pgdecode._native.cursor cimport be16, be32, be64
 from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE,
@@ -352,22 +351,10 @@ cdef size_t oid_block(const Cells *cells, size_t start, Column *out, const Codec
     return fixed_block(oid_text, oid_binary, 8, cells, start, out, codec)
 
 
-cdef bint numbers_codec(str name, Codec *codec):
-    """Fill the decoders of a codec of this family; whether it is one."""
-    if name == "bool":
-        codec.from_text, codec.from_binary, codec.block = bool_from_text, bool_from_binary, bool_block
-    elif name == "int2":
-        codec.from_text, codec.from_binary, codec.block = int2_from_text, int2_from_binary, int2_block
-    elif name == "int4":
-        codec.from_text, codec.from_binary, codec.block = int4_from_text, int4_from_binary, int4_block
-    elif name == "int8":
-        codec.from_text, codec.from_binary, codec.block = int8_from_text, int8_from_binary, int8_block
-    elif name == "oid":
-        codec.from_text, codec.from_binary, codec.block = oid_from_text, oid_from_binary, oid_block
-    elif name == "xid8":
-        codec.from_text, codec.from_binary = xid8_from_text, xid8_from_binary
-    elif name == "money":
-        codec.from_text, codec.from_binary = money_from_text, money_from_binary
-    else:
-        return floats_codec(name, codec)
-    return True
+add_codec("bool", bool_from_text, bool_from_binary, bool_block)
+add_codec("int2", int2_from_text, int2_from_binary, int2_block)
+add_codec("int4", int4_from_text, int4_from_binary, int4_block)
+add_codec("int8", int8_from_text, int8_from_binary, int8_block)
+add_codec("oid", oid_from_text, oid_from_binary, oid_block)
+add_codec("xid8", xid8_from_text, xid8_from_binary)
+add_codec("money", money_from_text, money_from_binary)

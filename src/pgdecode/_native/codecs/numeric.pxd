@@ -1,16 +1,11 @@
-"""numeric: its finders, its limits, and the groups of four digits of its binary form."""
+"""numeric: its limits, and the groups of four digits of its binary form."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t
 
-from pgdecode._native.codecs.codec cimport Codec
 from pgdecode._native.cursor cimport be16
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_OUT_OF_RANGE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely
 from pgdecode._native.literals.decimal_literal cimport KIND_FINITE, KIND_INFINITE, KIND_NAN, Kind, Literal, skip_zeros
-
-
-cdef bint numeric_codec(str name, Codec *codec)
-
 
 cdef enum:
     # numeric.c: signs as sent, groups, and limits of what is stored.
@@ -111,7 +106,3 @@ cdef inline FaultCode take_groups(const uint8_t *value, size_t length, Groups *o
     elif unlikely(bottom_of(out) < -out.dscale):
         return FAULT_BAD_VALUE
     return OK
-
-
-cdef bint numeric_floats_codec(str name, Codec *codec)
-cdef bint numeric_forms_codec(str name, Codec *codec)

@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_bytes, put_bytes, put_fixed
 from pgdecode._native.codecs.block_decoder cimport fixed_block
-from pgdecode._native.codecs.codec cimport Cells, Codec
+from pgdecode._native.codecs.codec cimport Cells, Codec, add_codec
 from pgdecode._native.codecs.floats cimport float8_of_literal
 from pgdecode._native.cursor cimport be16, be64
 from pgdecode._native.fault cimport (
@@ -206,14 +206,6 @@ cdef size_t numeric_block(const Cells *cells, size_t start, Column *out, const C
     return fixed_block(numeric_text, numeric_binary, sizeof(Int128), cells, start, out, codec)
 
 
-cdef bint numeric_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name != "numeric":
-        return False
-    codec.from_text, codec.from_binary, codec.block = numeric_from_text, numeric_from_binary, numeric_block
-    return True
-
-
 cdef enum:
     # 804 digits: as floats.EXACT_DIGITS has it, what follows 800 digits only says "a bit more".
     MAX_GROUPS = 201
@@ -283,14 +275,6 @@ cdef FaultCode numeric_float8_from_binary(
         literal.n_whole += 1
         literal.exponent -= 1
     return put_literal(out, &literal)
-
-
-cdef bint numeric_floats_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name != "numeric_float8":
-        return False
-    codec.from_text, codec.from_binary = numeric_float8_from_text, numeric_float8_from_binary
-    return True
 
 
 cdef enum:
@@ -395,9 +379,6 @@ cdef FaultCode numeric_text_from_binary(
     return code if code != OK else end_bytes(out)
 
 
-cdef bint numeric_forms_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name != "numeric_text":
-        return False
-    codec.from_text, codec.from_binary = numeric_text_from_text, numeric_text_from_binary
-    return True
+add_codec("numeric", numeric_from_text, numeric_from_binary, numeric_block)
+add_codec("numeric_float8", numeric_float8_from_text, numeric_float8_from_binary)
+add_codec("numeric_text", numeric_text_from_text, numeric_text_from_binary)

@@ -1,61 +1,36 @@
 """Finds a codec by its name, and builds the codecs of nested types."""
 
+from importlib import import_module
+
 from libc.stddef cimport size_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
 
-from pgdecode._native.codecs.codec cimport Codec
-from pgdecode._native.codecs.containers.arrays cimport arrays_codec
-from pgdecode._native.codecs.containers.composites cimport composites_codec
-from pgdecode._native.codecs.containers.hstore cimport hstore_codec
-from pgdecode._native.codecs.containers.ranges cimport ranges_codec
-from pgdecode._native.codecs.containers.vectors cimport vectors_codec
-from pgdecode._native.codecs.datestyles cimport datestyles_codec, style_of
-from pgdecode._native.codecs.datetime cimport datetimes_codec
-from pgdecode._native.codecs.geometric cimport geometric_codec
-from pgdecode._native.codecs.interval cimport intervals_codec
-from pgdecode._native.codecs.money cimport money_codec
-from pgdecode._native.codecs.network cimport network_codec
-from pgdecode._native.codecs.numbers cimport numbers_codec
-from pgdecode._native.codecs.numeric cimport numeric_codec, numeric_floats_codec, numeric_forms_codec
-from pgdecode._native.codecs.text cimport bits_codec, texts_codec
-from pgdecode._native.codecs.text_forms cimport forms_codec
-from pgdecode._native.codecs.textsearch cimport search_codec
-from pgdecode._native.codecs.wrappers cimport saturating_codec, transcoded_codec
+from pgdecode._native.codecs.codec cimport CODECS, Codec, CodecEntry
+from pgdecode._native.codecs.datestyles cimport style_of
 from pgdecode._native.memory.transcoding cimport free_charset, open_charset
 
-from pgdecode.types import encodings
+from pgdecode.types import encodings, pgtypes
+
+FAMILIES = (
+    "datestyles", "datetime", "floats", "geometric", "interval", "money", "network", "numbers", "numeric", "text",
+    "text_forms", "textsearch", "wrappers", "containers.arrays", "containers.composites", "containers.hstore",
+    "containers.ranges", "containers.vectors",
+)
+
+# A family's module adds its codecs to the table.
+for family in FAMILIES:
+    import_module(f"pgdecode._native.codecs.{family}")
+for item in (*pgtypes.TYPES, *pgtypes.NAMED):
+    if item.codec not in CODECS:
+        raise ImportError(f"type {item.name} has the codec {item.codec!r}, which no module adds")
 
 
 cdef class CodecTree:
     def __cinit__(self, decoding):
-        memset(&self.codec, 0, sizeof(self.codec))
-        name = decoding.codec
-        # One line for each family's finder.
-        if not (
-            numbers_codec(name, &self.codec)
-            or texts_codec(name, &self.codec)
-            or numeric_codec(name, &self.codec)
-            or numeric_forms_codec(name, &self.codec)
-            or datetimes_codec(name, &self.codec)
-            or bits_codec(name, &self.codec)
-            or arrays_codec(name, &self.codec)
-            or ranges_codec(name, &self.codec)
-            or hstore_codec(name, &self.codec)
-            or vectors_codec(name, &self.codec)
-            or geometric_codec(name, &self.codec)
-            or intervals_codec(name, &self.codec)
-            or network_codec(name, &self.codec)
-            or search_codec(name, &self.codec)
-            or forms_codec(name, &self.codec)
-            or saturating_codec(name, &self.codec)
-            or money_codec(name, &self.codec)
-            or composites_codec(name, &self.codec)
-            or datestyles_codec(name, &self.codec)
-            or numeric_floats_codec(name, &self.codec)
-            or transcoded_codec(name, &self.codec)
-        ):
-            raise LookupError(f"there is no codec {name!r}")
+        cdef CodecEntry entry = CODECS.get(decoding.codec)
+        if entry is None:
+            raise LookupError(f"there is no codec {decoding.codec!r}")
+        self.codec = entry.codec
         self.codec.precision = decoding.precision
         self.codec.scale = decoding.scale
         self.codec.oid = decoding.oid

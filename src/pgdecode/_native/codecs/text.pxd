@@ -8,10 +8,6 @@ from pgdecode._native.codecs.codec cimport Codec
 from pgdecode._native.fault cimport FaultCode
 
 
-cdef bint texts_codec(str name, Codec *codec)
 cdef FaultCode check_text(const uint8_t *text, size_t length) noexcept nogil
 cdef FaultCode text_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil
 cdef FaultCode text_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil
-
-
-cdef bint bits_codec(str name, Codec *codec)

@@ -6,7 +6,7 @@ from libc.string cimport memchr, memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column, end_bytes, put_bytes
 from pgdecode._native.codecs.block_decoder cimport bytes_block
-from pgdecode._native.codecs.codec cimport Cells, Codec
+from pgdecode._native.codecs.codec cimport Cells, Codec, add_codec
 from pgdecode._native.cursor cimport be32, be64, put_be64
 from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE, FAULT_ENCODING, FAULT_UNKNOWN_TYPE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely,
@@ -14,34 +14,6 @@ from pgdecode._native.fault cimport (
 from pgdecode._native.literals.hex_digits cimport pack_digits, put_hex
 from pgdecode._native.literals.rendering cimport MAX_DIGITS, ensure_capacity, write_decimal
 from pgdecode._native.memory.utf8 cimport is_plain, utf8_prefix
-
-
-cdef bint texts_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "text":
-        codec.from_text = text_from_text
-        codec.from_binary = text_from_binary
-        codec.block = text_block
-    elif name == "jsonb" or name == "jsonpath" or name == "ltree":
-        codec.from_text = text_from_text
-        codec.from_binary = versioned_from_binary
-        codec.block = versioned_block
-    elif name == "char":
-        codec.from_text = char_from_text
-        codec.from_binary = char_from_binary
-    elif name == "bytea":
-        codec.from_text = bytea_from_text
-        codec.from_binary = bytea_from_binary
-        codec.block = bytea_block
-    elif name == "opaque":
-        codec.from_text = text_from_text
-        codec.from_binary = opaque_from_binary
-    elif name == "reg":
-        codec.from_text = text_from_text
-        codec.from_binary = reg_from_binary
-    else:
-        return False
-    return True
 
 
 cdef FaultCode check_text(const uint8_t *text, size_t length) noexcept nogil:
@@ -290,15 +262,6 @@ cdef enum:
     VARBITMAXLEN = 0x7FFFFFF8  # utils/varbit.h: INT_MAX - BITS_PER_BYTE + 1
 
 
-cdef bint bits_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name != "bit" and name != "varbit":
-        return False
-    codec.from_text = varbit_from_text
-    codec.from_binary = varbit_from_binary
-    return True
-
-
 cdef FaultCode varbit_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """Append one bit or varbit as it is: zeros and ones. Faults: BAD_VALUE. Source: varbit_out, utils/adt/varbit.c."""
     cdef size_t i
@@ -333,3 +296,15 @@ cdef FaultCode varbit_from_binary(const uint8_t *value, size_t length, Column *o
         to[i] = c"0" + (bytes[i >> 3] >> (7 - (i & 7)) & 1)
     out.data.size += n_bits
     return end_bytes(out)
+
+
+add_codec("text", text_from_text, text_from_binary, text_block)
+add_codec("jsonb", text_from_text, versioned_from_binary, versioned_block)
+add_codec("jsonpath", text_from_text, versioned_from_binary, versioned_block)
+add_codec("ltree", text_from_text, versioned_from_binary, versioned_block)
+add_codec("char", char_from_text, char_from_binary)
+add_codec("bytea", bytea_from_text, bytea_from_binary, bytea_block)
+add_codec("opaque", text_from_text, opaque_from_binary)
+add_codec("reg", text_from_text, reg_from_binary)
+add_codec("bit", varbit_from_text, varbit_from_binary)
+add_codec("varbit", varbit_from_text, varbit_from_binary)

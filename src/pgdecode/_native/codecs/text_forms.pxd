@@ -3,8 +3,5 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t
 
-from pgdecode._native.codecs.codec cimport Codec
-
 
 cdef uint8_t *write_int4(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil
-cdef bint forms_codec(str name, Codec *codec)

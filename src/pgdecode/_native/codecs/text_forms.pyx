@@ -12,7 +12,7 @@ from libc.stdint cimport (
 from libc.string cimport memcpy, strlen
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_bytes, put_bytes
-from pgdecode._native.codecs.codec cimport MOST_WRITTEN, Codec
+from pgdecode._native.codecs.codec cimport CODECS, MOST_WRITTEN, Codec, CodecEntry, TextWriter, add_codec
 from pgdecode._native.codecs.text cimport text_from_text
 from pgdecode._native.cursor cimport be16, be32, be64
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely
@@ -288,48 +288,27 @@ cdef FaultCode pg_snapshot_from_binary(
     return end_bytes(out)
 
 
-cdef bint forms_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "bytea_text":
-        codec.from_binary = bytea_text_from_binary
-    elif name == "interval_text":
-        codec.from_binary = interval_text_from_binary
-    elif name == "pg_snapshot":
-        codec.from_binary = pg_snapshot_from_binary
-    elif open_writer(name, codec):
-        codec.from_binary = written_from_binary
-    else:
-        return False
-    codec.from_text = text_from_text
-    return True
+cdef int add_writer(str name, TextWriter write, size_t n_bytes) except -1:
+    """Add the text form of a type whose values all have that many bytes."""
+    cdef Codec *codec
+    add_codec(name, text_from_text, written_from_binary)
+    codec = &(<CodecEntry>CODECS[name]).codec
+    codec.write_binary, codec.binary_bytes = write, n_bytes
+    return 0
 
 
-cdef bint open_writer(str name, Codec *codec):
-    """Fill in the writer of a form of constant size; False for another name."""
-    if name == "bool_text":
-        codec.write_binary, codec.binary_bytes = write_bool, 1
-    elif name == "int2_text":
-        codec.write_binary, codec.binary_bytes = write_int2, 2
-    elif name == "int4_text":
-        codec.write_binary, codec.binary_bytes = write_int4, 4
-    elif name == "int8_text":
-        codec.write_binary, codec.binary_bytes = write_int8, 8
-    elif name == "oid_text":
-        codec.write_binary, codec.binary_bytes = write_oid, 4
-    elif name == "xid8_text":
-        codec.write_binary, codec.binary_bytes = write_xid8, 8
-    elif name == "float4_text":
-        codec.write_binary, codec.binary_bytes = write_float4_form, 4
-    elif name == "float8_text":
-        codec.write_binary, codec.binary_bytes = write_float8_form, 8
-    elif name == "date_text":
-        codec.write_binary, codec.binary_bytes = write_date, 4
-    elif name == "time_text":
-        codec.write_binary, codec.binary_bytes = write_time, 8
-    elif name == "timestamp_text":
-        codec.write_binary, codec.binary_bytes = write_timestamp, 8
-    elif name == "timestamptz_text":
-        codec.write_binary, codec.binary_bytes = write_timestamptz, 8
-    else:
-        return False
-    return True
+add_codec("bytea_text", text_from_text, bytea_text_from_binary)
+add_codec("interval_text", text_from_text, interval_text_from_binary)
+add_codec("pg_snapshot", text_from_text, pg_snapshot_from_binary)
+add_writer("bool_text", write_bool, 1)
+add_writer("int2_text", write_int2, 2)
+add_writer("int4_text", write_int4, 4)
+add_writer("int8_text", write_int8, 8)
+add_writer("oid_text", write_oid, 4)
+add_writer("xid8_text", write_xid8, 8)
+add_writer("float4_text", write_float4_form, 4)
+add_writer("float8_text", write_float8_form, 8)
+add_writer("date_text", write_date, 4)
+add_writer("time_text", write_time, 8)
+add_writer("timestamp_text", write_timestamp, 8)
+add_writer("timestamptz_text", write_timestamptz, 8)

@@ -5,7 +5,7 @@ from libc.stdint cimport int16_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_bytes
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport Codec, add_codec
 from pgdecode._native.codecs.text cimport text_from_text
 from pgdecode._native.cursor cimport Cursor, be16, be32, bytes_left, take, take_string
 from pgdecode._native.fault cimport (
@@ -32,18 +32,6 @@ cdef struct Frame:
     uint8_t enclosed      # in parentheses
     uint8_t n_missing     # operands still to come
     int16_t distance      # of a phrase
-
-
-cdef bint search_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "tsvector":
-        codec.from_binary = tsvector_from_binary
-    elif name == "tsquery":
-        codec.from_binary = tsquery_from_binary
-    else:
-        return False
-    codec.from_text = text_from_text
-    return True
 
 
 cdef FaultCode add_lexeme(Column *out, const uint8_t *lexeme, size_t length, const Codec *codec) noexcept nogil:
@@ -319,3 +307,7 @@ cdef FaultCode tsquery_from_binary(const uint8_t *value, size_t length, Column *
         return FAULT_WRONG_SIZE
     reverse(out.data.data + start, out.data.size - start)
     return end_bytes(out)
+
+
+add_codec("tsvector", text_from_text, tsvector_from_binary)
+add_codec("tsquery", text_from_text, tsquery_from_binary)

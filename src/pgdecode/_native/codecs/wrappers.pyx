@@ -5,7 +5,7 @@ from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, ui
 
 from pgdecode._native.arrow.column_builder cimport Column, mark, put_fixed, put_int32, put_int64, take_back
 from pgdecode._native.codecs.codec cimport (
-    DATE, FLOAT4, FLOAT8, INTERVAL, NUMERIC, TIME, TIMESTAMP, TIMESTAMPTZ, Cells, Codec,
+    DATE, FLOAT4, FLOAT8, INTERVAL, NUMERIC, TIME, TIMESTAMP, TIMESTAMPTZ, Cells, Codec, add_codec,
 )
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_TOO_HIGH, FAULT_TOO_LOW, OK, FaultCode
 from pgdecode._native.literals.clock cimport (
@@ -47,17 +47,6 @@ cdef FaultCode transcoded_text_from_binary(
     """Append one value that is text throughout. Faults: ENCODING, and those of the codec within."""
     cdef FaultCode code = to_utf8(codec.charset, &value, &length)
     return codec.element.from_binary(value, length, out, codec.element) if code == OK else code
-
-
-cdef bint transcoded_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "transcoded":
-        codec.from_text, codec.from_binary = transcoded_from_text, transcoded_from_binary
-    elif name == "transcoded_text":
-        codec.from_text, codec.from_binary = transcoded_text_from_text, transcoded_text_from_binary
-    else:
-        return False
-    return True
 
 
 # The codec is around that of a date, a time or the like, its `element`, and puts the lowest or the highest value where
@@ -144,9 +133,6 @@ cdef size_t saturating_block(const Cells *cells, size_t start, Column *out, cons
     return start if codec.element.block == NULL else codec.element.block(cells, start, out, codec.element)
 
 
-cdef bint saturating_codec(str name, Codec *codec):
-    """Fill the decoders of the codec; whether it is this one."""
-    if name != "saturating":
-        return False
-    codec.from_text, codec.from_binary, codec.block = saturating_from_text, saturating_from_binary, saturating_block
-    return True
+add_codec("transcoded", transcoded_from_text, transcoded_from_binary)
+add_codec("transcoded_text", transcoded_text_from_text, transcoded_text_from_binary)
+add_codec("saturating", saturating_from_text, saturating_from_binary, saturating_block)

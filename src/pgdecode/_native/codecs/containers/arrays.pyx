@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_list, put_null
-from pgdecode._native.codecs.codec cimport Codec, is_of_type
+from pgdecode._native.codecs.codec cimport Codec, add_codec, is_of_type
 from pgdecode._native.codecs.containers.items cimport Token, is_blank, is_null, sized_item, take_item, unquote
 from pgdecode._native.codecs.containers.quoting cimport OF_ARRAY, add_byte, add_value, finish, quote
 from pgdecode._native.codecs.text cimport text_from_text
@@ -339,16 +339,7 @@ cdef FaultCode spaced_text_from_binary(
     return finish(cursor, out)
 
 
-cdef bint arrays_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "array":
-        codec.from_text, codec.from_binary = array_from_text, array_from_binary
-    elif name == "spaced":
-        codec.from_text, codec.from_binary = spaced_from_text, array_from_binary
-    elif name == "array_text":
-        codec.from_text, codec.from_binary = text_from_text, array_text_from_binary
-    elif name == "spaced_text":
-        codec.from_text, codec.from_binary = text_from_text, spaced_text_from_binary
-    else:
-        return False
-    return True
+add_codec("array", array_from_text, array_from_binary)
+add_codec("spaced", spaced_from_text, array_from_binary)
+add_codec("array_text", text_from_text, array_text_from_binary)
+add_codec("spaced_text", text_from_text, spaced_text_from_binary)

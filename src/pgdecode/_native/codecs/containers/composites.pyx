@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t
 
 from pgdecode._native.arrow.column_builder cimport Column, mark, put_null
-from pgdecode._native.codecs.codec cimport Codec, is_of_type
+from pgdecode._native.codecs.codec cimport Codec, add_codec, is_of_type
 from pgdecode._native.codecs.containers.items cimport Token, sized_item, take_item, unquote
 from pgdecode._native.codecs.containers.quoting cimport OF_FIELD, add_byte, add_value, finish, quote
 from pgdecode._native.codecs.text cimport text_from_text
@@ -177,14 +177,6 @@ cdef FaultCode composite_text_from_binary(
     return put_composite(value, length, out, codec, False)
 
 
-cdef bint composites_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "composite":
-        codec.from_text, codec.from_binary = composite_from_text, composite_from_binary
-    elif name == "composite_text":
-        codec.from_text, codec.from_binary = text_from_text, composite_text_from_binary
-    elif name == "record":
-        codec.from_text, codec.from_binary = text_from_text, record_from_binary
-    else:
-        return False
-    return True
+add_codec("composite", composite_from_text, composite_from_binary)
+add_codec("composite_text", text_from_text, composite_text_from_binary)
+add_codec("record", text_from_text, record_from_binary)

@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_list, mark, put_null
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport Codec, add_codec
 from pgdecode._native.codecs.containers.items cimport Token, is_null, take_count, take_item, unquote
 from pgdecode._native.codecs.containers.quoting cimport OF_HSTORE, finish, quote
 from pgdecode._native.codecs.text cimport check_text, text_from_text
@@ -260,12 +260,5 @@ cdef FaultCode hstore_text_from_binary(
     return finish(cursor, out)
 
 
-cdef bint hstore_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "hstore":
-        codec.from_text, codec.from_binary = hstore_from_text, hstore_from_binary
-    elif name == "hstore_text":
-        codec.from_text, codec.from_binary = text_from_text, hstore_text_from_binary
-    else:
-        return False
-    return True
+add_codec("hstore", hstore_from_text, hstore_from_binary)
+add_codec("hstore_text", text_from_text, hstore_text_from_binary)

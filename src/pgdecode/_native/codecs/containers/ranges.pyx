@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_list, mark, put_bool, put_null
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport Codec, add_codec
 from pgdecode._native.codecs.containers.items cimport Token, take_count, take_item, unquote
 from pgdecode._native.codecs.containers.quoting cimport OF_BOUND, add_byte, add_value, finish, quote
 from pgdecode._native.codecs.containers.range_bounds cimport (
@@ -303,16 +303,7 @@ cdef FaultCode multirange_text_from_binary(
     return finish(cursor, out) if code == OK else code
 
 
-cdef bint ranges_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "range":
-        codec.from_text, codec.from_binary = range_from_text, range_from_binary
-    elif name == "multirange":
-        codec.from_text, codec.from_binary = multirange_from_text, multirange_from_binary
-    elif name == "range_text":
-        codec.from_text, codec.from_binary = text_from_text, range_text_from_binary
-    elif name == "multirange_text":
-        codec.from_text, codec.from_binary = text_from_text, multirange_text_from_binary
-    else:
-        return False
-    return True
+add_codec("range", range_from_text, range_from_binary)
+add_codec("multirange", multirange_from_text, multirange_from_binary)
+add_codec("range_text", text_from_text, range_text_from_binary)
+add_codec("multirange_text", text_from_text, multirange_text_from_binary)

@@ -5,7 +5,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_bytes, end_list, put_float
-from pgdecode._native.codecs.codec cimport Codec
+from pgdecode._native.codecs.codec cimport Codec, add_codec
 from pgdecode._native.codecs.text cimport text_from_text
 from pgdecode._native.cursor cimport Cursor, be16, be32, bytes_left, take
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode
@@ -147,16 +147,7 @@ cdef FaultCode halfvec_text_from_binary(
     return put_vector_text(value, length, 2, out)
 
 
-cdef bint vectors_codec(str name, Codec *codec):
-    """Fill in the decoders of a codec of this family; False for a name of another."""
-    if name == "vector":
-        codec.from_text, codec.from_binary = vector_from_text, vector_from_binary
-    elif name == "halfvec":
-        codec.from_text, codec.from_binary = vector_from_text, halfvec_from_binary
-    elif name == "vector_text":
-        codec.from_text, codec.from_binary = text_from_text, vector_text_from_binary
-    elif name == "halfvec_text":
-        codec.from_text, codec.from_binary = text_from_text, halfvec_text_from_binary
-    else:
-        return False
-    return True
+add_codec("vector", vector_from_text, vector_from_binary)
+add_codec("halfvec", vector_from_text, halfvec_from_binary)
+add_codec("vector_text", text_from_text, vector_text_from_binary)
+add_codec("halfvec_text", text_from_text, halfvec_text_from_binary)
