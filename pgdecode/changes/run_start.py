@@ -10,7 +10,7 @@ from typing import Any
 
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import StoredState, save_state
-from pgdecode.protocol.options import ChangeOptions
+from pgdecode.protocol.options import ChangeOptions, options_of
 from pgdecode.relations.column_history import NO_RENAMES, rename_events
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.claim import claimed
@@ -114,15 +114,4 @@ def renames_since(state: ReplicationState, manifest: Manifest, position: int = 0
 
 def options_to_json(options: ChangeOptions, value_options: ValueOptions) -> dict[str, Any]:
     """List the options that change the result, for the manifest."""
-    names = ("mode", "start", "empty", "include_uncommitted", "drop_duplicates")
-    of_values = ("unrepresentable", "name_clash", "encoding", "datestyle")
-    types, columns, renames = value_options.types, value_options.columns, value_options.renames
-    return {
-        **{name: getattr(options, name) for name in names},
-        **{name: getattr(value_options, name) for name in of_values},
-        "types": None if types is None else dict(types),
-        "columns": None if columns is None else {table: dict(found) for table, found in columns.items()},
-        "renames": None
-        if renames is None
-        else {table: [[*item] for item in found] for table, found in renames.items()},
-    }
+    return {**options_of(options), **options_of(value_options)}

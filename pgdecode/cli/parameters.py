@@ -19,17 +19,17 @@ from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import (
     MAX_VALUE_BYTES,
     ChangeOptions,
-    Empty,
     InStream,
     Mode,
     NameClash,
-    Start,
     UnrepresentableValues,
     Unwrap,
+    declared_options,
 )
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.column_history import Renames
 from pgdecode.relations.table_names import normal_name
+from pgdecode.rows.options import DEFAULTS, Options, option_types
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import local_path
@@ -232,21 +232,41 @@ max_value_bytes = click.option(
     help="A longer value is bad. With --mode PERMISSIVE, it is null in its row of a table or change. Default: "
     f"{MAX_VALUE_BYTES:,}, all that a server can send.",
 )
-mode = click.option(
-    "--mode",
-    type=click.Choice(get_args(Mode), case_sensitive=False),
-    metavar=f"[{'|'.join(get_args(Mode))}]",
-    default="FAILFAST",
-    show_default=True,
-    help="At a bad message: stop; write its error; leave it out.",
-)
+
+
+def _declared(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make the parameter of a declared option: its values, default and help are those of the declaration."""
+    item, kind = declared_options(Options)[name], option_types()[name]
+    flag = f"--{item.flag or name.replace('_', '-')}"
+    if kind is bool:
+        return click.option(flag, name, is_flag=True, help=item.help)
+    if name in _PARSERS:
+        return click.option(flag, name, multiple=True, metavar=item.metavar, callback=_PARSERS[name], help=item.help)
+    values = get_args(kind)
+    any_case = bool(values) and values[0].isupper()
+    return click.option(
+        flag,
+        name,
+        type=click.Choice(values, case_sensitive=not any_case) if values else str,
+        metavar=f"[{'|'.join(values)}]" if any_case else item.metavar or None,
+        default=DEFAULTS[name],
+        show_default=True,
+        help=item.help,
+    )
+
+
+_PARSERS: dict[str, Callable[..., Any]] = {"types": _types, "renames": _renames}
+mode = _declared("mode")
+renames = _declared("renames")
+unrepresentable = _declared("unrepresentable")
+name_clash = _declared("name_clash")
 position = click.option(
     "--position",
     metavar="COLUMN",
     help="The column with ascending integers in the order of the messages. Default: seq or position, if it exists; "
     "otherwise the order of rows and of files' names.",
 )
-_changes = (
+_changes: tuple[Callable[[Any], Any], ...] = (
     position,
     click.option(
         "--session",
@@ -254,34 +274,7 @@ _changes = (
         help="A column whose value changes at a reconnect, after which the server sends open transactions again. "
         "Without it, a reconnect is recognised only from an impossible order of messages.",
     ),
-    click.option(
-        "--start",
-        type=click.Choice(get_args(Start)),
-        default="transaction",
-        show_default=True,
-        help="Where the messages begin. A message of a transaction without a beginning is an error; with 'anywhere' "
-        "such transactions are left out and counted.",
-    ),
-    click.option(
-        "--empty",
-        type=click.Choice(get_args(Empty)),
-        default="null",
-        show_default=True,
-        help="How to treat messages of 0 bytes, which servers send for an origin without a name: ignore and count "
-        "them, or treat them as bad.",
-    ),
-    click.option(
-        "--drop-duplicates",
-        is_flag=True,
-        help="Leave out transactions that servers send again after a reconnect: those whose commit LSN is not greater "
-        "than all earlier ones.",
-    ),
-    click.option(
-        "--include-uncommitted",
-        is_flag=True,
-        help="Include changes that were rolled back (committed is false) or have no outcome (it is null). Such rows of "
-        "a table have no _commit_position.",
-    ),
+    *map(_declared, ("start", "empty", "drop_duplicates", "include_uncommitted")),
     click.option(
         "--catalog",
         type=path,
@@ -291,28 +284,7 @@ _changes = (
         "RelationCatalog.to_json or 'pgdecode inspect --write-catalog'. With --state, it is for the first messages: "
         "after them, the state has the relations, and the file is ignored.",
     ),
-    click.option(
-        "--types",
-        multiple=True,
-        metavar="NAME=TYPE",
-        callback=_types,
-        help="A type that the messages do not describe, by name or OID: public.price=numeric(12,2), 790=money(2). "
-        "Repeatable.",
-    ),
-    click.option(
-        "--encoding",
-        default="UTF8",
-        show_default=True,
-        metavar="NAME",
-        help="client_encoding of the session that captured the messages.",
-    ),
-    click.option(
-        "--datestyle",
-        default="ISO, MDY",
-        show_default=True,
-        metavar="STYLE",
-        help="DateStyle of the session that captured the messages.",
-    ),
+    *map(_declared, ("types", "encoding", "datestyle")),
 )
 
 
@@ -398,29 +370,4 @@ snapshots = click.option(
     metavar="SCHEMA.TABLE",
     callback=_distinct,
     help="Write the rows that a table has at the end, after all committed changes. Repeatable.",
-)
-renames = click.option(
-    "--rename",
-    "renames",
-    multiple=True,
-    metavar="T.OLD=NEW@POS",
-    callback=_renames,
-    help="A column that was renamed where the messages do not show it: public.orders.price=total@4711. The position is "
-    "that of the relation message with the new name, as inspect prints it. Repeatable.",
-)
-name_clash = click.option(
-    "--name-clash",
-    type=click.Choice(get_args(NameClash)),
-    default="error",
-    show_default=True,
-    help="How to treat a column of a table that has the name of a column that is added, such as _op: as a mistake; or "
-    "append _ to its name.",
-)
-unrepresentable = click.option(
-    "--unrepresentable",
-    type=click.Choice(get_args(UnrepresentableValues)),
-    default="error",
-    show_default=True,
-    help="How to treat values that a column's type cannot represent, such as NaN in a decimal: as bad values; as null; "
-    "as the nearest value; or make such columns text.",
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 
-from pgdecode.protocol.options import NameClash, UnrepresentableValues, check_option
+from pgdecode.protocol.options import NameClash, UnrepresentableValues, check_option, option
 from pgdecode.relations.column_history import Renames
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import joined_name, named, normal_name
@@ -16,6 +16,35 @@ from pgdecode.rows.row_schema import decodings, row_schema
 from pgdecode.types.pgtypes import Decoding, as_text, text_as_sent
 from pgdecode.types.session_settings import settings_of, under
 from pgdecode.types.type_parser import declared
+
+
+class TextKeywords(TypedDict, total=False):
+    """Options of functions that return values as text."""
+
+    types: Mapping[str | int, str] | None
+    encoding: str
+    datestyle: str
+
+
+class TypedKeywords(TextKeywords, total=False):
+    """Options of functions that return typed columns."""
+
+    unrepresentable: UnrepresentableValues
+    name_clash: NameClash
+
+
+class TableKeywords(TypedKeywords, total=False):
+    """Options of functions of one table."""
+
+    columns: Mapping[str, str] | None
+    renames: Renames | Sequence[tuple[str, str, int]] | None
+
+
+class TablesKeywords(TypedKeywords, total=False):
+    """Options of functions of any number of tables."""
+
+    columns: Mapping[str | int, Mapping[str, str]] | None
+    renames: Renames | None
 
 
 @dataclass(frozen=True)
@@ -32,13 +61,34 @@ class ValueOptions:
         For a type, an encoding, a date style or a value of an option that does not exist.
     """
 
-    types: Mapping[str | int, str] | None = None
-    unrepresentable: UnrepresentableValues = "error"
-    encoding: str = "UTF8"
-    datestyle: str = "ISO, MDY"
-    columns: Mapping[str | int, Mapping[str, str]] | None = None
-    renames: Renames | None = None
-    name_clash: NameClash = "error"
+    types: Mapping[str | int, str] | None = option(
+        None,
+        "A type that the messages do not describe, by name or OID: public.price=numeric(12,2), 790=money(2). "
+        "Repeatable.",
+        metavar="NAME=TYPE",
+    )
+    unrepresentable: UnrepresentableValues = option(
+        "error",
+        "How to treat values that a column's type cannot represent, such as NaN in a decimal: as bad values; as null; "
+        "as the nearest value; or make such columns text.",
+    )
+    encoding: str = option("UTF8", "client_encoding of the session that captured the messages.", metavar="NAME")
+    datestyle: str = option("ISO, MDY", "DateStyle of the session that captured the messages.", metavar="STYLE")
+    columns: Mapping[str | int, Mapping[str, str]] | None = option(
+        None, "Types of single columns of tables, before those of types.", is_of_commands=False
+    )
+    renames: Renames | None = option(
+        None,
+        "A column that was renamed where the messages do not show it: public.orders.price=total@4711. The position is "
+        "that of the relation message with the new name, as inspect prints it. Repeatable.",
+        flag="rename",
+        metavar="T.OLD=NEW@POS",
+    )
+    name_clash: NameClash = option(
+        "error",
+        "How to treat a column of a table that has the name of a column that is added, such as _op: as a mistake; or "
+        "append _ to its name.",
+    )
 
     def __post_init__(self) -> None:
         settings_of(self.encoding, self.datestyle)

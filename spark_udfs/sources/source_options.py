@@ -5,32 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pgdecode import RelationCatalog
 from pgdecode.files.file_metadata import UserType, encoding_of, overridden
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.json_document import load_json
-from pgdecode.protocol.options import MAX_VALUE_BYTES, ChangeOptions, Unwrap, check_option, limits_with, stream_option
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.protocol.options import MAX_VALUE_BYTES, Unwrap, check_option, limits_with, stream_option
+from pgdecode.rows.options import Options, TableFrameKeywords
 from pgdecode.storage.errors import PathError
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
 from spark_udfs.runtime.storage import is_path
 from spark_udfs.schema.years import any_year
 
+# The options of `table_changes` that are not about columns of a DataFrame.
+_TYPES = get_type_hints(TableFrameKeywords)
+_OF_ALL = ("mode", "empty", "max_value_bytes")
 _OF_MESSAGES = ("keep", "in_stream")
-_OF_CHANGES = (
-    "session",
-    "start",
-    "include_uncommitted",
-    "drop_duplicates",
-    "catalog",
-    "types",
-    "encoding",
-    "datestyle",
-)
 _OF_TABLES = ("columns", "renames", "unrepresentable", "name_clash", "years")
+_OF_CHANGES = ("session", "catalog", "years", *(name for name in _TYPES if name not in _OF_ALL))
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,7 @@ def _parsed(name: str, text: str) -> Any:
 
 
 def _message_job(found: Mapping[str, Any]) -> MessageJob:
-    _refuse(found, (*_OF_CHANGES, *_OF_TABLES), "changes and tables")
+    _refuse(found, _OF_CHANGES, "changes and tables")
     return MessageJob(
         found.get("keep") or (),
         found.get("fields"),
@@ -145,25 +139,10 @@ def _change_job(what: str, found: Mapping[str, Any]) -> ChangeJob:
     _refuse(found, _OF_MESSAGES, "messages")
     if what == CHANGES:
         _refuse(found, _OF_TABLES, "tables")
-    options = ChangeOptions(
-        found.get("mode", "FAILFAST"),
-        found.get("include_uncommitted", False),
-        found.get("drop_duplicates", False),
-        start=found.get("start", "transaction"),
-        empty=found.get("empty", "null"),
-        limits=limits_with(found.get("max_value_bytes", MAX_VALUE_BYTES)),
-    )
-    value_options = ValueOptions(
-        found.get("types"),
-        found.get("unrepresentable", "error"),
-        found.get("encoding", "UTF8"),
-        found.get("datestyle", "ISO, MDY"),
-        {what: found["columns"]} if "columns" in found else None,
-        {what: found["renames"]} if "renames" in found else None,
-        found.get("name_clash", "error"),
-    )
+    given = {name: value for name, value in found.items() if name in _TYPES}
+    options = Options.of(given, None if what == CHANGES else what)
     name = None if what == CHANGES else what
-    return ChangeJob((name,), found.get("fields"), value_options, options, found.get("catalog"), "parquet")
+    return ChangeJob((name,), found.get("fields"), options, options, found.get("catalog"), "parquet")
 
 
 def _refuse(found: Mapping[str, Any], names: tuple[str, ...], of: str) -> None:
@@ -229,20 +208,11 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "keep": _names,
     "fields": _names,
     "in_stream": _in_stream,
-    "mode": str,
-    "start": str,
-    "empty": str,
-    "max_value_bytes": _count,
-    "include_uncommitted": _flag,
-    "drop_duplicates": _flag,
-    "catalog": RelationCatalog.from_json,
+    **{name: _flag if kind is bool else _count if kind is int else str for name, kind in _TYPES.items()},
     "types": _types,
     "columns": _object,
     "renames": load_json,
-    "unrepresentable": str,
-    "name_clash": str,
-    "encoding": str,
-    "datestyle": str,
+    "catalog": RelationCatalog.from_json,
     "years": str,
     "maxFilesPerTrigger": _count,
     "accept_gap": _flag,

@@ -1,0 +1,106 @@
+"""All options of changes and tables in one object, and the keywords by which public functions take them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self, TypeVar, get_args, get_type_hints, is_typeddict
+
+from pgdecode.protocol.errors import did_you_mean, listed
+from pgdecode.protocol.options import (
+    MAX_VALUE_BYTES,
+    ChangeKeywords,
+    ChangeOptions,
+    CommittedKeywords,
+    LimitKeywords,
+    SizeKeywords,
+    limits_with,
+)
+from pgdecode.rows.value_options import TableKeywords, TablesKeywords, TextKeywords, ValueOptions, renames_of
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Options(ChangeOptions, ValueOptions):
+    """The options of one call, from its keywords to the workers. They are checked on creation."""
+
+    def __post_init__(self) -> None:
+        ChangeOptions.__post_init__(self)
+        ValueOptions.__post_init__(self)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], relation: str | None = None) -> Self:
+        """Convert the keywords of a function; of one table, if `relation` is its name."""
+        found = dict(given)
+        if "max_value_bytes" in found:
+            found["limits"] = limits_with(found.pop("max_value_bytes"))
+        if relation is not None:
+            found["renames"] = renames_of(relation, found.get("renames"))
+            found["columns"] = None if found.get("columns") is None else {relation: found["columns"]}
+        return cls(**found)
+
+
+class DecoderKeywords(ChangeKeywords, TablesKeywords, LimitKeywords, total=False):
+    """Options of `ChangeDecoder`."""
+
+
+class SnapshotKeywords(CommittedKeywords, TableKeywords, LimitKeywords, total=False):
+    """Options of `pgdecode.snapshot`."""
+
+
+class ChangeFrameKeywords(ChangeKeywords, TextKeywords, SizeKeywords, total=False):
+    """Options of `spark_udfs.changes`."""
+
+
+class TableFrameKeywords(ChangeKeywords, TableKeywords, SizeKeywords, total=False):
+    """Options of `spark_udfs.table_changes`."""
+
+
+class SnapshotFrameKeywords(CommittedKeywords, TableKeywords, SizeKeywords, total=False):
+    """Options of `spark_udfs.snapshot`."""
+
+
+class FileKeywords(ChangeKeywords, TablesKeywords, SizeKeywords, total=False):
+    """Options of `spark_udfs.decode_files`."""
+
+
+@functools.cache
+def option_types() -> dict[str, Any]:
+    """Return the type of each option."""
+    return {name: hint for name, hint in get_type_hints(Options).items() if name in DEFAULTS}
+
+
+DEFAULTS: dict[str, Any] = {"max_value_bytes": MAX_VALUE_BYTES, **{item.name: item.default for item in fields(Options)}}
+
+
+def with_options(function: _Function) -> _Function:
+    """Decorate a function that takes `**options: Unpack[Keywords]`.
+
+    Its signature lists the options with their defaults, for `help` and for programs that complete code. An unknown
+    keyword is a TypeError that names the nearest.
+    """
+    own = inspect.signature(function)
+    hints = get_type_hints(function)
+    *named, last = own.parameters.values()
+    (keywords,) = get_args(hints[last.name])
+    assert is_typeddict(keywords), function
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=hint)
+        for name, hint in get_type_hints(keywords).items()
+    ]
+    names = [item.name for item in (*named, *options) if item.name != "self"]
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **given: Any) -> Any:
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            what = function.__qualname__.removesuffix(".__init__")
+            hint = did_you_mean(unknown[0], names)
+            raise TypeError(f"{what}() has no option {unknown[0]!r}{hint}; there are {listed(names)}")
+        return function(*arguments, **given)
+
+    checked.__signature__ = own.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
+    return checked  # type: ignore[return-value]
