@@ -79,14 +79,6 @@ def _until(context: click.Context, option: click.Parameter, value: str | None) -
     return value
 
 
-def _messages(context: click.Context, option: click.Parameter, value: str | None) -> int | bool | None:
-    if value is None or value == "on":
-        return value == "on" or None
-    if not value.isdecimal() or not int(value):
-        raise click.BadParameter(f"{value!r} is not a number of messages", context, option)
-    return int(value)
-
-
 def _retention(context: click.Context, option: click.Parameter, value: str | None) -> Retention | None:
     if value is None:
         return None
@@ -139,14 +131,7 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
 )
 @click.option("--two-phase", is_flag=True, help="Request prepared transactions when they are prepared.")
 @click.option("--binary", is_flag=True, help="Request values in binary form if their type has one.")
-@click.option(
-    "--messages",
-    is_flag=False,
-    flag_value="on",
-    callback=_messages,
-    metavar="[N]",
-    help="Alone: request also the messages of pg_logical_emit_message. With a number N: the same as --max-messages N.",
-)
+@click.option("--messages", is_flag=True, help="Request also the messages of pg_logical_emit_message.")
 @click.option("--origin", type=click.Choice(["any", "none"]), help="none: leave out changes replicated to the server.")
 @click.option("--create-slot", is_flag=True, help="Create the slot if it does not exist.")
 @click.option("--temporary", is_flag=True, help="With --create-slot: drop the slot when this capture disconnects.")
@@ -220,7 +205,7 @@ def capture(
     streaming: Any,
     two_phase: bool,
     binary: bool,
-    messages: int | bool | None,
+    messages: bool,
     origin: Any,
     create_slot: bool,
     temporary: bool,
@@ -264,15 +249,13 @@ def capture(
             return 0 if status.obstacle is None else STOPPED
         if not publications:
             raise click.UsageError("Missing option '--publication'.")
-        if isinstance(messages, int) and not isinstance(messages, bool):
-            max_messages, messages = messages, None
         with _live_progress() as show:
             running = Capture(
                 dsn,
                 out,
                 slot=slot,
                 publication=publications,
-                options=PluginOptions(protocol, streaming, two_phase, binary, bool(messages), origin),
+                options=PluginOptions(protocol, streaming, two_phase, binary, messages, origin),
                 create_slot=create_slot,
                 temporary=temporary,
                 failover=failover,

@@ -500,7 +500,7 @@ def test_the_command_captures_and_prints_a_summary(database: Database, tmp_path:
     assert refused.stderr == f"pgdecode: slot '{database.slot}' does not exist; --create-slot makes it\n"
     assert command(*common, "--create-slot", "--until", "now").returncode == 0
     database.execute("INSERT INTO t VALUES (1, 'x')")
-    done = command(*common, "--messages", "1")
+    done = command(*common, "--max-messages", "1")
     assert done.returncode == 0, done.stderr
     assert "4 messages" in done.stderr
     status = command(database.dsn, out, "--slot", database.slot, "--status", "--json")
@@ -512,6 +512,19 @@ def test_the_command_captures_and_prints_a_summary(database: Database, tmp_path:
     dropped = command(database.dsn, out, "--slot", database.slot, "--drop-slot")
     assert dropped.returncode == 0, dropped.stderr
     assert database.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{database.slot}'") == []
+
+
+def test_the_flag_of_messages_requests_logical_messages_and_takes_no_number(database: Database, tmp_path: Path) -> None:
+    database.create_slot()
+    out = tmp_path / "out"
+    common = (database.dsn, str(out), "--slot", database.slot, "--publication", "p", "--messages")
+    assert command(*common, "1").returncode == 2
+    assert not out.exists()
+    database.execute("SELECT pg_logical_emit_message(true, 'prefix', 'content')")
+    done = command(*common, "--until", "now")
+    assert done.returncode == 0, done.stderr
+    kinds = [row[:1] for path in out.glob("*.parquet") for row in pq.read_table(path)["data"].to_pylist()]
+    assert kinds == [b"B", b"M", b"C"]
 
 
 def test_the_command_ends_in_order_on_a_signal(database: Database, tmp_path: Path) -> None:
