@@ -32,7 +32,7 @@ try:
     from spark_udfs import changes, decode_files, parse_pgoutput, table_changes
     from spark_udfs.columns.udf_adapters import adapter_named, user_defined
     from spark_udfs.dataframes.changes import indexed_rows
-    from spark_udfs.dataframes.partition_worker import JsonIndex
+    from spark_udfs.dataframes.partition_worker import PackedIndex
     from spark_udfs.jobs.decode_files import Route
     from spark_udfs.jobs.file_route import cut
     from spark_udfs.jobs.file_tasks import Task
@@ -386,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 seconds.update(taken)
                 found.update(summary(taken, n_rows))
                 indexes = indexed_rows(routes.df, "data", "seq", None, None, None, ChangeOptions()).indexes
-                n_bytes = sum(len(JsonIndex.of(item.source, item.index, item.counts).index) for item in indexes)
+                n_bytes = sum(len(PackedIndex.of(item.source, item.index, item.counts).index) for item in indexes)
             print(f"{n_rows:,} payloads of {DATA_SET} in {FILES} files, {asked.master}; the index is {n_bytes:,} bytes")
             print(*shown({name: found[name] for name in taken}), sep="\n")
         if SMALL in groups:

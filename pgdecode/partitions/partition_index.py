@@ -10,11 +10,12 @@ independently.
 
 from __future__ import annotations
 
-import json
+import pickle
+import zlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,7 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.wire.single_message import decode_one
-from pgdecode.changes.checkpoint import state_from_json, state_to_json
 from pgdecode.changes.replication_state import ReplicationState, Transaction
 from pgdecode.changes.scanned_batch import ScannedBatch
 from pgdecode.changes.transaction_assembler import TransactionAssembler
@@ -33,12 +33,9 @@ from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import ChangeOptions, Start
 from pgdecode.relations.catalog import RelationCatalog
-from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.version_tracker import RelationTracker
 
 _LIMITS = Limits()
-FORMAT = "pgdecode.PartitionIndex"
-FORMAT_VERSION = 2
 
 
 class Partition(NamedTuple):
@@ -99,7 +96,7 @@ class PartitionIndex:
     is_head_streamed : bool or None
         Whether the payloads before the first boundary were sent inside a stream; None without a boundary.
     end : ReplicationState
-        The state after the last partition, without the payloads of the partitions. It is not part of the JSON form.
+        The state after the last partition, without the payloads of the partitions. `packed` leaves it out.
     """
 
     catalog: RelationCatalog
@@ -136,75 +133,32 @@ class PartitionIndex:
             raise LookupError(f"position {position} is in none of the indexed partitions: have the data changed?")
         return number
 
-    def to_json(self) -> str:
-        """Write the index as one JSON object."""
-        # Most partitions start with the same visible relations as the previous partition, so equal ones are written
-        # once.
-        visible: dict[str, int] = {}
-        starts = []
-        for state in self.starts:
-            # The index has the versions once for all partitions. Payloads of earlier runs are decoded apart.
-            plain = state_to_json(state, with_versions=False, with_payloads=False)
-            starts.append({**plain, "catalog": visible.setdefault(json.dumps(plain["catalog"]), len(visible))})
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "version": FORMAT_VERSION,
-                "catalog": [version_to_json(item) for item in self.catalog],
-                "partitions": self.partitions,
-                "visible": [json.loads(item) for item in visible],
-                "starts": starts,
-                "fates": [
-                    [position, asdict(transaction_outcome)]
-                    for position, transaction_outcome in self.transaction_outcomes.items()
-                ],
-                "shape": self.shape,
-                "n_skipped": self.n_skipped,
-                "n_undecided": self.n_undecided,
-                "is_head_streamed": self.is_head_streamed,
-            }
-        )
+    def packed(self) -> bytes:
+        """Return the index for another process, which has the same version of pgdecode."""
+        return zlib.compress(pickle.dumps(replace(self, end=ReplicationState())), 1)
 
-    @classmethod
-    def from_json(cls, text: str | bytes) -> PartitionIndex:
-        """Read JSON that `to_json` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the JSON is not an index or has another version of the format.
-        """
-        plain = json.loads(text)
-        if not isinstance(plain, dict) or plain.get("format") != FORMAT or plain.get("version") != FORMAT_VERSION:
-            raise ValueError(f"the JSON is not a {FORMAT} of version {FORMAT_VERSION}")
-        catalog = RelationCatalog(version_from_json(item) for item in plain["catalog"])
-        transaction_outcomes = {
-            position: TransactionOutcome(
-                **{**transaction_outcome, "aborted": tuple((xid, at) for xid, at in transaction_outcome["aborted"])}
-            )
-            for position, transaction_outcome in plain["fates"]
-        }
-        starts = _JsonStarts(plain["starts"], plain["visible"], catalog)
-        partitions = tuple(Partition(*item) for item in plain["partitions"])
-        others = (plain[name] for name in ("n_skipped", "n_undecided", "is_head_streamed"))
-        return cls(catalog, partitions, starts, transaction_outcomes, tuple(plain["shape"]), *others)
+    @staticmethod
+    def unpacked(packed: bytes) -> PartitionIndex:
+        """Return the index that another process has packed."""
+        index: PartitionIndex = pickle.loads(zlib.decompress(packed))
+        return index
 
 
-@dataclass(frozen=True)
-class _JsonStarts(Sequence[ReplicationState]):
-    """The state before each partition, parsed on access, because one process decodes only a few of many partitions."""
+def start_of(state: ReplicationState, before: ReplicationState | None) -> ReplicationState:
+    """Copy a state as the start of a partition, without payloads and versions of relations, which the index has once.
 
-    starts: list[dict[str, Any]]
-    visible: list[dict[str, Any]]
-    versions: RelationCatalog
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, number: Any) -> Any:
-        plain = self.starts[number]
-        plain = {**plain, "catalog": self.visible[plain["catalog"]]}
-        return state_from_json(plain, versions=self.versions, stored={})
+    What is visible is the same object as in the start before if both are equal, and then takes no space of its own.
+    """
+    start = state.copy(with_versions=False)
+    for item in start.undecided:
+        # Payloads of earlier runs are decoded apart.
+        item.buffered = []
+    last = None if before is None else before.relations
+    if last is not None and start.relations.common == last.common:
+        start.relations.common = last.common
+    if last is not None and start.relations.types == last.types:
+        start.relations.types = last.types
+    return start
 
 
 class IndexOutcomes:
@@ -353,7 +307,7 @@ def index_partitions(
     first = 0
     for partition in ordered:
         state.is_reconnected = partition.first in reconnects or (state.is_reconnected and not starts)
-        starts.append(state.copy(with_versions=False))
+        starts.append(start_of(state, starts[-1] if starts else None))
         last = bisect_right(places, partition.last, first)
         follow_partition(
             state,

@@ -212,6 +212,15 @@ class RelationTracker:
             other.fill_table()
         return other
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The native table can be made again. The payloads only save time.
+        return {**vars(self), "table": None, "undo_log": NoUndoLog(), "_last_payloads": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, table=VersionTable())
+        if self.versions:
+            self.fill_table()
+
     def fill_table(self) -> None:
         """Write all visible versions to the native table."""
         for relation_id, sent in self.common.items():

@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.table_rows import versions_of
+from pgdecode.partitions.source_index import SourceIndex
 from pgdecode.protocol.errors import did_you_mean, listed, unknown_names
 from pgdecode.protocol.options import (
     MAX_VALUE_BYTES,
@@ -30,13 +31,12 @@ from pgdecode.rows.value_options import ValueOptions, renames_of
 from spark_udfs.dataframes.control_index import (
     IndexedRows,
     RowsBefore,
-    SourceIndex,
     index_rows,
     payload_rows,
     relation_catalogs,
 )
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
-from spark_udfs.dataframes.partition_worker import JsonIndex, PartitionDecodingFunction
+from spark_udfs.dataframes.partition_worker import PackedIndex, PartitionDecodingFunction
 from spark_udfs.dataframes.state_before import State, state_before, with_types
 from spark_udfs.dataframes.stored_changes import StoredFunction, stored_rows
 from spark_udfs.runtime.session import for_workers
@@ -388,7 +388,7 @@ def decode_indexed(
         columns.append(StructField(ERROR, StringType()))
         # Bad rows must be counted before they are dropped.
         options = replace(options, mode="PERMISSIVE") if drops_bad else options
-    indexes = tuple(JsonIndex.of(item.source, item.index, item.counts) for item in found.indexes)
+    indexes = tuple(PackedIndex.of(item.source, item.index, item.counts) for item in found.indexes)
     function = PartitionDecodingFunction(indexes, output, options, names, found.source, format, observation is not None)
     with for_workers():
         made = found.rows.mapInArrow(function, StructType(columns))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
@@ -18,12 +17,18 @@ from pyspark.sql import types as T
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.ordered_files import session_text
-from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
-from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS, are_good
+from pgdecode.partitions.source_index import (
+    SourceIndex,
+    in_order,
+    is_enough,
+    source_index,
+    unused_versions,
+    with_used,
+)
+from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS
 from pgdecode.protocol.options import ChangeOptions, Unwrap
-from pgdecode.relations.table_names import named
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
-from spark_udfs.dataframes.partition_worker import JsonIndex
+from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.dataframes.stored_changes import StoredPart, UsedStoredFunction, stored_parts, stored_rows
 from spark_udfs.dataframes.unwrapped import unwrapped
 from spark_udfs.runtime.session import for_workers
@@ -39,30 +44,6 @@ _ROWS_PER_RANGE = 100_000
 _MOST_RANGES = 1024
 # The greatest number of rows from before the first boundary.
 _MOST_HEAD_ROWS = 1000
-
-
-@dataclass(frozen=True)
-class SourceIndex:
-    """The index of one source.
-
-    Attributes
-    ----------
-    source : object
-        Value of the source column; None without one.
-    index : PartitionIndex
-    counts : tuple of int
-        Number of rows in each partition.
-    may_move : bool
-        Whether an update may change the key of its row.
-    is_certain : bool
-        Whether the collected messages were enough for the index.
-    """
-
-    source: Any
-    index: PartitionIndex
-    counts: tuple[int, ...]
-    may_move: bool
-    is_certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -267,53 +248,11 @@ def _indexes(
     )
 
 
-def is_enough(found: SourceIndex, tables: Collection[str] | None, known: Collection[int] = ()) -> bool:
-    """Whether an index without `in_full` is correct, including the shapes of tables. There must be no streams.
-
-    Parameters
-    ----------
-    found : SourceIndex
-    tables : collection of str or None
-        Tables whose shape must be exact; None for all.
-    known : collection of int
-        Numbers of versions that determine the columns of tables already at the start.
-    """
-    if not found.is_certain or (tables is not None and not tables):
-        return found.is_certain
-    # If a table has several versions, its shape depends on the outcomes of the transactions that sent them.
-    n_versions = Counter(item.relation_id for item in found.index.catalog)
-    return all(
-        n_versions[item.relation_id] == 1 for number, item in enumerate(found.index.catalog) if number not in known
-    )
-
-
-def unused_versions(index: PartitionIndex, tables: Collection[str] | None) -> frozenset[int]:
-    """Find the versions of tables that no committed transaction has sent. Committed rows may use them nevertheless.
-
-    A table includes all relations that have ever had its name. None means all tables.
-    """
-    versions = list(index.catalog)
-    names = index.catalog.names
-    wanted = None if tables is None else {named(table, names) for table in tables}
-    relation_ids = {item.relation_id for item in versions if wanted is None or item.qualified_name in wanted}
-    return frozenset(
-        number
-        for number, item in enumerate(versions)
-        # A version that is visible only in its stream is used only there.
-        if item.relation_id in relation_ids and number not in index.shape and item.visible_from is not None
-    )
-
-
 def in_session(state: ReplicationState | None, before: str | None, first: Any) -> ReplicationState | None:
     """Note in a state whether the first payload after it comes from another session than the last one before."""
     if state is None or before is None or session_text(first) == before:
         return state
     return replace(state, is_reconnected=True)
-
-
-def with_used(index: PartitionIndex, used: Iterable[int]) -> PartitionIndex:
-    """Add used versions to the shape of an index."""
-    return replace(index, shape=tuple(sorted({*index.shape, *used})))
 
 
 def _with_used(
@@ -332,7 +271,7 @@ def _with_used(
     is_row = tag.isin(_bytes(b"IUD"))
     # The OID follows the tag or, in a stream, the xid.
     of_relation = F.substring("payload", 2, 4).isin(oids) | F.substring("payload", 6, 4).isin(oids)
-    plain = tuple(JsonIndex.of(item.source, item.index, item.counts) for item in indexes)
+    plain = tuple(PackedIndex.of(item.source, item.index, item.counts) for item in indexes)
     function = UsedFunction(plain, dict(uncertain), options, "source" in sorted_rows.columns)
     fields = [T.StructField("version", T.IntegerType())]
     if "source" in sorted_rows.columns:
@@ -515,67 +454,3 @@ def _overlap(found: pa.Table) -> bool:
         if any(before[1] >= after[0] for before, after in pairwise(ends)):
             return True
     return False
-
-
-def in_order(messages: pa.Table) -> pa.Table:
-    """Sort messages by position, and remove duplicates."""
-    ordered = messages.sort_by("position").combine_chunks()
-    positions = ordered["position"]
-    if len(positions) < 2:
-        return ordered
-    is_new = pc.not_equal(positions.slice(1), positions.slice(0, len(positions) - 1))
-    return ordered.filter(pa.chunked_array([pa.array([True]), *is_new.chunks]))
-
-
-def source_index(
-    source: Any,
-    found: pa.Table,
-    messages: pa.Table,
-    catalog: RelationCatalog | None,
-    options: ChangeOptions,
-    *,
-    in_full: bool,
-    state: ReplicationState | None = None,
-    commits: Mapping[int, tuple[int, int]] | None = None,
-) -> SourceIndex:
-    """Make the index of one source.
-
-    Parameters
-    ----------
-    source : object
-        Value of the source column; None without one.
-    found : pa.Table
-        For each partition: `first`, `last` (positions), `has_rows`, `n` (rows), `may_move`, and optionally `session`.
-    messages : pa.Table
-        `position` and `payload` of the messages that `index_partitions` needs, in any order.
-    catalog : RelationCatalog, optional
-        Relations that the payloads do not describe.
-    options : ChangeOptions
-    in_full, state, commits
-        As in `index_partitions`.
-    """
-    found = found.sort_by("first")
-    messages = in_order(messages)
-    partitions = [Partition(*row.values()) for row in found.select(["first", "last", "has_rows"]).to_pylist()]
-    reconnects = []
-    if "session" in found.column_names:
-        sessions = pairwise(found["session"].to_pylist())
-        reconnects = [
-            partition.first for partition, (before, now) in zip(partitions[1:], sessions, strict=True) if before != now
-        ]
-    index = index_partitions(
-        messages["payload"],
-        messages["position"].combine_chunks(),
-        partitions,
-        catalog=catalog,
-        start=options.start,
-        in_full=in_full,
-        reconnects=frozenset(reconnects),
-        state=state,
-        drop_duplicates=options.drop_duplicates,
-        commits=commits,
-    )
-    payloads = messages["payload"].to_pylist()
-    is_certain = in_full or are_good(payloads)
-    counts = tuple(found["n"].to_pylist())
-    return SourceIndex(source, index, counts, pc.any(found["may_move"]).as_py() is True, is_certain)

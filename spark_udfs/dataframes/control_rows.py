@@ -13,7 +13,7 @@ import pyarrow as pa
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.protocol.boundaries import needed
 from pgdecode.protocol.options import ChangeOptions
-from spark_udfs.dataframes.partition_worker import JsonIndex, ascending_slices, pieces_by_source
+from spark_udfs.dataframes.partition_worker import PackedIndex, ascending_slices, pieces_by_source
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 
 
@@ -60,7 +60,7 @@ class UsedFunction(WorkerFunction):
 
     Attributes
     ----------
-    indexes : tuple of JsonIndex
+    indexes : tuple of PackedIndex
     among : mapping
         By source, the numbers of the versions to look for.
     options : ChangeOptions
@@ -68,7 +68,7 @@ class UsedFunction(WorkerFunction):
         Whether the third column is the source.
     """
 
-    indexes: tuple[JsonIndex, ...]
+    indexes: tuple[PackedIndex, ...]
     among: Mapping[Any, frozenset[int]]
     options: ChangeOptions
     has_source: bool

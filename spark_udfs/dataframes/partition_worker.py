@@ -7,7 +7,6 @@ partitions, each in ascending order of position, and the index.
 from __future__ import annotations
 
 import functools
-import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -50,15 +49,15 @@ NOT_THE_SAME = (
 
 
 @dataclass(frozen=True)
-class JsonIndex:
-    """The index of one source as compressed JSON, which is small when pickled.
+class PackedIndex:
+    """The index of one source for the tasks.
 
     Attributes
     ----------
     source : object
         Value of the source column; None without one.
     index : bytes
-        `PartitionIndex.to_json`, compressed.
+        `PartitionIndex.packed`.
     counts : tuple of int
         Number of rows in each partition.
     """
@@ -68,20 +67,18 @@ class JsonIndex:
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, source: Any, index: PartitionIndex, counts: tuple[int, ...]) -> JsonIndex:
-        """Compress an index."""
-        return cls(source, zlib.compress(index.to_json().encode(), 1), counts)
+    def of(cls, source: Any, index: PartitionIndex, counts: tuple[int, ...]) -> PackedIndex:
+        """Pack an index."""
+        return cls(source, index.packed(), counts)
 
     @property
     def unpacked(self) -> PartitionIndex:
         """The index."""
-        return _index(self.index)
+        return _unpacked(self.index)
 
 
-@functools.lru_cache(maxsize=8)
-def _index(packed: bytes) -> PartitionIndex:
-    """Decompress an index. The cache is useful because a worker process runs many tasks."""
-    return PartitionIndex.from_json(zlib.decompress(packed))
+# A worker process runs many tasks with the same index.
+_unpacked = functools.lru_cache(maxsize=8)(PartitionIndex.unpacked)
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ class PartitionDecodingFunction(WorkerFunction):
 
     Attributes
     ----------
-    indexes : tuple of JsonIndex
+    indexes : tuple of PackedIndex
     output : Output
     options : ChangeOptions
     fields : tuple of str
@@ -105,7 +102,7 @@ class PartitionDecodingFunction(WorkerFunction):
         Whether to add a last column, `ERROR`, with the error of each row.
     """
 
-    indexes: tuple[JsonIndex, ...]
+    indexes: tuple[PackedIndex, ...]
     output: Output
     options: ChangeOptions
     fields: tuple[str, ...]
@@ -210,7 +207,7 @@ class DecodedPartition:
     def __init__(
         self,
         number: int,
-        plain: JsonIndex,
+        plain: PackedIndex,
         builders: Sequence[Builder],
         options: ChangeOptions,
         on_assembled: Callable[[pa.Array, pa.Array, TransactionAssembler], None] | None = None,

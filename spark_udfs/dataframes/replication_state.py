@@ -26,7 +26,7 @@ from pgdecode.storage.object_path import local_path
 from spark_udfs.dataframes.changes import indexed_rows
 from spark_udfs.dataframes.control_index import IndexedRows
 from spark_udfs.dataframes.kept_changes import KEPT, KeptChanges, KeptFile, add_kept
-from spark_udfs.dataframes.partition_worker import JsonIndex, ascending_slices, pieces_by_source
+from spark_udfs.dataframes.partition_worker import PackedIndex, ascending_slices, pieces_by_source
 from spark_udfs.dataframes.state_before import State, state_before
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
@@ -162,7 +162,7 @@ def keep_changes(found: IndexedRows, options: ChangeOptions, folder: Path, first
     if not numbers:
         return []
     first, last = index.partitions[numbers[0]].first, index.partitions[numbers[-1]].last
-    plain = JsonIndex.of(None, index, of_source.counts)
+    plain = PackedIndex.of(None, index, of_source.counts)
     function = KeepFunction(plain, numbers, options, str(folder), first_position)
     fields = [T.StructField("number", T.LongType()), T.StructField("file", T.StringType())]
     wanted = found.rows.where(F.col("position").between(first, last))
@@ -177,7 +177,7 @@ class KeepFunction(WorkerFunction):
 
     Attributes
     ----------
-    plain : JsonIndex
+    plain : PackedIndex
     numbers : tuple of int
         Of the partitions that have such changes.
     options : ChangeOptions
@@ -187,7 +187,7 @@ class KeepFunction(WorkerFunction):
         The first position that the run may have.
     """
 
-    plain: JsonIndex
+    plain: PackedIndex
     numbers: tuple[int, ...]
     options: ChangeOptions
     folder: str

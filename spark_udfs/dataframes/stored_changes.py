@@ -17,7 +17,7 @@ from pgdecode.changes.stored_state import StoredRange
 from pgdecode.partitions.partition_decoder import StoredDecoder
 from pgdecode.partitions.partition_index import UNDECIDED, PartitionIndex
 from pgdecode.protocol.options import ChangeOptions
-from spark_udfs.dataframes.partition_worker import JsonIndex, PartitionDecodingFunction, build, numbers_of
+from spark_udfs.dataframes.partition_worker import PackedIndex, PartitionDecodingFunction, build, numbers_of
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 
@@ -56,7 +56,7 @@ def stored_parts(
 
 def decode_stored(
     parts: Iterable[StoredPart],
-    plain: JsonIndex,
+    plain: PackedIndex,
     builders: Sequence[Builder],
     options: ChangeOptions,
     bad_rows: list[Counter[str]],
@@ -71,7 +71,7 @@ def decode_stored(
 
 
 def used_of_stored(
-    parts: Iterable[StoredPart], plain: JsonIndex, among: Collection[int], options: ChangeOptions
+    parts: Iterable[StoredPart], plain: PackedIndex, among: Collection[int], options: ChangeOptions
 ) -> set[int]:
     """Find which of some versions of relations the committed changes use, as `used_versions` does."""
     options = replace(options, mode="PERMISSIVE", include_uncommitted=False)
@@ -130,14 +130,14 @@ class UsedStoredFunction(WorkerFunction):
 
     Attributes
     ----------
-    plain : JsonIndex
+    plain : PackedIndex
     parts : tuple of tuple of StoredPart
     among : frozenset of int
         Numbers of the versions to look for.
     options : ChangeOptions
     """
 
-    plain: JsonIndex
+    plain: PackedIndex
     parts: tuple[tuple[StoredPart, ...], ...]
     among: frozenset[int]
     options: ChangeOptions

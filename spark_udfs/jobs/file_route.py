@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pgdecode.changes.replication_state import ReplicationState
@@ -20,18 +19,13 @@ from pgdecode.files.file_metadata import gaps_of
 from pgdecode.files.ordered_files import in_slot_order, session_text
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.partition_index import PartitionIndex
+from pgdecode.partitions.source_index import SourceIndex, index_of_statistics, is_enough, unused_versions, with_used
 from pgdecode.partitions.speculation import holds
+from pgdecode.partitions.split_statistics import SplitStatistics
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.runs.manifest import Input, Manifest, OutputFile, TaskSummary, write_manifest
-from spark_udfs.dataframes.control_index import (
-    SourceIndex,
-    in_session,
-    is_enough,
-    source_index,
-    unused_versions,
-    with_used,
-)
-from spark_udfs.dataframes.partition_worker import JsonIndex
+from spark_udfs.dataframes.control_index import in_session
+from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.dataframes.stored_changes import StoredTask, stored_parts
 from spark_udfs.jobs.file_tasks import (
     ChangeTask,
@@ -47,12 +41,9 @@ from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
 from spark_udfs.jobs.output_committer import Folder, attempts, commit, merged, part_name
 from spark_udfs.jobs.run_result import RunResult
-from spark_udfs.jobs.split_statistics import SplitStatistics
 from spark_udfs.jobs.splits import (
-    MESSAGES,
     Sized,
     Split,
-    from_ipc,
     grouped,
     large_row_group,
     make_splits,
@@ -154,7 +145,7 @@ def write_changes(
     def work_by(index: PartitionIndex, counts: tuple[int, ...]) -> ChangeTask:
         outputs = config.outputs([SourceIndex(None, index, counts, may_move=False)], has_time, in_files=True)
         columns = tuple(config.columns(output) for output in outputs)
-        plain = JsonIndex.of(None, index, counts)
+        plain = PackedIndex.of(None, index, counts)
         kept, first = run.kept, run.start.position
         return ChangeTask(places, tuple(outputs), columns, plain, position, options, config.format, kept, first)
 
@@ -248,7 +239,7 @@ def _indexed(
         state = in_session(state, run.start.source.session, sessions[0])
     # The state after the run needs the shapes of all tables.
     known = frozenset() if state is None else frozenset(state.relations.in_shape)
-    indexed = _make_index(statistics, config, state)
+    indexed = index_of_statistics(statistics, config.catalog, config.options, state)
     is_full = all(split_statistics.in_full for split_statistics in statistics)
     is_plain = all(split_statistics.is_plain for split_statistics in statistics)
     is_simple = is_plain and (state is None or not state.streamed)
@@ -257,33 +248,16 @@ def _indexed(
         rest = iter(run_tasks(spark, in_full, short))
         full = [item if item.in_full else next(rest).statistics for item in statistics]
         statistics = [item for item in full if item is not None]
-        indexed = _make_index(statistics, config, state)
+        indexed = index_of_statistics(statistics, config.catalog, config.options, state)
     uncertain = unused_versions(indexed.index, None)
     if uncertain:
-        plain = JsonIndex.of(None, indexed.index, indexed.counts)
+        plain = PackedIndex.of(None, indexed.index, indexed.counts)
         work = UsedTask(in_full.position, plain, uncertain, config.options)
         stored = _stored_tasks(state, indexed.index, config.options, 0)
         all_tasks: list[SplitTask | StoredTask] = [*tasks, *stored]
         used = {number for item in run_tasks(spark, work, all_tasks) for number in item}
         indexed = replace(indexed, index=with_used(indexed.index, used))
     return indexed, state, session_text(sessions[-1]) if in_full.session is not None and sessions else None
-
-
-def _make_index(
-    statistics: Sequence[SplitStatistics], config: ChangeJob, state: ReplicationState | None
-) -> SourceIndex:
-    in_full = all(split_statistics.in_full for split_statistics in statistics)
-    partitions = [partition for item in statistics for partition in item.partitions]
-    return source_index(
-        None,
-        _runs(statistics),
-        _messages(statistics),
-        config.catalog,
-        config.options,
-        in_full=in_full,
-        state=state,
-        commits={partition.first: partition.commit for partition in partitions},
-    )
 
 
 def _in_order(found: Sequence[SplitStatisticsResult]) -> list[SplitStatistics] | None:
@@ -352,27 +326,3 @@ def _inputs(tasks: Sequence[Task] | Sequence[SplitTask], format: str) -> dict[st
             {"file": str(file.path), "first_row": first, "rows": n_rows} for file, first, n_rows in places
         ]
     return found
-
-
-def _runs(statistics: Sequence[SplitStatistics]) -> pa.Table:
-    partitions = [partition for split_statistics in statistics for partition in split_statistics.partitions]
-    columns = {
-        "first": pa.array([partition.first for partition in partitions], pa.int64()),
-        "last": pa.array([partition.last for partition in partitions], pa.int64()),
-        "has_rows": pa.array([partition.has_rows for partition in partitions], pa.bool_()),
-        "n": pa.array([partition.n_rows for partition in partitions], pa.int64()),
-        "may_move": pa.array([False] * len(partitions), pa.bool_()),
-    }
-    if any(partition.session is not None for partition in partitions):
-        # Replace sessions by numbers, because the column may have any type.
-        numbers: dict[Any, int] = {}
-        columns["session"] = pa.array(
-            [numbers.setdefault(partition.session, len(numbers)) for partition in partitions], pa.int64()
-        )
-    return pa.table(columns)
-
-
-def _messages(statistics: Sequence[SplitStatistics]) -> pa.Table:
-    return pa.concat_tables(
-        [MESSAGES.empty_table(), *(from_ipc(split_statistics.messages) for split_statistics in statistics)]
-    )

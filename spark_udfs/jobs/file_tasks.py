@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pgdecode.changes.committed_changes import values_of
+from pgdecode.changes.committed_changes import ChangeSlice, values_of
 from pgdecode.changes.record_batches import Builder
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches, joined_batches
@@ -26,16 +26,16 @@ from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.writers import message_layout
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.partitions.partition_index import slices
+from pgdecode.partitions.split_statistics import SplitStatistics, SplitStatisticsReader
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions, Format
 from pgdecode.relations.version_tracker import SchemaChanged
 from spark_udfs.dataframes.kept_changes import KeptChanges, KeptFile
 from spark_udfs.dataframes.outputs import Output
-from spark_udfs.dataframes.partition_worker import DecodedPartition, JsonIndex, RowsMoved
+from spark_udfs.dataframes.partition_worker import DecodedPartition, PackedIndex, RowsMoved
 from spark_udfs.dataframes.stored_changes import StoredTask, decode_stored, used_of_stored
 from spark_udfs.jobs.job_config import MessageJob
 from spark_udfs.jobs.output_committer import Folder, Part, attempted
-from spark_udfs.jobs.split_statistics import SpeculativeDecoding, SplitStatistics, SplitStatisticsReader
 from spark_udfs.jobs.splits import Batches, Split
 from spark_udfs.jobs.task_times import TaskTimes
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
@@ -156,7 +156,7 @@ class ChangeTask(WorkerFunction):
     outputs : tuple of Output
     columns : tuple of tuple of str
         The columns to write of each output.
-    index : JsonIndex
+    index : PackedIndex
         Of all partitions.
     position : str
     options : ChangeOptions
@@ -170,7 +170,7 @@ class ChangeTask(WorkerFunction):
     folders: tuple[Folder, ...]
     outputs: tuple[Output, ...]
     columns: tuple[tuple[str, ...], ...]
-    index: JsonIndex
+    index: PackedIndex
     position: str
     options: ChangeOptions
     format: Format
@@ -248,7 +248,7 @@ class ChangeTask(WorkerFunction):
 
 def decode_split(
     batches: Batches,
-    plain: JsonIndex,
+    plain: PackedIndex,
     builders: Sequence[Builder],
     options: ChangeOptions,
     bad_rows: list[Counter[str]] | None = None,
@@ -364,6 +364,27 @@ class SplitStatisticsTask(WorkerFunction):
             return SplitStatisticsResult(None)
 
 
+class SpeculativeDecoding:
+    """Builds batches speculatively: only if all changes have a version of their relation."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.error = builder.error
+        self.numbers = builder.numbers
+
+    def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
+        """Build a batch.
+
+        Raises
+        ------
+        SchemaChanged
+            If a relation is unknown, or a payload is bad, because it may be a Relation message.
+        """
+        if not change_slice.changes.is_known:
+            raise SchemaChanged
+        return self.builder.batch(change_slice)
+
+
 @dataclass(frozen=True)
 class UsedTask(WorkerFunction):
     """Finds which of some versions of relations the committed changes use.
@@ -371,14 +392,14 @@ class UsedTask(WorkerFunction):
     Attributes
     ----------
     position : str
-    index : JsonIndex
+    index : PackedIndex
     among : frozenset of int
         Numbers of the versions.
     options : ChangeOptions
     """
 
     position: str
-    index: JsonIndex
+    index: PackedIndex
     among: frozenset[int]
     options: ChangeOptions
 

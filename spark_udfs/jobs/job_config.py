@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from pgdecode import MessageDecoder, RelationCatalog
 from pgdecode.envelope.schema import envelope_schema
+from pgdecode.partitions.source_index import SourceIndex
 from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import ChangeOptions, Empty, Format, InStream, Mode, check_option
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes.changes import check_fields, output_of
-from spark_udfs.dataframes.control_index import SourceIndex
 from spark_udfs.dataframes.outputs import ChangeOutput, Output
 
 MESSAGES = "messages"

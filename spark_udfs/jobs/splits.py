@@ -26,12 +26,11 @@ from pgdecode.files.payload_batches import are_payloads, read_together
 from pgdecode.files.payload_file import PayloadFile, one_batch
 from pgdecode.partitions.partition_index import Partition, PartitionIndex
 from pgdecode.partitions.speculation import speculate
+from pgdecode.partitions.split_statistics import MESSAGES, from_ipc, row_numbers, take_messages, to_ipc
 from pgdecode.protocol.boundaries import APART, RELATIONS
 from pgdecode.relations.catalog import RelationCatalog
 from spark_udfs.dataframes.partition_worker import DECODE_ROWS
 
-# Messages with their positions.
-MESSAGES = pa.schema([("position", pa.int64()), ("payload", pa.large_binary())])
 # Rows to read at once. Each batch costs some Python calls, whatever its number of rows.
 _READ_ROWS = 2 * DECODE_ROWS
 # How many rows of a piece are searched for its first Begin, and how many bytes before it may be sent with a split.
@@ -336,32 +335,3 @@ def speculation_of(
     messages = pa.Table.from_batches([preview.relations for preview in found], MESSAGES).sort_by("position")
     positions = messages["position"].combine_chunks()
     return speculate(partitions, messages["payload"], positions, catalog=catalog, state=state)
-
-
-def row_numbers(rows: pa.Buffer | None) -> pa.Array:
-    """Convert the row numbers from `tagged` to an array."""
-    if rows is None:
-        return pa.array([], pa.int64())
-    return pa.Array.from_buffers(pa.int64(), rows.size // 8, [None, rows])
-
-
-def take_messages(positions: pa.Array, payloads: pa.Array, rows: pa.Array | Iterable[int]) -> pa.RecordBatch:
-    """Select messages by their rows."""
-    rows = rows if isinstance(rows, pa.Array) else pa.array(rows, pa.int64())
-    columns = [positions.take(rows), payloads.take(rows).cast(pa.large_binary())]
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
-
-
-def to_ipc(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """Write messages as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, MESSAGES) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
-    return bytes(sink.getvalue())
-
-
-def from_ipc(messages: bytes) -> pa.Table:
-    """Read messages that `to_ipc` wrote."""
-    with pa.ipc.open_stream(messages) as reader:
-        return reader.read_all()

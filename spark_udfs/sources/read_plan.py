@@ -16,12 +16,12 @@ from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_reader import TableError
 from pgdecode.files.file_metadata import UserType, accepted_gaps, catalog_of, source_of, user_types_of
 from pgdecode.files.payload_file import PayloadFile
+from pgdecode.partitions.source_index import SourceIndex, unused_versions
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.storage.errors import PathError
 from spark_udfs.dataframes.changes import tables_of
-from spark_udfs.dataframes.control_index import SourceIndex, unused_versions
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
-from spark_udfs.dataframes.partition_worker import JsonIndex
+from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.jobs.file_tasks import SplitTask, UsedTask
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.splits import Split, grouped, pieces_of
@@ -103,7 +103,7 @@ def _used(index: SequenceIndex, tables: Collection[str], job: ChangeJob, positio
     if not uncertain:
         return set()
     counts = tuple(count for item in index.pieces for count in item.counts)
-    work = UsedTask(position, JsonIndex.of(None, whole, counts), uncertain, job.options)
+    work = UsedTask(position, PackedIndex.of(None, whole, counts), uncertain, job.options)
     tasks = [SplitTask(number, Split((item.piece,))) for number, item in enumerate(index.pieces)]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return set().union(*threads.map(work, tasks))

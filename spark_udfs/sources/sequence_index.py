@@ -20,14 +20,15 @@ from pgdecode.partitions.partition_index import (
     TransactionOutcome,
     follow_partition,
     head_stream_state,
+    start_of,
 )
+from pgdecode.partitions.source_index import in_order
+from pgdecode.partitions.split_statistics import SplitStatistics, SplitStatisticsReader, from_ipc
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.version_tracker import RelationTracker
-from spark_udfs.dataframes.control_index import in_order
-from spark_udfs.dataframes.partition_worker import JsonIndex
+from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.jobs.job_config import ChangeJob
-from spark_udfs.jobs.split_statistics import SplitStatistics, SplitStatisticsReader
-from spark_udfs.jobs.splits import Split, from_ipc, grouped, pieces_of, task_bytes
+from spark_udfs.jobs.splits import Split, grouped, pieces_of, task_bytes
 from spark_udfs.sources.source_options import SourceOptions
 
 _MOST_TASK_BYTES = 128 << 20
@@ -62,7 +63,7 @@ class IndexedPiece:
 class IndexedSplits:
     """The splits of one task, with the part of the index that they need."""
 
-    index: JsonIndex
+    index: PackedIndex
     splits: tuple[Split, ...]
 
 
@@ -152,14 +153,17 @@ class SequenceIndex:
         places = positions.to_pylist()
         if self._is_head_streamed is None:
             self._is_head_streamed = head_stream_state(payloads)
-        partitions, starts = [], []
+        partitions: list[Partition] = []
+        starts: list[ReplicationState] = []
+        before = self.pieces[-1].starts[-1] if self.pieces else None
         for found in statistics.partitions:
             partition = Partition(found.first, found.last, found.has_rows)
             # Captured files belong to one session each, which their footers name.
             captured = None if piece.captured is None else piece.captured.session
             session = captured if self.options.session is None else found.session
             self.state.is_reconnected = self._n_partitions > 0 and session != self._last_session
-            starts.append(self.state.copy(with_versions=False))
+            before = start_of(self.state, before)
+            starts.append(before)
             start, end = bisect_left(places, found.first), bisect_right(places, found.last)
             follow_partition(
                 self.state,
@@ -229,7 +233,7 @@ class SequenceIndex:
             index = self._index(group, {begin: outcomes[begin] for begin in own if begin in outcomes}, ())
             counts = tuple(count for item in group for count in item.counts)
             splits = tuple(Split((item.piece,)) for item in group)
-            found.append(IndexedSplits(JsonIndex.of(None, index, counts), splits))
+            found.append(IndexedSplits(PackedIndex.of(None, index, counts), splits))
         return found
 
     def _index(

@@ -21,6 +21,7 @@ import pgdecode
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
+from pgdecode.partitions.split_statistics import SplitStatistics, from_ipc
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.manifest import OutputFile
@@ -29,7 +30,6 @@ from spark_udfs.dataframes.partition_worker import DecodedPartition
 from spark_udfs.jobs import file_route, splits
 from spark_udfs.jobs.file_tasks import SplitStatisticsTask
 from spark_udfs.jobs.job_config import ChangeJob
-from spark_udfs.jobs.split_statistics import SplitStatistics
 from support import captures
 from support.generators.slot import Slot
 
@@ -74,7 +74,7 @@ def plain(split_statistics: SplitStatistics) -> SplitStatistics:
     """
     said: dict[bytes, bytes] = {}
     messages = []
-    for message in splits.from_ipc(split_statistics.messages).combine_chunks().sort_by("position").to_pylist():
+    for message in from_ipc(split_statistics.messages).combine_chunks().sort_by("position").to_pylist():
         payload = message["payload"]
         if payload[:1] == b"Y":
             said.clear()

@@ -1,8 +1,8 @@
-"""Statistics of splits, and the messages of each that the index needs."""
+"""Statistics of consecutive payloads, and those of their messages that an index of partitions needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -10,17 +10,15 @@ import pyarrow.compute as pc
 
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.wire.message_filter import tagged
-from pgdecode.changes.committed_changes import ChangeSlice
-from pgdecode.changes.record_batches import Builder
 from pgdecode.changes.scanned_batch import NO_KIND
 from pgdecode.changes.transaction_assembler import TransactionAssembler
-from pgdecode.files.ordered_files import OrderFault
 from pgdecode.partitions.partition_index import first_boundary
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, ROWS, needed
-from pgdecode.protocol.messages import MESSAGES
+from pgdecode.protocol.messages import MESSAGES as KINDS
 from pgdecode.relations.version_tracker import SchemaChanged
-from spark_udfs.jobs.splits import row_numbers, take_messages, to_ipc
 
+# Messages with their positions.
+MESSAGES = pa.schema([("position", pa.int64()), ("payload", pa.large_binary())])
 _MOST_HEAD_ROWS = 1000
 
 
@@ -90,13 +88,7 @@ class SplitStatisticsReader:
         self.last_end: tuple[pa.Array, pa.Array] | None = None
 
     def add(self, positions: pa.Array, payloads: pa.Array, sessions: pa.Array | None = None) -> None:
-        """Process the next rows.
-
-        Raises
-        ------
-        OrderFault
-            If positions are negative.
-        """
+        """Process the next rows. Positions ascend from batch to batch."""
         if sessions is None:
             self._add(positions, payloads, None)
             return
@@ -123,8 +115,6 @@ class SplitStatisticsReader:
 
         Raises
         ------
-        OrderFault
-            If positions are negative.
         SchemaChanged
             If there are messages of streams and two-phase commits, or bad payloads, which may be such messages.
         """
@@ -132,7 +122,7 @@ class SplitStatisticsReader:
         control_kinds = [(row, batch.kinds[row]) for row in assembler.control_rows]
         if any(kind == NO_KIND and batch.error(row) is not None for row, kind in control_kinds):
             raise SchemaChanged
-        tags = [(row, ord(MESSAGES[kind].tag)) for row, kind in control_kinds if kind != NO_KIND]
+        tags = [(row, ord(KINDS[kind].tag)) for row, kind in control_kinds if kind != NO_KIND]
         rows = pa.array([row for row, tag in tags if tag in EVERYWHERE], pa.int64())
         found = {tag for _, tag in tags} | set(ROWS[:1] if transaction_index.has_rows else b"")
         self._record(positions, payloads, found, rows, transaction_index.first_end, transaction_index.last_end, None)
@@ -153,8 +143,6 @@ class SplitStatisticsReader:
         session: Any,
     ) -> None:
         first, last = positions[0].as_py(), positions[-1].as_py()
-        if not self.partitions and first < 0:
-            raise OrderFault("a position is negative")
         has_rows = not set(tags).isdisjoint(ROWS)
         if self.partitions and self.partitions[-1].session == session:
             partition = self.partitions[-1]
@@ -209,22 +197,30 @@ def _may_be_transactional(payload: pa.Scalar) -> bool:
     return b"\1" in (bytes(data[1:2]), bytes(data[5:6]))
 
 
-class SpeculativeDecoding:
-    """Builds batches speculatively: only if all changes have a version of their relation."""
+def row_numbers(rows: pa.Buffer | None) -> pa.Array:
+    """Convert the row numbers from `tagged` to an array."""
+    if rows is None:
+        return pa.array([], pa.int64())
+    return pa.Array.from_buffers(pa.int64(), rows.size // 8, [None, rows])
 
-    def __init__(self, builder: Builder) -> None:
-        self.builder = builder
-        self.error = builder.error
-        self.numbers = builder.numbers
 
-    def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
-        """Build a batch.
+def take_messages(positions: pa.Array, payloads: pa.Array, rows: pa.Array | Iterable[int]) -> pa.RecordBatch:
+    """Select messages by their rows."""
+    rows = rows if isinstance(rows, pa.Array) else pa.array(rows, pa.int64())
+    columns = [positions.take(rows), payloads.take(rows).cast(pa.large_binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
 
-        Raises
-        ------
-        SchemaChanged
-            If a relation is unknown, or a payload is bad, because it may be a Relation message.
-        """
-        if not change_slice.changes.is_known:
-            raise SchemaChanged
-        return self.builder.batch(change_slice)
+
+def to_ipc(batches: Sequence[pa.RecordBatch]) -> bytes:
+    """Write messages as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, MESSAGES) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def from_ipc(messages: bytes) -> pa.Table:
+    """Read messages that `to_ipc` wrote."""
+    with pa.ipc.open_stream(messages) as reader:
+        return reader.read_all()
