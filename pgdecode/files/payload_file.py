@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from pgdecode.arrow.batch_sizes import split_batch
 from pgdecode.files.text_files import ConvertedFile
-from pgdecode.payloads.parquet_dictionary import longest_value
 from pgdecode.payloads.unwrap import UnwrapError, is_string, unwrap_in_place
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.errors import StorageError
@@ -29,7 +28,6 @@ from pgdecode.storage.parquet_input import (
     opened,
     plan,
     read_footer,
-    read_range,
     readable,
 )
 
@@ -458,24 +456,13 @@ def _repeats_beginnings(chunks: Iterable[pq.ColumnChunkMetaData]) -> bool:
 
 def _may_expand(reader: Reader, group: int, chunks: Sequence[pq.ColumnChunkMetaData], n_rows: int) -> bool:
     """Whether `n_rows` rows may exceed the size of a batch, if all have the longest value of their dictionary."""
-    total = 0
-    for chunk in chunks:
-        if chunk.has_dictionary_page:
-            found = _longest_in_page(reader, chunk)
-            total += _longest_read(reader, group, chunk.path_in_schema) if found is None else found
-    return bool(total * n_rows > 2 * BATCH_BYTES)
+    names = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
+    longest = sum(_longest_value(reader, group, name) for name in names)
+    return bool(longest * n_rows > 2 * BATCH_BYTES)
 
 
-def _longest_in_page(reader: Reader, chunk: pq.ColumnChunkMetaData) -> int | None:
-    """Find the length of the longest value in a chunk's dictionary page; None if only pyarrow can read it."""
-    start, end = chunk.dictionary_page_offset, chunk.data_page_offset
-    if chunk.physical_type != "BYTE_ARRAY" or not 0 < end - start <= 2 * BATCH_BYTES:
-        return None
-    return longest_value(read_range(reader.source, start, end), chunk.compression, 2 * BATCH_BYTES)
-
-
-def _longest_read(reader: Reader, group: int, name: str) -> int:
-    """Find the same length by reading a row, for which pyarrow also hashes all values."""
+def _longest_value(reader: Reader, group: int, name: str) -> int:
+    """Find the length of the longest value in a column's dictionary, which pyarrow reads with the first row."""
     with reader([name]) as encoded:
         for batch in encoded.iter_batches(1, row_groups=[group], columns=[name], use_threads=False):
             return int(pc.max(pc.binary_length(batch.column(name).dictionary)).as_py() or 0)

@@ -115,18 +115,6 @@ def opened(source: Source, metadata: pq.FileMetaData, as_dictionary: Sequence[st
     )
 
 
-def read_range(source: Source, start: int, end: int) -> pa.Buffer:
-    """Read bytes of a file that `readable` has yielded. There may be fewer at its end."""
-    if isinstance(source, pa.Buffer):
-        return source[start:end]
-    if isinstance(source, ObjectReader):
-        source.seek(start)
-        return source.read_buffer(end - start)
-    with pa.OSFile(os.fspath(source)) as file:
-        file.seek(start)
-        return file.read_buffer(end - start)
-
-
 def plan(
     source: Source,
     metadata: pq.FileMetaData,

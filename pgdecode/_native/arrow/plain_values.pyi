@@ -1,3 +1,0 @@
-from typing import Any
-
-def longest(page: Any) -> int: ...
