@@ -1,7 +1,6 @@
 """Builds every .pyx under src/ into the package whose path it mirrors; all Cython directives are here."""
 
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -87,18 +86,5 @@ def compiled() -> list[Extension]:
     return found
 
 
-def long_description() -> str:
-    """README for a package index: links and pictures, which are relative in the repository, become absolute."""
-    repository = "https://github.com/pgdecode/pgdecode/raw/main/"
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r'((?:src|srcset)=")(?!https?:)', rf"\1{repository}", text)
-    return re.sub(r"(\]\()(?!https?:|#)", rf"\1{repository.replace('raw', 'blob')}", text)
-
-
-# In parallel: said here, because `pip install` takes no such option.
-setup(
-    ext_modules=compiled(),
-    options={"build_ext": {"parallel": PROCESSES}},
-    long_description=long_description(),
-    long_description_content_type="text/markdown",
-)
+# `pip install` has no option for a parallel build.
+setup(ext_modules=compiled(), options={"build_ext": {"parallel": PROCESSES}})

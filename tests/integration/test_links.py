@@ -18,7 +18,9 @@ DOCUMENTS = sorted(
         *(ROOT / "benchmarks").glob("*.md"),
     ]
 )
-LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
+# README is also the description of the package, where relative links lead nowhere.
+REPOSITORY = re.compile(r"^https://github.com/pgdecode/pgdecode/(?:blob|raw)/main/")
 # Projects are linked where they live. Pages of package indexes come and go.
 INDEXES = ("pypi.org", "npmjs.com", "crates.io")
 
@@ -38,12 +40,11 @@ def anchors(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
-    links = [first or second for first, second in LINK.findall(prose(path))]
-    for link in links:
+    for link in map("".join, LINK.findall(prose(path))):
         assert not any(index in link for index in INDEXES), f"{link}: link the project's repository"
-        if ":" in link:
+        target, _, anchor = REPOSITORY.sub(f"{ROOT}/", link).partition("#")
+        if ":" in target:
             continue
-        target, _, anchor = link.partition("#")
         found = path if not target else path.parent / target
         assert found.exists(), link
         assert not anchor or found.suffix == ".svg" or anchor in anchors(found), link

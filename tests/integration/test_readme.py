@@ -42,9 +42,17 @@ def test_a_generated_file_is_up_to_date(path: Path) -> None:
 
 
 def test_the_readme_can_be_read_in_five_minutes() -> None:
-    assert len(TEXT.splitlines()) < 200
+    assert len(TEXT.partition("\n[architecture]: ")[0].splitlines()) < 200
     for marker, code in (("main command", MAIN), ("test command", TEST)):
         assert markdown.code_blocks(markdown.between(TEXT, marker), "sh") == [code]
+    assert f"\n{TEST}" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_links_of_the_readme_are_absolute_and_defined() -> None:
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", TEXT, flags=re.DOTALL)
+    labels = {label.lower() for label in re.findall(r"\[([^\]\[]+)\](?!\[|\(|: https)", prose)}
+    defined = re.findall(r"^\[([^\]]+)\]: https://", TEXT, re.MULTILINE)
+    assert labels == set(defined)
 
 
 @pytest.fixture

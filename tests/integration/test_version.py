@@ -48,6 +48,6 @@ def test_sources_that_are_not_compiled_say_so(tmp_path: Path) -> None:
 def test_the_description_of_the_package_has_no_relative_links() -> None:
     text = metadata.metadata("pgdecode").get_payload()
     assert text.startswith("# pgdecode")
-    links = [*re.findall(r"\]\(([^)]+)\)", text), *re.findall(r'(?:src|srcset)="([^"]+)"', text)]
+    links = ["".join(found) for found in re.findall(r'\]\(([^)]+)\)|(?:src|srcset)="([^"]+)"|\n\[.+\]: (\S+)', text)]
     assert len(links) > 20
     assert [link for link in links if not link.startswith("https://")] == []
