@@ -12,9 +12,8 @@ import roles
 from pgdecode import ChangeDecoder
 from pgdecode.capture import StoppedError
 from pgdecode.capture.options import PINNED, session_settings
+from support import clone
 from support.tiers import full
-
-DOCUMENT = Path(__file__).parents[2] / "docs" / "landing.md"
 
 # Settings that a role can set and that need no fixed value, by the reason.
 HARMLESS = {
@@ -98,7 +97,7 @@ def test_no_setting_is_both_pinned_and_harmless() -> None:
 
 
 def test_the_documentation_lists_the_pinned_settings() -> None:
-    text = DOCUMENT.read_text()
+    text = clone.path_of("docs/landing.md").read_text()
     for setting in PINNED:
         since = f" ({setting.since})" if setting.since > 10 else ""
         value = setting.value or "''"

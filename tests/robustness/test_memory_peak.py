@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support import clone
 from support.tiers import full
 
-RECORDINGS = Path(__file__).parents[2] / "benchmarks" / "data"
+RECORDINGS = clone.path_of("benchmarks/data")
 
 MEASURED = """
 import gc, sys

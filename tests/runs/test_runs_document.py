@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode import ChangeDecoder
-from support import captures
+from support import captures, clone
 from support.compare import rows_of
 from support.docs import markdown
 from support.shell import Shell
 
-TEXT = (markdown.ROOT / "docs" / "runs.md").read_text()
+TEXT = clone.path_of("docs/runs.md").read_text()
 SHELL = markdown.code_blocks(TEXT, "sh")
 PYTHON = markdown.code_blocks(TEXT, "python")[0]
 

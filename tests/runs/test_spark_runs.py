@@ -22,7 +22,7 @@ from pgdecode.storage.durable import locked
 from spark_udfs import changes, decode_files, replication_state, snapshot, table_changes
 from spark_udfs.dataframes import partition_worker
 from spark_udfs.jobs import file_route
-from support import captures
+from support import captures, clone
 from support.docs import markdown
 from support.generators.slot import Slot
 from support.shell import written
@@ -34,7 +34,7 @@ from test_runs import T, positions, saved, streamed
 
 pytest_plugins = ["support.spark_session"]
 
-TEXT = (markdown.ROOT / "docs" / "runs.md").read_text()
+TEXT = clone.path_of("docs/runs.md").read_text()
 _, FILES, FUNCTIONS = markdown.code_blocks(TEXT, "python")
 
 

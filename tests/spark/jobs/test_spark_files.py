@@ -29,7 +29,7 @@ from pgdecode.runs.manifest import MANIFEST, read_manifest
 from spark_udfs.jobs import file_route, output_committer
 from spark_udfs.jobs.file_tasks import Task
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
-from support import captures
+from support import captures, clone
 from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
@@ -394,7 +394,7 @@ with open("/proc/self/status") as status:
 @pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_memory_of_a_task_does_not_grow_with_its_file(tmp_path: Path) -> None:
-    recorded = pq.read_table(Path(__file__).parents[3] / "benchmarks" / "data" / "pgbench.text.parquet")["data"]
+    recorded = pq.read_table(clone.path_of("benchmarks/data/pgbench.text.parquet"))["data"]
     column = recorded.combine_chunks()
     column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     peaks = []

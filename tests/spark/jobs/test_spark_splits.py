@@ -30,7 +30,7 @@ from spark_udfs.dataframes.partition_worker import DecodedPartition
 from spark_udfs.jobs import file_route, splits
 from spark_udfs.jobs.file_tasks import SplitStatisticsTask
 from spark_udfs.jobs.job_config import ChangeJob
-from support import captures
+from support import captures, clone
 from support.generators.slot import Slot
 
 A, B = 20001, 20002
@@ -283,7 +283,7 @@ def test_a_bad_payload_among_small_files_is_named_by_its_file_and_row(
 
 
 def test_a_capture_of_plain_transactions_is_decoded_in_one_pass(tasks: Tasks, tmp_path: Path) -> None:
-    payloads = pq.read_table(Path(__file__).parents[3] / "benchmarks/data/pgbench.text.parquet")["data"].to_pylist()
+    payloads = pq.read_table(clone.path_of("benchmarks/data/pgbench.text.parquet"))["data"].to_pylist()
     payloads = payloads[:20_000]
     wanted = change_job("public.pgbench_accounts", None)
     found = decoded(written(tmp_path / "raw", payloads, [3_000, 15_001], 5_000), wanted, tmp_path / "out")

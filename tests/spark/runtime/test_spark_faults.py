@@ -21,13 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 import pgdecode
 from spark_udfs import changes, decode_files, parse_pgoutput, table_changes
 from spark_udfs.jobs.decode_files import JobFailed
-from support import captures
+from support import captures, clone
 
 pytestmark = pytest.mark.full
 
 pytest_plugins = ["support.spark_session"]
 
-PGBENCH = Path(__file__).parents[3] / "benchmarks" / "data" / "pgbench.text.parquet"
 TABLE = "public.pgbench_accounts"
 FILES = 4
 ROWS = 200_000
@@ -37,7 +36,9 @@ GROUP_ROWS = 20_000
 
 def pgbench(n_rows: int) -> pa.Array:
     """Repeated payloads of pgbench."""
-    recorded = pa.concat_arrays(pq.read_table(PGBENCH, columns=["data"])["data"].chunks)
+    recorded = pa.concat_arrays(
+        pq.read_table(clone.path_of("benchmarks/data/pgbench.text.parquet"), columns=["data"])["data"].chunks
+    )
     times = n_rows // len(recorded) + 1
     return pa.concat_arrays([recorded] * times).slice(0, n_rows).cast(pa.binary())
 

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgdecode import ChangeDecoder
-from support import captures
+from support import captures, clone
 from support.docs import markdown
 
 pytest_plugins = ["support.spark_session"]
 
-READ, STREAM, SCHEMA = markdown.code_blocks((markdown.ROOT / "docs" / "spark-source.md").read_text(), "python")
+READ, STREAM, SCHEMA = markdown.code_blocks(clone.path_of("docs/spark-source.md").read_text(), "python")
 
 
 def test_the_code_of_the_document_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
