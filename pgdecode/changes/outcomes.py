@@ -121,11 +121,11 @@ def emit(
     aborted = transaction.aborted if committed else {}  # an abort rolls back all changes alike
     assembler.decide(transaction, committed, row, lsn, timestamp)
     for start, end, positions in pieces:
-        transaction_index.deliver_alive(start, end, positions, aborted, True)
+        transaction_index.commit_unaborted(start, end, positions, aborted, True)
     if aborted and assembler.options.include_uncommitted:
         assembler.decide(transaction, 0)
         for start, end, positions in pieces:
-            transaction_index.deliver_alive(start, end, positions, aborted, False)
+            transaction_index.commit_unaborted(start, end, positions, aborted, False)
 
 
 def pieces_of(assembler: TransactionAssembler, transaction: Transaction) -> list[tuple[int, int, memoryview]]:
@@ -161,7 +161,7 @@ def buffer(assembler: TransactionAssembler, transactions: Iterable[Transaction])
         if not item.ranges:
             continue
         # Bad payloads are not kept.
-        rows, relation_ids, xids, versions, truncates = assembler.transaction_index.rows_of(item.ranges)
+        rows, relation_ids, xids, versions, truncates = assembler.transaction_index.undecided_columns(item.ranges)
         n = rows.size // 8
         item.ranges = []
         if n:

@@ -181,7 +181,7 @@ class TransactionAssembler:
         relations = self.state.relations
         positions = ChunkedInt64(self.batch.all_positions)
         wanted = None if self.tables is None else relations.flags_of(self.tables)
-        found = self.transaction_index.delivered(positions, len(relations.versions), wanted)
+        found = self.transaction_index.committed_columns(positions, len(relations.versions), wanted)
         relations.count_for_shape(found[-1])
         return CommittedChanges(self.batch.parts, positions, *found, self.gids, self.row_errors)
 
@@ -193,13 +193,13 @@ class TransactionAssembler:
     @property
     def begun(self) -> bool:
         """Whether a transaction boundary has been processed."""
-        return self.state.begun or self.transaction_index.begun
+        return self.state.begun or self.transaction_index.has_boundary
 
     def decide(
         self, transaction: Transaction, committed: int, row: int = -1, lsn: int = -1, timestamp: int = -1
     ) -> None:
         """Set the outcome of the changes that are emitted next."""
-        outcome = self.transaction_index.decide(row, transaction.xid, lsn, timestamp, committed)
+        outcome = self.transaction_index.add_outcome(row, transaction.xid, lsn, timestamp, committed)
         if transaction.gid is not None:
             self.gids[outcome] = transaction.gid
 
@@ -481,14 +481,14 @@ class TransactionAssembler:
     # -- plain transactions --------------------------------------------------------------------------------------------
 
     def _on_begin(self, row: int) -> None:
-        self.transaction_index.on_end(row)
+        self.transaction_index.record_end(row)
         self._cross_boundary(row)
         batch = self.batch
         self._open(Transaction(batch.value("xid", row), batch.position(row), final_lsn=batch.value("lsn", row)))
 
     def _on_commit(self, row: int) -> None:
         state = self.state
-        self.transaction_index.on_end(row)
+        self.transaction_index.record_end(row)
         self._move_plain_to_state()
         if state.stream is None and state.open is not None:
             self._pause()

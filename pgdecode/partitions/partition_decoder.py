@@ -85,11 +85,11 @@ class PartitionOutcomes(CommittedOutcomes):
         aborts = transaction_outcome.aborts if transaction_outcome.committed else {}
         self._set_outcome(assembler, item, transaction_outcome)
         for start, end, positions in pieces:
-            transaction_index.deliver_alive(start, end, positions, aborts, True)
+            transaction_index.commit_unaborted(start, end, positions, aborts, True)
         if aborts and wanted:
             self._set_outcome(assembler, item, ROLLED_BACK)
             for start, end, positions in pieces:
-                transaction_index.deliver_alive(start, end, positions, aborts, False)
+                transaction_index.commit_unaborted(start, end, positions, aborts, False)
 
     def _set_outcome(
         self, assembler: TransactionAssembler, item: Transaction, transaction_outcome: TransactionOutcome

@@ -1,8 +1,8 @@
-"""Lists the changes in a scanned batch and finds the transaction of each.
+"""Lists the changes of a scanned batch, and finds the transaction of each.
 
-It follows what nearly all data is made of, Begin, rows and Commit, and blocks of open streams that follow each other,
-and stops at everything else for its caller: the rules of streams and of two-phase commit are in
-`pgdecode.changes.transaction_assembler`.
+The loop handles the most frequent messages: Begin, rows and Commit, and consecutive blocks of open streams. It stops at
+every other message, which the caller handles: `pgdecode.changes.transaction_assembler` has the rules of streams and of
+two-phase commit.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -15,51 +15,51 @@ from pgdecode._native.arrow.payload_array cimport (
 )
 from pgdecode._native.capacity cimport ensure_capacity
 from pgdecode._native.changes.change_buffers cimport (
-    Change, Outcome, Range, VersionFilter, buffered_of, commit_rows_of, delivered_of, passes,
+    Change, ChangeBuffers, VersionFilter, check_range, commit_rows, committed_columns, free_changes, open_changes,
+    passes, put_change, put_outcome, put_range, undecided_columns,
 )
 from pgdecode._native.changes.relation_versions cimport (
     ASK_CALLER, BAD_PAYLOAD, INVALID_RELATION, NO_STREAM, UNKNOWN_RELATION, VersionTable, Versions, version_of,
 )
 from pgdecode._native.cursor cimport be32, be64, prefetch
-from pgdecode._native.fault cimport FAULT_NO_MEMORY, OK, FaultCode, unlikely
+from pgdecode._native.fault cimport OK, FaultCode, unlikely
 from pgdecode._native.wire.envelope_builder cimport EPOCH_SHIFT_US
 from pgdecode._native.wire.walker cimport STREAMED
 from pgdecode._native.wire.wire_plan cimport PLAN, PlanTable, offset_of
 
 cdef enum State:
-    OUTSIDE   # of any transaction: the caller decides about a row
-    PLAIN     # in a transaction that Begin opened in this batch; its Commit is followed here
-    LISTED    # in another one: rows are listed, and what ends it is for the caller
-    SKIPPED   # in one whose beginning is missing: rows are passed over
+    OUTSIDE   # no transaction is open: the caller handles rows
+    PLAIN     # in a transaction that Begin opened in this batch: its Commit is handled here
+    LISTED    # in another transaction: rows are listed, and the caller handles its end
+    SKIPPED   # in a transaction whose beginning is missing: rows are skipped
 
 
 cdef enum Role:
-    OF_CALLER = 0  # what a message is to the loop here
-    PASSED_OVER
+    # What the loop does with a message.
+    FOR_CALLER = 0
+    IGNORED
     LOGICAL_MESSAGE
     ROW
     RELATION
     STREAM_START
     STREAM_STOP
-    BEGIN   # from here on the payload is read
+    BEGIN   # from here on, the payload is read
     COMMIT
 
 
 cdef enum:
-    MOST_AT_FIRST = 1 << 17  # items
-    AHEAD = 32  # rows: how far ahead payloads that are read are prefetched
-    FEW = 4  # messages of a transaction, with its Begin and Commit
+    AHEAD = 32  # rows: how far ahead payloads are prefetched
 
 
 cdef struct Block:
-    # A block of a stream that another stream's block follows at once.
+    # A block of a stream, directly before a block of another stream.
     int64_t stream
-    int64_t end          # number of the change behind its last one
-    int64_t row          # of its Stream Start, -1 where the caller knows
+    int64_t end          # number of its last change, plus 1
+    int64_t row          # of its Stream Start, -1 if the caller has handled that
 
 
-cdef struct Ends:
-    # Where the fields of Begin, Commit and Stream Start stand, in bytes from the tag on.
+cdef struct Offsets:
+    # Of fields of Begin, Commit and Stream Start, in bytes from the tag.
     int begin_xid
     int begin_lsn
     int commit_lsn
@@ -68,22 +68,22 @@ cdef struct Ends:
     int first_segment
 
 
-cdef Ends ends_of(const PlanTable *plan) except *:
-    cdef Ends ends
-    ends.begin_xid = offset_of(&plan.messages[plan.by_tag[c"B"]], "xid")
-    ends.begin_lsn = offset_of(&plan.messages[plan.by_tag[c"B"]], "lsn")
-    ends.commit_lsn = offset_of(&plan.messages[plan.by_tag[c"C"]], "lsn")
-    ends.commit_timestamp = offset_of(&plan.messages[plan.by_tag[c"C"]], "timestamp")
-    ends.stream_xid = offset_of(&plan.messages[plan.by_tag[c"S"]], "xid")
-    ends.first_segment = offset_of(&plan.messages[plan.by_tag[c"S"]], "first_segment")
-    return ends
+cdef Offsets offsets_of(const PlanTable *plan) except *:
+    cdef Offsets offsets
+    offsets.begin_xid = offset_of(&plan.messages[plan.by_tag[c"B"]], "xid")
+    offsets.begin_lsn = offset_of(&plan.messages[plan.by_tag[c"B"]], "lsn")
+    offsets.commit_lsn = offset_of(&plan.messages[plan.by_tag[c"C"]], "lsn")
+    offsets.commit_timestamp = offset_of(&plan.messages[plan.by_tag[c"C"]], "timestamp")
+    offsets.stream_xid = offset_of(&plan.messages[plan.by_tag[c"S"]], "xid")
+    offsets.first_segment = offset_of(&plan.messages[plan.by_tag[c"S"]], "first_segment")
+    return offsets
 
 
-cdef Ends ENDS = ends_of(&PLAN.table)
+cdef Offsets OFFSETS = offsets_of(&PLAN.table)
 
 
 cdef struct Roles:
-    uint8_t[256] of_kind  # of any byte, for a payload may have no kind
+    uint8_t[256] of_kind  # for any byte, because a payload may have no kind
 
 
 cdef Roles roles_of(const PlanTable *plan) noexcept:
@@ -91,10 +91,10 @@ cdef Roles roles_of(const PlanTable *plan) noexcept:
     cdef int i
     cdef uint8_t tag
     for i in range(256):
-        roles.of_kind[i] = OF_CALLER
+        roles.of_kind[i] = FOR_CALLER
     for tag in b"IUD":
         roles.of_kind[plan.by_tag[tag]] = ROW
-    roles.of_kind[plan.by_tag[c"O"]] = PASSED_OVER
+    roles.of_kind[plan.by_tag[c"O"]] = IGNORED
     roles.of_kind[plan.by_tag[c"M"]] = LOGICAL_MESSAGE
     roles.of_kind[plan.by_tag[c"R"]] = RELATION
     roles.of_kind[plan.by_tag[c"S"]] = STREAM_START
@@ -108,7 +108,7 @@ cdef Roles ROLES = roles_of(&PLAN.table)
 
 
 cdef inline const uint8_t *field_at(const Segment *payloads, int64_t row, size_t at, size_t width) noexcept nogil:
-    """A field of a payload, NULL where that ends before: never of one that the scan has found good."""
+    """A field of a payload; NULL if the payload is too short, which the scan has ruled out for good payloads."""
     cdef Span payload
     if payload_at(payloads, row, &payload) != PRESENT or payload.length < at + width:
         return NULL
@@ -116,7 +116,7 @@ cdef inline const uint8_t *field_at(const Segment *payloads, int64_t row, size_t
 
 
 cdef inline void prefetch_payload(const Segment *payloads, int64_t row) noexcept nogil:
-    """Have a payload brought near, where it lies among others."""
+    """Prefetch a payload, if the array has offsets."""
     if payloads.layout == LAYOUT_OFFSETS32:
         prefetch(payloads.data + (<const int32_t *>payloads.index)[payloads.first + row])
     elif payloads.layout == LAYOUT_OFFSETS64:
@@ -134,7 +134,7 @@ cdef inline int64_t int64_at(const Segment *payloads, int64_t row, size_t at) no
 
 
 cdef inline VersionFilter version_filter(bytes flags) noexcept:
-    """Those with a flag; it is for the caller to keep the flags."""
+    """Make a filter of one flag for each version. The caller keeps the flags alive."""
     cdef VersionFilter filter
     filter.is_chosen = True
     filter.items = flags
@@ -143,48 +143,42 @@ cdef inline VersionFilter version_filter(bytes flags) noexcept:
 
 
 cdef class TransactionIndex:
-    """The changes of one batch, in the order of their payloads, and the ranges of them to deliver, in order."""
+    """The changes of one batch in the order of their payloads, and the ranges of them to output, in order."""
 
     cdef Source source
     cdef const Segment *payloads
     cdef const uint8_t[::1] kinds
     cdef const uint32_t[::1] relations
     cdef const uint8_t[::1] stream_flags  # of the scan
-    cdef bint has_stream_flags   # else no payload carries an xid
+    cdef bint has_stream_flags   # otherwise no payload has an xid
     cdef int64_t n_rows
-    cdef object is_repeated          # of a Relation message's payload and row: whether all that it says counts already
-    cdef Change *changes
-    cdef Range *ranges
-    cdef Outcome *outcomes
+    cdef object is_repeated          # (payload, row): whether a Relation message repeats the current version
+    cdef ChangeBuffers listed
     cdef Block *blocks
-    cdef size_t n_changes, n_ranges, n_outcomes, n_blocks
-    cdef size_t change_capacity, range_capacity, outcome_capacity, block_capacity
-    cdef dict streamed       # by top-level xid, what the caller has open; None where each block is the caller's to end
+    cdef size_t n_blocks, block_capacity
+    cdef dict streamed       # open streamed transactions of the caller by top-level xid; None: the caller ends blocks
     cdef VersionTable table
-    cdef Versions *versions  # those of the table
-    cdef readonly int64_t stream     # top-level xid of the stream block that is open
-    cdef readonly int64_t block_row  # of the Stream Start that went on with that stream here, else -1
+    cdef Versions *versions  # of the table
+    cdef readonly int64_t stream     # top-level xid of the open stream block
+    cdef readonly int64_t block_row  # of the Stream Start of that block, if it was handled here; otherwise -1
     cdef State state
-    cdef bytes wanted        # of each version, a byte whether its changes are; None where all are
+    cdef bytes wanted        # one byte for each version: whether its changes are listed; None if all are
     cdef VersionFilter filter
     cdef bint drop_duplicates
     cdef bint drop_undecided
-    cdef bint has_unknown            # there is a change without a version
     cdef readonly int64_t xid        # of the plain transaction, while the state is PLAIN
     cdef readonly int64_t lsn        # its final LSN
     cdef readonly int64_t start      # its first change
     cdef readonly int64_t begin_row  # of its Begin
-    cdef public int64_t last_lsn     # the greatest of all commits
-    cdef public int64_t session_lsn  # the greatest of the commits of this session
-    cdef readonly int64_t n_repeated  # commits in this batch whose LSN is not greater than that of all before
-    cdef readonly int64_t last_lsn_row  # of its message where that is in this batch, else -1
-    # Whether streamed transactions are open, which a Begin that is sent again may end; whether a Relation message has
-    # come in the plain transaction, so that its end is the caller's.
-    cdef public bint has_streamed
-    cdef public bint has_relations
-    cdef readonly bint begun         # there is a Begin or Commit
-    cdef readonly bint has_rows      # an Insert, Update or Delete has
-    cdef readonly bint has_skipped   # one has that was passed over
+    cdef public int64_t last_lsn     # the greatest LSN of all commits
+    cdef public int64_t session_lsn  # the greatest LSN of the commits of this session
+    cdef readonly int64_t n_repeated  # commits in this batch with an LSN that is not greater than all before
+    cdef readonly int64_t last_lsn_row  # of the message with `last_lsn`, if it is in this batch; otherwise -1
+    cdef public bint has_streamed    # streamed transactions are open; a Begin that is sent again may end them
+    cdef public bint has_relations   # the plain transaction has a Relation message: the caller handles its end
+    cdef readonly bint has_boundary  # there is a Begin or Commit
+    cdef readonly bint has_rows      # there is an Insert, Update or Delete
+    cdef readonly bint has_skipped   # a row was skipped
     cdef readonly int64_t first_end  # row of the first Begin or Commit, -1 if there is none yet
     cdef readonly int64_t last_end   # row of the last one
 
@@ -208,25 +202,25 @@ cdef class TransactionIndex:
         Parameters
         ----------
         source : Source
-            One array of payloads, which have been scanned.
+            One array of scanned payloads.
         kinds : bytes-like
-            A byte a row, the index of its message.
+            One byte for each row, the index of its message.
         relations : uint32 of a row each
             The relation's OID of each insert, update and delete.
         stream_flags : bytes-like or None
-            Those of the scan, a byte a row; None where no row is in a stream.
+            Stream flags of the scan, one byte for each row; None if no row is in a stream.
         drop_undecided : bool
-            A plain transaction that is sent again before its Commit came is left out.
+            Drop a plain transaction that is sent again before its Commit.
         is_repeated : callable of bytes and int
-            Whether a Relation message outside streams, in a row, says only what counts already; it is then passed
-            over.
+            Whether the payload in a row, a Relation message outside streams, repeats the current version. It is then
+            ignored.
         table : VersionTable
-            The versions that count; the caller changes them where a message does.
+            The current versions. The caller updates them when a message changes them.
         wanted : bytes, optional
-            Of each version, whether its changes are listed and delivered; changes without a version always are.
+            For each version, whether its changes are listed and output. Changes without a version always are.
         streamed : dict, optional
-            The caller's streamed transactions by xid. A block of one of them that follows another block at once is
-            begun here, and the block before it is listed for `taken_blocks`.
+            The caller's streamed transactions by xid. If a block of one of them directly follows another block, it is
+            opened here, and `taken_blocks` returns the block before it.
         """
         if source.n_segments != 1 or len(kinds) < source.n_rows:
             raise ValueError("kinds are not those of one array of payloads")
@@ -255,27 +249,26 @@ cdef class TransactionIndex:
         self.drop_undecided = drop_undecided
         self.is_repeated = is_repeated
         self.streamed = streamed
+        open_changes(&self.listed, self.n_rows)
 
     def __dealloc__(self):
         free(self.blocks)
-        free(self.changes)
-        free(self.ranges)
-        free(self.outcomes)
+        free_changes(&self.listed)
 
     def begin(self, int64_t stream=NO_STREAM):
-        """A transaction is open that is not for this class to end, in a block of its stream perhaps."""
+        """Open a transaction that the caller ends, perhaps in a block of its stream."""
         self.state = LISTED
         self.stream = stream
         self.block_row = -1
         self.has_relations = False
 
     def skip(self):
-        """Rows are passed over until another transaction begins."""
+        """Skip rows until another transaction begins."""
         self.state = SKIPPED
         self.stream = NO_STREAM
 
     def end(self):
-        """No transaction is open."""
+        """End the open transaction."""
         self.state = OUTSIDE
         self.stream = NO_STREAM
         self.has_relations = False
@@ -286,11 +279,11 @@ cdef class TransactionIndex:
 
     @property
     def n(self):
-        """Changes so far."""
-        return self.n_changes
+        """Number of changes so far."""
+        return self.listed.n_changes
 
     def list_changes(self, int64_t row):
-        """List the changes from a row on; the first row that is for the caller, or the number of rows."""
+        """List changes from a row on. Returns the first row that the caller must handle, or the number of rows."""
         cdef FaultCode code
         while True:
             with nogil:
@@ -308,40 +301,40 @@ cdef class TransactionIndex:
                 return row
 
     cdef bint begins_other_block(self, int64_t row) except -1:
-        """Whether a block ends before a row, and another of a transaction that is open begins in it."""
+        """Whether a block ends before a row, and a block of another open transaction begins in it."""
         cdef const uint8_t *first_segment
         if self.streamed is None or self.state != LISTED or self.stream == NO_STREAM or row >= self.n_rows:
             return False
         if ROLES.of_kind[self.kinds[row - 1]] != STREAM_STOP or ROLES.of_kind[self.kinds[row]] != STREAM_START:
             return False
-        first_segment = field_at(self.payloads, row, ENDS.first_segment, 1)
+        first_segment = field_at(self.payloads, row, OFFSETS.first_segment, 1)
         if first_segment == NULL or first_segment[0] != 0:
             return False
-        return uint32_at(self.payloads, row, ENDS.stream_xid) in self.streamed
+        return uint32_at(self.payloads, row, OFFSETS.stream_xid) in self.streamed
 
     cdef int begin_block(self, int64_t row) except -1:
-        """List the block that ends, and begin the one whose Stream Start is in a row."""
+        """List the block that ends, and open the block whose Stream Start is in a row."""
         cdef Block *block
         if not ensure_capacity(<void **>&self.blocks, self.n_blocks, &self.block_capacity, sizeof(Block), 0):
             raise MemoryError("no memory for the blocks of streams")
         block = &self.blocks[self.n_blocks]
         block.stream = self.stream
-        block.end = <int64_t>self.n_changes
+        block.end = <int64_t>self.listed.n_changes
         block.row = self.block_row
         self.n_blocks += 1
-        self.stream = uint32_at(self.payloads, row, ENDS.stream_xid)
+        self.stream = uint32_at(self.payloads, row, OFFSETS.stream_xid)
         self.block_row = row
         return 0
 
     def taken_blocks(self):
-        """[(xid, end, row of its Stream Start or -1)] of the blocks that have ended here since the last call."""
+        """Return [(xid, end, row of its Stream Start or -1)] of the blocks that have ended since the last call."""
         cdef size_t i
-        found = [(self.blocks[i].stream, self.blocks[i].end, self.blocks[i].row) for i in range(self.n_blocks)]
+        blocks = [(self.blocks[i].stream, self.blocks[i].end, self.blocks[i].row) for i in range(self.n_blocks)]
         self.n_blocks = 0
-        return found
+        return blocks
 
     cdef bint is_repeated_relation(self, int64_t row) except -1:
-        """Whether a row is a Relation message outside streams that need not be dealt with."""
+        """Whether a row is a Relation message outside streams that can be ignored."""
         cdef Span payload
         if ROLES.of_kind[self.kinds[row]] != RELATION or self.is_streamed(row):
             return False
@@ -355,7 +348,7 @@ cdef class TransactionIndex:
         return self.has_stream_flags and self.stream_flags[row] & STREAMED != 0
 
     cdef FaultCode list_plain_changes(self, int64_t *at) noexcept nogil:
-        # Copies, which no store below can change: the loop keeps them in registers.
+        # Local copies stay in registers, because no store in the loop can change them.
         cdef Segment payloads = self.payloads[0]
         cdef const uint8_t *kinds = &self.kinds[0] if self.n_rows else NULL
         cdef const uint32_t *relations = &self.relations[0] if self.n_rows else NULL
@@ -363,7 +356,7 @@ cdef class TransactionIndex:
         cdef int64_t row
         cdef uint8_t role
         cdef uint8_t first_read = ROW if self.has_stream_flags else BEGIN  # role from which on payloads are read
-        # Of the row before; nothing but the caller changes which version counts.
+        # Of the row before. Only the caller changes the current version of a relation.
         cdef int32_t version = ASK_CALLER
         cdef uint32_t relation_id = 0
         cdef FaultCode code = OK
@@ -394,9 +387,9 @@ cdef class TransactionIndex:
                 if unlikely(state == SKIPPED) and self.is_transactional(&payloads, row):
                     self.has_skipped = True
                 continue
-            elif role == STREAM_STOP and state == LISTED and self.goes_on(&payloads, row + 1):
+            elif role == STREAM_STOP and state == LISTED and self.stream_continues(&payloads, row + 1):
                 self.block_row = row + 1
-            elif role != PASSED_OVER and not (role == STREAM_START and row == self.block_row):
+            elif role != IGNORED and not (role == STREAM_START and row == self.block_row):
                 break
             if unlikely(code != OK):
                 break
@@ -411,39 +404,39 @@ cdef class TransactionIndex:
         cdef const uint8_t *flags = field_at(payloads, row, 5 if self.is_streamed(row) else 1, 1)
         return flags != NULL and flags[0] & 1 != 0
 
-    cdef inline bint goes_on(self, const Segment *payloads, int64_t row) noexcept nogil:
-        """Whether the stream whose block ends goes on at once, in another block that begins in this row."""
+    cdef inline bint stream_continues(self, const Segment *payloads, int64_t row) noexcept nogil:
+        """Whether the next block of the open stream begins in this row."""
         cdef const uint8_t *first_segment
         if self.stream == NO_STREAM or row == self.n_rows or ROLES.of_kind[self.kinds[row]] != STREAM_START:
             return False
-        first_segment = field_at(payloads, row, ENDS.first_segment, 1)
+        first_segment = field_at(payloads, row, OFFSETS.first_segment, 1)
         return (
             first_segment != NULL
             and first_segment[0] == 0
-            and uint32_at(payloads, row, ENDS.stream_xid) == self.stream
+            and uint32_at(payloads, row, OFFSETS.stream_xid) == self.stream
         )
 
     cdef inline bint may_begin(self, const Segment *payloads, int64_t row, State state) noexcept nogil:
-        """Whether a Begin needs nothing of the caller."""
+        """Whether a Begin is handled here."""
         if state == PLAIN:
             return not self.has_streamed and not self.has_relations and self.is_sent_again(payloads, row)
-        return not self.has_streamed or int64_at(payloads, row, ENDS.begin_lsn) > self.last_lsn
+        return not self.has_streamed or int64_at(payloads, row, OFFSETS.begin_lsn) > self.last_lsn
 
     cdef inline bint may_commit(self, const Segment *payloads, int64_t row) noexcept nogil:
-        """Whether a Commit comes after those of its session, as servers send them, or is left out if it does not."""
-        return self.drop_duplicates or int64_at(payloads, row, ENDS.commit_lsn) > self.session_lsn
+        """Whether a Commit is later than those of its session, as servers send them, or would be dropped."""
+        return self.drop_duplicates or int64_at(payloads, row, OFFSETS.commit_lsn) > self.session_lsn
 
     cdef inline void begin_at(self, const Segment *payloads, int64_t row) noexcept nogil:
-        self.begun = True
+        self.has_boundary = True
         self.end_at(row)
-        self.xid = uint32_at(payloads, row, ENDS.begin_xid)
-        self.lsn = int64_at(payloads, row, ENDS.begin_lsn)
-        self.start = <int64_t>self.n_changes
+        self.xid = uint32_at(payloads, row, OFFSETS.begin_xid)
+        self.lsn = int64_at(payloads, row, OFFSETS.begin_lsn)
+        self.start = <int64_t>self.listed.n_changes
         self.begin_row = row
 
     cdef inline bint is_sent_again(self, const Segment *payloads, int64_t row) noexcept nogil:
-        """Whether a Begin in a plain transaction is the server starting over, and what came before it is left out."""
-        return self.drop_undecided and int64_at(payloads, row, ENDS.begin_lsn) <= self.lsn
+        """Whether a Begin in a plain transaction sends that again, so that its changes so far are dropped."""
+        return self.drop_undecided and int64_at(payloads, row, OFFSETS.begin_lsn) <= self.lsn
 
     cdef inline FaultCode list_change(
         self, const Segment *payloads, int64_t row, uint32_t relation_id, int32_t version
@@ -453,24 +446,7 @@ cdef class TransactionIndex:
             return OK
         if self.is_streamed(row):
             xid = uint32_at(payloads, row, 1)
-        return self.put_change(row, relation_id, xid, version, False)
-
-    cdef inline FaultCode put_change(
-        self, int64_t row, int64_t relation_id, int64_t xid, int32_t version, bint is_truncate
-    ) noexcept nogil:
-        cdef Change *change
-        cdef size_t expected = min(<size_t>self.n_rows, <size_t>MOST_AT_FIRST)
-        if not ensure_capacity(<void **>&self.changes, self.n_changes, &self.change_capacity, sizeof(Change), expected):
-            return FAULT_NO_MEMORY
-        change = &self.changes[self.n_changes]
-        change.row = row
-        change.relation_id = relation_id
-        change.xid = xid
-        change.version = version
-        change.is_truncate = is_truncate
-        self.has_unknown |= version < 0
-        self.n_changes += 1
-        return OK
+        return put_change(&self.listed, row, relation_id, xid, version, False)
 
     cdef inline void end_at(self, int64_t row) noexcept nogil:
         if self.first_end < 0:
@@ -478,22 +454,22 @@ cdef class TransactionIndex:
         self.last_end = row
 
     cdef FaultCode put_commit(self, const Segment *payloads, int64_t row) noexcept nogil:
-        cdef int64_t lsn = int64_at(payloads, row, ENDS.commit_lsn)
-        cdef int64_t since_2000 = int64_at(payloads, row, ENDS.commit_timestamp)
+        cdef int64_t lsn = int64_at(payloads, row, OFFSETS.commit_lsn)
+        cdef int64_t since_2000 = int64_at(payloads, row, OFFSETS.commit_timestamp)
+        cdef FaultCode code
         self.end_at(row)
         if self.repeats(row, lsn) and self.drop_duplicates:
             return OK
-        if self.start == <int64_t>self.n_changes:
+        if self.start == <int64_t>self.listed.n_changes:
             return OK
-        # As numbers without sign: the sum may pass the greatest.
-        if self.put_outcome(
-            row, self.xid, lsn, <int64_t>(<uint64_t>since_2000 + <uint64_t>EPOCH_SHIFT_US), 1
-        ) != OK:
-            return FAULT_NO_MEMORY
-        return self.put_range(self.start, <int64_t>self.n_changes)
+        # Unsigned, because the sum may overflow.
+        code = put_outcome(
+            &self.listed, row, self.xid, lsn, <int64_t>(<uint64_t>since_2000 + <uint64_t>EPOCH_SHIFT_US), 1
+        )
+        return code if code != OK else put_range(&self.listed, self.start, <int64_t>self.listed.n_changes)
 
     cdef inline bint repeats(self, int64_t row, int64_t lsn) noexcept nogil:
-        """Take notice of a commit. Whether its LSN is not greater than that of all before."""
+        """Record the LSN of a commit. Returns whether it is not greater than all before."""
         if lsn > self.session_lsn:
             self.session_lsn = lsn
         if lsn <= self.last_lsn:
@@ -503,52 +479,25 @@ cdef class TransactionIndex:
         self.last_lsn_row = row
         return False
 
-    cdef FaultCode put_outcome(
-        self, int64_t row, int64_t xid, int64_t lsn, int64_t timestamp, int8_t committed
-    ) noexcept nogil:
-        cdef Outcome *outcome
-        cdef size_t expected = min(<size_t>self.n_rows // FEW, <size_t>MOST_AT_FIRST)
-        if not ensure_capacity(
-            <void **>&self.outcomes, self.n_outcomes, &self.outcome_capacity, sizeof(Outcome), expected
-        ):
-            return FAULT_NO_MEMORY
-        outcome = &self.outcomes[self.n_outcomes]
-        outcome.row = row
-        outcome.xid = xid
-        outcome.lsn = lsn
-        outcome.timestamp = timestamp
-        outcome.committed = committed
-        self.n_outcomes += 1
-        return OK
-
-    cdef FaultCode put_range(self, int64_t start, int64_t end) noexcept nogil:
-        """Deliver changes with the newest outcome."""
-        cdef Range *range_
-        cdef size_t expected = min(<size_t>self.n_rows // FEW, <size_t>MOST_AT_FIRST)
-        if not ensure_capacity(<void **>&self.ranges, self.n_ranges, &self.range_capacity, sizeof(Range), expected):
-            return FAULT_NO_MEMORY
-        range_ = &self.ranges[self.n_ranges]
-        range_.start = start
-        range_.end = end
-        range_.outcome = <int32_t>(self.n_outcomes - 1)
-        range_.is_bad = False
-        self.n_ranges += 1
-        return OK
+    cdef int add_change(
+        self, int64_t row, int64_t relation_id, int64_t xid, int32_t version, bint is_truncate
+    ) except -1:
+        if put_change(&self.listed, row, relation_id, xid, version, is_truncate) != OK:
+            raise MemoryError("no memory for the changes of the batch")
+        return 0
 
     def list_row(self, int64_t row, int64_t relation_id, int64_t xid, int32_t version, bint is_truncate=False):
-        """List a change for the caller, perhaps a table that a Truncate names."""
-        if not passes(&self.filter, version):
-            return
-        if self.put_change(row, relation_id, xid, version, is_truncate) != OK:
-            raise MemoryError("no memory for the changes of the batch")
+        """List a change that the caller has found, for example a table of a Truncate."""
+        if passes(&self.filter, version):
+            self.add_change(row, relation_id, xid, version, is_truncate)
 
     def list_bad(self, int64_t row):
-        """List a bad payload, and deliver it at once: it belongs to no transaction."""
-        if self.put_change(row, -1, 0, BAD_PAYLOAD, False) != OK:
-            raise MemoryError("no memory for the changes of the batch")
-        self.decide(-1, 0, -1, -1, -1)
-        self.deliver(self.n_changes - 1, self.n_changes)
-        self.ranges[self.n_ranges - 1].is_bad = True
+        """List and output a bad payload, which belongs to no transaction."""
+        cdef ChangeBuffers *listed = &self.listed
+        self.add_change(row, -1, 0, BAD_PAYLOAD, False)
+        self.add_outcome(-1, 0, -1, -1, -1)
+        self.commit_changes(<int64_t>listed.n_changes - 1, <int64_t>listed.n_changes)
+        listed.ranges[listed.n_ranges - 1].is_bad = True
 
     def list_buffered(
         self,
@@ -558,117 +507,111 @@ cdef class TransactionIndex:
         const int64_t[::1] xids,
         const int32_t[::1] versions,
     ):
-        """List changes of earlier batches, whose payloads, in one array, stand behind this batch's, from a row on."""
+        """List changes of earlier batches. Their payloads are one array; its first row has the number `first_row`."""
         cdef Py_ssize_t i, n = relation_ids.shape[0]
         cdef Span payload
         cdef bint is_truncate
         if payloads.n_segments != 1 or not payloads.n_rows == n == xids.shape[0] == versions.shape[0]:
-            raise ValueError("buffered changes are cut")
+            raise ValueError("buffered changes are incomplete")
         for i in range(n):
             is_truncate = (
                 payload_at(&payloads.segments[0], i, &payload) == PRESENT
                 and payload.length > 0
                 and payload.data[0] == c"T"
             )
-            if self.put_change(first_row + i, relation_ids[i], xids[i], versions[i], is_truncate) != OK:
-                raise MemoryError("no memory for the changes of the batch")
+            self.add_change(first_row + i, relation_ids[i], xids[i], versions[i], is_truncate)
 
-    def decide(self, int64_t row, int64_t xid, int64_t lsn, int64_t timestamp, int8_t committed):
-        """Make an outcome, for the changes that are delivered next; its number."""
-        if self.put_outcome(row, xid, lsn, timestamp, committed) != OK:
+    def add_outcome(self, int64_t row, int64_t xid, int64_t lsn, int64_t timestamp, int8_t committed):
+        """Add an outcome, which the next changes that are output have. Returns its number."""
+        if put_outcome(&self.listed, row, xid, lsn, timestamp, committed) != OK:
             raise MemoryError("no memory for the changes of the batch")
-        return self.n_outcomes - 1
+        return self.listed.n_outcomes - 1
 
-    def deliver(self, int64_t start, int64_t end):
-        """Deliver changes start to end with the newest outcome."""
-        if start < 0 or end > <int64_t>self.n_changes:
-            raise IndexError("there are no such changes")
-        if start < end and self.put_range(start, end) != OK:
+    cdef int commit_changes(self, int64_t start, int64_t end) except -1:
+        """Output changes start to end with the last outcome."""
+        check_range(&self.listed, start, end)
+        if start < end and put_range(&self.listed, start, end) != OK:
             raise MemoryError("no memory for the changes of the batch")
+        return 0
 
-    def deliver_alive(self, int64_t start, int64_t end, const int64_t[::1] positions, dict aborted, bint alive):
-        """Deliver those of changes start to end that no abort of their sub-transaction has undone, or the others.
+    def commit_unaborted(self, int64_t start, int64_t end, const int64_t[::1] positions, dict aborted, bint unaborted):
+        """Output those of changes start to end that no abort of their sub-transaction undoes, or the others.
 
         Parameters
         ----------
         positions : memoryview of int64
-            The position of each of the changes; or only that of the first one, if no abort comes between them.
+            The position of each change; only that of the first one if there is no abort between them.
         aborted : dict
-            xid of each sub-transaction that was aborted -> position of its Stream Abort.
+            xid of each aborted sub-transaction -> position of its Stream Abort.
+        unaborted : bool
+            False for the changes that an abort undoes.
         """
         cdef int64_t i
         cdef int64_t begin = start
-        cdef int64_t cut = 0, xid = -1
+        cdef int64_t abort = 0, xid = -1
         cdef int64_t step = 0 if positions.shape[0] == 1 else 1
-        cdef bint wanted
-        if start < 0 or end > <int64_t>self.n_changes:
-            raise IndexError("there are no such changes")
+        cdef bint is_output
+        check_range(&self.listed, start, end)
         if step and positions.shape[0] != end - start:
             raise ValueError("positions and changes differ in number")
-        if alive and not aborted:
-            self.deliver(start, end)
+        if unaborted and not aborted:
+            self.commit_changes(start, end)
             return
         for i in range(start, end):
-            if self.changes[i].xid != xid:
-                xid = self.changes[i].xid
-                cut = aborted.get(xid, -1)
-            wanted = (positions[step * (i - start)] >= cut) == alive
-            if not wanted:
-                self.deliver(begin, i)
+            if self.listed.changes[i].xid != xid:
+                xid = self.listed.changes[i].xid
+                abort = aborted.get(xid, -1)
+            is_output = (positions[step * (i - start)] >= abort) == unaborted
+            if not is_output:
+                self.commit_changes(begin, i)
                 begin = i + 1
-        self.deliver(begin, end)
+        self.commit_changes(begin, end)
 
-    def rows_of(self, list ranges):
-        """(rows, relation OIDs, xids, versions, whether it is a Truncate's) of changes to buffer, as buffers."""
-        return buffered_of(self.changes, self.n_changes, ranges)
+    def undecided_columns(self, list ranges):
+        """Return rows, relation OIDs, xids, versions, and whether it is a Truncate's, of ranges of changes."""
+        return undecided_columns(&self.listed, ranges)
 
     def row_of(self, int64_t change):
-        """Row of a change's payload."""
-        if not 0 <= change < <int64_t>self.n_changes:
-            raise IndexError("there is no such change")
-        return self.changes[change].row
+        """Return the row of a change's payload."""
+        check_range(&self.listed, change, change + 1)
+        return self.listed.changes[change].row
 
     def first_unknown(self):
         """(row, relation OID, version) of the first row whose relation is unknown or invalid, or None."""
         cdef size_t i
         cdef int32_t version
-        if not self.has_unknown:
+        cdef const Change *change
+        if not self.listed.has_unknown:
             return None
-        for i in range(self.n_changes):
-            version = self.changes[i].version
-            if version != UNKNOWN_RELATION and version != INVALID_RELATION or self.changes[i].row >= self.n_rows:
+        for i in range(self.listed.n_changes):
+            change = &self.listed.changes[i]
+            version = change.version
+            if version != UNKNOWN_RELATION and version != INVALID_RELATION or change.row >= self.n_rows:
                 continue
-            # A truncate needs no columns, and is good where its table is not known.
-            if version == INVALID_RELATION or ROLES.of_kind[self.kinds[self.changes[i].row]] == ROW:
-                return self.changes[i].row, self.changes[i].relation_id, version
+            # A Truncate needs no columns. It is good even if its table is unknown.
+            if version == INVALID_RELATION or ROLES.of_kind[self.kinds[change.row]] == ROW:
+                return change.row, change.relation_id, version
         return None
 
-    def on_end(self, int64_t row):
-        """Take notice of a Begin or Commit that is the caller's to deal with."""
+    def record_end(self, int64_t row):
+        """Record a Begin or Commit that the caller has handled."""
         self.end_at(row)
 
     def record_lsn(self, int64_t row, int64_t lsn):
-        """Take notice of a commit that the caller deals with, as `repeats` does."""
+        """Record the LSN of a commit that the caller handles. Returns whether it is not greater than all before."""
         return self.repeats(row, lsn)
 
-    def delivered(self, positions, int64_t n_versions, bytes wanted=None):
-        """What is delivered, in order, as buffers by name, and what all of it has: see `delivered_of`.
+    def committed_columns(self, positions, int64_t n_versions, bytes wanted=None):
+        """Return the changes that are output, in order, as `change_buffers.committed_columns` does.
 
-        `positions`: `ChunkedInt64` positions of all payloads. `wanted`: as that of all changes, for this call.
+        `positions`: `ChunkedInt64` positions of all payloads. `wanted`: as in the constructor, for this call.
         """
-        cdef VersionFilter these = self.filter if wanted is None else version_filter(wanted)
-        rows = commit_rows_of(self.outcomes, self.n_outcomes)
+        cdef VersionFilter filter = self.filter if wanted is None else version_filter(wanted)
+        rows = commit_rows(&self.listed)
         taken = positions.taken(memoryview(rows).cast("B").cast("q"))
         cdef const int64_t[::1] commit_positions = memoryview(taken).cast("B").cast("q")
-        if <size_t>commit_positions.shape[0] != self.n_outcomes:
+        if <size_t>commit_positions.shape[0] != self.listed.n_outcomes:
             raise ValueError("each commit has a position")
-        return delivered_of(
-            self.changes,
-            self.ranges,
-            self.n_ranges,
-            self.outcomes,
-            self.n_outcomes,
-            &commit_positions[0] if self.n_outcomes else NULL,
-            &these,
-            n_versions,
+        return committed_columns(
+            &self.listed, &commit_positions[0] if self.listed.n_outcomes else NULL, &filter, n_versions
         )
