@@ -26,6 +26,7 @@ PACKAGES = [
     "pgdecode.envelope",
     "pgdecode.relations",
     "pgdecode.rows",
+    "pgdecode.datasets",
     "pgdecode.runs",
     "pgdecode.changes",
     "pgdecode.partitions",

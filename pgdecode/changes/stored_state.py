@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +13,8 @@ from pgdecode.changes.checkpoint import FORMAT, FORMAT_VERSION, ROWS, state_from
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.changes.replication_state import BufferedChanges, ReplicationState
 from pgdecode.changes.spill_files import buffered_in, spill_path, spilled_to
+from pgdecode.datasets import payload_ranges
+from pgdecode.datasets.state import State
 from pgdecode.relations.version_tracker import BAD_PAYLOAD, INVALID
 from pgdecode.runs.digested_file import FileDigest
 from pgdecode.runs.errors import RunFault
@@ -27,6 +29,7 @@ from pgdecode.runs.payload_ranges import (
     take_over,
 )
 from pgdecode.runs.state_files import SourceState, StoredFiles, read_state, write_state
+from pgdecode.storage.object_path import FilePath
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class StoredRange:
         The spill file.
     """
 
-    reader: PayloadReader
+    reader: PayloadReader | payload_ranges.PayloadReader
     place: PayloadRange
     begin_position: int
     n_versions: int
@@ -142,7 +145,7 @@ def save_state(state: ReplicationState, folder: Path, first_position: int, sourc
             for part in item.buffered:
                 if isinstance(part, StoredRange):
                     if part.place.file not in taken:
-                        take_over(part.reader.path, place / part.place.file)
+                        take_over(Path(str(part.reader.path)), place / part.place.file)
                         taken[part.place.file] = part.reader.file
                     found.append(part.place)
                 else:
@@ -208,3 +211,74 @@ def payload_batch(begin_position: int, changes: BufferedChanges) -> pa.RecordBat
     versions = pa.Array.from_buffers(int32, n, [None, changes.versions])
     columns = [begins, changes.positions, xids, relation_ids, versions, changes.payloads.cast(pa.large_binary())]
     return pa.RecordBatch.from_arrays(columns, schema=PAYLOADS)
+
+
+def with_replication(state: State, replication: ReplicationState, path: FilePath) -> State:
+    """Return the state of a data set with a replication state.
+
+    Parameters
+    ----------
+    state : State
+    replication : ReplicationState
+        Payloads in files of the data set stay there.
+    path : Path or ObjectPath
+        From `NewFiles.payload_path`: a file for the other payloads, which is written one part at a time.
+    """
+    files: dict[str, FileDigest] = {}
+    ranges: dict[int, list[PayloadRange]] = {}
+    with payload_ranges.PayloadWriter(path) as writer:
+        for item in sorted(replication.undecided, key=lambda item: item.begin_position):
+            found = ranges.setdefault(item.begin_position, [])
+            for part in item.buffered:
+                if isinstance(part, StoredRange) and part.reader.path.parent == path.parent:
+                    files[part.place.file] = part.reader.file
+                    found.append(part.place)
+                    continue
+                for changes in part.parts():
+                    writer.write(payload_batch(item.begin_position, changes))
+    for begin, written in writer.ranges.items():
+        ranges[begin].append(written)
+    if writer.file is not None:
+        files[writer.file.name] = writer.file
+    payloads = {begin: sorted(items, key=lambda item: item.first_position) for begin, items in ranges.items() if items}
+    return replace(
+        state, replication=state_to_json(replication, with_payloads=False), payloads=payloads, payload_files=files
+    )
+
+
+def replication_of(state: State, spill: Path | None = None) -> ReplicationState:
+    """Return the replication state of a data set. Payloads of undecided transactions are read when these end.
+
+    Parameters
+    ----------
+    state : State
+    spill : Path, optional
+        A folder for the payloads of a transaction when it ends. By default they are then in memory.
+
+    Raises
+    ------
+    RunFault
+        If it is damaged.
+    """
+    if state.replication is None:
+        return ReplicationState()
+    try:
+        readers = state.readers()
+        n_versions = len(state.replication["catalog"]["versions"])
+        stored = {
+            begin: [
+                StoredRange(
+                    readers[item.file],
+                    item,
+                    begin,
+                    n_versions,
+                    None if spill is None else spill_path(spill, 0, begin, item.first_position),
+                )
+                for item in items
+            ]
+            for begin, items in state.payloads.items()
+        }
+        return state_from_json(state.replication, stored=stored)
+    except (ValueError, LookupError, TypeError) as error:
+        text = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise RunFault(f"{state.folder}: the state is damaged: {text}") from None

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pgdecode.datasets.file_digest import FileDigest as FileDigest
 from pgdecode.runs.errors import RunFault
 
 _BLOCK = 1 << 20
-
-
-@dataclass(frozen=True)
-class FileDigest:
-    """A complete file.
-
-    Attributes
-    ----------
-    name : str
-        Relative to the folder of the run, with "/".
-    rows, bytes : int
-    sha256 : str
-        Of its bytes, in hexadecimal.
-    """
-
-    name: str
-    rows: int
-    bytes: int
-    sha256: str
 
 
 class DigestedFile(io.FileIO):

@@ -11,7 +11,6 @@ import os
 import shutil
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +18,7 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode.datasets.payload_ranges import PayloadRange as PayloadRange
 from pgdecode.runs.digested_file import DigestedFile, FileDigest, check_file
 from pgdecode.runs.errors import RunFault
 from pgdecode.storage.durable import sync
@@ -45,26 +45,6 @@ PAYLOADS = pa.schema(
 _NUMBERS = ("begin_position", "position", "xid", "relation_id", "version")
 # Parquet has one type for binary values.
 _TYPES = {field.name: pa.binary() if field.name == "payload" else field.type for field in PAYLOADS}
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadRange:
-    """The changes of one transaction in one file.
-
-    Attributes
-    ----------
-    file : str
-        Name of the file in `_state`.
-    first_row, rows : int
-    first_position, last_position : int
-        Of the changes.
-    """
-
-    file: str
-    first_row: int
-    rows: int
-    first_position: int
-    last_position: int
 
 
 def payload_file_name(first_position: int, number: int = 0) -> str:

@@ -143,7 +143,7 @@ def write_state(
     small = {name: value for name, value in plain.items() if name not in ("open", "streamed", "prepared", "catalog")}
     skipped = dict(small.pop("skipped"))
     transactions = [
-        {**item, "status": status, "payloads": [asdict(item) for item in ranges.get(item["begin_position"], ())]}
+        {**item, "status": status, "payloads": [item._asdict() for item in ranges.get(item["begin_position"], ())]}
         for status, item in _transactions(plain)
     ]
     transactions += [{"status": "skipped", "xid": xid} for xid in skipped.pop("xids")]

@@ -153,11 +153,15 @@ def _cause(text: str) -> str:
     return " ".join(dict.fromkeys(found)) or text.partition(":")[0].partition(" error")[0]
 
 
-def listed(path: ObjectPath) -> list[tuple[ObjectPath, datetime]]:
-    """List all objects below a path as below a folder, with the times at which they were written."""
+def listed(path: ObjectPath, after: str | None = None) -> list[tuple[ObjectPath, datetime]]:
+    """List all objects below a path as below a folder, with the times at which they were written.
+
+    With `after`, list only those whose names come after this one.
+    """
     obstore = import_obstore(path)
     with store_errors(path):
-        chunks = obstore.list(store_of(path), path.key or None, chunk_size=1000)
+        offset = None if after is None else (path / after).key
+        chunks = obstore.list(store_of(path), path.key or None, offset=offset, chunk_size=1000)
         return [
             (replace(path, key=item["path"], size=item["size"], e_tag=_quoted(item["e_tag"])), item["last_modified"])
             for chunk in chunks

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -222,7 +222,7 @@ class KeepFunction(WorkerFunction):
 
 
 def _kept_to_json(file: KeptFile) -> str:
-    ranges = [[begin, asdict(place)] for begin, place in file.ranges.items()]
+    ranges = [[begin, place._asdict()] for begin, place in file.ranges.items()]
     return json.dumps({"folder": str(file.folder), "file": vars(file.file), "ranges": ranges})
 
 

@@ -1,0 +1,157 @@
+"""Single files as outputs: they get their final name only when they are complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from pgdecode.datasets.errors import RunError
+from pgdecode.storage.durable import locked
+from pgdecode.storage.errors import PathError, TargetExists, storage_errors
+from pgdecode.storage.object_path import real_path
+
+# Hidden files beside an output that is being written.
+_KINDS = ("partial", "former", "spill", "lock")
+# Names of files that an earlier output may have. A folder with any other file is not replaced.
+_OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS")
+
+
+def check_target(target: Path, source: Path | None, *, overwrite: bool) -> None:
+    """Check a target before any work is done. `source` is None if it is not a local path.
+
+    Raises
+    ------
+    TargetExists
+        If it exists and is not to be overwritten.
+    PathError
+        If it cannot be replaced safely, or if its parent folder is missing.
+    """
+    real = real_path(target)
+    if source is not None:
+        raw = real_path(source)
+        if real == raw:
+            raise PathError(f"{target}: is the input")
+        if real in raw.parents or raw in real.parents:
+            raise PathError(f"{target}: {'contains the input' if real in raw.parents else 'is inside the input'}")
+    if not real.parent.is_dir():
+        raise PathError(f"{target}: there is no folder {target.parent}")
+    clean(target)
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise TargetExists(f"{target}: exists already")
+    if target.is_file() and not target.name.endswith(_OURS):
+        raise PathError(f"{target}: not replaced, because pgdecode does not write files of this kind")
+    foreign = _foreign(target)
+    if foreign is not None:
+        name = foreign.relative_to(target)
+        raise PathError(f"{target}: not replaced, because it has a file that pgdecode did not write: {name}")
+
+
+@contextmanager
+def staged(target: Path, *, overwrite: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `target` for a file or folder, and rename it to `target` at the end.
+
+    On any exception the temporary path is removed, and a former target stays unchanged. A process that is killed leaves
+    hidden files. The next call for the same target removes them.
+
+    Raises
+    ------
+    RunError
+        If another process is writing the same target.
+    TargetExists
+        Without `overwrite`, if the target exists at the end.
+    DiskFull, ReadOnlyStorage, AccessDenied
+        If the target cannot be written.
+    """
+    hidden, former = _hidden(target, "partial"), _hidden(target, "former")
+    with storage_errors(target), _claimed(target):
+        try:
+            yield hidden
+            if not overwrite and os.path.lexists(target):
+                raise TargetExists(f"{target}: cannot be renamed to this; was it created meanwhile?")
+            # A file replaces another file atomically. A folder must first be renamed.
+            if os.path.lexists(target) and (target.is_dir() or hidden.is_dir()):
+                target.rename(former)
+            hidden.replace(target)
+        finally:
+            _restore(target)
+            remove(hidden)
+            remove(former)
+
+
+@contextmanager
+def _claimed(target: Path) -> Iterator[None]:
+    clean(target)
+    with _locked(target):
+        yield
+
+
+def clean(target: Path) -> None:
+    """Remove what a process that was killed has left beside a target, unless another process is writing it.
+
+    Raises
+    ------
+    RunError
+        If another process is writing the target.
+    """
+    if any(os.path.lexists(_hidden(target, kind)) for kind in _KINDS):
+        with _locked(target):
+            _restore(target)
+            for kind in _KINDS:
+                remove(_hidden(target, kind))
+
+
+@contextmanager
+def spill_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside a target that is `staged`, for data that is too large for memory."""
+    folder = _hidden(target, "spill")
+    remove(folder)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def _locked(target: Path) -> AbstractContextManager[None]:
+    return locked(_hidden(target, "lock"), RunError(f"{target}: another process is writing it now"), remove=True)
+
+
+def _restore(target: Path) -> None:
+    """Give a former output its name back: a process may have been killed between the renames of two folders."""
+    former = _hidden(target, "former")
+    if os.path.lexists(former) and not os.path.lexists(target):
+        former.rename(target)
+
+
+def _hidden(target: Path, kind: str) -> Path:
+    return target.parent / f".{target.name}.{kind}"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a temporary folder for data that is too large for memory."""
+    with tempfile.TemporaryDirectory(prefix=".pgdecode-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _foreign(target: Path) -> Path | None:
+    """Find a file in a folder that neither pgdecode nor Spark writes."""
+    for folder, _, names in os.walk(target):
+        for name in sorted(names):
+            if not name.endswith(_OURS):
+                return Path(folder, name)
+    return None
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with its contents, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
