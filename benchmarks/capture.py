@@ -197,7 +197,7 @@ def prepare(dsn: str, workload: str, scale: float, n_slots: int) -> int:
     with contextlib.closing(Connection(dsn)) as admin:
         admin.rows(f"CREATE DATABASE {workload}")
     dsn = f"{dsn} dbname={workload}"
-    with contextlib.closing(Connection(dsn)) as connection:
+    with contextlib.closing(Connection(dsn, settings={"search_path": "public"})) as connection:
         connection.rows("SET synchronous_commit = off")
         connection.rows(WORKLOADS[workload])
         connection.rows("CREATE PUBLICATION bench FOR ALL TABLES")
