@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 from pgdecode.capture.errors import StoppedError
 from pgdecode.capture.frames import SCHEMA
 from pgdecode.capture.journal import FileEntry, file_name, partial_name
+from pgdecode.files.file_metadata import CONTROL_KEY
 from pgdecode.files.payload_file import CAPTURE_KEY
+from pgdecode.partitions.control_messages import FooterMessages
 from pgdecode.storage.durable import rename_durably
 
 # Approximate size of a row group: large enough to read fast, small compared to the interpreter's own memory.
@@ -52,6 +54,7 @@ class FileWriter:
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = self._held_rows = 0
         self._first_lsn = self._last_lsn = 0
+        self._control = FooterMessages()
         try:
             self._open(compression)
         except StoppedError:
@@ -98,6 +101,8 @@ class FileWriter:
         self._held, self._held_bytes, self._held_rows = [], 0, 0
         with self._reported():
             self._writer.write_table(table, row_group_size=len(table))
+            end = self._sink.tell()
+        self._control.add(table["data"], end)
 
     def seal(
         self,
@@ -139,8 +144,13 @@ class FileWriter:
         )
         self._write_group()
         with self._reported():
+            control = self._control.to_text(self._sink.tell())
             self._writer.add_key_value_metadata(
-                {CAPTURE_KEY: json.dumps({**metadata, "file": entry.as_dict()}), **others}
+                {
+                    CAPTURE_KEY: json.dumps({**metadata, "file": entry.as_dict()}),
+                    **others,
+                    **({} if control is None else {CONTROL_KEY: control}),
+                }
             )
             self._writer.close()
             self._sink.close()

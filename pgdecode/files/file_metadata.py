@@ -6,9 +6,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgdecode.files.payload_file import CAPTURE_KEY, FileFault, PayloadFile
+from pgdecode.partitions.control_messages import from_footer
+from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.relations.catalog import RelationCatalog
@@ -22,6 +28,7 @@ from pgdecode.types.type_parser import BY_OID, declared
 
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
+CONTROL_KEY = b"pgdecode.control"
 # The value of "relations" in the description of a capture: the footer has the relations that the file uses.
 USED = "used"
 
@@ -283,6 +290,118 @@ def _first_seq_and_session(file: FileWithFooter) -> tuple[int | None, int | None
         return int(captured["file"]["first_seq"]), int(captured["file"]["session"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return None, None
+
+
+class FileControl(NamedTuple):
+    """The control messages of a captured file.
+
+    Attributes
+    ----------
+    partitions : tuple of Partition
+        One for each row group.
+    n_rows : tuple of int
+        Number of rows of each.
+    positions : tuple of pa.Array of int64
+        Positions of the messages in each.
+    payloads : tuple of pa.Array of binary
+        The messages of each, as `index_partitions` requires them with `in_full`.
+    """
+
+    partitions: tuple[Partition, ...]
+    n_rows: tuple[int, ...]
+    positions: tuple[pa.Array, ...]
+    payloads: tuple[pa.Array, ...]
+
+
+def control_of(file: PayloadFile, position: str) -> FileControl | None:
+    """Read the control messages in the footer of a captured file; None if they must be found in its rows.
+
+    They replace reading the file for `pgdecode.partitions.partition_index.index_partitions`: concatenate the messages
+    of the files, join the partitions of row groups that one task decodes, and pass `in_full=True`. Rows before the
+    first boundary of a row group are missing. They do not matter, because a captured file begins at a boundary.
+
+    Parameters
+    ----------
+    file : PayloadFile
+        A whole file, opened with `position` among its `keep` columns. Pieces have no footer. `RowGroup.number` is the
+        index of a row group in the result.
+    position : str
+        The position column. Its values in the file's statistics must increase by one from row to row.
+
+    Returns
+    -------
+    FileControl or None
+        None for a file that `pgdecode capture` has not written, or an earlier version; if the messages would have been
+        a large part of the file; if another program wrote the file anew, or the footer is damaged.
+    """
+    content = file.entries.get(CONTROL_KEY)
+    firsts = [group.counted_from(position) for group in file.groups]
+    if content is None or file.payload != "data" or file.unwrap not in ("auto", "none") or not firsts or None in firsts:
+        return None
+    try:
+        groups = from_footer(content, [(group.n_rows, group.end) for group in file.groups])
+    except ValueError:
+        return None
+    placed = [(first, group) for first, group in zip(firsts, groups, strict=True) if first is not None]
+    if any(first + group.n_rows > after for (first, group), (after, _) in pairwise(placed)):
+        return None
+    return FileControl(
+        tuple(Partition(first, first + group.n_rows - 1, group.has_rows) for first, group in placed),
+        tuple(group.n_rows for group in groups),
+        tuple(pc.add(group.rows, first) for first, group in placed),
+        tuple(group.payloads for group in groups),
+    )
+
+
+def index_of(files: Sequence[PayloadFile], position: str, **options: Any) -> PartitionIndex | None:
+    """Make the index of captured files from their footers, with one partition for each file.
+
+    Its `catalog` has all versions of all relations, each with the position of its Relation message and the position
+    from which it is visible. Its `shape` has those that count for the columns of tables. So both are known before a row
+    is read.
+
+    Parameters
+    ----------
+    files : sequence of PayloadFile
+        In slot order, as for `control_of`.
+    position : str
+    **options
+        As for `index_partitions`: `catalog`, `limits`, `start`, `state` and `drop_duplicates`.
+
+    Returns
+    -------
+    PartitionIndex or None
+        None if the footer of a file does not have its control messages.
+
+    Raises
+    ------
+    ValueError
+        As `index_partitions`.
+    """
+    partitions: list[Partition] = []
+    positions: list[pa.Array] = []
+    payloads: list[pa.Array] = []
+    for file in files:
+        control = control_of(file, position)
+        if control is None:
+            return None
+        first, last = control.partitions[0].first, control.partitions[-1].last
+        partitions.append(Partition(first, last, any(partition.has_rows for partition in control.partitions)))
+        positions += control.positions
+        payloads += control.payloads
+    sessions = [None if file.captured is None else file.captured.session for file in files]
+    return index_partitions(
+        pa.chunked_array(payloads, pa.binary()),
+        pa.concat_arrays([pa.array([], pa.int64()), *positions]),
+        partitions,
+        in_full=True,
+        reconnects={
+            partition.first
+            for partition, (before, session) in zip(partitions[1:], pairwise(sessions), strict=True)
+            if session != before
+        },
+        **options,
+    )
 
 
 def _entry(file: FileWithFooter, key: bytes) -> bytes | None:

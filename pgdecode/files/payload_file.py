@@ -68,6 +68,8 @@ class RowGroup(NamedTuple):
         Uncompressed size of the columns that are read.
     ranges : tuple of (str, int, int)
         Integer columns without nulls, with their least and greatest values according to the file's statistics.
+    end : int
+        Offset in the file at which the last of the columns that are read ends.
     """
 
     number: int
@@ -75,6 +77,7 @@ class RowGroup(NamedTuple):
     n_rows: int
     n_bytes: int
     ranges: tuple[tuple[str, int, int], ...] = ()
+    end: int = 0
 
     def counted_from(self, name: str) -> int | None:
         """Return the first value of a column that increases by one from row to row, else None.

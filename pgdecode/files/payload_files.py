@@ -353,9 +353,15 @@ def _row_groups(path: FilePath, metadata: pq.FileMetaData, columns: Sequence[str
                 raise FileFault(f"{of_column}: has {seen}: the footer is damaged")
         n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
         ranges = tuple((chunk.path_in_schema, *limits) for chunk in chunks if (limits := _limits(chunk)) is not None)
-        found.append(RowGroup(number, start, group.num_rows, n_bytes, ranges))
+        end = max(map(_end_of, chunks), default=0)
+        found.append(RowGroup(number, start, group.num_rows, n_bytes, ranges, end))
         start += group.num_rows
     return tuple(found)
+
+
+def _end_of(chunk: pq.ColumnChunkMetaData) -> int:
+    first = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+    return int(first or 0) + int(chunk.total_compressed_size)
 
 
 def _limits(chunk: pq.ColumnChunkMetaData) -> tuple[int, int] | None:

@@ -45,6 +45,7 @@ from servers.reading import Message, Mode, Slots, modes
 from servers.scenario import Scenario
 from servers.verify import Account, fold, problems
 from support.change_rows import changes_of
+from support.footers import check_footers
 from support.oracles.reference_changes import Change
 
 EVENTS = ("kill", "cut", "fast", "immediate", "stop")
@@ -258,6 +259,10 @@ def verify(trial: Trial, scenario: Scenario, slots: Slots, mode: Mode, folder: P
         messages += [Message(lsn, None, payload) for lsn, payload in zip(lsns, payloads, strict=True)]
         if is_open(messages):
             trial.problems.append(f"{path.name} ends inside a transaction")
+    try:
+        trial.events["indices from footers"] += check_footers(folder)
+    except AssertionError:
+        trial.problems.append("the footers give another index than the rows")
     # The last sessions may have written nothing.
     cut_off |= open_streams(messages)
     trial.rows = len(messages)

@@ -14,6 +14,7 @@ from pgdecode.capture import Capture, PluginOptions
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.ordered_files import has_interrupted_streams, ordered_files
 from pgdecode.protocol.options import ChangeOptions
+from support.footers import check_footers
 
 
 def capture_cut_off_stream(database: Database, folder: Path) -> None:
@@ -56,3 +57,27 @@ def test_a_stream_that_its_session_left_open_is_discarded_where_the_next_session
     assert done.returncode == 0, done.stderr
     assert "undecided" not in done.stderr
     assert json.loads((tmp_path / "out" / "_manifest.json").read_text())["undecided"] == 0
+
+
+def test_footers_give_the_index_of_the_rows_over_streams_two_phase_commits_and_sessions(
+    database: Database, tmp_path: Path
+) -> None:
+    if database.server.major < 15:
+        pytest.skip("two_phase came with PostgreSQL 15")
+    database.execute(f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput', false, true)")
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
+    options = PluginOptions(streaming="on", two_phase=True)
+    made = Capture(database.dsn, tmp_path / "raw", slot=database.slot, publication="p", options=options)
+    for number in range(3):
+        first = 9000 * number
+        rows = f"INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series({first}, {first + 5000}) i"
+        database.execute(f"BEGIN; {rows}; SAVEPOINT s; INSERT INTO t VALUES (-1, 'no'); ROLLBACK TO s; COMMIT")
+        database.execute(f"ALTER TABLE t ADD c{number} int; INSERT INTO t VALUES ({-2 - number}, 'plain')")
+        database.execute(f"BEGIN; UPDATE t SET v = 'y' WHERE id < 4000; PREPARE TRANSACTION 'streamed{number}'")
+        database.execute("BEGIN; DELETE FROM t WHERE id = 4500; PREPARE TRANSACTION 'small'")
+        database.execute("ROLLBACK PREPARED 'small'")
+        made.run(until="now")
+        database.execute(f"{'COMMIT' if number else 'ROLLBACK'} PREPARED 'streamed{number}'")
+    made.run(until="now")
+    assert len(list((tmp_path / "raw").glob("*.parquet"))) == 4
+    assert check_footers(tmp_path / "raw")

@@ -300,7 +300,7 @@ def _other_schema(path: Path, others: list[Path], rng: random.Random) -> None:
             at = table.schema.get_field_index(name)
             table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
     if rng.random() < 0.3:
-        keys = [b"pgdecode.types", b"pgdecode.catalog", b"pgdecode.capture", b"ARROW:schema"]
+        keys = [b"pgdecode.types", b"pgdecode.catalog", b"pgdecode.control", b"pgdecode.capture", b"ARROW:schema"]
         values = [b"", b"null", b"[]", b"{}", b"\xff", b'[["x", 1, 2]]', b'[[1, "a.b", "a.b"]]', b'{"origin": 1}']
         values += [b'{"origin": {"system": []}, "file": {"session": "x"}}', b"[" * 50_000, b"1" * 5000]
         metadata = {**(table.schema.metadata or {}), rng.choice(keys): rng.choice(values)}

@@ -1,0 +1,45 @@
+"""Comparison of the index that footers give with that of all rows."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgdecode.files.file_metadata import index_of
+from pgdecode.files.payload_files import payload_files
+from pgdecode.partitions.partition_index import Partition, index_partitions
+from pgdecode.protocol.boundaries import ROWS
+
+_ROWS = {bytes([tag]) for tag in ROWS}
+
+
+def check_footers(folder: Path) -> bool:
+    """Check that the footers of captured files give the index of their rows; False if they have no control messages."""
+    files = payload_files(folder, "data", keep=("seq",))
+    found = index_of(files, "seq")
+    if found is None:
+        return False
+    tables = [pq.read_table(str(file.path), columns=["seq", "data"]) for file in files]
+    partitions = [
+        Partition(table["seq"][0].as_py(), table["seq"][-1].as_py(), any(item[:1] in _ROWS for item in payloads))
+        for table, payloads in ((table, table["data"].to_pylist()) for table in tables)
+    ]
+    sessions = [file.captured.session for file in files if file.captured is not None]
+    joined = pa.concat_tables(tables).combine_chunks()
+    expected = index_partitions(
+        joined["data"].combine_chunks(),
+        joined["seq"].combine_chunks(),
+        partitions,
+        in_full=True,
+        reconnects={
+            partition.first
+            for partition, (before, session) in zip(partitions[1:], pairwise(sessions), strict=True)
+            if session != before
+        },
+    )
+    assert json.loads(found.to_json()) == json.loads(expected.to_json())
+    return True
