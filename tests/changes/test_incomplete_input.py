@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
-from changes.test_transaction_rules import AFTER, HEADLESS, block_of
+from changes.test_transaction_rules import AFTER, block_of
 
 import pgdecode
 from pgdecode import ChangeDecoder, RelationCatalog
@@ -67,51 +67,9 @@ def test_a_table_and_a_snapshot_follow_the_same_rule() -> None:
     assert found["id"].to_pylist() == ["good"]
 
 
-@pytest.mark.parametrize(("head", "bad", "n_skipped"), HEADLESS)
-def test_a_transaction_without_its_beginning_is_an_error_or_left_out_whole(
-    head: tuple[bytes, ...], bad: list[int], n_skipped: int
-) -> None:
-    payloads = [*head, *AFTER]
-    decoder = ChangeDecoder(mode="PERMISSIVE")
-    rows = with_errors(decoder.decode(payloads))
-    assert sorted((row["position"], row["error"].split()[0]) for row in rows if row["error"]) == [
-        (position, "STATE_TRANSACTION") for position in bad
-    ]
-    assert values([row for row in rows if row["committed"]]) == [["good"]]
-    assert decoder.bad_rows == ({"STATE_TRANSACTION": len(bad)} if bad else {})
-    assert (decoder.skipped, decoder.n_undecided) == (0, 0)
-    if bad:
-        with pytest.raises(pgdecode.TransactionDesync) as caught:
-            ChangeDecoder().decode(payloads)
-        assert caught.value.row == bad[0]
-    else:
-        assert values(changes_of(ChangeDecoder().decode(payloads))) == [["good"]]
-    for mode in ("FAILFAST", "PERMISSIVE", "DROPMALFORMED"):
-        decoder = anywhere(mode=mode)
-        assert values(changes_of(decoder.decode(payloads))) == [["good"]]
-        assert (decoder.skipped, decoder.n_undecided, decoder.bad_rows) == (n_skipped, 0, {})
-
-
-@pytest.mark.parametrize(("head", "bad", "n_skipped"), HEADLESS)
-def test_a_transaction_that_is_left_out_counts_once_for_every_cut(
-    head: tuple[bytes, ...], bad: list[int], n_skipped: int
-) -> None:
-    payloads = [*head, *AFTER]
-    for cut in range(1, len(payloads)):
-        decoder = anywhere()
-        rows = changes_of(decoder.decode(payloads[:cut])) + changes_of(decoder.decode(payloads[cut:]))
-        assert (values(rows), decoder.skipped) == ([["good"]], n_skipped), cut
-
-
 def test_rows_of_a_block_of_an_unknown_stream_are_not_separate_errors() -> None:
     rows = permissive([*AFTER, *block_of(7, "1", "2", "3")])
     assert sorted(seen(rows), key=itemgetter(0)) == [(2, {"id": "good"}), (4, "STATE_TRANSACTION")]
-
-
-def test_include_uncommitted_returns_nothing_of_a_transaction_without_its_beginning() -> None:
-    decoder = anywhere(include_uncommitted=True)
-    rows = changes_of(decoder.decode([*block_of(7, "1"), *AFTER])) + changes_of(decoder.undecided())
-    assert values(rows) == [["good"]]
 
 
 def test_start_has_two_values() -> None:
@@ -140,24 +98,6 @@ def test_failfast_counts_nothing() -> None:
 
 
 # -- empty payloads -------------------------------------------------------------------------------------------------
-
-
-def test_an_empty_payload_is_ignored_and_counted() -> None:
-    payloads = [*AFTER[:2], b"", *AFTER[2:], b""]
-    for mode in ("FAILFAST", "PERMISSIVE", "DROPMALFORMED"):
-        decoder = ChangeDecoder(mode=mode)
-        assert values(changes_of(decoder.decode(payloads))) == [["good"]]
-        assert (decoder.empty_payloads, decoder.bad_rows) == (2, {})
-
-
-def test_an_empty_payload_is_an_error_on_request() -> None:
-    payloads = [*AFTER[:2], b"", *AFTER[2:]]
-    with pytest.raises(pgdecode.EmptyPayload) as caught:
-        ChangeDecoder(empty="error").decode(payloads)
-    assert caught.value.row == 2
-    decoder = ChangeDecoder(mode="PERMISSIVE", empty="error")
-    assert sorted(seen(with_errors(decoder.decode(payloads))), key=itemgetter(0)) == [(2, "EMPTY"), (3, {"id": "good"})]
-    assert (decoder.bad_rows, decoder.empty_payloads) == ({"EMPTY": 1}, 0)
 
 
 def test_an_empty_payload_is_a_null_row_of_the_envelope() -> None:

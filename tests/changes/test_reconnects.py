@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from changes.test_transaction_rules import SENT_AGAIN
 
 import pgdecode
 from pgdecode import ChangeDecoder
 from pgdecode.protocol import messages as m
-from support.change_rows import changes_of, through_json, with_errors
+from support.change_rows import changes_of, through_json
 from support.generators.encoder import encode
 from support.generators.samples import MOMENT
 from support.generators.slots import (
@@ -85,19 +84,6 @@ def test_repeated_begins_after_a_reconnect_do_not_affect_streams_of_the_new_sess
     assert decoder.n_undecided == 0
 
 
-def test_a_reconnect_discards_open_transactions_and_keeps_prepared_ones() -> None:
-    prepared = (begin_prepare(30, "g"), insert("prepared", "x"), prepare(30, "g"))
-    decoder = ChangeDecoder(include_uncommitted=True)
-    decoder.decode([*FIRST, *prepared, *stream(21, "lost"), *PLAIN[:2]])
-    assert decoder.n_undecided == 3
-    decoder.reconnected()
-    assert decoder.n_undecided == 1
-    rows = with_errors(decoder.decode([commit_prepared(30, "g", 130), *PLAIN]))
-    committed = [row for row in rows if row["committed"]]
-    assert ids(committed) == ["prepared", "1", "2", "3"]
-    assert decoder.n_undecided == 0
-
-
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
@@ -127,21 +113,6 @@ def test_an_announced_reconnect_of_a_new_decoder_changes_nothing() -> None:
     decoder = ChangeDecoder()
     decoder.reconnected()
     assert ids(changes_of(decoder.decode([*FIRST, *PLAIN]))) == ["1", "2", "3"]
-
-
-@pytest.mark.parametrize(("where", "payload", "is_one"), SENT_AGAIN)
-def test_a_reconnect_is_recognised_by_a_message_that_is_otherwise_impossible(
-    where: str, payload: bytes, is_one: bool
-) -> None:
-    before = [begin_prepare(5, "p"), prepare(5, "p"), *FIRST, start(21, first=True), insert("1", "x", xid=21)]
-    before += [STOP, begin(60), insert("2", "x")] if where == "plain" else []
-    decoder = ChangeDecoder(drop_duplicates=True)
-    if is_one:
-        assert changes_of(decoder.decode([*before, payload])) == []
-        return
-    with pytest.raises((pgdecode.TransactionDesync, pgdecode.StreamDesync), match=r"reconnected\(\)") as caught:
-        decoder.decode([*before, payload])
-    assert caught.value.row == len(before)
 
 
 def test_a_snapshot_of_several_sessions_has_each_row_once() -> None:

@@ -1,6 +1,7 @@
 """The rules of transactions, streams and relations, one by one, with handwritten slot output.
 
-Each rule comes from the protocol's documentation or from a live server. These tests check the reference.
+Each rule comes from the protocol's documentation or from a live server. Each case runs on ChangeDecoder, whole and in
+parts, and on the reference fold.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ from typing import Any
 import pytest
 
 from pgdecode import ChangeDecoder
-from pgdecode.protocol import messages as m
 from support.generators import slots
-from support.generators.encoder import encode
-from support.generators.samples import MOMENT
+from support.generators.sequences import on_both
 from support.generators.slots import (
     NULL,
     STOP,
@@ -35,24 +34,16 @@ from support.generators.slots import (
     truncate,
     update,
 )
-from support.oracles import reference_changes
-from support.oracles.reference_changes import Fold
+from support.oracles.reference_changes import Fold, Refused, UnknownRelation
 
 
-def changes(*payloads: bytes) -> list[dict[str, Any]]:
-    return reference_changes.changes(enumerate(payloads))
+def changes(*payloads: bytes, **options: Any) -> list[dict[str, Any]]:
+    return on_both(*payloads, **options).changes
 
 
-def all_changes(*payloads: bytes) -> list[dict[str, Any]]:
-    return reference_changes.changes(enumerate(payloads), include_uncommitted=True)
-
-
-def permissive(*payloads: bytes, **rules: Any) -> Fold:
-    return Fold(enumerate(payloads), permissive=True, **rules)
-
-
-def anywhere(*payloads: bytes, **rules: Any) -> Fold:
-    return Fold(enumerate(payloads), anywhere=True, **rules)
+def all_changes(*payloads: bytes, **options: Any) -> list[dict[str, Any]]:
+    found = on_both(*payloads, **options)
+    return found.changes + found.others
 
 
 def new_values(found: list[dict[str, Any]]) -> list[list[str | None]]:
@@ -125,10 +116,10 @@ def test_a_block_that_was_cut_off_and_sent_again_counts_once() -> None:
 
 def test_a_plain_row_after_a_block_without_its_end_is_not_streamed() -> None:
     payloads = (start(9, first=True), *PLAIN, insert("1", "x"), commit(50))
-    fold = permissive(*payloads)
-    assert fold.errors() == [(1, "STATE_DESYNC")]
-    assert [(c["xid"], c["subxid"]) for c in fold.committed()] == [(7, None)]
-    with pytest.raises(reference_changes.Refused, match=r"position 1: begin inside a stream, reconnected\(\) was"):
+    found = on_both(*payloads, mode="PERMISSIVE")
+    assert found.errors == [(1, "STATE_DESYNC")]
+    assert [(c["xid"], c["subxid"]) for c in found.changes] == [(7, None)]
+    with pytest.raises(Refused, match=r"position 1: begin inside a stream, reconnected\(\) was"):
         changes(*payloads)
 
 
@@ -212,7 +203,7 @@ def test_a_row_in_a_stream_falls_back_to_the_last_committed_relation() -> None:
 
 
 def test_a_row_without_a_relation_is_refused_with_its_position() -> None:
-    with pytest.raises(reference_changes.UnknownRelation, match="position 1: relation 1 was not sent"):
+    with pytest.raises(UnknownRelation, match="position 1: relation 1 was not sent"):
         changes(begin(7), insert("1"), commit(50))
 
 
@@ -292,16 +283,18 @@ AFTER = (begin(9), relation("id*"), insert("good"), commit(50))
 def test_a_transaction_without_its_beginning_is_an_error_or_left_out_whole(
     head: tuple[bytes, ...], bad: list[int], n_skipped: int
 ) -> None:
-    fold = permissive(*head, *AFTER)
-    assert fold.errors() == [(position, "STATE_TRANSACTION") for position in bad]
-    assert new_values(fold.committed()) == [["good"]]
+    payloads = (*head, *AFTER)
+    found = on_both(*payloads, mode="PERMISSIVE")
+    assert found.errors == [(position, "STATE_TRANSACTION") for position in bad]
+    assert new_values(found.changes) == [["good"]]
     if bad:
-        with pytest.raises(reference_changes.Refused, match=f"^position {bad[0]}: ") as caught:
-            changes(*head, *AFTER)
+        with pytest.raises(Refused, match=f"^position {bad[0]}: ") as caught:
+            changes(*payloads)
         assert caught.value.code == "STATE_TRANSACTION"
-    found = anywhere(*head, *AFTER)
-    assert new_values(found.committed()) == [["good"]]
-    assert (found.skipped, found.n_undecided) == (n_skipped, 0)
+    for mode in ("FAILFAST", "PERMISSIVE"):
+        found = on_both(*payloads, start="anywhere", mode=mode)
+        assert new_values(found.changes) == [["good"]]
+        assert (found.skipped, found.n_undecided, found.bad_rows, found.others) == (n_skipped, 0, {}, [])
 
 
 @pytest.mark.parametrize(
@@ -315,36 +308,38 @@ def test_a_transaction_without_its_beginning_is_an_error_or_left_out_whole(
     ],
 )
 def test_after_the_first_boundary_plain_messages_without_a_begin_are_always_errors(payload: bytes, code: str) -> None:
-    for anywhere in (False, True):
-        fold = permissive(*AFTER, payload, anywhere=anywhere)
-        assert (fold.errors(), fold.skipped) == ([(4, code)], 0)
+    for beginning in ("transaction", "anywhere"):
+        found = on_both(*AFTER, payload, start=beginning, mode="PERMISSIVE")
+        assert (found.errors, found.skipped) == ([(4, code)], 0)
 
 
 def test_streams_without_their_beginning_are_left_out_at_any_time() -> None:
-    fold = anywhere(*AFTER, *block_of(7, "1"), stream_commit(7, 60), stream_commit(8, 61), commit_prepared(9, "g", 62))
-    assert (new_values(fold.committed()), fold.skipped) == ([["good"]], 3)
+    ends = (stream_commit(7, 60), stream_commit(8, 61), commit_prepared(9, "g", 62))
+    found = on_both(*AFTER, *block_of(7, "1"), *ends, start="anywhere")
+    assert (new_values(found.changes), found.skipped) == ([["good"]], 3)
 
 
 def test_the_commit_of_an_unknown_gid_before_the_newest_commit_was_delivered_before() -> None:
     again = commit_prepared(7, "g", 50)
     assert new_values(changes(*AFTER, again)) == [["good"]]
-    assert anywhere(*AFTER, again).skipped == 0
+    assert on_both(*AFTER, again, start="anywhere").skipped == 0
     decoder = ChangeDecoder()
     decoder.decode(AFTER)
     decoder.reconnected()
     assert len(decoder.decode([again])) == decoder.skipped == 0
-    assert permissive(*AFTER, commit_prepared(7, "g", 51)).errors() == [(4, "STATE_TRANSACTION")]
+    assert on_both(*AFTER, commit_prepared(7, "g", 51), mode="PERMISSIVE").errors == [(4, "STATE_TRANSACTION")]
 
 
 def test_a_relation_of_a_stream_without_its_beginning_is_visible_after_its_commit() -> None:
-    fold = anywhere(
+    found = on_both(
         *PLAIN, commit(40),
         start(8, first=False), relation("id* w", xid=8), insert("1", "in", xid=8), STOP,
         begin(9), insert("2", "before"), commit(50),
         stream_commit(8, 60),
         begin(10), insert("3", "after"), commit(70),
+        start="anywhere",
     )  # fmt: skip
-    assert [list(c["new"]) for c in fold.committed()] == [["id", "v"], ["id", "w"]]
+    assert [list(c["new"]) for c in found.changes] == [["id", "v"], ["id", "w"]]
 
 
 # -- the relation that was sent last -----------------------------------------------------------------------------------
@@ -361,98 +356,51 @@ def test_the_last_message_of_a_relation_applies_not_the_first() -> None:
     assert [c["new"] for c in found] == [{"a": "7", "b": "8"}]
 
 
-def test_a_relation_repeated_outside_replaces_one_that_a_stream_sent_earlier() -> None:
+@pytest.mark.parametrize("end", [stream_commit(9, 60), stream_prepare(9, "g")], ids=["commit", "prepare"])
+@pytest.mark.parametrize("repeats", [False, True])
+def test_after_the_end_of_a_stream_the_relation_that_was_sent_last_applies(end: bytes, repeats: bool) -> None:
     found = changes(
         begin(7), relation("a b"), commit(40),
         start(9, first=True), relation("a c", xid=9), STOP,
+        # The same description as before, but sent after the stream's.
         begin(11), relation("a b"), commit(50),
-        stream_commit(9, 60),
+        *((start(9, first=False), relation("a c", xid=9), STOP) if repeats else ()),
+        end,
         begin(12), insert("7", "8"), commit(70),
     )  # fmt: skip
-    assert [c["new"] for c in found] == [{"a": "7", "b": "8"}]
+    assert [c["new"] for c in found] == [{"a": "7", "c" if repeats else "b": "8"}]
 
 
-def test_a_relation_repeated_in_a_stream_replaces_one_that_was_sent_outside_meanwhile() -> None:
+@pytest.mark.parametrize("of_stream", [(), (relation("a b", xid=9),)], ids=["the committed one", "its own"])
+def test_after_the_abort_of_a_sub_transaction_its_stream_uses_the_previous_relation(
+    of_stream: tuple[bytes, ...],
+) -> None:
     found = changes(
-        start(9, first=True), relation("a c", xid=9), STOP,
-        begin(11), relation("a b"), commit(50),
-        start(9, first=False), relation("a c", xid=9), STOP,
-        stream_commit(9, 60),
-        begin(12), insert("7", "8"), commit(70),
-    )  # fmt: skip
-    assert [c["new"] for c in found] == [{"a": "7", "c": "8"}]
-
-
-def test_after_the_abort_of_a_sub_transaction_its_stream_uses_the_previous_relation() -> None:
-    found = changes(
-        start(9, first=True), relation("a b", xid=9), relation("a c", xid=10), insert("1", "sub", xid=10), STOP,
-        abort(9, 10),
+        begin(7), relation("a z"), commit(40),
+        start(9, first=True), *of_stream, relation("a c", xid=10), insert("1", "sub", xid=10), STOP, abort(9, 10),
         start(9, first=False), insert("7", "8", xid=9), STOP, stream_commit(9, 60),
+        begin(12), insert("7", "8"), commit(70),
     )  # fmt: skip
-    assert [c["new"] for c in found] == [{"a": "7", "b": "8"}]
-
-
-# -- versions of a table -----------------------------------------------------------------------------------------------
-
-
-def in_one(xid: int, lsn: int, columns: str, *values: str) -> tuple[bytes, ...]:
-    return (
-        encode(m.Begin(final_lsn=lsn, commit_timestamp=MOMENT, xid=xid)),
-        relation(columns),
-        insert(*values),
-        commit(lsn),
-    )
-
-
-T1, T2 = in_one(7, 40, "id* v", "1", "x"), in_one(8, 50, "id* v w", "2", "y", "z")
-
-
-def shape(fold: Fold) -> list[list[str]]:
-    return [[column["name"] for column in item["columns"]] for item in fold.versions(1)]
-
-
-@pytest.mark.parametrize("again", [T1, (*T1, *T2)], ids=["T1 T2 T1", "T1 T2 T1 T2"])
-def test_a_transaction_that_is_dropped_as_a_duplicate_gives_its_table_no_columns(again: tuple[bytes, ...]) -> None:
-    fold = Fold(enumerate([*T1, *T2, *again]), drop_duplicates=True)
-    assert new_values(fold.committed()) == [["1", "x"], ["2", "y", "z"]]
-    assert shape(fold) == [["id", "v"], ["id", "v", "w"]]
-
-
-@pytest.mark.parametrize(
-    "ending",
-    [
-        pytest.param((begin_prepare(9, "g"), relation("id* x"), insert("3", "q"), prepare(9, "g")), id="pending"),
-        pytest.param(
-            (begin_prepare(9, "g"), relation("id* x"), prepare(9, "g"), rollback_prepared(9, "g")), id="rolled back"
-        ),
-        pytest.param((begin(9), relation("id* x"), insert("3", "q")), id="open at the end"),
-        pytest.param((start(9, first=True), relation("id* x", xid=9), STOP), id="streamed and open"),
-        pytest.param((start(9, first=True), relation("id* x", xid=9), STOP, abort(9, 9)), id="streamed and aborted"),
-    ],
-)
-def test_a_transaction_that_did_not_commit_gives_its_table_no_columns(ending: tuple[bytes, ...]) -> None:
-    assert shape(Fold(enumerate([*T1, *ending]))) == [["id", "v"]]
+    assert [c["new"] for c in found] == [{"a": "7", "b" if of_stream else "z": "8"}] * 2
 
 
 # -- reconnects --------------------------------------------------------------------------------------------------------
 
 
 def test_an_announced_reconnect_discards_open_transactions_and_keeps_prepared_ones() -> None:
-    fold = Fold(
-        enumerate([
-            *PLAIN, commit(40),
-            begin_prepare(20, "g"), insert("prepared", "x"), prepare(20, "g"),
-            start(21, first=True), insert("lost in a stream", "x", xid=21), STOP,
-            begin(22), insert("lost", "x"),
-            # The reader connects again here.
-            begin(23), insert("kept", "x"), commit(50),
-            commit_prepared(20, "g", 60),
-        ]),
-        reconnects={11},
+    found = on_both(
+        *PLAIN, commit(40),
+        begin_prepare(20, "g"), insert("prepared", "x"), prepare(20, "g"),
+        start(21, first=True), insert("lost in a stream", "x", xid=21), STOP,
+        begin(22), insert("lost", "x"),
+        # The reader connects again here.
+        begin(23), insert("kept", "x"), commit(50),
+        commit_prepared(20, "g", 60),
+        sessions={11},
     )  # fmt: skip
-    assert new_values(fold.committed()) == [["kept", "x"], ["prepared", "x"]]
-    assert [change["new"]["id"] for change in fold.others()] == ["lost in a stream", "lost"]
-    assert fold.n_undecided == 0
+    assert new_values(found.changes) == [["kept", "x"], ["prepared", "x"]]
+    assert [change["new"]["id"] for change in found.others] == ["lost in a stream", "lost"]
+    assert found.n_undecided == 0
 
 
 # After a commit at 120, with a prepared transaction "p", stream 21, and after its block, a Begin with final LSN 160.
@@ -477,39 +425,49 @@ def test_an_otherwise_impossible_message_is_a_reconnect(where: str, payload: byt
     before = [begin_prepare(5, "p"), prepare(5, "p"), *PLAIN, commit(120)]
     before += [start(21, first=True), insert("1", "x", xid=21)]
     before += [STOP, begin(60), insert("2", "x")] if where == "plain" else []
-    fold = permissive(*before, payload, drop_duplicates=True)
-    bad = fold.errors()
-    assert [position for position, _ in bad] == ([] if is_one else [len(before)])
+    found = on_both(*before, payload, drop_duplicates=True, mode="PERMISSIVE")
+    assert [position for position, _ in found.errors] == ([] if is_one else [len(before)])
     streams = {21} if payload[:1] == b"S" or not is_one else set()
     streams |= {22} if payload == start(22, first=True) else set()
-    assert set(fold.streams) == streams - ({21} if payload[:1] == b"c" else set())
+    assert open_streams(*before, payload) == streams - ({21} if payload[:1] == b"c" else set())
+    if not is_one:
+        with pytest.raises(Refused, match=r"reconnected\(\)"):
+            on_both(*before, payload, drop_duplicates=True)
+
+
+def open_streams(*payloads: bytes) -> set[int]:
+    on_both(*payloads, mode="PERMISSIVE", drop_duplicates=True)
+    return set(Fold(enumerate(payloads), permissive=True, drop_duplicates=True).streams)
 
 
 def test_a_begin_not_after_the_newest_commit_discards_streams_that_began_before_that_commit() -> None:
     block = (start(21, first=True), relation("id* w", xid=21), insert("1", "x", xid=21), STOP)
-    for again, open_streams in ((begin(20), set()), (begin(21), {21})):
-        assert set(permissive(*block, *PLAIN, commit(120), again).streams) == open_streams
+    for again, still_open in ((begin(20), set()), (begin(21), {21})):
+        assert open_streams(*block, *PLAIN, commit(120), again) == still_open
         # A stream that began after that commit may belong to the present session.
-        assert set(permissive(*PLAIN, commit(120), *block, again).streams) == {21}
+        assert open_streams(*PLAIN, commit(120), *block, again) == {21}
 
 
 def test_a_prepared_transaction_that_is_prepared_again_counts_once() -> None:
     part = (begin_prepare(7, "g"), relation("id*"), insert("1"), prepare(7, "g"))
-    fold = Fold(enumerate([*part, *part, commit_prepared(7, "g", 60)]))
-    assert [(c["position"], c["committed"]) for c in fold.committed()] == [(6, True)]
-    assert [(c["position"], c["committed"]) for c in fold.others()] == [(2, None)]
+    found = on_both(*part, *part, commit_prepared(7, "g", 60))
+    assert [(c["position"], c["committed"]) for c in found.changes] == [(6, True)]
+    # A decoder drops the unfinished copy, and the fold remembers it.
+    assert found.n_undecided == 0
 
 
 # -- empty payloads ----------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_payload_is_ignored_and_counted_or_an_error() -> None:
-    fold = Fold(enumerate([*PLAIN, b"", insert("1", "x"), commit(50)]))
-    assert (new_values(fold.committed()), fold.empty_payloads) == ([["1", "x"]], 1)
-    fold = permissive(*PLAIN, b"", insert("1", "x"), commit(50), empty_is_error=True)
-    assert (fold.errors(), fold.bad_rows(), fold.empty_payloads) == ([(2, "EMPTY")], {"EMPTY": 1}, 0)
-    with pytest.raises(reference_changes.Refused, match="position 0: EMPTY at offset 0"):
-        Fold(enumerate([b""]), empty_is_error=True)
+    payloads = (*PLAIN, b"", insert("1", "x"), commit(50), b"")
+    for mode in ("FAILFAST", "PERMISSIVE"):
+        found = on_both(*payloads, mode=mode)
+        assert (new_values(found.changes), found.empty_payloads, found.bad_rows) == ([["1", "x"]], 2, {})
+    found = on_both(*payloads, empty="error", mode="PERMISSIVE")
+    assert (found.errors, found.bad_rows, found.empty_payloads) == ([(2, "EMPTY"), (5, "EMPTY")], {"EMPTY": 2}, 0)
+    with pytest.raises(Refused, match="position 2: EMPTY at offset 0"):
+        on_both(*payloads, empty="error")
 
 
 def test_the_handwritten_slot_encodes_its_messages() -> None:

@@ -7,7 +7,6 @@ import pytest
 import pgdecode
 from pgdecode import ChangeDecoder
 from pgdecode.protocol import messages as m
-from support.change_rows import decoded
 from support.generators.encoder import encode
 from support.generators.samples import MOMENT
 from support.generators.slots import (
@@ -36,63 +35,12 @@ OLDER_AND_NEWER = (
 )  # fmt: skip
 
 
-def pieces(payloads: tuple[bytes, ...]) -> list[list[dict[str, str]]]:
-    """The new values of changes, decoded in one call and cut at each place."""
-    found = []
-    for cut in range(len(payloads)):
-        decoder = ChangeDecoder()
-        batches = [decoder.decode(payloads[:cut]), decoder.decode(payloads[cut:])]
-        found.append([dict(row["new"]) for batch in batches for row in batch.to_pylist()])
-    return found
-
-
-def test_a_relation_of_an_aborted_sub_transaction_does_not_override_a_newer_one() -> None:
-    assert [change["new"] for change in decoded(OLDER_AND_NEWER)] == [{"a": "7", "b": "8"}]
-    assert all(found == [{"a": "7", "b": "8"}] for found in pieces(OLDER_AND_NEWER))
-
-
 def test_its_table_has_only_the_columns_of_the_committed_relation() -> None:
     batch = ChangeDecoder().table(OLDER_AND_NEWER, "public.t")
     assert batch.select(["a", "b"]).to_pylist() == [{"a": "7", "b": "8"}]
     assert "c" not in batch.schema.names
     [row] = pgdecode.snapshot(OLDER_AND_NEWER, "public.t").to_pylist()
     assert (row["a"], row["b"], row["_unknown"]) == ("7", "8", [])
-
-
-@pytest.mark.parametrize("end", [stream_commit(9, 60), stream_prepare(9, "g")], ids=["commit", "prepare"])
-@pytest.mark.parametrize("repeats", [False, True])
-def test_at_the_end_of_a_stream_the_last_relation_message_applies_inside_and_outside(end: bytes, repeats: bool) -> None:
-    again = (start(9, first=False), relation("a c", xid=9), STOP) if repeats else ()
-    payloads = (
-        begin(7), relation("a b"), commit(40),
-        start(9, first=True), relation("a c", xid=9), STOP,
-        # The same description as before, but sent after the stream's.
-        begin(11), relation("a b"), commit(50),
-        *again,
-        end,
-        begin(12), insert("7", "8"), commit(70),
-    )  # fmt: skip
-    assert all(found == [{"a": "7", "c" if repeats else "b": "8"}] for found in pieces(payloads))
-
-
-def test_after_the_abort_of_a_sub_transaction_its_stream_uses_its_earlier_relation() -> None:
-    payloads = (
-        begin(7), relation("a z"), commit(40),
-        start(9, first=True), relation("a b", xid=9), relation("a c", xid=10), insert("1", "1", xid=10), STOP,
-        abort(9, 10),
-        start(9, first=False), insert("7", "8", xid=9), STOP, stream_commit(9, 60),
-        begin(12), insert("7", "8"), commit(70),
-    )  # fmt: skip
-    assert all(found == [{"a": "7", "b": "8"}] * 2 for found in pieces(payloads))
-
-
-def test_after_the_abort_of_a_sub_transaction_its_stream_uses_the_committed_relation() -> None:
-    payloads = (
-        begin(7), relation("a z"), commit(40),
-        start(9, first=True), relation("a c", xid=10), STOP, abort(9, 10),
-        start(9, first=False), insert("7", "8", xid=9), STOP, stream_commit(9, 60),
-    )  # fmt: skip
-    assert all(found == [{"a": "7", "z": "8"}] for found in pieces(payloads))
 
 
 def test_a_type_of_an_aborted_sub_transaction_is_dropped_with_it() -> None:

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from pgdecode import ChangeDecoder
+from pgdecode import ChangeDecoder, DecodeError
+from pgdecode.protocol.options import Mode
 from support.change_rows import with_errors
 from support.generators.workload import Reader, Workload
 from support.oracles import reference_changes
-from support.oracles.reference_changes import Change, Fold
+from support.oracles.reference_changes import Change, Fold, Refused
 
 # A sequence takes about ten milliseconds: 40 sequences per property, 10 in the quick tier, 2,000 in `make properties`.
 per_property = settings(max_examples=max(min(60, settings().max_examples), settings().max_examples // 10))
@@ -142,6 +144,35 @@ def outcome(
         found.skipped = getattr(decoder, "skipped", 0)
         found.empty_payloads = getattr(decoder, "empty_payloads", 0)
     return found
+
+
+def on_both(*payloads: bytes, sessions: Collection[int] = (), mode: Mode = "FAILFAST", **options: Any) -> Outcome:
+    """The outcome of payloads, after checking that the reference fold and ChangeDecoder agree on it.
+
+    The decoder reads them in one call, and one by one. What is uncommitted is part of the outcome in FAILFAST mode.
+
+    Raises
+    ------
+    Refused
+        If both refuse the same payload with the same code.
+    """
+    rules = {"drop_duplicates": options.get("drop_duplicates", False), "reconnects": sessions}
+    rules |= {"anywhere": options.get("start") == "anywhere", "empty_is_error": options.get("empty") == "error"}
+    is_strict = mode == "FAILFAST"
+    try:
+        wanted = expected(Fold(enumerate(payloads), permissive=not is_strict, **rules), include_uncommitted=is_strict)
+    except Refused as refused:
+        with pytest.raises(DecodeError) as caught:
+            ChangeDecoder(**options).decode(payloads, range(len(payloads)))
+        if (caught.value.row, caught.value.code) != (refused.position, refused.code):
+            raise AssertionError(f"{caught.value}, but by the fold {refused}") from refused
+        raise
+    options |= {"mode": mode, "include_uncommitted": is_strict, "sessions": sessions}
+    one_by_one = range(len(payloads))
+    assert_same(outcome(payloads, **options), wanted)
+    assert_same(outcome(payloads, cuts=one_by_one, **options), wanted)
+    assert_same(outcome(payloads, cuts=one_by_one, stored=True, **options), wanted, counts=False)
+    return wanted
 
 
 def random_cuts(rng: random.Random, payloads: Sequence[object]) -> list[int]:
