@@ -22,7 +22,8 @@ import pgdecode
 from benchmarks.datasets import BATCH_ROWS, load
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
-from pgdecode.protocol.options import ChangeOptions
+from pgdecode.rows.options import Options
+from spark_udfs.dataframes.frame_options import FrameOptions
 
 try:
     from pyspark.sql import DataFrame, SparkSession
@@ -199,7 +200,7 @@ def of_dataframes(df: DataFrame, n_rows: int) -> Cases:
     some = table_changes(df, TABLE, fields=[name for name in of_table.columns if not name.startswith("_old")])
     cases: Cases = {
         "scan in the JVM": lambda: df.agg(F.sum(F.length("data"))).collect(),
-        "index": lambda: indexed_rows(df, "data", "seq", None, None, None, ChangeOptions()),
+        "index": lambda: indexed_rows(df, FrameOptions(), Options())[0],
     }
     for name, found in (("changes", all_changes), (TABLE, of_table), (f"{TABLE} without _old", some)):
         cases[f"{name}: constant rows"] = done(constant(df, found, n_rows))
@@ -385,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     taken.update(measured(cases_of(group, routes, n_rows), *rounds_of(group, asked)))
                 seconds.update(taken)
                 found.update(summary(taken, n_rows))
-                indexes = indexed_rows(routes.df, "data", "seq", None, None, None, ChangeOptions()).indexes
+                indexes = indexed_rows(routes.df, FrameOptions(), Options())[0].indexes
                 n_bytes = sum(len(PackedIndex.of(item.source, item.index, item.counts).index) for item in indexes)
             print(f"{n_rows:,} payloads of {DATA_SET} in {FILES} files, {asked.master}; the index is {n_bytes:,} bytes")
             print(*shown({name: found[name] for name in taken}), sep="\n")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints, is_typeddict
+from typing import Any
 
 import click
 import pytest
@@ -15,7 +15,7 @@ import pytest
 import pgdecode
 import spark_udfs
 from pgdecode.cli.commands import command_named
-from support.docs.options import literals
+from support.docs.options import hints_of, literals
 
 # Strings of any value: names of columns, encodings, styles and outputs.
 FREE = {"encoding", "datestyle", "payload", "position", "what"}
@@ -34,15 +34,12 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 def options(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
     """Names, types and defaults of the parameters of a function."""
-    hints = get_type_hints(function)
+    hints = hints_of(function)
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            (given,) = get_args(hints[parameter.name])
-            assert is_typeddict(given)
-            for name, hint in get_type_hints(given).items():
-                yield name, hint, None
-        else:
+        if parameter.kind is not parameter.VAR_KEYWORD:
             yield parameter.name, hints.get(parameter.name), parameter.default
+    for name in hints.keys() - inspect.signature(function).parameters.keys():  # without defaults
+        yield name, hints[name], None
 
 
 NAMES = {

@@ -6,9 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self, TypeVar, get_args, get_type_hints, is_typeddict
+from typing import Any, Self, TypeVar, get_args, get_type_hints
 
-from pgdecode.protocol.errors import did_you_mean, listed
+from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.options import (
     MAX_VALUE_BYTES,
     ChangeKeywords,
@@ -67,40 +67,56 @@ class FileKeywords(ChangeKeywords, TablesKeywords, SizeKeywords, total=False):
     """Options of `spark_udfs.decode_files`."""
 
 
+DEFAULTS: dict[str, Any] = {"max_value_bytes": MAX_VALUE_BYTES, **{item.name: item.default for item in fields(Options)}}
+
+
 @functools.cache
 def option_types() -> dict[str, Any]:
     """Return the type of each option."""
     return {name: hint for name, hint in get_type_hints(Options).items() if name in DEFAULTS}
 
 
-DEFAULTS: dict[str, Any] = {"max_value_bytes": MAX_VALUE_BYTES, **{item.name: item.default for item in fields(Options)}}
-
-
-def with_options(function: _Function) -> _Function:
+def with_options(*classes: type) -> Callable[[_Function], _Function]:
     """Decorate a function that takes `**options: Unpack[Keywords]`.
 
     Its signature lists the options with their defaults, for `help` and for programs that complete code. An unknown
     keyword is a TypeError that names the nearest.
+
+    Parameters
+    ----------
+    *classes : dataclass
+        Those that have the defaults, in addition to `Options`.
     """
-    own = inspect.signature(function)
-    hints = get_type_hints(function)
-    *named, last = own.parameters.values()
-    (keywords,) = get_args(hints[last.name])
-    assert is_typeddict(keywords), function
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=hint)
-        for name, hint in get_type_hints(keywords).items()
-    ]
-    names = [item.name for item in (*named, *options) if item.name != "self"]
+    defaults = {**DEFAULTS, **{item.name: item.default for cls in classes for item in fields(cls)}}
 
-    @functools.wraps(function)
-    def checked(*arguments: Any, **given: Any) -> Any:
-        unknown = [name for name in given if name not in names]
-        if unknown:
-            what = function.__qualname__.removesuffix(".__init__")
-            hint = did_you_mean(unknown[0], names)
-            raise TypeError(f"{what}() has no option {unknown[0]!r}{hint}; there are {listed(names)}")
-        return function(*arguments, **given)
+    def decorated(function: _Function) -> _Function:
+        own = inspect.signature(function)
+        *named, last = own.parameters.values()
+        (keywords,) = get_args(get_type_hints(function)[last.name])
+        options = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults[name],
+                # As it is written, like those of other parameters.
+                annotation=getattr(hint, "__forward_arg__", hint),
+            )
+            for name, hint in keywords.__annotations__.items()
+        ]
+        parameters = [*named, *options]
+        known = {item.name for item in parameters}
 
-    checked.__signature__ = own.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
-    return checked  # type: ignore[return-value]
+        @functools.wraps(function)
+        def checked(*arguments: Any, **given: Any) -> Any:
+            if not known.issuperset(given):
+                what = function.__qualname__.removesuffix(".__init__")
+                unknown = next(name for name in given if name not in known)
+                names = [item.name for item in parameters if item.kind is item.KEYWORD_ONLY]
+                hint = did_you_mean(unknown, names)
+                raise TypeError(f"{what}() has no option {unknown!r}{hint}; there are {', '.join(names)}")
+            return function(*arguments, **given)
+
+        checked.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorated

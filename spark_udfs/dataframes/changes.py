@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -14,20 +14,8 @@ from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.partitions.source_index import SourceIndex
 from pgdecode.protocol.errors import did_you_mean, listed, unknown_names
-from pgdecode.protocol.options import (
-    MAX_VALUE_BYTES,
-    ChangeOptions,
-    Empty,
-    Format,
-    Mode,
-    NameClash,
-    Start,
-    UnrepresentableValues,
-    Unwrap,
-    limits_with,
-)
-from pgdecode.relations.column_history import Renames
-from pgdecode.rows.value_options import ValueOptions, renames_of
+from pgdecode.protocol.options import ChangeOptions, Format, Unwrap
+from pgdecode.rows.options import Options, with_options
 from spark_udfs.dataframes.control_index import (
     IndexedRows,
     RowsBefore,
@@ -35,16 +23,15 @@ from spark_udfs.dataframes.control_index import (
     payload_rows,
     relation_catalogs,
 )
+from spark_udfs.dataframes.frame_options import ChangesKeywords, FrameOptions, TableChangesKeywords
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
 from spark_udfs.dataframes.partition_worker import PackedIndex, PartitionDecodingFunction
-from spark_udfs.dataframes.state_before import State, state_before, with_types
+from spark_udfs.dataframes.state_before import state_before, with_types
 from spark_udfs.dataframes.stored_changes import StoredFunction, stored_rows
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import ERROR
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
-from spark_udfs.schema.years import Years, any_year
-
-Catalogs = RelationCatalog | Mapping[Any, RelationCatalog]
+from spark_udfs.schema.years import any_year
 
 
 def relation_catalog(
@@ -87,34 +74,17 @@ def relation_catalog(
     return catalogs[None] if source is None else catalogs
 
 
-def changes(
-    df: DataFrame,
-    *,
-    payload: Column | str = "data",
-    unwrap: Unwrap = "auto",
-    position: Column | str = "seq",
-    source: Column | str | None = None,
-    catalog: Catalogs | None = None,
-    mode: Mode = "FAILFAST",
-    include_uncommitted: bool = False,
-    drop_duplicates: bool = False,
-    start: Start = "transaction",
-    empty: Empty = "null",
-    max_value_bytes: int = MAX_VALUE_BYTES,
-    session: Column | str | None = None,
-    state: State | None = None,
-    observation: Observation | None = None,
-    types: Mapping[str | int, str] | None = None,
-    encoding: str = "UTF8",
-    datestyle: str = "ISO, MDY",
-    fields: Iterable[str] | None = None,
-) -> DataFrame:
+@with_options(FrameOptions)
+def changes(df: DataFrame, **options: Unpack[ChangesKeywords]) -> DataFrame:
     """Decode payloads to committed changes. The result is that of one `pgdecode.ChangeDecoder` for all payloads.
 
     Parameters
     ----------
     df : DataFrame
         All payloads, one message per row. Partitions and files do not affect the result, but see Notes.
+
+    Other Parameters
+    ----------------
     payload : Column or str
         Binary, tag byte first; or strings. Nulls are ignored.
     unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
@@ -127,19 +97,9 @@ def changes(
     catalog : RelationCatalog, or mapping of sources to catalogs, optional
         Relations that the payloads do not describe, because the payloads begin in the middle of a session; with
         `source`, one catalog for each. Versions from positions after the first payload are ignored.
-    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
-        Fail the query at a bad payload, with its position; or return it as a row with the reason in `error`; or leave
-        it out.
-    include_uncommitted : bool
-        Return also changes that were rolled back (`committed` is false) or that have no outcome (null).
-    drop_duplicates : bool
-        Leave out transactions that were delivered before, as in `ChangeDecoder`.
-    start : {"transaction", "anywhere"}
-        Where the payloads begin. With "transaction", they begin between transactions, and a message of a transaction
-        without a beginning is an error. With "anywhere", such transactions are left out, and `observation` counts them.
-    empty : {"null", "error"}
-        What to do with payloads of 0 bytes, which servers send for an origin without a name: ignore them, or treat them
-        as bad payloads.
+    mode, include_uncommitted, drop_duplicates, start, empty, types, encoding, datestyle
+        As in `pgdecode.ChangeDecoder`. In the mode "FAILFAST", the query fails at a bad payload, with its position.
+        `observation` counts what `bad_rows` and `skipped` of a decoder do.
     max_value_bytes : int
         A longer value is bad, as with `pgdecode.Limits`. By default as much as a server can send.
     session : Column or str, optional
@@ -153,10 +113,6 @@ def changes(
         Receives counts when the result has been computed: `rows`, including bad rows; bad rows by error code, such as
         `TRUNCATED`, including those that "DROPMALFORMED" leaves out; and the transactions `skipped` (without a
         beginning, see `start`) and `undecided` (without an outcome). Each call needs its own observation.
-    types : mapping of OID or "schema.type" to a PostgreSQL type's name, optional
-        Types that the stream does not describe, as in `pgdecode.decode_rows`.
-    encoding, datestyle : str
-        client_encoding and DateStyle of the session that captured the payloads, as in `pgdecode.decode_rows`.
     fields : iterable of str, optional
         Columns of the result, in this order; by default all. Returning decoded columns to Spark is most of the cost, so
         name only the columns that you need.
@@ -198,63 +154,31 @@ def changes(
     >>> found = changes(spark.read.parquet("raw/"))  # doctest: +SKIP
     >>> found.orderBy("commit_position", "position").select("op", "relation_name", "new")  # doctest: +SKIP
     """
-    options = ChangeOptions(
-        mode, include_uncommitted, drop_duplicates, start=start, empty=empty, limits=limits_with(max_value_bytes)
-    )
-    before = state_before(state, source, catalog)
-    value_options = ValueOptions(with_types(before, types), encoding=encoding, datestyle=datestyle)
-    found = indexed_rows(df, payload, position, source, catalog, session, options, unwrap=unwrap, before=before)
-    return decode_indexed(found, ChangeOutput(value_options), options, fields, observation=observation)
+    frame, chosen = FrameOptions.split(options)
+    found, chosen = indexed_rows(df, frame, chosen)
+    return decode_indexed(found, ChangeOutput(chosen), chosen, frame.fields, observation=frame.observation)
 
 
-def table_changes(
-    df: DataFrame,
-    relation: str,
-    *,
-    payload: Column | str = "data",
-    unwrap: Unwrap = "auto",
-    position: Column | str = "seq",
-    source: Column | str | None = None,
-    catalog: Catalogs | None = None,
-    mode: Mode = "FAILFAST",
-    include_uncommitted: bool = False,
-    drop_duplicates: bool = False,
-    start: Start = "transaction",
-    empty: Empty = "null",
-    max_value_bytes: int = MAX_VALUE_BYTES,
-    session: Column | str | None = None,
-    state: State | None = None,
-    observation: Observation | None = None,
-    types: Mapping[str | int, str] | None = None,
-    columns: Mapping[str, str] | None = None,
-    renames: Renames | Sequence[tuple[str, str, int]] | None = None,
-    unrepresentable: UnrepresentableValues = "error",
-    name_clash: NameClash = "error",
-    encoding: str = "UTF8",
-    datestyle: str = "ISO, MDY",
-    years: Years = "1-9999",
-    fields: Iterable[str] | None = None,
-) -> DataFrame:
+@with_options(FrameOptions)
+def table_changes(df: DataFrame, relation: str, **options: Unpack[TableChangesKeywords]) -> DataFrame:
     """Decode payloads to the committed changes of one table, as typed columns.
 
     Parameters
     ----------
-    df, payload, unwrap, position, source, catalog, include_uncommitted, drop_duplicates, start, empty, max_value_bytes
+    df : DataFrame
         As in `changes`.
-    session, state
-        As in `changes`.
-    mode, observation, types, encoding, datestyle
-        As in `changes`. A bad payload may be of any table, so in "PERMISSIVE" mode all bad payloads are in the result.
     relation : str
         "schema.table".
-    columns : mapping of a column's name to a PostgreSQL type, optional
-        Types of columns of the table, before `types`, as for `pgdecode.decode_rows`: {"price": "numeric(20,4)"}.
-    renames : list of (old name, new name, position), optional
-        Columns that were renamed where the payloads do not show it, as for `pgdecode.snapshot`.
-    name_clash : {"error", "rename"}
-        As in `ChangeDecoder`.
-    unrepresentable : {"error", "null", "clamp", "text"}
-        What to do with a value that the column's type cannot represent, as in `pgdecode.decode_rows`.
+
+    Other Parameters
+    ----------------
+    payload, unwrap, position, source, catalog, session, state, observation, max_value_bytes
+        As in `changes`.
+    mode, include_uncommitted, drop_duplicates, start, empty, types, unrepresentable, name_clash, encoding, datestyle
+        As in `pgdecode.ChangeDecoder`. A bad payload may be of any table, so in "PERMISSIVE" mode all bad payloads are
+        in the result.
+    columns, renames
+        As in `pgdecode.snapshot`: of this table.
     years : {"1-9999", "any"}
         As in `from_pgoutput`: whether dates and timestamps of other years are unrepresentable, or allowed.
     fields : iterable of str, optional
@@ -284,32 +208,17 @@ def table_changes(
     >>> orders = table_changes(spark.read.parquet("raw/"), "public.orders")  # doctest: +SKIP
     >>> orders.where("_op = 'delete'").count()  # doctest: +SKIP
     """
-    options = ChangeOptions(
-        mode, include_uncommitted, drop_duplicates, start=start, empty=empty, limits=limits_with(max_value_bytes)
-    )
-    before, tables = state_before(state, source, catalog), tables_of(options, relation)
-    types = with_types(before, types)
-    value_options = ValueOptions(
-        types,
-        unrepresentable,
-        encoding,
-        datestyle,
-        {relation: columns or {}},
-        renames_of(relation, renames),
-        name_clash,
-    )
-    passes = any_year(years)
-    found = indexed_rows(df, payload, position, source, catalog, session, options, tables, unwrap, before)
-    has_time = session_has_time(df.sparkSession)
-    output = output_of(found.indexes, relation, options, value_options, passes, has_time)
-    return decode_indexed(found, output, options, fields, observation=observation)
+    frame, chosen = FrameOptions.split(options, relation)
+    passes = any_year(frame.years)
+    found, chosen = indexed_rows(df, frame, chosen, tables_of(chosen, relation))
+    output = output_of(found.indexes, relation, chosen, passes, session_has_time(df.sparkSession))
+    return decode_indexed(found, output, chosen, frame.fields, observation=frame.observation)
 
 
 def output_of(
     indexes: Sequence[SourceIndex],
     relation: str,
-    options: ChangeOptions,
-    value_options: ValueOptions,
+    options: Options,
     passes: bool,
     has_time: bool,
 ) -> TableOutput:
@@ -335,8 +244,8 @@ def output_of(
         hint = did_you_mean(str(relation), names)
         raise KeyError(f"no message has described {relation!r}{hint}; there are {listed(names)}")
     for item in indexes:
-        value_options.check_names(item.index.catalog.names)
-    return TableOutput(tuple(versions), numbers, value_options, passes, has_time, others=others, sources=sources)
+        options.check_names(item.index.catalog.names)
+    return TableOutput(tuple(versions), numbers, options, passes, has_time, others=others, sources=sources)
 
 
 def tables_of(options: ChangeOptions, *relations: str) -> tuple[str, ...]:
@@ -346,21 +255,23 @@ def tables_of(options: ChangeOptions, *relations: str) -> tuple[str, ...]:
 
 def indexed_rows(
     df: DataFrame,
-    payload: Column | str,
-    position: Column | str,
-    source: Column | str | None,
-    catalog: Catalogs | None,
-    session: Column | str | None,
-    options: ChangeOptions,
+    frame: FrameOptions,
+    options: Options,
     tables: Collection[str] | None = (),
-    unwrap: Unwrap = "auto",
     before: RowsBefore | None = None,
-) -> IndexedRows:
-    """Check the arguments, and index the rows of a DataFrame. The index has the exact shape of `tables`."""
+) -> tuple[IndexedRows, Options]:
+    """Check the options, and index the rows of a DataFrame. The index has the exact shape of `tables`.
+
+    Return also the options with the types that the state has. `before` is what comes before the rows, if it is not the
+    state of the options.
+    """
+    of_options = state_before(frame.state, frame.source, frame.catalog)
+    catalog, source = frame.catalog, frame.source
     if catalog is not None and isinstance(catalog, RelationCatalog) == (source is not None):
         raise TypeError("catalog is a RelationCatalog, or with source= a mapping of sources to catalogs")
-    rows, name = payload_rows(df, payload, position, source, session, unwrap)
-    return index_rows(rows, name, catalog, options, tables, before)
+    rows, name = payload_rows(df, frame.payload, frame.position, source, frame.session, frame.unwrap)
+    with_state = replace(options, types=with_types(of_options, options.types))
+    return index_rows(rows, name, catalog, with_state, tables, before or of_options), with_state
 
 
 def decode_indexed(

@@ -8,16 +8,17 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pgdecode import RelationCatalog
 from pgdecode.changes.run_start import RunStart, options_to_json
 from pgdecode.partitions.partition_decoder import PartitionDecoder
-from pgdecode.protocol.options import ChangeOptions, Empty, Start, Unwrap
+from pgdecode.protocol.options import ChangeOptions
+from pgdecode.rows.options import with_options
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.digested_file import FileDigest
 from pgdecode.runs.manifest import MANIFEST, Input, Manifest
@@ -25,9 +26,10 @@ from pgdecode.runs.payload_ranges import STATE, PayloadRange
 from pgdecode.storage.object_path import local_path
 from spark_udfs.dataframes.changes import indexed_rows
 from spark_udfs.dataframes.control_index import IndexedRows
+from spark_udfs.dataframes.frame_options import FrameOptions, ReplicationStateKeywords
 from spark_udfs.dataframes.kept_changes import KEPT, KeptChanges, KeptFile, add_kept
 from spark_udfs.dataframes.partition_worker import PackedIndex, ascending_slices, pieces_by_source
-from spark_udfs.dataframes.state_before import State, state_before
+from spark_udfs.dataframes.state_before import state_before
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 
@@ -88,25 +90,21 @@ class StateAfter:
             shutil.rmtree(place / KEPT, ignore_errors=True)
 
 
-def replication_state(
-    df: DataFrame,
-    *,
-    payload: Column | str = "data",
-    unwrap: Unwrap = "auto",
-    position: Column | str = "seq",
-    catalog: RelationCatalog | None = None,
-    drop_duplicates: bool = False,
-    start: Start = "transaction",
-    empty: Empty = "null",
-    session: Column | str | None = None,
-    state: State | None = None,
-) -> StateAfter:
+@with_options(FrameOptions)
+def replication_state(df: DataFrame, **options: Unpack[ReplicationStateKeywords]) -> StateAfter:
     """Find the state after the payloads, so that a later run can continue there.
 
     Parameters
     ----------
-    df, payload, unwrap, position, catalog, drop_duplicates, start, empty, session, state
+    df : DataFrame
+        As in `changes`.
+
+    Other Parameters
+    ----------------
+    payload, unwrap, position, catalog, session, state
         As in `changes`, with the same values. Bad payloads are no error here; `changes` reports them.
+    drop_duplicates, start, empty
+        As in `pgdecode.ChangeDecoder`, with the values that `changes` has.
 
     Returns
     -------
@@ -128,10 +126,10 @@ def replication_state(
     >>> changes(day, state="out/day=1").write.parquet("out/day=2")  # doctest: +SKIP
     >>> replication_state(day, state="out/day=1").save("out/day=2")  # doctest: +SKIP
     """
-    options = ChangeOptions("PERMISSIVE", drop_duplicates=drop_duplicates, start=start, empty=empty)
-    before = state_before(state, None, catalog)
-    found = indexed_rows(df, payload, position, None, catalog, session, options, None, unwrap, before)
-    return state_after(found, RunStart() if before is None else before.start, options)
+    frame, given = FrameOptions.split(options)
+    before = state_before(frame.state, catalog=frame.catalog)
+    found, chosen = indexed_rows(df, replace(frame, state=None), replace(given, mode="PERMISSIVE"), None, before)
+    return state_after(found, RunStart() if before is None else before.start, chosen)
 
 
 def state_after(found: IndexedRows, start: RunStart, options: ChangeOptions) -> StateAfter:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
@@ -17,31 +17,21 @@ from pgdecode.changes.column_names import last_column_names
 from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
-from pgdecode.protocol.options import (
-    MAX_VALUE_BYTES,
-    ChangeOptions,
-    Empty,
-    Mode,
-    NameClash,
-    Start,
-    UnrepresentableValues,
-    Unwrap,
-    limits_with,
-)
+from pgdecode.protocol.options import Mode, NameClash
 from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.rows.options import with_options
 from pgdecode.rows.own_names import with_free_names, with_free_renames
-from pgdecode.rows.value_options import ValueOptions, renames_of
 from pgdecode.types.type_changes import compare_alike
-from spark_udfs.dataframes.changes import Catalogs, count_bad_rows, decode_indexed, indexed_rows, tables_of
+from spark_udfs.dataframes.changes import count_bad_rows, decode_indexed, indexed_rows, tables_of
 from spark_udfs.dataframes.control_index import IndexedRows
+from spark_udfs.dataframes.frame_options import FrameOptions, SnapshotKeywords
 from spark_udfs.dataframes.outputs import TableOutput
-from spark_udfs.dataframes.state_before import State, state_before, with_types
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
-from spark_udfs.schema.years import Years, any_year
+from spark_udfs.schema.years import any_year
 
 _FIELDS = (
     "_op",
@@ -58,50 +48,32 @@ _FIELDS = (
 _ROWS_PER_BUCKET = 250_000
 
 
-def snapshot(
-    df: DataFrame,
-    relation: str,
-    *,
-    payload: Column | str = "data",
-    unwrap: Unwrap = "auto",
-    position: Column | str = "seq",
-    source: Column | str | None = None,
-    catalog: Catalogs | None = None,
-    mode: Mode = "FAILFAST",
-    drop_duplicates: bool = False,
-    start: Start = "transaction",
-    empty: Empty = "null",
-    max_value_bytes: int = MAX_VALUE_BYTES,
-    session: Column | str | None = None,
-    state: State | None = None,
-    observation: Observation | None = None,
-    types: Mapping[str | int, str] | None = None,
-    columns: Mapping[str, str] | None = None,
-    renames: Renames | Sequence[tuple[str, str, int]] | None = None,
-    unrepresentable: UnrepresentableValues = "error",
-    name_clash: NameClash = "error",
-    encoding: str = "UTF8",
-    datestyle: str = "ISO, MDY",
-    years: Years = "1-9999",
-) -> DataFrame:
+@with_options(FrameOptions)
+def snapshot(df: DataFrame, relation: str, **options: Unpack[SnapshotKeywords]) -> DataFrame:
     """Apply the committed changes of a table, and return the rows that it has at the end.
 
     Parameters
     ----------
-    df, payload, unwrap, position, source, catalog, drop_duplicates, start, empty, max_value_bytes, session
-        As in `table_changes`.
-    types, columns, renames, unrepresentable, name_clash, encoding, datestyle, years
-        As in `table_changes`.
-    state : path or mapping, optional
-        As in `table_changes`. The result then has only rows that have changed since, and values that were not sent
-        since are unknown.
+    df : DataFrame
+        As in `changes`.
     relation : str
         "schema.table", the last name of the table. Changes under former names are included.
-    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
-        Fail the query at a bad payload, with its position; or return it as a row with the reason in an additional
-        column, `_error`; or leave it out. A bad change is not applied.
+
+    Other Parameters
+    ----------------
+    payload, unwrap, position, source, catalog, session, max_value_bytes
+        As in `changes`.
+    state : path or mapping, optional
+        As in `changes`. The result then has only rows that have changed since, and values that were not sent since are
+        unknown.
     observation : pyspark.sql.Observation, optional
-        As in `table_changes`. It counts the table's changes.
+        As in `changes`. It counts the table's changes.
+    drop_duplicates, start, empty, types, unrepresentable, name_clash, encoding, datestyle
+        As in `pgdecode.ChangeDecoder`.
+    mode, columns, renames
+        As in `pgdecode.snapshot`. In the mode "FAILFAST", the query fails at a bad payload, with its position.
+    years : {"1-9999", "any"}
+        As in `from_pgoutput`.
 
     Returns
     -------
@@ -135,18 +107,13 @@ def snapshot(
     >>> spark_udfs.snapshot(raw, "public.orders").count()
     114
     """
-    options = ChangeOptions(
-        mode, drop_duplicates=drop_duplicates, start=start, empty=empty, limits=limits_with(max_value_bytes)
-    )
-    before, tables = state_before(state, source, catalog), tables_of(options, relation)
-    types = with_types(before, types)
-    value_options = ValueOptions(
-        types, unrepresentable, encoding, datestyle, {relation: columns or {}}, renames_of(relation, renames), "rename"
-    )
-    passes = any_year(years)
-    found = indexed_rows(df, payload, position, source, catalog, session, options, tables, unwrap, before)
+    frame, chosen = FrameOptions.split(options, relation)
+    passes = any_year(frame.years)
+    found, chosen = indexed_rows(df, frame, chosen, tables_of(chosen, relation))
+    observation, mode, name_clash = frame.observation, chosen.mode, chosen.name_clash
+    chosen = replace(chosen, name_clash="rename")  # fewer columns are added to a snapshot
     versions = _versions(found, relation)
-    stated = value_options.renames or NO_RENAMES
+    stated = chosen.renames or NO_RENAMES
     check_renames([history for item in versions.values() for history in histories(item, stated)], is_complete=True)
     every = [version for item in versions.values() for version in item.values()]
     numbers = {source: tuple(item) for source, item in versions.items()}
@@ -154,7 +121,7 @@ def snapshot(
     output = TableOutput(
         tuple(every),
         numbers,
-        value_options,
+        chosen,
         passes,
         session_has_time(df.sparkSession),
         others=others,
@@ -163,7 +130,7 @@ def snapshot(
     names = tuple(column.name for column in output.table.columns)
     # Bad changes must be counted before they are dropped.
     changes_mode: Mode = "FAILFAST" if mode == "FAILFAST" else "PERMISSIVE"
-    changes = decode_indexed(found, output, replace(options, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
+    changes = decode_indexed(found, output, replace(chosen, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
     lasts = [with_free_names(last_version(item.values())) for item in versions.values() if item]
     last = list(dict.fromkeys(column.name for version in lasts for column in version.columns))
     with_errors = mode == "PERMISSIVE"

@@ -13,7 +13,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from pgdecode import DecodeError, RelationCatalog
-from pgdecode.changes.run_start import options_to_json, renames_since
+from pgdecode.changes.run_start import renames_since
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.files.change_export import table_file_name
 from pgdecode.files.change_run import RunFolders, StagedRun, WrittenRun, input_of, run
@@ -30,7 +30,6 @@ from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.protocol.options import (
     MAX_VALUE_BYTES,
-    ChangeOptions,
     Empty,
     Format,
     InStream,
@@ -41,11 +40,12 @@ from pgdecode.protocol.options import (
     Unwrap,
     check_option,
     limits_with,
+    options_of,
     stream_option,
 )
 from pgdecode.relations.column_history import Renames
 from pgdecode.relations.table_names import normal_name
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.options import Options
 from pgdecode.runs.atomic_output import check_target
 from pgdecode.runs.errors import RunFault
 from pgdecode.runs.manifest import Input, Manifest
@@ -285,12 +285,23 @@ def decode_files(
         needed = config.keep
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
-        value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames, name_clash)
-        options = ChangeOptions(mode, include_uncommitted, drop_duplicates, start=start, empty=empty, limits=limits)
-        _check_run(target, resume, state, catalog)
-        config = ChangeJob(
-            _outputs(names), chosen, value_options, options, catalog, format, in_folders=not isinstance(what, str)
+        options = Options(
+            mode=mode,
+            include_uncommitted=include_uncommitted,
+            drop_duplicates=drop_duplicates,
+            start=start,
+            empty=empty,
+            limits=limits,
+            types=types,
+            columns=columns,
+            renames=renames,
+            unrepresentable=unrepresentable,
+            name_clash=name_clash,
+            encoding=encoding,
+            datestyle=datestyle,
         )
+        _check_run(target, resume, state, catalog)
+        config = ChangeJob(_outputs(names), chosen, options, catalog, format, in_folders=not isinstance(what, str))
 
         needed = (position,) if session is None else (position, session)
     # Absolute, because tasks may have another working directory.
@@ -423,12 +434,12 @@ def _with_types(
     """Add the types and relations from the footers of files, and what the run before knows."""
     before = SourceState() if stored is None else stored.source
     types = user_types_of(files or (), [UserType(*item) for item in before.user_types])
-    given = config.value_options
+    given = config.options
     encoding = encoding_of(files or (), given.encoding)
     with_types = replace(given, types=overridden(types, given.types) or None, encoding=encoding)
     catalog = config.catalog or catalog_of(files or ())
     after = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
-    return replace(config, value_options=with_types, catalog=catalog), after
+    return replace(config, options=with_types, catalog=catalog), after
 
 
 def _to_objects(
@@ -475,7 +486,7 @@ def _known_manifest(
     if files:
         input = input_of(files, position, source)
     what = [name or CHANGES for name in config.names]
-    options = {**options_to_json(config.options, config.value_options), "format": config.format}
+    options = {**options_of(config.options), "format": config.format}
     return Manifest("spark", what, options, input)
 
 

@@ -27,6 +27,7 @@ from pgdecode.runs.errors import RunError
 from pgdecode.runs.manifest import OutputFile
 from pgdecode.storage.errors import PathError
 from spark_udfs.dataframes.changes import codes, count_bad_rows, decode_indexed, indexed_rows, tables_of
+from spark_udfs.dataframes.frame_options import FrameOptions
 from spark_udfs.dataframes.replication_state import keep_changes, state_after
 from spark_udfs.dataframes.unwrapped import unwrapped
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
@@ -182,9 +183,8 @@ def write_changes(
     options = config.options
     tables = None if run.kept is not None else tables_of(options, *(name for name in config.names if name is not None))
     try:
-        rows = indexed_rows(
-            found, _column(payload), positions, None, config.catalog, sessions, options, tables, before=run
-        )
+        frame = FrameOptions(_column(payload), position=positions, catalog=config.catalog, session=sessions)
+        rows, _ = indexed_rows(found, frame, options, tables, run)
     except TypeError as error:
         raise PathError(str(error)) from error
     except RunError:

@@ -12,8 +12,8 @@ from pgdecode.envelope.schema import envelope_schema
 from pgdecode.partitions.source_index import SourceIndex
 from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import ChangeOptions, Empty, Format, InStream, Mode, check_option
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.protocol.options import Empty, Format, InStream, Mode, check_option
+from pgdecode.rows.options import Options
 from spark_udfs.dataframes.changes import check_fields, output_of
 from spark_udfs.dataframes.outputs import ChangeOutput, Output
 
@@ -65,8 +65,7 @@ class ChangeJob:
 
     names: tuple[str | None, ...]
     fields: tuple[str, ...] | None
-    value_options: ValueOptions
-    options: ChangeOptions
+    options: Options
     catalog: RelationCatalog | None
     format: Format
     in_folders: bool = False
@@ -87,9 +86,9 @@ class ChangeJob:
         found: list[Output] = []
         for name in self.names:
             if name is None:
-                found.append(ChangeOutput(self.value_options))
+                found.append(ChangeOutput(self.options))
             else:
-                table = output_of(indexes, name, self.options, self.value_options, True, has_time)
+                table = output_of(indexes, name, self.options, True, has_time)
                 found.append(replace(table, in_files=in_files))
         return found
 

@@ -173,12 +173,12 @@ def stream_output(
     job = options.with_types(types, files)
     table = options.table
     if table is None:
-        return ChangeOutput(job.value_options)
+        return ChangeOutput(job.options)
     shape = index.state.relations.in_shape
     known = versions_of(index.state.relations.versions, table)
     in_shape = [item for number, item in known.items() if number in shape and not same_content(item, versions)]
     layout = (*versions, *in_shape)
-    output = TableOutput(layout, {None: tuple(known)}, job.value_options, options.any_year, has_time, others={None: ()})
+    output = TableOutput(layout, {None: tuple(known)}, job.options, options.any_year, has_time, others={None: ()})
     names = output.schema.names if job.fields is None else job.fields
     check_columns(declared, output.schema, names, table=table, is_chosen=job.fields is not None)
     # A version that no committed transaction has sent may be used by a row nevertheless. It matters only then.

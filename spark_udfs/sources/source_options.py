@@ -109,10 +109,10 @@ class SourceOptions:
     def with_types(self, types: tuple[UserType, ...], files: Iterable[PayloadFile]) -> ChangeJob:
         """Add the types and the encoding in the footers of files to the job. The options take precedence."""
         assert isinstance(self.job, ChangeJob)
-        given = self.job.value_options
+        given = self.job.options
         encoding = encoding_of(files, given.encoding)
         own = given.types if not types and given.types is None else overridden(types, given.types)
-        return replace(self.job, value_options=replace(given, types=own, encoding=encoding))
+        return replace(self.job, options=replace(given, types=own, encoding=encoding))
 
 
 def _parsed(name: str, text: str) -> Any:
@@ -142,7 +142,7 @@ def _change_job(what: str, found: Mapping[str, Any]) -> ChangeJob:
     given = {name: value for name, value in found.items() if name in _TYPES}
     options = Options.of(given, None if what == CHANGES else what)
     name = None if what == CHANGES else what
-    return ChangeJob((name,), found.get("fields"), options, options, found.get("catalog"), "parquet")
+    return ChangeJob((name,), found.get("fields"), options, found.get("catalog"), "parquet")
 
 
 def _refuse(found: Mapping[str, Any], names: tuple[str, ...], of: str) -> None:

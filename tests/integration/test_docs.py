@@ -173,12 +173,18 @@ def decode(df: int, unwrap: str = "auto", encoding: str = "UTF8", datestyle: str
 @pytest.mark.parametrize("package", [pgdecode, spark_udfs], ids=lambda package: package.__name__)
 def test_every_parameter_is_described_on_the_reference_pages(package: ModuleType) -> None:
     griffe = pytest.importorskip("griffe")
+    from support.docs import parameters
+
     loaded = griffe.load(package.__name__, search_paths=[ROOT], docstring_parser="numpy", resolve_aliases=True)
+    parameters.SharedItems().on_package(pkg=loaded)
     functions = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]
     assert functions
     for name in functions:
         function = loaded[name].final_target
-        sections = [item for item in function.docstring.parsed if item.kind.value == "parameters"]
-        described = {item.name.lstrip("*") for section in sections for item in section.value}
+        kinds = ("parameters", "other parameters")
+        sections = [item for item in function.docstring.parsed if item.kind.value in kinds]
+        described = {
+            one for section in sections for item in section.value for one in item.name.replace("*", "").split(", ")
+        }
         if described:
             assert described == set(inspect.signature(getattr(package, name)).parameters), name

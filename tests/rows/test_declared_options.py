@@ -76,7 +76,7 @@ def test_options_are_sent_to_workers() -> None:
     assert pickle.loads(pickle.dumps(options)) == copy.copy(options) == options
 
 
-@with_options
+@with_options()
 def function(table: str, *, payload: str = "data", **options: Unpack[TableFrameKeywords]) -> dict[str, Any]:
     """A function of a table."""
     return {"table": table, "payload": payload, **options}

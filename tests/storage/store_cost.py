@@ -25,8 +25,7 @@ from benchmarks.spark import DATA_SET, SAMPLE, TABLE, Constant, Copying, decoded
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
-from pgdecode.protocol.options import ChangeOptions
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.options import Options
 from pgdecode.runs.object_run import ObjectOutput, object_run
 from pgdecode.storage.object_path import ObjectPath, object_path
 from pgdecode.storage.object_store import store_of
@@ -84,7 +83,7 @@ def measure(raw: ObjectPath, what: str) -> list[tuple[float, float]]:
                 message_task(Task(number, (file,)))
             return
         name = None if what == "changes" else what
-        config = ChangeJob((name,), None, ValueOptions(), ChangeOptions(), None, "parquet")
+        config = ChangeJob((name,), None, Options(), None, "parquet")
         none: Any = None
         file_route.write_changes(none, files, "seq", config, True, {name: output})
 

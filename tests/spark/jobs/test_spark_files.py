@@ -23,8 +23,7 @@ from pgdecode.files import payload_file
 from pgdecode.files import payload_files as payload_files_module
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
-from pgdecode.protocol.options import ChangeOptions
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.options import Options
 from pgdecode.runs.manifest import MANIFEST, read_manifest
 from spark_udfs.jobs import file_route, output_committer
 from spark_udfs.jobs.file_tasks import Task
@@ -74,7 +73,7 @@ def read_back(folder: Path) -> pa.Table:
 
 
 def change_job(*names: str | None, **options: Any) -> ChangeJob:
-    return ChangeJob(names or (None,), None, ValueOptions(), ChangeOptions(**options), None, "parquet")
+    return ChangeJob(names or (None,), None, Options(**options), None, "parquet")
 
 
 def as_rows(table: pa.Table) -> list[str]:
@@ -375,15 +374,14 @@ MEASURED = """
 import sys
 from pathlib import Path
 from pgdecode.files.payload_files import payload_files
-from pgdecode.protocol.options import ChangeOptions
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.options import Options
 from spark_udfs.jobs import file_route
 from spark_udfs.jobs.job_config import ChangeJob
 file_route.run_tasks = lambda spark, work, tasks: [work(task) for task in tasks]
 file_route._task_bytes = lambda spark, n_bytes: 2**40
 files = payload_files(Path(sys.argv[1]), "data", ("seq",))
 names = ("public.pgbench_accounts", None)
-config = ChangeJob(names, None, ValueOptions(), ChangeOptions(), None, "parquet")
+config = ChangeJob(names, None, Options(), None, "parquet")
 folders = {name: Path(sys.argv[2], name or "changes") for name in names}
 file_route.write_changes(None, files, "seq", config, False, folders)
 with open("/proc/self/status") as status:

@@ -22,8 +22,7 @@ from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
 from pgdecode.partitions.split_statistics import SplitStatistics, from_ipc
-from pgdecode.protocol.options import ChangeOptions
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.options import Options
 from pgdecode.runs.manifest import OutputFile
 from spark_udfs.dataframes import partition_worker
 from spark_udfs.dataframes.partition_worker import DecodedPartition
@@ -96,7 +95,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
 
 
 def change_job(*names: str | None, **options: Any) -> ChangeJob:
-    return ChangeJob(names or (None,), None, ValueOptions(), ChangeOptions(**options), None, "parquet")
+    return ChangeJob(names or (None,), None, Options(**options), None, "parquet")
 
 
 def written(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Unpack, get_args, get_origin, get_type_hints, is_typeddict
 
 import click
 
@@ -51,6 +51,15 @@ def literals(hint: Any) -> list[str]:
     if get_origin(hint) is Literal:
         return [value for value in get_args(hint) if isinstance(value, str)]
     return [value for item in get_args(hint) for value in literals(item)]
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Types of the parameters of a function, and of the options that it takes as `**options: Unpack[Keywords]`."""
+    hints = get_type_hints(function)
+    for hint in [*hints.values()]:
+        (keywords,) = get_args(hint) if get_origin(hint) is Unpack else (None,)
+        hints.update(get_type_hints(keywords) if is_typeddict(keywords) else {})
+    return hints
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, str]:
@@ -136,7 +145,7 @@ def typed_options() -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Options with few values: name, values, and the function."""
     named = {**PYTHON, **{f"spark_udfs.{name}": function for name, function in SPARK.items()}}
     for function, item in named.items():
-        hints = get_type_hints(item)
+        hints = hints_of(item)
         for name in defaults_of(item):
             texts = tuple(literals(hints[name]))
             if texts:

@@ -1,7 +1,9 @@
-"""The parameters on the reference pages: defaults of the signature, and names that a docstring lists together."""
+"""Parameters on the reference pages: those of the signature with their defaults, and names that are listed together."""
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 from itertools import groupby
 from typing import Any
 
@@ -14,9 +16,26 @@ class SharedItems(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         for item in documented(pkg):
             assert item.docstring
+            # Before the docstring is parsed, which takes types from the signature.
+            list_options(item)
             for section in item.docstring.parsed:
-                if isinstance(section, griffe.DocstringSectionParameters):
+                if isinstance(section, griffe.DocstringSectionParameters | griffe.DocstringSectionOtherParameters):
                     section.value = corrected(section.value, item.parameters)
+
+
+def list_options(owner: griffe.Class | griffe.Function) -> None:
+    """Replace `**options: Unpack[Keywords]` in a signature by the options, as `help` shows them."""
+    function = owner.members.get("__init__") if isinstance(owner, griffe.Class) else owner
+    if not isinstance(function, griffe.Function) or "Unpack" not in str([*function.parameters][-1:]):
+        return
+    found = inspect.signature(pydoc.locate(function.path)).parameters  # type: ignore[arg-type]
+    for parameter in [*function.parameters]:
+        if parameter.name not in found:  # of `**options`
+            del function.parameters[parameter.name]
+    for name, item in found.items():
+        if name not in function.parameters:
+            kind, default = griffe.ParameterKind.keyword_only, repr(item.default)
+            function.parameters.add(griffe.Parameter(name, kind=kind, annotation=item.annotation, default=default))
 
 
 def documented(owner: griffe.Object) -> list[griffe.Class | griffe.Function]:
