@@ -261,7 +261,7 @@ def decode(
         parameters.refuse(context, parameters.OF_CHANGES, "--changes, --table and --snapshot")
         parameters.check_names("--fields", fields, ENVELOPE_NAMES)
     if not relations:
-        parameters.refuse(context, ["renames", "unrepresentable", "name_clash"], "--table and --snapshot")
+        parameters.refuse(context, parameters.OF_TABLES, "--table and --snapshot")
     if unknown := [name for name in renames if name not in relations]:
         raise click.UsageError(f"--rename {unknown[0]}: not a table of --table or --snapshot")
     if snapshots:

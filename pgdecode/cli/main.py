@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from types import FrameType, ModuleType
-from typing import NoReturn, get_args
+from typing import NoReturn
 
 import pyarrow as pa
 
 from pgdecode.files.change_reader import TableError
-from pgdecode.files.envelope_batches import ANY_ORDER
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.payload_file import FileFault
-from pgdecode.protocol.options import Unwrap
+from pgdecode.protocol.options import declared_options
+from pgdecode.rows.options import Options
 from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.storage.errors import PathError, TargetExists
 from pgdecode.types.type_parser import InvalidTypes
@@ -36,20 +36,14 @@ _EXTRAS = {
 }
 _TYPE = re.compile(r'types=\{"?([^{}]+?)"?: "([^"]+)"\}')
 _OPTIONS = {
-    ANY_ORDER: "--in-stream auto",
-    'start="anywhere"': "--start anywhere",
-    'pass name_clash="rename"': "use --name-clash rename",
     "pass state= of the previous decoder": "continue the run before by --state or --resume",
-    "with drop_duplicates=True": "with --drop-duplicates",
     "(session=, reconnected())": "(--session COLUMN)",
-    "accept_gap=True": "--accept-gap",
     "call reconnected()": "name the column of the connection by --session",
-    "pass catalog= with its Relation message": "pass its Relation message by --catalog",
-    "name it by types=": "name it by --types",
-    "binary ones need types=": "binary ones need --types",
     "choose with unrepresentable=": "choose with --unrepresentable null, clamp or text",
-    **{f'unwrap="{form}"': f"--unwrap {form}" for form in get_args(Unwrap)},
 }
+_FLAGS = {name: f"--{item.flag or name}".replace("_", "-") for name, item in declared_options(Options).items()}
+_FLAGS |= {name: f"--{name}".replace("_", "-") for name in ("catalog", "accept_gap", "unwrap", "in_stream")}
+_PARAMETER = re.compile(rf'\b({"|".join(_FLAGS)})=(?:True|"(\w+)")?')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -180,7 +174,8 @@ def in_shell(text: str) -> str:
     """Replace parameters of functions, which an error text names, by options of commands."""
     for parameter, option in _OPTIONS.items():
         text = text.replace(parameter, option)
-    return _TYPE.sub(r"--types '\1=\2'", text)
+    text = _TYPE.sub(r"--types '\1=\2'", text)
+    return _PARAMETER.sub(lambda found: " ".join([_FLAGS[found[1]], *filter(None, [found[2]])]), text)
 
 
 def _fail(text: str, code: int) -> int:

@@ -29,7 +29,7 @@ from pgdecode.protocol.options import (
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.column_history import Renames
 from pgdecode.relations.table_names import normal_name
-from pgdecode.rows.options import DEFAULTS, Options, option_types
+from pgdecode.rows.options import DEFAULTS, OF_TABLES, DecoderKeywords, Options, option_types
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import local_path
@@ -55,13 +55,46 @@ _REMEDIES = {
 
 
 class GroupedCommand(click.Command):
-    """A command whose help has its options in groups, in the order of `GROUPS`. The rest are the last group."""
+    """A command whose help has its options in groups, in the order of `GROUPS`. The rest are the last group.
+
+    The page of --help explains the options that most users need, and names the others; --help-all explains all.
+    """
+
+    def get_params(self, context: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with --help-all before --help."""
+        *found, last = super().get_params(context)
+        everything = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=self._print_all,
+            help="Explain all options.",
+        )
+        return [*found, everything, last]
+
+    def _print_all(self, context: click.Context, option: click.Parameter, is_wanted: bool) -> None:
+        if is_wanted and not context.resilient_parsing:
+            context.meta[__name__] = "all"
+            click.echo(context.get_help(), color=context.color)
+            context.exit()
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options."""
+        others = []
         for heading, options in self.groups(context):
-            with formatter.section(heading):
-                formatter.write_dl([record for option in options if (record := option.get_help_record(context))])
+            first = [
+                item for item in options if item.name in FIRST or not item.expose_value or __name__ in context.meta
+            ]
+            records = [record for item in first if (record := item.get_help_record(context))]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+            more = [item.opts[0] for item in options if item not in first]
+            others += [(heading, ", ".join(more))] if more else []
+        if others:
+            with formatter.section("More options, which --help-all explains"):
+                formatter.write_dl(others)
 
     def groups(self, context: click.Context) -> list[tuple[str, list[click.Parameter]]]:
         """Return the groups with their options."""
@@ -255,6 +288,8 @@ def _declared(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]
     )
 
 
+# The options of changes and tables that commands have.
+DECLARED = tuple(name for name in DecoderKeywords.__annotations__ if declared_options(Options)[name].is_of_commands)
 _PARSERS: dict[str, Callable[..., Any]] = {"types": _types, "renames": _renames}
 mode = _declared("mode")
 renames = _declared("renames")
@@ -303,8 +338,8 @@ accept_gap = click.option(
 
 # Names of the parameters that apply only to changes and tables, and only to messages.
 OF_CHANGES = (
-    *("position", "session", "start", "empty", "drop_duplicates"),
-    *("include_uncommitted", "catalog", "types", "encoding", "datestyle", "resume", "state"),
+    *("position", "session", "catalog", "resume", "state"),
+    *(name for name in DECLARED if name not in ("mode", *OF_TABLES)),
 )
 OF_MESSAGES = ("in_stream", "keep", "fields")
 GROUPS: Mapping[str, Sequence[str]] = {
@@ -313,15 +348,19 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Input": ("payload", "unwrap", "position", "session", "accept_gap", "storage_options"),
     "Messages": OF_MESSAGES,
-    "Changes and tables": (
-        *("start", "empty", "drop_duplicates", "include_uncommitted", "catalog", "types", "renames", "unrepresentable"),
-        "name_clash",
-        *("encoding", "datestyle"),
-    ),
+    "Changes and tables": (*(name for name in DECLARED if name != "mode"), "catalog"),
     "Runs that continue each other": ("resume", "state"),
     "Bad messages": ("mode", "bad", "max_value_bytes"),
     "Engine": ("engine", "workers", "batch_rows", "master", "remote", "conf"),
 }
+# The parameters on the first page of help.
+FIRST = frozenset(
+    (
+        *("messages", "changes", "tables", "snapshots", "format", "overwrite", "show", "limit", "kinds"),
+        *("payload", "position", "storage_options", "fields", "start", "drop_duplicates", "types"),
+        *("mode", "bad", "engine", "workers"),
+    )
+)
 
 
 def change_parameters(

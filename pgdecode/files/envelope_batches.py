@@ -27,7 +27,7 @@ from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.options import Empty, InStream, Mode
 
 # How an error names the option that may help; the command line has another name for it.
-ANY_ORDER = 'in_stream="auto"'
+_ANY_ORDER = 'in_stream="auto"'
 
 _LAST_ROWS = 64  # that are searched for a boundary first
 
@@ -339,5 +339,5 @@ def _payload_bytes(batch: pa.RecordBatch, file: PayloadFile) -> int:
 
 def _hint(error: str, in_stream: InStream | bool) -> str:
     if in_stream == "ordered" and error.startswith("STATE_DESYNC"):
-        return f" ({ANY_ORDER} reads payloads in any order)"
+        return f" ({_ANY_ORDER} reads payloads in any order)"
     return ""

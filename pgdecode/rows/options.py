@@ -70,6 +70,10 @@ class FileKeywords(ChangeKeywords, TablesKeywords, SizeKeywords, total=False):
 DEFAULTS: dict[str, Any] = {"max_value_bytes": MAX_VALUE_BYTES, **{item.name: item.default for item in fields(Options)}}
 
 
+# Options that only typed tables have.
+OF_TABLES = tuple(name for name in TableKeywords.__annotations__ if name not in TextKeywords.__annotations__)
+
+
 @functools.cache
 def option_types() -> dict[str, Any]:
     """Return the type of each option."""

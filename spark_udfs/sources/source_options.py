@@ -13,7 +13,7 @@ from pgdecode.files.payload_file import PayloadFile
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.options import MAX_VALUE_BYTES, Unwrap, check_option, limits_with, stream_option
-from pgdecode.rows.options import Options, TableFrameKeywords
+from pgdecode.rows.options import OF_TABLES, Options, TableFrameKeywords
 from pgdecode.storage.errors import PathError
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
 from spark_udfs.runtime.storage import is_path
@@ -23,7 +23,7 @@ from spark_udfs.schema.years import any_year
 _TYPES = get_type_hints(TableFrameKeywords)
 _OF_ALL = ("mode", "empty", "max_value_bytes")
 _OF_MESSAGES = ("keep", "in_stream")
-_OF_TABLES = ("columns", "renames", "unrepresentable", "name_clash", "years")
+_OF_TABLES = (*OF_TABLES, "years")
 _OF_CHANGES = ("session", "catalog", "years", *(name for name in _TYPES if name not in _OF_ALL))
 
 

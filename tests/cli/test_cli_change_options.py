@@ -59,7 +59,7 @@ def test_relations_from_before_the_messages_come_from_a_catalog(run: Shell) -> N
     assert (done.code, done.err) == (
         1,
         "pgdecode: rest.parquet: row 1: REL_UNKNOWN at offset 1: relation 16385 has not been described before this "
-        "update: pass its Relation message by --catalog\n",
+        "update: pass --catalog with its Relation message\n",
     )
     assert run("inspect", "whole.parquet", "--write-catalog", "relations.json").code == 0
     (line,) = run("cat", path, "--changes", "--catalog", "relations.json").objects
@@ -316,7 +316,7 @@ def test_a_column_with_the_name_of_one_about_the_change_is_a_clear_mistake(run: 
     assert done.code == 2
     assert done.err == (
         "pgdecode: --table public.t16385: the table has a column '_op', but this is the name of a metadata column: "
-        "use --name-clash rename to append _ to such a name\n"
+        "pass --name-clash rename to append _ to such a name\n"
     )
     done = run("decode", "in.parquet", "out.jsonl", "--table", "public.t16385", "--name-clash", "rename")
     assert done.code == 0, done.err

@@ -123,7 +123,7 @@ def test_the_shell_refuses_or_renames(run: Shell) -> None:
     assert (done.code, done.err) == (
         2,
         f"pgdecode: --table {NAME}: the table has columns '_error', '_op', but these are names of metadata columns: "
-        "use --name-clash rename to append _ to such a name\n",
+        "pass --name-clash rename to append _ to such a name\n",
     )
     done = run("decode", "in.parquet", "out.jsonl", "--table", NAME, "--name-clash", "rename")
     assert done.code == 0, done.err
