@@ -14,7 +14,8 @@ from pgdecode.changes.change_decoder import ChangeDecoder
 from support import captures
 from support.change_rows import decoded, with_errors
 from support.generators.samples import MOMENT
-from support.generators.slot import UNCHANGED, RandomSlot, Slot, one_row
+from support.generators.slot import RandomSlot, Slot, one_row
+from support.generators.slots import UNCHANGED
 from support.oracles import expected_changes, reference_changes
 from support.oracles.expected_changes import BINARY, TEXT
 from support.tiers import full

@@ -13,7 +13,8 @@ from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.table_rows import common_type
 from pgdecode.relations.relation_version import RelationVersion
 from support import captures
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
 from support.oracles import expected_changes
 
 T = 16385

@@ -16,7 +16,8 @@ from pgdecode.changes import table_snapshot
 from pgdecode.changes.table_snapshot import ABOUT, SnapshotRows
 from support import captures
 from support.generators.random_tables import T, random_table
-from support.generators.slot import UNCHANGED, RandomSlot, Slot
+from support.generators.slot import RandomSlot, Slot
+from support.generators.slots import UNCHANGED
 from support.oracles import expected_changes, replay
 from support.oracles.expected_changes import BINARY, TEXT
 from support.tiers import full

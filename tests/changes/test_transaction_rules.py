@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from pgdecode import ChangeDecoder
-from support.generators import slots
 from support.generators.sequences import on_both
 from support.generators.slots import (
-    NULL,
     STOP,
     UNCHANGED,
     abort,
@@ -59,7 +57,7 @@ PLAIN = (begin(7), relation("id* v"))
 
 
 def test_a_committed_row_has_every_column() -> None:
-    [change] = changes(*PLAIN, insert("1", NULL), commit(50))
+    [change] = changes(*PLAIN, insert("1", None), commit(50))
     assert change == {
         **{"position": 2, "commit_position": 3, "op": "insert", "xid": 7, "subxid": None, "commit_lsn": 50},
         **{"commit_timestamp": 1_687_698_793_088_502, "gid": None, "relation_id": 1, "namespace": "public"},
@@ -216,13 +214,13 @@ def test_a_truncate_is_one_change_per_table_known_or_not() -> None:
 
 
 def test_in_a_key_a_null_outside_the_key_was_not_sent() -> None:
-    found = changes(begin(7), relation("id* v k*"), update(("2", "x", "y"), key=("1", NULL, NULL)),
-                    delete("2", NULL, "y"), commit(50))  # fmt: skip
+    found = changes(begin(7), relation("id* v k*"), update(("2", "x", "y"), key=("1", None, None)),
+                    delete("2", None, "y"), commit(50))  # fmt: skip
     assert [c["old"] for c in found] == [{"id": "1", "k": None}, {"id": "2", "k": "y"}]
 
 
 def test_in_a_whole_old_row_a_null_is_a_null() -> None:
-    [change] = changes(*PLAIN, update(("1", "x"), full=("1", NULL)), commit(50))
+    [change] = changes(*PLAIN, update(("1", "x"), full=("1", None)), commit(50))
     assert (change["old_type"], change["old"]) == ("O", {"id": "1", "v": None})
 
 
@@ -230,8 +228,8 @@ def test_in_a_whole_old_row_a_null_is_a_null() -> None:
     ("payload", "new", "unchanged"),
     [
         pytest.param(update(("1", UNCHANGED)), {"id": "1"}, ["v"], id="no old row"),
-        pytest.param(update(("2", UNCHANGED), key=("1", NULL)), {"id": "2"}, ["v"], id="old key without it"),
-        pytest.param(update((UNCHANGED, "x"), key=("1", NULL)), {"id": "1", "v": "x"}, [], id="old key with it"),
+        pytest.param(update(("2", UNCHANGED), key=("1", None)), {"id": "2"}, ["v"], id="old key without it"),
+        pytest.param(update((UNCHANGED, "x"), key=("1", None)), {"id": "1", "v": "x"}, [], id="old key with it"),
         pytest.param(update(("1", UNCHANGED), full=("1", "x")), {"id": "1", "v": "x"}, [], id="whole old row"),
         pytest.param(update(("1", UNCHANGED), full=("1", "")), {"id": "1", "v": ""}, [], id="empty in the old row"),
         pytest.param(insert("1", UNCHANGED), {"id": "1"}, ["v"], id="an insert that a row filter made"),
@@ -468,7 +466,3 @@ def test_an_empty_payload_is_ignored_and_counted_or_an_error() -> None:
     assert (found.errors, found.bad_rows, found.empty_payloads) == ([(2, "EMPTY"), (5, "EMPTY")], {"EMPTY": 2}, 0)
     with pytest.raises(Refused, match="position 2: EMPTY at offset 0"):
         on_both(*payloads, empty="error")
-
-
-def test_the_handwritten_slot_encodes_its_messages() -> None:
-    assert slots.cells(("a", NULL, UNCHANGED, "")) == ((b"a", None, None, b""), "tnut")

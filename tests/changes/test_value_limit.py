@@ -8,7 +8,8 @@ import pytest
 
 import pgdecode
 from pgdecode import ChangeDecoder, Limits
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
 from support.oracles import reference_changes
 
 T = 16385

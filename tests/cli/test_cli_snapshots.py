@@ -16,7 +16,8 @@ from pgdecode import RelationCatalog
 from pgdecode.runs.manifest import read_manifest
 from support import captures
 from support.change_files import T, unfinished
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
 from support.memory import peak_memory
 from support.shell import SHOP, Shell, on_terminal, written
 

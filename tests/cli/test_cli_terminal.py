@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pgdecode.cli.terminal import plain_warnings
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
 from support.shell import SHOP, Shell, on_terminal, repeated, written
 
 T = 16385

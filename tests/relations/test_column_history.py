@@ -12,7 +12,8 @@ from pgdecode import ChangeDecoder, RelationCatalog, snapshot
 from pgdecode.relations.column_history import histories, rename_events, renames_of
 from support import captures
 from support.generators.random_tables import T
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
 
 TABLE = f"public.t{T}"
 

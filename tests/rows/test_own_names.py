@@ -10,7 +10,8 @@ import pgdecode
 from pgdecode import ChangeDecoder
 from pgdecode.changes.table_rows import META, META_BEHIND
 from pgdecode.rows.own_names import OWN_NAMES, free_name
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
 from support.shell import Shell, written
 
 T = 16385

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgdecode.changes.change_decoder import ChangeDecoder
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
 
 T = 16385  # OID of a table
 

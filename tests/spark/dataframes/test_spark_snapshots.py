@@ -19,7 +19,8 @@ from spark_udfs.dataframes import snapshot as module
 from spark_udfs.schema.spark_types import spark_schema
 from support import captures
 from support.generators.random_tables import T, random_table
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
 from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]

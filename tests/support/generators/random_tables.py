@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from support.generators.slot import UNCHANGED, Slot
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
 
 T = 16385
 Rows = list[list[str | None]]

@@ -1,20 +1,15 @@
-"""Slots: payloads written message by message, and slots of random transactions."""
+"""Slots: payloads recorded message by message, and slots of random transactions."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from typing import Any
 
 from pgdecode.protocol import messages as m
+from support.generators import slots
 from support.generators.encoder import encode
-from support.generators.samples import MOMENT
-
-TEXT = 25  # OID of the type text
-Row = Sequence[str | None]
-
-# A cell that an update did not change and did not send.
-UNCHANGED = "\0unchanged"
+from support.generators.slots import UNCHANGED, Row
 
 
 class Slot:
@@ -34,36 +29,12 @@ class Slot:
 
     # -- relations and rows ------------------------------------------------------------------------------------------
 
-    def relation(
-        self,
-        relation_id: int,
-        columns: Sequence[str],
-        *,
-        xid: int | None = None,
-        name: str | None = None,
-        keys: Sequence[str] = (),
-        types: Sequence[int] = (),
-        identity: str = "d",
-        namespace: str = "public",
-    ) -> None:
-        described = tuple(
-            m.Column(int(column in keys), column, type_id, -1)
-            for column, type_id in zip(columns, types or [TEXT] * len(columns), strict=True)
-        )
-        self.send(
-            m.Relation(
-                xid=xid,
-                relation_id=relation_id,
-                namespace=namespace,
-                name=name or f"t{relation_id}",
-                replica_identity=identity,
-                columns=described,
-            )
-        )
+    def relation(self, relation_id: int, columns: Sequence[str], *, name: str | None = None, **described: Any) -> None:
+        name = name or f"t{relation_id}"
+        self.payloads.append(slots.relation(columns, relation_id=relation_id, name=name, **described))
 
     def insert(self, relation_id: int, *new: str | None, xid: int | None = None) -> None:
-        values, formats = cells(new)
-        self.send(m.Insert(xid=xid, relation_id=relation_id, new=values, new_formats=formats))
+        self.payloads.append(slots.insert(*new, xid=xid, relation_id=relation_id))
 
     def update(
         self,
@@ -73,103 +44,57 @@ class Slot:
         old_type: str | None = None,
         xid: int | None = None,
     ) -> None:
-        values, formats = cells(new)
-        old_values, old_formats = (None, None) if old is None else cells(old)
-        self.send(
-            m.Update(
-                xid=xid,
-                relation_id=relation_id,
-                old_type=old_type,
-                old=old_values,
-                old_formats=old_formats,
-                new=values,
-                new_formats=formats,
-            )
-        )
+        before = {"key" if old_type == "K" else "full": old}
+        self.payloads.append(slots.update(new, xid=xid, relation_id=relation_id, **before))
 
     def delete(self, relation_id: int, *old: str | None, old_type: str = "O", xid: int | None = None) -> None:
-        values, formats = cells(old)
-        self.send(m.Delete(xid=xid, relation_id=relation_id, old_type=old_type, old=values, old_formats=formats))
+        self.payloads.append(slots.delete(*old, old_type=old_type, xid=xid, relation_id=relation_id))
 
     def truncate(self, *relation_ids: int, xid: int | None = None) -> None:
-        self.send(m.Truncate(xid=xid, options=0, relation_ids=relation_ids))
+        self.payloads.append(slots.truncate(*relation_ids, xid=xid))
 
     def message(self, *, flags: int, xid: int | None = None) -> None:
-        self.send(m.LogicalMessage(xid=xid, flags=flags, lsn=self.next_lsn(), prefix="p", content=b"c"))
+        self.payloads.append(slots.message(flags, xid=xid, lsn=self.next_lsn()))
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
     def begin(self, xid: int) -> None:
         self.plain = xid, self.next_lsn()
-        self.send(m.Begin(final_lsn=self.plain[1], commit_timestamp=MOMENT, xid=xid))
+        self.payloads.append(slots.begin(*self.plain))
 
     def commit(self) -> None:
         assert self.plain is not None
-        _, lsn = self.plain
-        self.send(m.Commit(flags=0, commit_lsn=lsn, end_lsn=lsn + 8, commit_timestamp=MOMENT))
+        self.payloads.append(slots.commit(self.plain[1]))
 
     def begin_prepare(self, xid: int, gid: str) -> None:
         self.plain = xid, self.next_lsn()
-        lsn = self.plain[1]
-        self.send(m.BeginPrepare(prepare_lsn=lsn, end_lsn=lsn + 8, prepare_timestamp=MOMENT, xid=xid, gid=gid))
+        self.payloads.append(slots.begin_prepare(xid, gid, self.plain[1]))
 
     def prepare(self, gid: str) -> None:
         assert self.plain is not None
         xid, lsn = self.plain
-        self.send(m.Prepare(flags=0, prepare_lsn=lsn, end_lsn=lsn + 8, prepare_timestamp=MOMENT, xid=xid, gid=gid))
+        self.payloads.append(slots.prepare(xid, gid, lsn))
 
     def commit_prepared(self, xid: int, gid: str) -> None:
-        lsn = self.next_lsn()
-        self.send(
-            m.CommitPrepared(
-                flags=0,
-                commit_lsn=lsn,
-                end_lsn=lsn + 8,
-                commit_timestamp=MOMENT + timedelta(seconds=1),
-                xid=xid,
-                gid=gid,
-            )
-        )
+        self.payloads.append(slots.commit_prepared(xid, gid, self.next_lsn()))
 
     def rollback_prepared(self, xid: int, gid: str) -> None:
-        lsn = self.next_lsn()
-        self.send(
-            m.RollbackPrepared(
-                flags=0,
-                prepare_end_lsn=lsn - 4,
-                rollback_end_lsn=lsn,
-                prepare_timestamp=MOMENT,
-                rollback_timestamp=MOMENT,
-                xid=xid,
-                gid=gid,
-            )
-        )
+        self.payloads.append(slots.rollback_prepared(xid, gid, self.next_lsn()))
 
     def start(self, xid: int, *, first: bool = False) -> None:
-        self.send(m.StreamStart(xid=xid, first_segment=first))
+        self.payloads.append(slots.start(xid, first=first))
 
     def stop(self) -> None:
-        self.send(m.StreamStop())
+        self.payloads.append(slots.STOP)
 
     def stream_commit(self, xid: int) -> None:
-        lsn = self.next_lsn()
-        self.send(m.StreamCommit(xid=xid, flags=0, commit_lsn=lsn, end_lsn=lsn + 8, commit_timestamp=MOMENT))
+        self.payloads.append(slots.stream_commit(xid, self.next_lsn()))
 
     def stream_abort(self, xid: int, subxid: int | None = None) -> None:
-        self.send(m.StreamAbort(xid=xid, subxid=xid if subxid is None else subxid))
+        self.payloads.append(slots.abort(xid, xid if subxid is None else subxid))
 
     def stream_prepare(self, xid: int, gid: str) -> None:
-        lsn = self.next_lsn()
-        self.send(
-            m.StreamPrepare(flags=0, prepare_lsn=lsn, end_lsn=lsn + 8, prepare_timestamp=MOMENT, xid=xid, gid=gid)
-        )
-
-
-def cells(row: Row) -> tuple[tuple[bytes | None, ...], str]:
-    """The values of a tuple and their kinds."""
-    values = tuple(None if value in (None, UNCHANGED) else value.encode() for value in row)  # type: ignore[union-attr]
-    kinds = "".join("n" if value is None else "u" if value == UNCHANGED else "t" for value in row)
-    return values, kinds
+        self.payloads.append(slots.stream_prepare(xid, gid, self.next_lsn()))
 
 
 def one_row(relation_id: int = 16385, xid: int = 700, columns: tuple[str, ...] = ("a",)) -> Slot:

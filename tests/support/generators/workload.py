@@ -17,7 +17,7 @@ from typing import Any
 from pgdecode.protocol import messages as m
 from support.generators.encoder import encode
 from support.generators.samples import MOMENT
-from support.generators.slot import TEXT, cells
+from support.generators.slots import TEXT, cells
 
 Values = tuple[str | None, ...]
 MOOD = 16999  # OID of a type that the server describes
