@@ -13,6 +13,16 @@ import pyarrow.compute as pc
 
 from pgdecode.capture.errors import StoppedError
 from pgdecode.payloads.payload_input import ascending
+from pgdecode.protocol.messages import (
+    Commit,
+    CommitPrepared,
+    LogicalMessage,
+    Prepare,
+    RollbackPrepared,
+    StreamCommit,
+    StreamPrepare,
+)
+from pgdecode.protocol.wire import offset_of
 
 # 'w' and three int64: the message's LSN, the server's current LSN, and the time of sending.
 HEADER_BYTES = 25
@@ -31,7 +41,18 @@ SCHEMA = pa.schema(
 # of the message's WAL record (logicalmsg_decode and DecodeCommit, replication/logical/decode.c). The server sends again
 # what begins at or after the LSN where it starts (SnapBuildXactNeedsSkip), so it neither repeats that record nor leaves
 # out the next one, which may begin at the same LSN.
-_LSN_AT = {ord("C"): 10, ord("P"): 10, ord("K"): 10, ord("r"): 10, ord("c"): 14, ord("p"): 10, ord("M"): 2}
+_LSN_AT = {
+    ord(kind.tag): offset_of(kind, name)
+    for kind, name in (
+        (Commit, "end_lsn"),
+        (Prepare, "end_lsn"),
+        (CommitPrepared, "end_lsn"),
+        (RollbackPrepared, "rollback_end_lsn"),
+        (StreamCommit, "end_lsn"),
+        (StreamPrepare, "end_lsn"),
+        (LogicalMessage, "lsn"),
+    )
+}
 _OPENS, _CLOSES = b"BbS", b"CPE"
 _OUTCOME = re.compile(rb"[CPKrcpM]")
 _CLOSE = re.compile(rb"[CPE]")

@@ -23,6 +23,7 @@ from pgdecode.protocol.errors import (
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.messages import MESSAGES, Relation
 from pgdecode.protocol.options import ChangeOptions
+from pgdecode.protocol.wire import offset_of
 from pgdecode.relations.version_tracker import INVALID, SchemaChanged
 
 _HEAD = (
@@ -594,7 +595,7 @@ class TransactionAssembler:
         """Mark the relation of a bad Relation message as invalid, if its OID can be read."""
         # Before the first boundary the state has no stream. The scan has found the stream from later messages.
         streamed = self.batch.is_streamed(row)
-        start = 5 if streamed else 1
+        start = offset_of(Relation, "relation_id", in_stream=streamed)
         # A buffer slice does not copy a long payload.
         head = bytes(self.batch.payloads[row].as_buffer()[: start + 4])
         if head[:1] != b"R":
@@ -603,7 +604,7 @@ class TransactionAssembler:
         if error.startswith(StreamDesync.code):
             self._invalidate_everywhere(row, not streamed, position)
         elif len(head) == start + 4:
-            xid = int.from_bytes(head[1:5], "big") if streamed else None
+            xid = int.from_bytes(head[1:start], "big") if streamed else None
             relation_id = int.from_bytes(head[start:], "big")
             self.state.relations.invalidate(relation_id, position, self._stream_of(xid), xid)
 

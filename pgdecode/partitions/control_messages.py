@@ -18,7 +18,20 @@ import pyarrow.compute as pc
 
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.wire.message_filter import tagged
-from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, ROWS, needed
+from pgdecode.protocol.boundaries import (
+    APART,
+    AT_THE_ENDS,
+    BEGIN_LENGTH,
+    BEGIN_LSN,
+    BEGIN_TIME,
+    COMMIT_END,
+    COMMIT_LENGTH,
+    COMMIT_LSN,
+    COMMIT_TIME,
+    EVERYWHERE,
+    ROWS,
+    needed,
+)
 from pgdecode.protocol.json_document import load_json
 
 _VERSION = 1
@@ -91,20 +104,27 @@ def _are_plain_and_ascend(messages: pa.Array, tags: bytes) -> bool:
     are_begins, are_commits = pc.equal(codes, ord("B")), pc.equal(codes, ord("C"))
     begins, commits = messages.filter(are_begins), messages.filter(are_commits)
     pairs = pc.indices_nonzero(pc.and_(are_begins.slice(0, max(len(codes) - 1, 0)), are_commits.slice(1)))
-    lsns = pc.binary_slice(commits, 2, 10)
+    lsns = pc.binary_slice(commits, COMMIT_LSN, COMMIT_END)
     checks = (
-        pc.equal(pc.binary_length(begins), 21),
-        pc.less(pc.binary_slice(begins, 1, 2), b"\x80"),
-        pc.equal(pc.binary_slice(begins, 9, 10), b"\0"),
-        pc.equal(pc.binary_length(commits), 26),
-        pc.equal(pc.binary_slice(commits, 1, 2), b"\0"),
-        pc.less(pc.binary_slice(commits, 2, 3), b"\x80"),
-        pc.less(pc.binary_slice(commits, 10, 11), b"\x80"),
-        pc.equal(pc.binary_slice(commits, 18, 19), b"\0"),
+        pc.equal(pc.binary_length(begins), BEGIN_LENGTH),
+        pc.less(_byte(begins, BEGIN_LSN), b"\x80"),
+        pc.equal(_byte(begins, BEGIN_TIME), b"\0"),
+        pc.equal(pc.binary_length(commits), COMMIT_LENGTH),
+        pc.equal(_byte(commits, 1), b"\0"),
+        pc.less(_byte(commits, COMMIT_LSN), b"\x80"),
+        pc.less(_byte(commits, COMMIT_END), b"\x80"),
+        pc.equal(_byte(commits, COMMIT_TIME), b"\0"),
         pc.less(lsns.slice(0, max(len(lsns) - 1, 0)), lsns.slice(1)),
-        pc.equal(pc.binary_slice(messages.take(pairs), 1, 9), pc.binary_slice(messages.take(pc.add(pairs, 1)), 2, 10)),
+        pc.equal(
+            pc.binary_slice(messages.take(pairs), BEGIN_LSN, BEGIN_TIME),
+            pc.binary_slice(messages.take(pc.add(pairs, 1)), COMMIT_LSN, COMMIT_END),
+        ),
     )
     return all(pc.all(check, min_count=0).as_py() for check in checks)
+
+
+def _byte(messages: pa.Array, offset: int) -> pa.Array:
+    return pc.binary_slice(messages, offset, offset + 1)
 
 
 class FooterMessages:

@@ -15,6 +15,8 @@ from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.partitions.partition_index import first_boundary
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, ROWS, needed
 from pgdecode.protocol.messages import MESSAGES as KINDS
+from pgdecode.protocol.messages import LogicalMessage
+from pgdecode.protocol.wire import offset_of
 from pgdecode.relations.version_tracker import SchemaChanged
 
 # Messages with their positions.
@@ -194,7 +196,8 @@ class SplitStatisticsReader:
 def _may_be_transactional(payload: pa.Scalar) -> bool:
     """Whether a logical message is transactional, according to its flag: outside a stream, or inside after the xid."""
     data = payload.as_buffer()
-    return b"\1" in (bytes(data[1:2]), bytes(data[5:6]))
+    offsets = (offset_of(LogicalMessage, "flags", in_stream=in_stream) for in_stream in (False, True))
+    return b"\1" in (bytes(data[offset : offset + 1]) for offset in offsets)
 
 
 def row_numbers(rows: pa.Buffer | None) -> pa.Array:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pgdecode.protocol.messages import Begin, Commit, CommitPrepared, StreamCommit
+from pgdecode.protocol.wire import length_of, offset_of
+
 # Each constant holds message tags. A partition is a range of positions that one task reads in order.
 # The index always needs these messages.
 EVERYWHERE = b"SEcAbPKrpRY"
@@ -18,6 +21,23 @@ APART = bytes(tag for tag in EVERYWHERE if tag not in RELATIONS)
 DELIMITERS = APART + AT_THE_ENDS
 # Changes of rows.
 ROWS = b"IUDT"
+# Offsets and lengths of Begin and Commit. LSNs and timestamps are big-endian: their first byte shows whether they are
+# plausible.
+BEGIN_LENGTH, BEGIN_LSN, BEGIN_TIME = (
+    length_of(Begin),
+    offset_of(Begin, "final_lsn"),
+    offset_of(Begin, "commit_timestamp"),
+)
+COMMIT_LENGTH, COMMIT_LSN, COMMIT_END, COMMIT_TIME = (
+    length_of(Commit),
+    offset_of(Commit, "commit_lsn"),
+    offset_of(Commit, "end_lsn"),
+    offset_of(Commit, "commit_timestamp"),
+)
+_LSN_OF_END = {
+    ord(kind.tag): slice(offset_of(kind, "commit_lsn"), offset_of(kind, "end_lsn"))
+    for kind in (StreamCommit, CommitPrepared)
+}
 
 
 def needed(messages: Sequence[bytes]) -> list[int]:
@@ -57,10 +77,10 @@ def needed(messages: Sequence[bytes]) -> list[int]:
         found.append(place)
         former, is_between = [], False
         if _is_commit(messages[place]):
-            last = max(last, messages[place][2:10])
-        elif messages[place][:1] in (b"c", b"K"):
-            # A Stream Commit and a Commit Prepared also have a commit LSN, at another offset.
-            last = max(last, _lsn_of_end(messages[place]))
+            last = max(last, messages[place][COMMIT_LSN:COMMIT_END])
+        elif messages[place][0] in _LSN_OF_END:
+            # A Stream Commit and a Commit Prepared also have a commit LSN.
+            last = max(last, messages[place][_LSN_OF_END[messages[place][0]]])
         place += 1
     return found + former
 
@@ -80,23 +100,22 @@ def _lsn_of_pair(messages: Sequence[bytes], place: int) -> bytes | None:
     if place + 1 == len(messages):
         return None
     begin, commit = messages[place], messages[place + 1]
-    if not (_is_begin(begin) and _is_commit(commit)) or begin[1:9] != commit[2:10]:
-        return None
-    return begin[1:9]
+    lsn = begin[BEGIN_LSN:BEGIN_TIME]
+    return lsn if _is_begin(begin) and _is_commit(commit) and lsn == commit[COMMIT_LSN:COMMIT_END] else None
 
 
 def _is_begin(message: bytes) -> bool:
     """Whether a message is a Begin whose LSN and timestamp are plausible."""
-    return len(message) == 21 and message[:1] == b"B" and message[1] < 0x80 and message[9] == 0
+    return (
+        len(message) == BEGIN_LENGTH and message[:1] == b"B" and message[BEGIN_LSN] < 0x80 and message[BEGIN_TIME] == 0
+    )
 
 
 def _is_commit(message: bytes) -> bool:
     return (
-        len(message) == 26 and message[:2] == b"C\0" and message[2] < 0x80 and message[10] < 0x80 and message[18] == 0
+        len(message) == COMMIT_LENGTH
+        and message[:2] == b"C\0"
+        and message[COMMIT_LSN] < 0x80
+        and message[COMMIT_END] < 0x80
+        and message[COMMIT_TIME] == 0
     )
-
-
-def _lsn_of_end(message: bytes) -> bytes:
-    """Commit LSN of a Stream Commit (after xid and flags) or of a Commit Prepared (after flags)."""
-    start = 6 if message[:1] == b"c" else 2
-    return message[start : start + 8]

@@ -68,3 +68,44 @@ def wire_fields(cls: type) -> tuple[WireField, ...]:
     # A class's own fields come before inherited ones in some Python versions; the prefix is always first.
     fields.sort(key=lambda item: item.wire.form is not Form.XID_PREFIX)
     return _layouts.setdefault(cls, tuple(fields))
+
+
+# Bytes of the forms whose length is always the same.
+_LENGTHS = {
+    Form.XID_PREFIX: 4,
+    Form.UINT32: 4,
+    Form.INT32: 4,
+    Form.FLAGS: 1,
+    Form.LETTER: 1,
+    Form.LSN: 8,
+    Form.TIMESTAMP: 8,
+    Form.COUNT: 4,
+}
+
+
+def offset_of(cls: type, name: str, *, in_stream: bool = False) -> int:
+    """Return the offset of a field in payloads of a message class, for fields with nothing of other lengths before.
+
+    Raises
+    ------
+    KeyError
+        If the offset differs from payload to payload, or there is no such field.
+    """
+    offset = 1
+    for item in wire_fields(cls):
+        if item.name == name:
+            return offset
+        offset += 0 if item.wire.form is Form.XID_PREFIX and not in_stream else _LENGTHS[item.wire.form]
+    raise KeyError(name)
+
+
+def length_of(cls: type) -> int:
+    """Return the length of payloads of a message class outside streams, without optional fields.
+
+    Raises
+    ------
+    KeyError
+        If the length differs from payload to payload.
+    """
+    forms = [item.wire.form for item in wire_fields(cls) if not item.wire.optional]
+    return 1 + sum(_LENGTHS[form] for form in forms if form is not Form.XID_PREFIX)

@@ -10,6 +10,7 @@ from pgdecode._native.changes.relation_versions import VersionTable
 from pgdecode.protocol.errors import RepeatedColumn, TooManyRelations
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Relation, Type
+from pgdecode.protocol.wire import offset_of
 from pgdecode.relations.relation_version import RelationVersion, repeated_column
 from pgdecode.relations.table_names import joined_name, named
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
@@ -21,6 +22,7 @@ BAD_PAYLOAD = -2
 INVALID = -3
 
 _NO_STREAM = -1
+_OID_AT = offset_of(Relation, "relation_id")
 
 
 class SchemaChanged(LookupError):
@@ -322,7 +324,7 @@ class RelationTracker:
 
     def is_repeated(self, payload: bytes) -> int | None:
         """Return the OID of a Relation message outside streams if it repeats the visible version; otherwise None."""
-        relation_id = int.from_bytes(payload[1:5], "big")
+        relation_id = int.from_bytes(payload[_OID_AT : _OID_AT + 4], "big")
         last, number = self._last_payloads.get(relation_id, (b"", UNKNOWN))
         sent = self.common.get(relation_id)
         return relation_id if last == payload and sent is not None and sent.number == number else None

@@ -26,7 +26,9 @@ from pgdecode.partitions.source_index import (
     with_used,
 )
 from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS
+from pgdecode.protocol.messages import Begin, Commit, Insert, LogicalMessage, Update
 from pgdecode.protocol.options import ChangeOptions, Unwrap
+from pgdecode.protocol.wire import length_of, offset_of
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.dataframes.stored_changes import StoredPart, UsedStoredFunction, stored_parts, stored_rows
@@ -269,10 +271,11 @@ def _with_used(
     oids = [F.lit(oid.to_bytes(4, "big")) for oid in relation_ids]
     tag = F.substring("payload", 1, 1)
     is_row = tag.isin(_bytes(b"IUD"))
-    # The OID follows the tag or, in a stream, the xid.
-    of_relation = F.substring("payload", 2, 4).isin(oids) | F.substring("payload", 6, 4).isin(oids)
-    plain = tuple(PackedIndex.of(item.source, item.index, item.counts) for item in indexes)
-    function = UsedFunction(plain, dict(uncertain), options, "source" in sorted_rows.columns)
+    # Inserts, updates and deletes have the OID at the same offset.
+    plain, streamed = (offset_of(Insert, "relation_id", in_stream=in_stream) for in_stream in (False, True))
+    of_relation = F.substring("payload", 1 + plain, 4).isin(oids) | F.substring("payload", 1 + streamed, 4).isin(oids)
+    packed = tuple(PackedIndex.of(item.source, item.index, item.counts) for item in indexes)
+    function = UsedFunction(packed, dict(uncertain), options, "source" in sorted_rows.columns)
     fields = [T.StructField("version", T.IntegerType())]
     if "source" in sorted_rows.columns:
         fields.insert(0, T.StructField("source", sorted_rows.schema["source"].dataType))
@@ -283,7 +286,7 @@ def _with_used(
     for source, version in zip(sources, found["version"].to_pylist(), strict=True):
         used.setdefault(source, set()).add(version)
     if stored:
-        of_stored = UsedStoredFunction(plain[0], tuple(stored), uncertain[None], options)
+        of_stored = UsedStoredFunction(packed[0], tuple(stored), uncertain[None], options)
         versions = stored_rows(sorted_rows.sparkSession, of_stored, [T.StructField("version", T.IntegerType())])
         used.setdefault(None, set()).update(versions.distinct().toArrow()["version"].to_pylist())
     return tuple(replace(item, index=with_used(item.index, used.get(item.source, ()))) for item in indexes)
@@ -315,7 +318,7 @@ def _statistics_of_partitions(rows: DataFrame, by_source: Sequence[str]) -> pa.T
 
 def _with_session_numbers(rows: DataFrame, by_source: Sequence[str]) -> DataFrame:
     """Add numbers of sessions in the order of positions. Keep only the bytes of payloads that `_aggregate` needs."""
-    prefixes = rows.withColumn("payload", F.substring("payload", 1, 27))
+    prefixes = rows.withColumn("payload", F.substring("payload", 1, length_of(Commit) + 1))
     window = Window.partitionBy("range", *by_source).orderBy("position")
     is_new = ~F.col("session").eqNullSafe(F.lag("session").over(window))
     return prefixes.withColumn("is_new", is_new.cast("int")).withColumn("session_number", F.sum("is_new").over(window))
@@ -325,14 +328,14 @@ def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
     """Collect the statistics of each group of rows. All are numbers, which Spark aggregates fastest."""
     tag = F.substring("payload", 1, 1)
     at_end = F.when(tag.isin(_bytes(AT_THE_ENDS)), F.col("position"))
-    # The tag of an update's first tuple: outside a stream, and inside a stream.
-    starts_with_key = (F.substring("payload", 6, 1) == F.lit(b"K")) | (F.substring("payload", 10, 1) == F.lit(b"K"))
+    starts_with_key = _byte(Update, "old_type", b"K") | _byte(Update, "old_type", b"K", in_stream=True)
     # A transactional logical message outside streams: the flag is 1. In a stream, the flag comes after the xid; outside
     # one, this byte is part of an LSN.
-    is_logical = F.substring("payload", 1, 2) == F.lit(b"M\1")
-    may_be_streamed = (tag == F.lit(b"M")) & (F.substring("payload", 6, 1) == F.lit(b"\1"))
+    is_message = tag == F.lit(b"M")
+    is_logical = is_message & _byte(LogicalMessage, "flags", b"\1")
+    may_be_streamed = is_message & _byte(LogicalMessage, "flags", b"\1", in_stream=True)
     # A Begin or Commit with a wrong length is bad, and is not a boundary.
-    n_bytes = F.when(tag == F.lit(b"B"), 21).when(tag == F.lit(b"C"), 26)
+    n_bytes = F.when(tag == F.lit(b"B"), length_of(Begin)).when(tag == F.lit(b"C"), length_of(Commit))
     is_cut = F.coalesce(n_bytes != F.length("payload"), F.lit(False))
     wanted = [
         F.count("*").alias("n"),
@@ -393,6 +396,12 @@ def _head_rows(rows: DataFrame, partitions: pa.Table) -> pa.Table | None:
         wanted &= F.col("source").isin(list(ranges))
     tag = F.substring("payload", 1, 1)
     return rows.where(wanted & tag.isin(_bytes(ROWS + b"M"))).drop("session").limit(_MOST_HEAD_ROWS).toArrow()
+
+
+def _byte(message: type, field: str, value: bytes, *, in_stream: bool = False) -> Column:
+    """Whether the first byte of a field has a value, if the payload is of a message class."""
+    # Spark counts from 1.
+    return F.substring("payload", 1 + offset_of(message, field, in_stream=in_stream), 1) == F.lit(value)
 
 
 def _bytes(tags: bytes) -> list[Column]:
