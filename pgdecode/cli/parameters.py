@@ -274,7 +274,9 @@ def _declared(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]
     if kind is bool:
         return click.option(flag, name, is_flag=True, help=item.help)
     if name in _PARSERS:
-        return click.option(flag, name, multiple=True, metavar=item.metavar, callback=_PARSERS[name], help=item.help)
+        return click.option(
+            flag, name, multiple=True, metavar=item.metavar, callback=_PARSERS[name], help=f"{item.help} Repeatable."
+        )
     values = get_args(kind)
     any_case = bool(values) and values[0].isupper()
     return click.option(

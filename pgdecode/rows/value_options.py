@@ -63,8 +63,7 @@ class ValueOptions:
 
     types: Mapping[str | int, str] | None = option(
         None,
-        "A type that the messages do not describe, by name or OID: public.price=numeric(12,2), 790=money(2). "
-        "Repeatable.",
+        "A type that the messages do not describe, by name or OID: public.price=numeric(12,2), 790=money(2).",
         metavar="NAME=TYPE",
     )
     unrepresentable: UnrepresentableValues = option(
@@ -80,7 +79,7 @@ class ValueOptions:
     renames: Renames | None = option(
         None,
         "A column that was renamed where the messages do not show it: public.orders.price=total@4711. The position is "
-        "that of the relation message with the new name, as inspect prints it. Repeatable.",
+        "that of the relation message with the new name, as inspect prints it.",
         flag="rename",
         metavar="T.OLD=NEW@POS",
     )

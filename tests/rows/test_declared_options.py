@@ -43,7 +43,7 @@ def test_the_command_line_has_the_options_with_their_defaults_and_help() -> None
     for name, item in declared_options(Options).items():
         assert (name in flags) == item.is_of_commands, name
         if item.is_of_commands:
-            assert flags[name].help == item.help
+            assert (flags[name].help or "").removesuffix(" Repeatable.") == item.help
             assert flags[name].multiple or flags[name].is_flag or flags[name].default == DEFAULTS[name]
 
 

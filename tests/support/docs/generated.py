@@ -68,6 +68,7 @@ def limits_table() -> str:
 GENERATED = {
     SECURITY: {"limits": limits_table},
     DOCS / "options.md": {
+        "declared": options.declared,
         "values": options.values,
         "python defaults": options.python_defaults,
         "spark defaults": options.spark_defaults,

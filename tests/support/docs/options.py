@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Unpack, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -12,6 +13,8 @@ import pgdecode
 import spark_udfs
 from pgdecode.cli.commands import command_named
 from pgdecode.protocol.limits import Limits
+from pgdecode.protocol.options import declared_options
+from pgdecode.rows.options import DEFAULTS, DecoderKeywords, Options
 
 # Options in the order of the tables; those that are not here follow in the order of the signatures.
 ORDER = (
@@ -126,6 +129,16 @@ def command_defaults() -> str:
             for entry, flags in entries.items()
         }
     )
+
+
+def declared() -> str:
+    """One line per option of changes and tables: its default, and what it means."""
+    lines = ["| option | default | meaning |", "|---|---|---|"]
+    declarations = declared_options(Options)
+    for name in DecoderKeywords.__annotations__:
+        meaning = re.sub(r"'(\w+)'", r'`"\1"`', declarations[name].help)
+        lines.append(f"| `{name}` | `{source_text(DEFAULTS[name])}` | {meaning} |")
+    return "\n".join(lines) + "\n"
 
 
 def values() -> str:
