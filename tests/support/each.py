@@ -1,4 +1,7 @@
-"""Many small cases in one test: all are run, and all failures are reported together."""
+"""Many small cases in one test: all are run, and all failures are reported together.
+
+pytest's subtests do the same, but report every case that passes: 10,000 of them take 16 s between processes.
+"""
 
 from __future__ import annotations
 
